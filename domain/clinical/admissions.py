@@ -26,10 +26,6 @@ class Flow:
         self.steps.append((step, len(stays), stays["subject_id"].nunique()))
         return stays
 
-    def keep(self, step: str, stays: "pd.DataFrame", kept: "pd.Series[bool]") -> "pd.DataFrame":
-        """Leaves out what is not `kept`, and notes what is left."""
-        return self.count(step, stays[kept])
-
     def summary(self) -> str:
         """`629 with ids, times and a hadm_id of their own; 575 not newborn; …`"""
         return "; ".join(f"{admissions:,} {step}" for step, admissions, _ in self.steps)
@@ -60,20 +56,7 @@ def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) ->
     day_of_death (wherever), admission_type and discharge_location (upper case), insurance, race, sex, age (whole
     years, 91 for all over 89, null where unknown).
     """
-    admissions = _admissions(tables["admissions"], rejects, flow)
-    patients = _patients(tables["patients"], rejects)
-    found = admissions.merge(patients, on="subject_id", how="left", validate="many_to_one", indicator="listed")
-    unlisted = int((found["listed"] == "left_only").sum())
-    if unlisted:
-        log(
-            f"{unlisted:,} of {len(found):,} admissions are of subjects that {tables['patients'].name} does not list, "
-            "and so without an age: see that both tables are whole and of one release"
-        )
-    found["age"] = _age(found)
-    return found.sort_values(ORDER, ignore_index=True)
-
-
-def _admissions(file: Path, rejects: Rejects, flow: Flow) -> "pd.DataFrame":
+    file = tables["admissions"]
     race = "race" if "race" in columns_of(file) else "ethnicity"
     found = read_table(file, (*ADMISSION_COLUMNS, race), rejects)
     flow.count("rows of the table of admissions that can be read", found)
@@ -87,14 +70,23 @@ def _admissions(file: Path, rejects: Rejects, flow: Flow) -> "pd.DataFrame":
     found["died_in_hospital"] = found["deathtime"].notna() | (found["hospital_expire_flag"] == "1")
     death = found["deathtime"].fillna(found["discharged_at"])  # a few deaths have the flag alone
     found["died_at"] = death.where(found["died_in_hospital"])
-    return found.drop(columns=["hospital_expire_flag", ROW])
 
-
-def _patients(file: Path, rejects: Rejects) -> "pd.DataFrame":
-    found = read_table(file, PATIENT_COLUMNS[version_of(file)], rejects)
-    found = _without(found, found["subject_id"] == "", "without subject_id", file, rejects)
-    found = _without(found, found.duplicated("subject_id"), "a subject_id that an earlier row has", file, rejects)
-    return found.drop(columns=ROW).rename(columns={"gender": "sex", "dod": "day_of_death"})
+    file = tables["patients"]
+    patients = read_table(file, PATIENT_COLUMNS[version_of(file)], rejects)
+    patients = _without(patients, patients["subject_id"] == "", "without subject_id", file, rejects)
+    again = patients.duplicated("subject_id")
+    patients = _without(patients, again, "a subject_id that an earlier row has", file, rejects)
+    patients = patients.drop(columns=ROW).rename(columns={"gender": "sex", "dod": "day_of_death"})
+    found = found.drop(columns=["hospital_expire_flag", ROW])
+    found = found.merge(patients, on="subject_id", how="left", validate="many_to_one", indicator="listed")
+    unlisted = int((found["listed"] == "left_only").sum())
+    if unlisted:
+        log(
+            f"{unlisted:,} of {len(found):,} admissions are of subjects that {file.name} does not list, "
+            "and so without an age: see that both tables are whole and of one release"
+        )
+    found["age"] = _age(found)
+    return found.sort_values(ORDER, ignore_index=True)
 
 
 def _without(
@@ -176,51 +168,47 @@ def default_stays(admissions: "pd.DataFrame", settings: CohortSettings, version:
 
     What is no index stay is left out after the next admission was found: left out before, it would break the links.
     """
-    living = flow.keep("not after the subject's death (organ donors)", admissions, ~_after_death(admissions))
-    numbered = _numbered(living, settings.transfer_hours if settings.overlapping_stays == "joined" else None)
-    members = numbered[["hadm_id", STAY]]
+    # Organ donors' accounts begin when their subject has died in hospital already, and have that death a second time.
+    # Death on arrival is a readmission, so that only deaths of earlier admissions count.
+    subjects = admissions["subject_id"]
+    earlier_death = admissions["died_at"].groupby(subjects).shift()
+    first_death = earlier_death.groupby(subjects).cummin().groupby(subjects).ffill()
+    living = admissions[~(admissions["admitted_at"] >= first_death)]
+    flow.count("not after the subject's death (organ donors)", living)
+    is_joined = settings.overlapping_stays == "joined"
+    numbered = _numbered(living, settings.transfer_hours if is_joined else None)
     stays = _joined(numbered)
-    if settings.overlapping_stays == "joined":
+    if is_joined:
         flow.count("joined with those they overlap or touch", stays)
     if settings.observation_stays == "excluded":
-        stays = flow.keep("not under observation alone", stays, ~stays["observation_alone"])
-    stays = with_return(stays, _planned_types(stays, settings.planned_types, version))
+        stays = flow.count("not under observation alone", stays[~stays["observation_alone"]])
+    planned: Sequence[str] = PLANNED[version]
+    if settings.planned_types is not None:
+        planned = [name.strip().upper() for name in settings.planned_types]
+        unmet = sorted(set(planned).difference(stays["admission_type"]))
+        if unmet:
+            log(f"planned_types: no stay begins as {' or '.join(unmet)}; see that each is written as in the table")
+    stays = with_return(stays, planned)
     stays["readmitted"] = stays["gap_days"] <= settings.window_days
-    stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
-    stays = flow.keep("not discharged before the admission", stays, stays["discharged_at"] >= stays["admitted_at"])
+    stays = flow.count("not newborn", stays[stays["admission_type"] != NEWBORN])
+    stays = flow.count("not discharged before the admission", stays[stays["discharged_at"] >= stays["admitted_at"]])
     if settings.minimum_age:
         old_enough = stays["age"] >= settings.minimum_age
-        stays = flow.keep(f"at least {settings.minimum_age} years old", stays, old_enough)
-    return FoundStays(stays, _index_stays(stays, settings, flow), members)
+        stays = flow.count(f"at least {settings.minimum_age} years old", stays[old_enough])
+    return FoundStays(stays, _index_stays(stays, settings, flow), numbered[["hadm_id", STAY]])
 
 
 def _index_stays(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
     """Those of the stays that a readmission can follow."""
-    stays = flow.keep("discharged alive", stays, ~stays["died_in_hospital"])
+    stays = flow.count("discharged alive", stays[~stays["died_in_hospital"]])
     count_discharges(stays, settings.window_days, flow)
     for discharge in settings.excluded_discharges:
         name, locations = DISCHARGES[discharge]
-        stays = flow.keep(f"not {name}", stays, ~stays["discharge_location"].isin(locations))
+        stays = flow.count(f"not {name}", stays[~stays["discharge_location"].isin(locations)])
     if settings.deaths_in_window == "excluded":
         kept = ~died_within(stays, settings.window_days) | stays["readmitted"]
-        stays = flow.keep(f"alive or back within {settings.window_days:g} days", stays, kept)
+        stays = flow.count(f"alive or back within {settings.window_days:g} days", stays[kept])
     return stays
-
-
-def _planned_types(stays: "pd.DataFrame", wanted: Sequence[str] | None, version: Version) -> Sequence[str]:
-    """The types that are no readmission; those that never occur are logged, as they may be misspelt."""
-    if wanted is None:
-        return PLANNED[version]
-    names = [name.strip().upper() for name in wanted]
-    unmet = sorted(set(names).difference(stays["admission_type"]))
-    if unmet:
-        log(f"planned_types: no stay begins as {' or '.join(unmet)}; see that each is written as in the table")
-    return names
-
-
-def next_begins(stays: "pd.DataFrame") -> "pd.Series[pd.Timestamp]":
-    """When the subject's next stay begins, planned or not, of stays in their order."""
-    return stays["admitted_at"].groupby(stays["subject_id"]).shift(-1)
 
 
 def with_return(stays: "pd.DataFrame", planned: Sequence[str]) -> "pd.DataFrame":
@@ -229,17 +217,6 @@ def with_return(stays: "pd.DataFrame", planned: Sequence[str]) -> "pd.DataFrame"
     following = unplanned.groupby(stays["subject_id"]).shift(-1).groupby(stays["subject_id"]).bfill()
     gap_days = (following - stays["discharged_at"]).dt.total_seconds() / 86_400
     return stays.assign(next_admission_at=following, gap_days=gap_days)
-
-
-def _after_death(admissions: "pd.DataFrame") -> "pd.Series[bool]":
-    """Whether an admission begins when its subject has died in hospital already, as organ donors' accounts do.
-
-    Their deaths are in the table twice. Death on arrival is a readmission, and only earlier admissions count.
-    """
-    subjects = admissions["subject_id"]
-    earlier_death = admissions["died_at"].groupby(subjects).shift()
-    first_death = earlier_death.groupby(subjects).cummin().groupby(subjects).ffill()
-    return admissions["admitted_at"] >= first_death
 
 
 def _numbered(admissions: "pd.DataFrame", within_hours: float | None) -> "pd.DataFrame":
@@ -273,7 +250,7 @@ def _joined(numbered: "pd.DataFrame") -> "pd.DataFrame":
         observation_alone=stays["is_observation"].all(),
     )
     joined = joined.sort_values(ORDER, ignore_index=True)
-    return joined.assign(next_stay_at=next_begins(joined))
+    return joined.assign(next_stay_at=joined["admitted_at"].groupby(joined["subject_id"]).shift(-1))
 
 
 HUANG_PLANNED = ("ELECTIVE",)
@@ -294,9 +271,10 @@ def huang_stays(admissions: "pd.DataFrame", version: Version, flow: Flow) -> Fou
             f"{' and '.join(HUANG_PLANNED)} is planned; {count:,} admissions as {' or '.join(others)}, planned by the "
             "default rules, count as unplanned returns"
         )
-    stays = with_return(admissions.assign(next_stay_at=next_begins(admissions)), HUANG_PLANNED)
+    next_stay = admissions["admitted_at"].groupby(admissions["subject_id"]).shift(-1)
+    stays = with_return(admissions.assign(next_stay_at=next_stay), HUANG_PLANNED)
     stays["readmitted"] = stays["gap_days"] < HUANG_WINDOW_DAYS
-    stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
-    cohort = flow.keep("without a time of death", stays, stays["deathtime"].isna())
+    stays = flow.count("not newborn", stays[stays["admission_type"] != NEWBORN])
+    cohort = flow.count("without a time of death", stays[stays["deathtime"].isna()])
     count_discharges(cohort, HUANG_WINDOW_DAYS, flow)
     return FoundStays(stays, cohort, stays[["hadm_id"]].assign(**{STAY: stays["hadm_id"]}))

@@ -10,8 +10,7 @@ import hashlib
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import groupby, islice
+from itertools import count, groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +20,16 @@ from numpy.typing import NDArray
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import write_json
 from bertrelay.privacy import sensitive_data
-from bertrelay.progress import Bar, log, progress
+from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics, StageContext
-from domain.clinical.ids import canonical_id
 from domain.clinical.mimic import IDS
+from domain.clinical.records import canonical_id
 from domain.clinical.settings import NEAR, AuditSettings
 from domain.draws import mixed
 from domain.findings import EXAMPLES, Finding
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow.parquet as pq
 
 WORDS_OF_SHINGLE = 5
 BANDS, ROWS_OF_BAND = 16, 4
@@ -133,14 +131,48 @@ def look_for_leaks(files: Sequence[Path], near: float = NEAR) -> list[Finding]:
     import pandas as pd
 
     shingler = Shingler()
-    with progress("audit", sum(_count(file) for file in files), "rows") as bar:
-        rows = pd.concat([_of_batch(batch, shingler) for file in files for batch in _batches(file, bar)])
-    rows = rows.reset_index(drop=True)
+    rows = pd.concat([_digested(batch, shingler) for batch in _batches(files)], ignore_index=True)
     findings = [_shared(name, rows, column) for column, name in SHARED.items() if column in rows]
     return [*findings, *([_near(files, near, shingler, rows)] if "digest" in rows else [])]
 
 
-def _of_batch(batch: "pd.DataFrame", shingler: Shingler) -> "pd.DataFrame":
+def _batches(files: Sequence[Path]) -> "Iterator[pd.DataFrame]":
+    """The columns that are checked, some hundred rows at a time, with the `place` of each: its file and row, from 1.
+
+    Raises RequestError for a file that cannot be read or has nothing to check.
+    """
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for file in files:
+        if not file.is_file():
+            raise RequestError(f"there is no file {file}. {HINT}")
+        try:
+            table = pq.ParquetFile(file)
+            names = [name for name in COLUMNS if name in table.schema_arrow.names]
+            if "split" not in table.schema_arrow.names or not names:
+                raise RequestError(
+                    f"{file}: expected a column split and one of {', '.join(COLUMNS)}, found "
+                    f"{len(table.schema_arrow.names)} columns without. {HINT}"
+                )
+            numbers = count(1)
+            with progress("audit", table.metadata.num_rows, "rows") as bar:
+                for batch in table.iter_batches(ROWS_OF_BATCH, columns=["split", *names]):
+                    columns = {name: batch[name].to_pylist() for name in names}
+                    columns |= {name: [canonical_id(each) for each in columns[name]] for name in IDS if name in names}
+                    columns["split"] = [*map(str, batch["split"].to_pylist())]
+                    columns["place"] = [f"{file} row {row:,}" for row in islice(numbers, batch.num_rows)]
+                    yield pd.DataFrame(columns, dtype=object)
+                    bar.advance(batch.num_rows)
+        except (pa.ArrowException, OSError) as error:
+            raise RequestError(
+                f"{file}: expected a Parquet file, found one that cannot be read ({type(error).__name__}). Run the "
+                f"stage that wrote it again. {HINT}"
+            ) from None
+
+
+def _digested(batch: "pd.DataFrame", shingler: Shingler) -> "pd.DataFrame":
     """The rows of a batch with a digest of their text, and its band keys, in place of it; none of a short text."""
     import pandas as pd
 
@@ -155,83 +187,34 @@ def _of_batch(batch: "pd.DataFrame", shingler: Shingler) -> "pd.DataFrame":
     return batch.drop(columns="text").assign(digest=digests, keys=pd.Series(keys, batch.index, dtype=object))
 
 
-def _batches(file: Path, bar: Bar) -> "Iterator[pd.DataFrame]":
-    """The columns of a file that are checked, some hundred rows at a time, with `file` and `row`, from 1."""
-    import pandas as pd
-
-    with _readable(file) as table:
-        names = [name for name in COLUMNS if name in table.schema_arrow.names]
-        done = 0
-        for batch in table.iter_batches(ROWS_OF_BATCH, columns=["split", *names]):
-            columns = {name: batch[name].to_pylist() for name in ("split", *names)}
-            columns |= {name: [canonical_id(each) for each in columns[name]] for name in IDS if name in names}
-            columns |= {"split": [*map(str, columns["split"])], "file": [str(file)] * batch.num_rows}
-            yield pd.DataFrame(columns | {"row": [*range(done + 1, done + 1 + batch.num_rows)]}, dtype=object)
-            done += batch.num_rows
-            bar.advance(batch.num_rows)
-
-
-def _count(file: Path) -> int:
-    with _readable(file) as table:
-        return int(table.metadata.num_rows)
-
-
-@contextmanager
-def _readable(file: Path) -> "Iterator[pq.ParquetFile]":
-    """Raises RequestError for a file that cannot be read or has nothing to check."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not file.is_file():
-        raise RequestError(f"there is no file {file}. {HINT}")
-    try:
-        table = pq.ParquetFile(file)
-        names = table.schema_arrow.names
-        if "split" not in names or not set(COLUMNS).intersection(names):
-            raise RequestError(
-                f"{file}: expected a column split and one of {', '.join(COLUMNS)}, found {len(names)} columns without. "
-                + HINT
-            )
-        yield table
-    except (pa.ArrowException, OSError) as error:
-        raise RequestError(
-            f"{file}: expected a Parquet file, found one that cannot be read ({type(error).__name__}). Run the stage "
-            f"that wrote it again. {HINT}"
-        ) from None
-
-
 def _shared(name: str, rows: "pd.DataFrame", column: str) -> Finding:
     """What is in several splits."""
     known = rows[rows[column].fillna("") != ""].drop_duplicates([column, "split"])
     leaks = known[known.duplicated(column, keep=False)].groupby(column, sort=False)
     if not leaks.ngroups:
         return Finding(f"shared_{name}", "good", f"no {name} in two splits", {"count": 0})
-    examples = [_places(group) for _, group in islice(leaks, EXAMPLES)]
+    examples = [group["place"].tolist() for _, group in islice(leaks, EXAMPLES)]
     summary = f"{name} in two splits or more: {leaks.ngroups:,}, such as {' and '.join(examples[0])}"
     return Finding(f"shared_{name}", "fail", summary, {"count": leaks.ngroups}, examples)
-
-
-def _places(rows: "pd.DataFrame") -> list[str]:
-    return [f"{file} row {row:,}" for file, row in zip(rows["file"], rows["row"], strict=True)]
 
 
 def _near(files: Sequence[Path], least: float, shingler: Shingler, rows: "pd.DataFrame") -> Finding:
     """Texts that have a near-duplicate in another split; equal ones are in another finding."""
     long = rows[rows["keys"].notna()].reset_index(drop=True)
     candidates = candidate_pairs(np.array(long["keys"].tolist(), np.uint64).reshape(-1, BANDS), long["split"].tolist())
-    wanted = {(long["file"][place], long["row"][place]): place for pair in candidates for place in pair}
+    wanted = {long["place"][number]: number for pair in candidates for number in pair}
     shingles = dict[int, Shingles]()
-    for batch in (batch for file in files for batch in _batches(file, Bar()) if "text" in batch) if wanted else ():
-        for file, row, text in zip(batch["file"], batch["row"], batch["text"], strict=True):
-            if (file, row) in wanted:
-                shingles[wanted[file, row]] = shingler(text)
+    for batch in (batch for batch in _batches(files) if "text" in batch) if wanted else ():
+        for place, text in zip(batch["place"], batch["text"], strict=True):
+            if place in wanted:
+                shingles[wanted[place]] = shingler(text)
     pairs = [pair for pair in candidates if likeness(shingles[pair[0]], shingles[pair[1]]) >= least]
     alike = [pair for pair in pairs if long["digest"][pair[0]] != long["digest"][pair[1]]]
-    texts = {place for pair in alike for place in pair}
+    texts = {number for pair in alike for number in pair}
     short = int((rows["digest"] == "").sum())
     note = f" ({short:,} texts of fewer than {FEWEST_WORDS} words were not compared)" if short else ""
     if not alike:
         return Finding("near_duplicates", "good", f"no near-duplicate texts in two splits{note}", {"count": 0})
-    examples = [_places(long.loc[list(pair)]) for pair in alike[:EXAMPLES]]
+    examples = [[long["place"][number] for number in pair] for pair in alike[:EXAMPLES]]
     summary = f"texts with a near-duplicate in another split: {len(texts):,}, such as {' and '.join(examples[0])}{note}"
     return Finding("near_duplicates", "warn", summary, {"count": len(texts)}, examples)

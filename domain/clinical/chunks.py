@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.statistics import ratio
 from bertrelay.inference import padded
 from bertrelay.progress import log
 from bertrelay.tokenizer import before_sentences, plain_rules
@@ -60,14 +61,20 @@ class Chunker:
         self._rules = plain_rules(tokenizer)
         self._space = before_sentences(self._rules)
         self.unknown_id = tokenizer.unk_token_id
-        self.is_word = _words(tokenizer)
-        self._before, self._after = _special_ids(self._rules)
+        vocabulary, special = tokenizer.get_vocab(), set(tokenizer.all_special_tokens)
+        self.is_word = np.zeros(max(vocabulary.values(), default=0) + 1, bool)  # (vocabulary,)
+        for token, number in vocabulary.items():
+            is_mark = token in special or (token.startswith("[") and token.endswith("]"))  # [UNK], [DATE]
+            self.is_word[number] = not is_mark and any(character.isalnum() for character in token)
+        around = self._rules.encode("a")
+        ids, own = np.array(around.ids, np.int32), np.flatnonzero(np.array(around.special_tokens_mask) == 0)
+        self._before, self._after = (ids[: own[0]], ids[own[-1] + 1 :]) if len(own) else (ids, ids[:0])
         self.specials = len(self._before) + len(self._after)
         self.longest = settings.max_tokens - self.specials
         if self.longest <= settings.overlap:
             raise RequestError(
                 f"max_tokens: expected more than the overlap of {settings.overlap} besides the tokenizer's "
-                f"{settings.max_tokens - self.longest} special tokens, found {settings.max_tokens}"
+                f"{self.specials} special tokens, found {settings.max_tokens}"
             )
 
     def __call__(self, text: str) -> Chunks:
@@ -124,47 +131,21 @@ def token_spans(
     borders = np.append(sentences, tokens)
     first, end = 0, 0
     while end < tokens:
+        last = min(first + longest, tokens)
         fitting = int(borders[np.searchsorted(borders, first + longest, side="right") - 1])
-        end = fitting if fitting > end else _cut(can_begin, end, min(first + longest, tokens))
+        if fitting <= end:  # the sentence is too long
+            cuts = np.flatnonzero(can_begin[end + 1 : last + 1])
+            fitting = end + 1 + int(cuts[-1]) if last < tokens and len(cuts) else last
+        end = fitting
         yield first, end
         sentence = int(borders[np.searchsorted(borders, end, side="right")]) - end if end < tokens else 0
         repeated = min(overlap, longest - sentence) if sentence <= longest else overlap
-        first = _first_repeated(sentences, can_begin, max(end - repeated, first + 1), end)
-
-
-def _cut(can_begin: NDArray[np.bool_], after: int, longest: int) -> int:
-    """Where a sentence that does not fit is cut: up to `longest`, and after `after`."""
-    if longest == len(can_begin):
-        return longest
-    places = np.flatnonzero(can_begin[after + 1 : longest + 1])
-    return after + 1 + int(places[-1]) if len(places) else longest
-
-
-def _first_repeated(sentences: Integers, can_begin: NDArray[np.bool_], earliest: int, end: int) -> int:
-    """The token that the next chunk begins with: that of a sentence from `earliest` on, else the first that may be."""
-    sentence = sentences[np.searchsorted(sentences, earliest) :][:1]
-    if len(sentence) and sentence[0] < end:
-        return int(sentence[0])
-    places = np.flatnonzero(can_begin[earliest:end])
-    return earliest + int(places[0]) if len(places) else end
-
-
-def _special_ids(rules: Tokenizer) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """What the tokenizer puts before a text and after it."""
-    encoding = rules.encode("a")
-    own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
-    ids = np.array(encoding.ids, np.int32)
-    return (ids[: own[0]], ids[own[-1] + 1 :]) if len(own) else (ids, ids[:0])
-
-
-def _words(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.bool_]:
-    """Whether each token is (part of) a word: it has a letter or a digit and is no mark such as [UNK] and [DATE]."""
-    vocabulary, special = tokenizer.get_vocab(), set(tokenizer.all_special_tokens)
-    found = np.zeros(max(vocabulary.values(), default=0) + 1, bool)
-    for token, number in vocabulary.items():
-        is_mark = token in special or (token.startswith("[") and token.endswith("]"))
-        found[number] = not is_mark and any(character.isalnum() for character in token)
-    return found
+        earliest = max(end - repeated, first + 1)
+        # The next chunk begins with a sentence where one begins early enough, else with the first token that may.
+        begins = sentences[np.searchsorted(sentences, earliest) :][:1]
+        if not len(begins) or begins[0] >= end:
+            begins = earliest + np.flatnonzero(can_begin[earliest:end])
+        first = int(begins[0]) if len(begins) else end
 
 
 UNKNOWN_LIMIT = 0.1
@@ -196,34 +177,22 @@ class ChunkTokens:
         ids, mask = padded(self.ids, self.starts[chunks], self.lengths[chunks], width, pad_id)
         return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
-    def of(self, is_wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """The chunks of those admissions that are wanted, (admissions,)."""
-        return np.flatnonzero(is_wanted[self.admissions])
 
-
-def unknown_shares(tokens: ChunkTokens, count: int, chunker: Chunker) -> NDArray[np.float64]:
-    """The share of unknown tokens in each of `count` texts, special ones left out, (count,); nan without tokens."""
-    unknown = _counts(tokens, count, tokens.ids == (-1 if chunker.unknown_id is None else chunker.unknown_id))
-    of_texts = np.bincount(tokens.admissions, tokens.lengths - chunker.specials, count)
-    found: NDArray[np.float64] = np.divide(unknown, of_texts, out=np.full(count, np.nan), where=of_texts > 0)
-    return found
-
-
-def unreadable(tokens: ChunkTokens, count: int, chunker: Chunker) -> NDArray[np.bool_]:
-    """Which of `count` texts the model cannot read, (count,): without tokens, or with unknown ones and no known word.
+def unknown_shares(tokens: ChunkTokens, count: int, chunker: Chunker) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The share of unknown tokens in each of `count` texts, special ones left out, nan without tokens; and which of
+    them the model cannot read: without tokens, or with unknown ones and no known word. Both (count,).
 
     Punctuation and marks are no words: a text in another script has the former, too.
     """
-    shares = unknown_shares(tokens, count, chunker)
-    words = _counts(tokens, count, chunker.is_word[tokens.ids])
-    found: NDArray[np.bool_] = np.isnan(shares) | (shares > 0) & (words == 0)
-    return found
 
+    def counted(is_counted: NDArray[np.bool_]) -> NDArray[np.float64]:
+        of_chunks = np.add.reduceat(is_counted, tokens.starts, dtype=np.int64) if len(tokens) else np.zeros(0)
+        return np.bincount(tokens.admissions, of_chunks, count).astype(np.float64)
 
-def _counts(tokens: ChunkTokens, count: int, is_counted: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """How many tokens of each text are counted, (count,); is_counted: of all tokens."""
-    of_chunks = np.add.reduceat(is_counted, tokens.starts, dtype=np.int64) if len(tokens) else np.zeros(0)
-    return np.bincount(tokens.admissions, of_chunks, count).astype(np.float64)
+    unknown = counted(tokens.ids == (-1 if chunker.unknown_id is None else chunker.unknown_id))
+    sizes = np.bincount(tokens.admissions, tokens.lengths - chunker.specials, count)
+    shares = ratio(unknown, sizes.astype(np.float64))
+    return shares, np.isnan(shares) | (shares > 0) & (counted(chunker.is_word[tokens.ids]) == 0)
 
 
 def warn_of_unknown(shares: NDArray[np.float64]) -> None:

@@ -146,33 +146,26 @@ def best_metrics(subjects: NDArray[Any], outcomes: Flags, true_risk: Floats, see
 
 
 def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:
-    """ROC, precision-recall and calibration curves of each model, by name; the last with 95 % intervals."""
+    """ROC, precision-recall and calibration curves of each model, by name.
+
+    A calibration curve has (mean probability, share of positives, admissions, low and high of that share) of each bin
+    that is not empty: a 95 % interval, None where there is none. The borders of the bins stay; who is in them is
+    resampled.
+    """
     drawn: dict[str, Any] = {"roc": {}, "precision_recall": {}, "calibration": {}}
     for name, each in models.items():
         hits, misses = Ranking(each.probability, each.outcomes).counts(np.ones(len(each.outcomes)))
         recall, false_alarms = hits / hits[-1], misses / misses[-1]
         drawn["roc"][name] = [(0.0, 0.0), *_thinned(false_alarms, recall)]
         drawn["precision_recall"][name] = _thinned(recall, hits / (hits + misses))
-        drawn["calibration"][name] = _calibration_curve(each, each.probability)
-        if each.calibrated is not None:
-            drawn["calibration"][f"{name}, calibrated"] = _calibration_curve(each, each.calibrated)
+        for ending, probability in (("", each.probability), (", calibrated", each.calibrated)):
+            if probability is not None:
+                bins = Bins(probability, each.outcomes)
+                found = with_intervals(bins.shares, each.subjects)
+                bounds = [(found.get(f"{number}_low"), found.get(f"{number}_high")) for number in bins.numbers]
+                points = [(*point, *interval) for point, interval in zip(bins.points, bounds, strict=True)]
+                drawn["calibration"][name + ending] = points
     return drawn
-
-
-def _calibration_curve(predicted: Predicted, probability: Floats) -> list[tuple[float | None, ...]]:
-    """(mean probability, share of positives, admissions, low and high of that share) of each bin that is not empty.
-
-    None where there is no interval. The borders of the bins stay; who is in them is resampled.
-    """
-    bins = Bins(probability, predicted.outcomes)
-
-    def of(weights: Floats) -> dict[str, Floats]:
-        shares = bins.shares(weights)
-        return {f"{number}": shares[..., number] for number in bins.numbers}
-
-    found = with_intervals(of, predicted.subjects)
-    bounds = [(found.get(f"{number}_low"), found.get(f"{number}_high")) for number in bins.numbers]
-    return [(*point, *interval) for point, interval in zip(bins.points, bounds, strict=True)]
 
 
 def _thinned(across: Floats, up: Floats) -> Curve:
@@ -296,23 +289,20 @@ def label_slices(task: str, names: Sequence[str], predicted: PredictedLabels, se
 def _slices(characteristic: str, members: Mapping[str, Predicted], sizes: Mapping[str, int], seed: int) -> list[Slice]:
     """The groups that are large enough, of so many `admissions`, and how many groups are not."""
     counts = {name: np.array([each.outcomes.sum(), (~each.outcomes).sum()]) for name, each in members.items()}
-    shown = _large_enough(counts)
-    rows: list[tuple[Any, ...]] = [(name, sizes[name], _slice_metrics(members[name], seed), 0) for name in shown]
-    if small := len(members) - len(shown):
-        rows.append((None, None, None, small))
-    keys = ("characteristic", "group", "admissions", "figures", "suppressed")
-    return [dict(zip(keys, (characteristic, *row), strict=True)) for row in rows]
-
-
-def _large_enough(counts: Mapping[str, NDArray[np.int64]]) -> list[str]:
-    """The groups that may be published; counts: how many have the outcome and how many not, (2,), of each."""
     small, hidden = list[str](), np.zeros(2, np.int64)
     for name in sorted(counts, key=lambda name: int(counts[name].min())):
         if counts[name].min() >= FEWEST and (not small or hidden.min() >= FEWEST):
             break
         small.append(name)
         hidden = hidden + counts[name]
-    return [name for name in counts if name not in small]
+    found: list[Slice] = [
+        {"group": name, "admissions": sizes[name], "figures": _slice_metrics(members[name], seed), "suppressed": 0}
+        for name in counts
+        if name not in small
+    ]
+    if small:
+        found.append({"group": None, "admissions": None, "figures": None, "suppressed": len(small)})
+    return [{"characteristic": characteristic, **each} for each in found]
 
 
 def _slice_metrics(predicted: Predicted, seed: int) -> Metrics:

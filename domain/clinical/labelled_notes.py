@@ -4,8 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,10 +19,10 @@ from bertrelay.files import read_json
 from bertrelay.progress import log
 from domain.clinical.admissions import Flow
 from domain.clinical.cohort import CHARACTERISTICS, COHORT, SPLITS, STAYS
-from domain.clinical.ids import canonical_id
 from domain.clinical.mimic import IDS
 from domain.clinical.notes import ABOUT_FILE, NOTES_FILE
 from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, READMISSION, Input, PatientOutcome, in_words
+from domain.clinical.records import canonical_id
 from domain.clinical.settings import GROUPS
 
 CATEGORIES = {
@@ -64,9 +64,7 @@ def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
     """The commonest groups of train, of equally common ones the first by name. Groups of fewer than `FEWEST_STAYS`
     cannot be trained on, and a model's folder would name them.
     """
-    file = cohort / CHARACTERISTICS
-    if not file.is_file():
-        raise RequestError(f"cohort: expected the folder that domain.cohort wrote, found no {file.name} in {cohort}")
+    file = _there(cohort / CHARACTERISTICS, "cohort", "domain.cohort")
     codes = pd.read_parquet(file, columns=["hadm_id", "diagnoses"]).set_index("hadm_id")["diagnoses"]
     if codes.isna().all():
         raise RequestError(
@@ -78,9 +76,8 @@ def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
     uncoded = sum(not each for each in of_stays)
     if uncoded:
         log(f"diagnoses: {uncoded:,} of {len(of_stays):,} stays have no code of ICD-9 or ICD-10, and so no diagnosis")
-    counts = Counter(
-        group for groups, split in zip(of_stays, stays["split"], strict=True) if split == "train" for group in groups
-    )
+    is_train = (stays["split"] == "train").tolist()
+    counts = Counter(group for groups in compress(of_stays, is_train) for group in groups)
     known = sorted((group for group in counts if counts[group] >= FEWEST_STAYS), key=lambda each: (-counts[each], each))
     if not known:
         raise RequestError(
@@ -97,12 +94,14 @@ ROWS_AT_ONCE = 256
 class LabelledNotes:
     """The stays that have notes, in the order of their file.
 
+    input: which notes of a stay these are; None where their folder does not name it.
     table: hadm_id, subject_id, split, characters of the text. flow: how many came to be left.
     names: of the labels. labels: whether each is true of each stay, (stays, labels).
     """
 
     outcome: PatientOutcome
     file: Path
+    input: Input | None
     table: pd.DataFrame
     flow: Flow
     names: tuple[str, ...]
@@ -110,11 +109,6 @@ class LabelledNotes:
 
     def __len__(self) -> int:
         return len(self.table)
-
-    @property
-    def input(self) -> Input | None:
-        """Which notes of a stay these are; None where their folder does not name it."""
-        return about(self.file.parent).get("input")
 
     def is_in(self, split: str) -> NDArray[np.bool_]:
         """Which stays are in `split`, (stays,)."""
@@ -161,11 +155,21 @@ def read_labelled_notes(
     and where the labels of train, validation or test are all alike.
     """
     file = _there(notes / NOTES_FILE, "notes", "domain.notes")
+    about = read_json(notes / ABOUT_FILE) or {}
+    name, columns, step = COHORT, list(outcome.labels), "of the cohort"
     if outcome.early_only:
-        _check_early(outcome, notes)
         name, columns, step = STAYS, ["died_in_hospital", "length_of_stay_days"], "of all stays"
-    else:
-        name, columns, step = COHORT, list(outcome.labels), "of the cohort"
+        remedy = 'Set input = "early" and stays = "all" in their stage, domain.notes.'
+        if about.get("input") != "early":
+            raise RequestError(
+                f"notes: {outcome.name} is predicted from early notes alone, as a discharge summary leaks it; expected "
+                f"them in {notes}, found notes of input {about.get('input', f'none named in {ABOUT_FILE}')}. {remedy}"
+            )
+        if about.get("stays") != "all":
+            raise RequestError(
+                f"notes: {outcome.name} is predicted for all stays, those that end in death among them; expected their "
+                f"notes in {notes}, found those of stays that a readmission can follow. {remedy}"
+            )
     flow, of_cohort = Flow(), _there(cohort / name, "cohort", "domain.cohort")
     stays = flow.count(step, _read(of_cohort, ["hadm_id", "subject_id", "split", *columns]))
     table = flow.count("with notes", _matched(file, stays, cohort))
@@ -175,29 +179,16 @@ def read_labelled_notes(
         part = flow.count(split, table[is_in])
         if outcome.kind == "binary":
             flow.count(f"{split}, {in_words(names[0])}", part[labels[is_in, 0]])
-        _check_both(outcome, split, names, labels[is_in])
-    return LabelledNotes(outcome, file, table, flow, names, labels)
-
-
-def about(notes: Path) -> dict[str, Any]:
-    """Which notes of which stays the folder `notes` has."""
-    return read_json(notes / ABOUT_FILE) or {}
-
-
-def _check_early(outcome: PatientOutcome, notes: Path) -> None:
-    found = about(notes)
-    remedy = 'Set input = "early" and stays = "all" in their stage, domain.notes.'
-    if found.get("input") != "early":
-        named = found.get("input", f"none named in {ABOUT_FILE}")
-        raise RequestError(
-            f"notes: {outcome.name} is predicted from early notes alone, as a discharge summary leaks it; expected "
-            f"them in {notes}, found notes of input {named}. {remedy}"
-        )
-    if found.get("stays") != "all":
-        raise RequestError(
-            f"notes: {outcome.name} is predicted for all stays, those that end in death among them; expected their "
-            f"notes in {notes}, found those of stays that a readmission can follow. {remedy}"
-        )
+        counts = labels[is_in].sum(0)
+        alike = np.flatnonzero((counts == 0) | (counts == len(part)))
+        # Of several labels that may be true together, one that differs between stays is enough.
+        if len(alike) and (outcome.kind != "multi-label" or len(alike) == len(counts)):
+            raise RequestError(
+                f"cohort: expected stays with {in_words(names[alike[0]])!r} and without in {split}, found "
+                f"{counts[alike[0]]:,} of {len(part):,} with it. Take a larger cohort, or larger shares of it for "
+                "validation and test."
+            )
+    return LabelledNotes(outcome, file, about.get("input"), table, flow, names, labels)
 
 
 def _matched(file: Path, stays: pd.DataFrame, cohort: Path) -> pd.DataFrame:
@@ -236,15 +227,3 @@ def _read(file: Path, columns: list[str]) -> pd.DataFrame:
         raise RequestError(f"{file}: expected columns {', '.join(columns)}, found none named {', '.join(missing)}")
     frame: pd.DataFrame = table.to_pandas()
     return frame.assign(**{name: frame[name].map(canonical_id) for name in IDS if name in columns})
-
-
-def _check_both(outcome: PatientOutcome, split: str, names: tuple[str, ...], labels: NDArray[np.bool_]) -> None:
-    """Of several labels that may be true together, one that differs between stays is enough."""
-    counts = labels.sum(0)
-    alike = [place for place, count in enumerate(counts) if count in (0, len(labels))]
-    if alike and (outcome.kind != "multi-label" or len(alike) == len(counts)):
-        raise RequestError(
-            f"cohort: expected stays with {in_words(names[alike[0]])!r} and without in {split}, found "
-            f"{counts[alike[0]]:,} of {len(labels):,} with it. Take a larger cohort, or larger shares of it for "
-            "validation and test."
-        )

@@ -5,7 +5,6 @@ a row, so that a thousand of them cost one sort of the probabilities.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,23 +80,13 @@ def threshold_at_precision(probabilities: Floats, outcomes: Flags) -> float | No
     return float(ranking.thresholds[reaching[-1]]) if len(reaching) else None
 
 
-class AlarmThreshold(NamedTuple):
-    """The probability from which on an alarm is raised, and what that rests on.
-
-    alarms, right: how many reach it, and how many of them are positive.
-    """
-
-    threshold: float
-    alarms: int
-    right: int
-
-
 def alarm_threshold(
     probabilities: Floats, outcomes: Flags, precision: float, minimum_alarms: int
-) -> AlarmThreshold | None:
+) -> dict[str, float | int]:
     """The lowest threshold with `minimum_alarms` or more whose precision is `precision` or more with 95 % confidence.
 
-    None where no threshold reaches it. That the lowest of many is taken is not in the confidence.
+    With it how many `alarms` reach it, and how many of them are right; nothing where no threshold reaches it. That the
+    lowest of many is taken is not in the confidence.
     """
     ranking = Ranking(probabilities, outcomes)
     hits, misses = ranking.counts(np.ones(len(probabilities)))
@@ -105,9 +94,10 @@ def alarm_threshold(
     bounds = np.where(hits > 0, betaincinv(np.maximum(hits, 1), misses + 1, 1 - CONFIDENCE), 0.0)
     reaching = np.flatnonzero((hits + misses >= minimum_alarms) & (bounds >= precision))
     if not len(reaching):
-        return None
+        return {}
     last = reaching[-1]
-    return AlarmThreshold(float(ranking.thresholds[last]), int(hits[last] + misses[last]), int(hits[last]))
+    alarms, right = int(hits[last] + misses[last]), int(hits[last])
+    return {"threshold": float(ranking.thresholds[last]), "alarms": alarms, "alarms_right": right}
 
 
 def precise_enough(hits: Floats, misses: Floats) -> Flags:
@@ -156,9 +146,10 @@ class Bins:
         """The mean distance of mean probability and share of positives, bins weighted by their sizes."""
         return ratio(np.abs((weights * self._gaps) @ self._is_in).sum(-1), weights.sum(-1))
 
-    def shares(self, weights: Floats) -> Floats:
-        """The share of positives in each bin, (…, bins); nan of an empty one."""
-        return ratio((weights * self._outcomes) @ self._is_in, weights @ self._is_in)
+    def shares(self, weights: Floats) -> dict[str, Floats]:
+        """The share of positives in each bin of `numbers`, by its number; nan where no weight is in it."""
+        shares = ratio((weights * self._outcomes) @ self._is_in, weights @ self._is_in)
+        return {f"{number}": shares[..., number] for number in self.numbers}
 
 
 class Calibration:

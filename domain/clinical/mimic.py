@@ -20,7 +20,7 @@ from bertrelay.data.records import Rejects, TakesRejects, rows
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.settings import InputFile
-from domain.clinical.ids import canonical_id
+from domain.clinical.records import canonical_id
 
 if TYPE_CHECKING:
     import pandas as pd

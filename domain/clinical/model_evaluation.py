@@ -7,45 +7,55 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from bertrelay.evaluation.calibration import calibrated, fit_recalibration
 from bertrelay.files import write_json
 from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics
+from domain.clinical import evaluation
 from domain.clinical.baselines import Baseline, baselines
 from domain.clinical.classifier import save_model
 from domain.clinical.cohort import CHARACTERISTICS, SPLITS, write_parquet
-from domain.clinical.evaluation import (
-    Predicted,
-    PredictedLabels,
-    alarm_metrics,
-    best_metrics,
-    binary_metrics,
-    confusion,
-    curves,
-    groups_of,
-    label_metrics,
-    label_slices,
-    metric_differences,
-    permutation_metrics,
-    slices,
-    while_reading,
-)
+from domain.clinical.evaluation import Predicted, PredictedLabels
 from domain.clinical.metrics import Flags, Floats, alarm_threshold, auroc_of, mean_of_known, threshold_at_precision
-from domain.clinical.outcomes import (
-    CONFUSION,
-    CURVES,
-    FLOW,
-    SCORES,
-    SLICES,
-    OutcomeModelSettings,
-    probability_column,
-)
+from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, SCORES, SLICES, OutcomeModelSettings, probability_column
 from domain.clinical.prediction import aggregate_labels, choose_c
 from domain.clinical.settings import LearningSettings
 
 if TYPE_CHECKING:
-    from domain.clinical.training import OutcomeTask, Split
+    from domain.clinical.training import OutcomeTask
+
+
+@dataclass(frozen=True)
+class ScoredSplit:
+    """The admissions of a split, with the probabilities of their chunks, (chunks, labels).
+
+    table: of the notes, a row for each admission. labels: whether each is true, (admissions, labels).
+    admissions: whose each chunk is, by its row, (chunks,).
+    """
+
+    name: str
+    table: pd.DataFrame
+    labels: Flags
+    admissions: NDArray[np.int64]
+    of_chunks: Floats
+
+    def probabilities(self, how: OutcomeModelSettings) -> Floats:
+        """Of each label, (admissions, labels)."""
+        return aggregate_labels(self.of_chunks, self.admissions, len(self.labels), how)
+
+    def scores(self, how: OutcomeModelSettings) -> pd.DataFrame:
+        """The probabilities beside the outcomes."""
+        found = self.probabilities(how)
+        columns: dict[str, Any] = {"hadm_id": self.table["hadm_id"].to_numpy()}
+        if how.outcome.kind == "binary":
+            columns |= {"probability": found[:, 0], "calibrated": calibrated(found[:, 0], how.slope, how.intercept)}
+        else:
+            columns |= dict(zip(map(probability_column, how.labels), found.T, strict=True))
+        columns["n_chunks"] = np.bincount(self.admissions, minlength=len(self.labels)).astype(np.int32)
+        columns["unknown_share"] = self.table["unknown_share"].to_numpy()
+        return pd.DataFrame(columns | dict(zip(how.labels, self.labels.T, strict=True)) | {"split": self.name})
 
 
 def evaluate_model(
@@ -55,12 +65,9 @@ def evaluate_model(
 
     risks: the true ones, of all stays of `task.notes`, where they are known.
     """
-    notes, splits = task.notes, [(name, task.of_split(name)) for name in ("validation", "test")]
-    with progress("reading chunks", sum(len(split.chunks) for _, split in splits), "chunks") as bar:
-        validation, test = (
-            ScoredSplit(name, split, notes.table[notes.is_in(name)], task.probabilities(split, bar))
-            for name, split in splits
-        )
+    notes = task.notes
+    with progress("reading chunks", len(task.tokens) - len(task.chunks), "chunks") as bar:
+        validation, test = task.scored("validation", bar), task.scored("test", bar)
     how = _fitted(task.outcome_model.settings, settings, validation)
     save_model(replace(task.outcome_model, settings=how), output / "model")
     write_parquet(output / SCORES, pd.concat([validation.scores(how), test.scores(how)]))
@@ -71,7 +78,7 @@ def evaluate_model(
         found = _evaluate_binary(validation, test, how, others, settings, output)
         if risks is not None:
             subjects = test.table["subject_id"].to_numpy()
-            found |= best_metrics(subjects, test.split.labels[:, 0], risks[notes.is_in("test")])
+            found |= evaluation.best_metrics(subjects, test.labels[:, 0], risks[notes.is_in("test")])
     else:
         found = _evaluate_labels(test, how, others, output)
     counts = {f"admissions/{name}": int(notes.is_in(name).sum()) for name in SPLITS}
@@ -82,52 +89,20 @@ def evaluate_model(
     return found | {"threshold_alarms": how.alarms, "threshold_alarms_right": how.alarms_right}
 
 
-@dataclass(frozen=True)
-class ScoredSplit:
-    """The admissions of validation or test, with the probabilities of their chunks, (chunks, labels).
-
-    table: of the notes, a row for each admission.
-    """
-
-    name: str
-    split: "Split"
-    table: pd.DataFrame
-    of_chunks: Floats
-
-    def probabilities(self, how: OutcomeModelSettings) -> Floats:
-        """Of each label, (admissions, labels)."""
-        return aggregate_labels(self.of_chunks, self.split.admissions, len(self.split.labels), how)
-
-    def scores(self, how: OutcomeModelSettings) -> pd.DataFrame:
-        """The probabilities beside the outcomes."""
-        found = self.probabilities(how)
-        columns: dict[str, Any] = {"hadm_id": self.table["hadm_id"].to_numpy()}
-        if how.outcome.kind == "binary":
-            columns |= {"probability": found[:, 0], "calibrated": calibrated(found[:, 0], how.slope, how.intercept)}
-        else:
-            columns |= dict(zip(map(probability_column, how.labels), found.T, strict=True))
-        columns["n_chunks"] = np.bincount(self.split.admissions, minlength=len(self.split.labels)).astype(np.int32)
-        columns["unknown_share"] = self.table["unknown_share"].to_numpy()
-        return pd.DataFrame(columns | dict(zip(how.labels, self.split.labels.T, strict=True)) | {"split": self.name})
-
-
 def _fitted(how: OutcomeModelSettings, settings: LearningSettings, validation: ScoredSplit) -> OutcomeModelSettings:
     """c, and of a binary task recalibration and threshold, all from validation."""
-    labels = validation.split.labels
 
-    def with_c(c: float) -> OutcomeModelSettings:
-        return how.model_copy(update={"c": c})
+    def auroc_with(c: float) -> float | None:
+        return mean_of_known(auroc_of, validation.probabilities(how.model_copy(update={"c": c})), validation.labels)
 
     if settings.c == "chosen":
-        how = with_c(choose_c(lambda c: mean_of_known(auroc_of, validation.probabilities(with_c(c)), labels)))
+        how = how.model_copy(update={"c": choose_c(auroc_with)})
     if how.outcome.kind != "binary":
         return how
-    probability, outcomes = validation.probabilities(how)[:, 0], labels[:, 0]
-    alarms = alarm_threshold(probability, outcomes, settings.alarm_precision, settings.minimum_alarms)
-    decided: dict[str, Any] = {"alarm_precision": settings.alarm_precision}
-    if alarms is not None:
-        decided |= {"threshold": alarms.threshold, "alarms": alarms.alarms, "alarms_right": alarms.right}
-    return how.model_copy(update=decided | fit_recalibration(probability, outcomes)._asdict())
+    given = validation.probabilities(how)[:, 0], validation.labels[:, 0]
+    decided = alarm_threshold(*given, settings.alarm_precision, settings.minimum_alarms)
+    decided |= {"alarm_precision": settings.alarm_precision, **fit_recalibration(*given)._asdict()}
+    return how.model_copy(update=decided)
 
 
 def of_baseline(name: str, found: Metrics) -> Metrics:
@@ -135,9 +110,9 @@ def of_baseline(name: str, found: Metrics) -> Metrics:
     named: Metrics = {}
     for metric, value in found.items():
         base, _, ending = metric.rpartition("_")
-        is_bound = ending in ("low", "high")
-        named[f"{base}/{name}_{ending}" if is_bound else f"{metric}/{name}"] = value
-    return {metric: value for metric, value in named.items() if not metric.startswith(("prevalence", "labels"))}
+        if not metric.startswith(("prevalence", "labels")):
+            named[f"{base}/{name}_{ending}" if ending in ("low", "high") else f"{metric}/{name}"] = value
+    return named
 
 
 def _evaluate_binary(
@@ -148,13 +123,13 @@ def _evaluate_binary(
     settings: LearningSettings,
     output: Path,
 ) -> Metrics:
-    outcomes, probability = test.split.labels[:, 0], test.probabilities(how)[:, 0]
+    outcomes, probability = test.labels[:, 0], test.probabilities(how)[:, 0]
     model = Predicted(
         test.table["subject_id"].to_numpy(), outcomes, probability, calibrated(probability, how.slope, how.intercept)
     )
-    held_out = validation.split.labels[:, 0]
-    found = binary_metrics(model, threshold_at_precision(validation.probabilities(how)[:, 0], held_out))
-    found |= alarm_metrics(model, how.threshold)
+    held_out = validation.labels[:, 0]
+    found = evaluation.binary_metrics(model, threshold_at_precision(validation.probabilities(how)[:, 0], held_out))
+    found |= evaluation.alarm_metrics(model, how.threshold)
     predicted = {"model": model}
     for baseline in others:
         predicted[baseline.name], metrics = evaluate_baseline(baseline, held_out, model)
@@ -162,13 +137,13 @@ def _evaluate_binary(
     wanted = {"precision": settings.alarm_precision, "minimum": settings.minimum_alarms}
     alarms = {"threshold": how.threshold, "alarms": how.alarms, "right": how.alarms_right}
     about = {"outcome": how.labels[0], "prevalence": float(outcomes.mean()), "alarms": wanted | alarms}
-    reading = while_reading(test.of_chunks[:, 0], test.split.admissions, outcomes, how)
-    write_json(output / CURVES, about | curves(predicted) | reading, compact=True)
+    reading = evaluation.while_reading(test.of_chunks[:, 0], test.admissions, outcomes, how)
+    write_json(output / CURVES, about | evaluation.curves(predicted) | reading, compact=True)
     file = Path(settings.cohort) / CHARACTERISTICS
     if file.is_file():
         known = pd.read_parquet(file).drop_duplicates("hadm_id").set_index("hadm_id").reindex(test.table["hadm_id"])
-        groups = groups_of(known, test.table["characters"].tolist())
-        write_json(output / SLICES, {"slices": slices(groups, model)})
+        groups = evaluation.groups_of(known, test.table["characters"].tolist())
+        write_json(output / SLICES, {"slices": evaluation.slices(groups, model)})
     else:
         log(f"there is no {CHARACTERISTICS} in the cohort: no metrics by groups of patients")
     return found
@@ -182,24 +157,25 @@ def evaluate_baseline(baseline: Baseline, held_out: Flags, model: Predicted) -> 
     validation, test = baseline.validation[:, 0], baseline.test[:, 0]
     recalibrated = calibrated(test, *fit_recalibration(validation, held_out, baseline.name))
     other = replace(model, probability=test, calibrated=recalibrated)
-    found = binary_metrics(other, threshold_at_precision(validation, held_out)) | metric_differences(model, other)
+    found = evaluation.binary_metrics(other, threshold_at_precision(validation, held_out))
+    found |= evaluation.metric_differences(model, other)
     if len(baseline.permuted):
-        found |= permutation_metrics(found["auroc"] or 0.0, baseline.permuted)
+        found |= evaluation.permutation_metrics(found["auroc"] or 0.0, baseline.permuted)
     return other, found
 
 
 def _evaluate_labels(test: ScoredSplit, how: OutcomeModelSettings, others: Sequence[Baseline], output: Path) -> Metrics:
     subjects = test.table["subject_id"].to_numpy()
-    model = PredictedLabels(subjects, test.split.labels, test.probabilities(how), how.outcome.kind)
-    metrics = label_metrics(model)
+    model = PredictedLabels(subjects, test.labels, test.probabilities(how), how.outcome.kind)
+    metrics = evaluation.label_metrics(model)
     if metrics["labels_left_out"]:
         log(
             f"{how.task}: {metrics['labels_left_out']:.0f} of {len(how.labels)} labels are true of no test admission "
             "or of all of them; they have no AUROC and are left out of the macro mean"
         )
     for baseline in others:
-        metrics |= of_baseline(baseline.name, label_metrics(replace(model, probabilities=baseline.test)))
-    write_json(output / SLICES, {"slices": label_slices(how.task, how.labels, model)})
+        metrics |= of_baseline(baseline.name, evaluation.label_metrics(replace(model, probabilities=baseline.test)))
+    write_json(output / SLICES, {"slices": evaluation.label_slices(how.task, how.labels, model)})
     if how.outcome.kind == "multi-class":
-        write_json(output / CONFUSION, {"labels": how.labels, "rows": confusion(model)})
+        write_json(output / CONFUSION, {"labels": how.labels, "rows": evaluation.confusion(model)})
     return metrics

@@ -12,8 +12,8 @@ from bertrelay.data.records import RejectList
 from bertrelay.errors import RequestError
 from domain.clinical.admissions import STAY
 from domain.clinical.cohort import COHORT, MEMBERS
-from domain.clinical.ids import canonical_id
 from domain.clinical.mimic import IDS, ROW, read_blocks
+from domain.clinical.records import canonical_id
 from domain.clinical.settings import NotesSettings
 
 COLUMNS = {

@@ -9,7 +9,6 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -23,28 +22,18 @@ import pyarrow.parquet as pq
 from bertrelay.data.records import RejectList, Rejects
 from bertrelay.data.shards import Shards, Span, cut_spans
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, write_error, write_json, write_text
+from bertrelay.files import atomic_write, write_json, write_text
 from bertrelay.progress import Bar, log
 from bertrelay.stage import Metrics, StageContext, run_alone
+from domain.clinical import note_filter
 from domain.clinical.cleaning import BETWEEN, TOKENS, clean, find_sections
 from domain.clinical.cohort import COHORT, SPLITS, STAYS
 from domain.clinical.mimic import NOTES, note_version, read_blocks, tables_of
-from domain.clinical.note_filter import (
-    BY_DAY,
-    COLUMNS,
-    NO_TEXT,
-    NOT_STORED,
-    OTHER,
-    REPORT,
-    UNKNOWN,
-    Stays,
-    choose_notes,
-    is_open,
-    read_stays,
-)
+from domain.clinical.note_filter import BY_DAY, NO_TEXT, NOT_STORED, UNKNOWN, Stays, choose_notes
+from domain.clinical.records import note_database
 from domain.clinical.settings import NOT_IN_IV, NotesSettings
 
-NOTES_FILE, TOKENS_FILE, FLOW_FILE, ABOUT_FILE = "notes.parquet", "tokens.txt", "flow.csv", "notes.json"
+NOTES_FILE, ABOUT_FILE = "notes.parquet", "notes.json"
 SHARD_CHARACTERS = 16 << 20
 """Of text that is put together at once."""
 BLOCKS_SHOWN = 50
@@ -77,43 +66,41 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     if not context.process_group.is_main:
         return {}
     tables = tables_of(settings.mimic, NOTES)
-    if settings.input == "early" and note_version(tables) == "IV":
+    version, is_early = note_version(tables), settings.input == "early"
+    if is_early and version == "IV":
         raise RequestError(NOT_IN_IV)
-    stays = read_stays(Path(settings.cohort), tables.get("admissions"), STAYS if settings.stays == "all" else COHORT)
+    if settings.radiology and version == "IV" and "radiology" not in tables:
+        raise RequestError("radiology: there is no table radiology.csv[.gz]. Fetch it, or leave it out.")
+    wanted = ["noteevents"] if version == "III" else ["discharge", *["radiology"] * settings.radiology]
+    file = STAYS if settings.stays == "all" else COHORT
+    stays = note_filter.read_stays(Path(settings.cohort), tables.get("admissions"), file)
     context.work.mkdir(parents=True, exist_ok=True)
     counts = NoteCounts()
-    with note_store(context.work / "notes.sqlite") as store:
+    with note_database(context.work / "notes.sqlite") as store:
+        store.execute("PRAGMA temp_store = MEMORY")  # nothing lies outside the stage's folder
+        store.execute(
+            "CREATE TABLE IF NOT EXISTS notes (stay INT, hadm_id TEXT, kind INT, at TEXT, place INT, text TEXT)"
+        )
+        store.execute("CREATE TABLE IF NOT EXISTS blocks (source TEXT, number INT, facts TEXT)")
         with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-            for table in _tables_to_read(settings, tables):
+            for table in wanted:
                 store_notes(store, table, tables[table], stays, settings, counts, rejects)
         written = _write_texts(store, stays.table, context)
     blank = counts.kept - int(written["n_notes"].sum())
     counts.kept, counts.dropped[NO_TEXT] = counts.kept - blank, counts.dropped[NO_TEXT] + blank
-    _check_any(counts, settings)
-    open_stays = int(is_open(stays.table, settings).sum()) if settings.input == "early" else None
+    _log_counts(counts, settings)
+    open_stays = int(note_filter.is_open(stays.table, settings).sum()) if is_early else None
     without = (len(stays.table) if open_stays is None else open_stays) - len(written)
     if without:
         log(f"notes: {without:,} stays are left without text")
     splits = {split: int((written["split"] == split).sum()) for split in SPLITS}
-    _write_flow(context.output / FLOW_FILE, counts, len(stays.table), open_stays, splits, without)
-    write_text(context.output / TOKENS_FILE, "".join(token + "\n" for token in TOKENS))
+    _write_flow(context.output / "flow.csv", counts, len(stays.table), open_stays, splits, without)
+    write_text(context.output / "tokens.txt", "".join(token + "\n" for token in TOKENS))
     write_json(context.output / ABOUT_FILE, {"input": settings.input, "stays": settings.stays})
     found: Metrics = {"rows": counts.rows, "notes": counts.kept, "stays": len(written)}
     found |= {f"stays/{split}": count for split, count in splits.items()}
     found |= {f"left_out/{reason}": count for reason, count in counts.reasons.items()}
     return found | {"stays_without_text": without}
-
-
-def _tables_to_read(settings: NotesSettings, tables: Mapping[str, Path]) -> list[str]:
-    """The tables whose rows are wanted; MIMIC-III has all notes in one."""
-    if note_version(tables) == "III":
-        return ["noteevents"]
-    if settings.radiology and "radiology" not in tables:
-        raise RequestError("radiology: there is no table radiology.csv[.gz]. Fetch it, or leave it out.")
-    return ["discharge", "radiology"] if settings.radiology else ["discharge"]
-
-
-# Notes that are kept
 
 
 @dataclass
@@ -138,30 +125,6 @@ class NoteCounts:
         """Those that were met, in the order in which they are checked."""
         return {why: count for why, count in self.dropped.items() if count and why not in (BY_DAY, NOT_STORED)}
 
-    def summary(self) -> str:
-        return ", ".join(f"{count:,} × {reason}" for reason, count in self.reasons.items()) or "none"
-
-
-@contextmanager
-def note_store(path: Path) -> Iterator[sqlite3.Connection]:
-    """Notes by stay and the counts of the blocks that they are from, as far as an earlier run came. Whoever writes a
-    block does so in one transaction, so that a kill leaves it whole or not there.
-
-    Raises WorkError where the disk is full.
-    """
-    store = sqlite3.connect(path)
-    try:
-        store.execute("PRAGMA temp_store = MEMORY")  # nothing lies outside the stage's folder
-        store.execute(
-            "CREATE TABLE IF NOT EXISTS notes (stay INT, hadm_id TEXT, kind INT, at TEXT, place INT, text TEXT)"
-        )
-        store.execute("CREATE TABLE IF NOT EXISTS blocks (source TEXT, number INT, facts TEXT)")
-        yield store
-    except sqlite3.OperationalError as error:
-        raise write_error(path, OSError(28, "the notes could not be sorted on the disk")) from error
-    finally:
-        store.close()
-
 
 def store_notes(
     store: sqlite3.Connection,
@@ -172,12 +135,16 @@ def store_notes(
     counts: NoteCounts,
     rejects: Rejects,
 ) -> None:
-    """Stores the notes of a table that are kept, and counts all of its rows."""
+    """Stores the notes of a table that are kept, and counts all of its rows.
+
+    A block is written in one transaction, with its counts, so that a kill leaves it whole or not there.
+    """
     done = store.execute("SELECT facts FROM blocks WHERE source = ? ORDER BY number", [table]).fetchall()
     for (facts,) in done:
         counts.add(json.loads(facts), rejects)
     found = RejectList()
-    for number, block in enumerate(read_blocks(file, COLUMNS[table], found, len(done)), len(done)):
+    blocks = read_blocks(file, note_filter.COLUMNS[table], found, len(done))
+    for number, block in enumerate(blocks, len(done)):
         kept, dropped = choose_notes(block, table, stays, settings)
         about = {"rows": len(block), "kept": len(kept), "counts": dropped, "rejects": found.listed}
         with store:
@@ -198,7 +165,12 @@ def _write_texts(store: sqlite3.Connection, stays: pd.DataFrame, context: StageC
 
     def compute(spans: Sequence[Span], bar: Bar) -> Iterator[pa.Table]:
         for span in spans:
-            yield _texts_of(store, stays, span)
+            rows = store.execute("SELECT * FROM notes WHERE stay >= ? AND stay < ? ORDER BY stay, rowid", span[:2])
+            known = stays.loc[span.first : span.end, ["hadm_id", "subject_id", "split"]].to_dict("index")
+            texts = [
+                known[stay] | text_of([StayNote(*note[1:]) for note in of]) for stay, of in groupby(rows, itemgetter(0))
+            ]
+            yield pa.Table.from_pylist([text for text in texts if text["n_notes"]], TEXT_SCHEMA)
             bar.advance(span.size)
 
     shards = Shards(context.work / NOTES_FILE, spans, suffix=".parquet", write=_write_shard)
@@ -212,17 +184,6 @@ def _write_texts(store: sqlite3.Connection, stays: pd.DataFrame, context: StageC
 
 def _write_shard(path: Path, texts: pa.Table) -> None:
     pq.write_table(texts, path)
-
-
-def _texts_of(store: sqlite3.Connection, stays: pd.DataFrame, span: Span) -> pa.Table:
-    rows = store.execute("SELECT * FROM notes WHERE stay >= ? AND stay < ? ORDER BY stay, rowid", span[:2])
-    known = stays.loc[span.first : span.end, ["hadm_id", "subject_id", "split"]].to_dict("index")
-    texts = []
-    for stay, notes in groupby(rows, key=itemgetter(0)):
-        text = text_of([StayNote(*note[1:]) for note in notes])
-        if text["n_notes"]:
-            texts.append(known[stay] | text)
-    return pa.Table.from_pylist(texts, TEXT_SCHEMA)
 
 
 # The text of a stay
@@ -250,18 +211,19 @@ def in_order(notes: Sequence[StayNote]) -> list[StayNote]:
     the admission has no report, to one of the stay.
     """
     by_time = sorted(notes, key=lambda note: note.written)
-    reports = [note for note in by_time if note.kind == REPORT]
-    return sorted(by_time, key=lambda note: (-1 if note.kind == OTHER else _report_of(note, reports), note.kind))
+    reports = [note for note in by_time if note.kind == note_filter.REPORT]
 
+    def key(note: StayNote) -> tuple[int, int]:
+        if note.kind == note_filter.OTHER:
+            return -1, note.kind
+        if note.kind == note_filter.REPORT:
+            return reports.index(note), note.kind
+        places = range(len(reports))
+        own = [place for place in places if reports[place].hadm_id == note.hadm_id] or [*places]
+        before = [place for place in own if reports[place].written[:2] <= note.written[:2]]
+        return (before or own[:1] or [0])[-1], note.kind
 
-def _report_of(note: StayNote, reports: Sequence[StayNote]) -> int:
-    """The place of a report, or of the report that an addendum belongs to; 0 where there is none."""
-    if note.kind == REPORT:
-        return reports.index(note)
-    places = range(len(reports))
-    own = [place for place in places if reports[place].hadm_id == note.hadm_id] or [*places]
-    before = [place for place in own if reports[place].written[:2] <= note.written[:2]]
-    return (before or own[:1] or [0])[-1]
+    return sorted(by_time, key=key)
 
 
 def text_of(notes: Sequence[StayNote]) -> dict[str, Any]:
@@ -276,17 +238,19 @@ def text_of(notes: Sequence[StayNote]) -> dict[str, Any]:
     return {"text": BETWEEN.join(texts), "sections": sections, "n_notes": len(texts)}
 
 
-# The output of the stage
+# What is logged and written of the counts
 
 
-def _check_any(counts: NoteCounts, settings: NotesSettings) -> None:
+def _log_counts(counts: NoteCounts, settings: NotesSettings) -> None:
+    """Raises RequestError where nothing is left."""
+    left_out = ", ".join(f"{count:,} × {reason}" for reason, count in counts.reasons.items()) or "none"
     if counts.kept == 0:
         raise RequestError(
-            f"no note belongs to the cohort. Of {counts.rows:,} rows were left out: {counts.summary()}. "
+            f"no note belongs to the cohort. Of {counts.rows:,} rows were left out: {left_out}. "
             f"Check that the cohort in {settings.cohort} was made of the same release as these notes, and that `input` "
             "names the notes you mean."
         )
-    log(f"notes: kept {counts.kept:,} of {counts.rows:,} rows; left out {counts.summary()}")
+    log(f"notes: kept {counts.kept:,} of {counts.rows:,} rows; left out {left_out}")
     if counts.dropped[UNKNOWN]:
         log(
             f"{counts.dropped[UNKNOWN]:,} notes are {UNKNOWN}: if they are many, check that both tables are whole and "
@@ -298,15 +262,16 @@ def _write_flow(
     path: Path, counts: NoteCounts, stays: int, open_stays: int | None, written: dict[str, int], without: int
 ) -> None:
     """Writes what was read, what was left out and why, and what is left: of notes, and of stays."""
-    rows: list[tuple[object, ...]] = [("of the cohort", "", stays)]
-    if open_stays is not None:
-        rows.append(("of the cohort, open at the cut-off", "", open_stays))
-    rows.append(("rows that were read", counts.rows, ""))
-    rows += [(f"left out: {reason}", count, "") for reason, count in counts.reasons.items()]
     rejected = counts.rows - counts.kept - sum(counts.reasons.values())
-    rows.append(("left out: cannot be used (rejects.jsonl)", rejected, ""))
-    rows.append(("kept", counts.kept, sum(written.values())))
-    rows += [(f"kept, {what}", counts.dropped[what], "") for what in (BY_DAY, NOT_STORED)]
-    rows.append(("left without text", "", without))
-    rows += [(f"kept, {split}", "", count) for split, count in written.items()]
+    rows: list[tuple[object, ...]] = [
+        ("of the cohort", "", stays),
+        *([] if open_stays is None else [("of the cohort, open at the cut-off", "", open_stays)]),
+        ("rows that were read", counts.rows, ""),
+        *((f"left out: {reason}", count, "") for reason, count in counts.reasons.items()),
+        ("left out: cannot be used (rejects.jsonl)", rejected, ""),
+        ("kept", counts.kept, sum(written.values())),
+        *((f"kept, {what}", counts.dropped[what], "") for what in (BY_DAY, NOT_STORED)),
+        ("left without text", "", without),
+        *((f"kept, {split}", "", count) for split, count in written.items()),
+    ]
     write_text(path, pd.DataFrame(rows, columns=["step", "notes", "stays"]).to_csv(index=False))

@@ -18,12 +18,12 @@ from bertrelay.evaluation.calibration import calibrated
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.progress import log
-from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, unreadable, warn_of_unknown
+from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, warn_of_unknown
 from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, clean, find_sections
-from domain.clinical.ids import given_note, warn_of_mixed_ids
 from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words, probability_column
 from domain.clinical.prediction import aggregate, aggregate_labels, chunk_log_odds, contributions
+from domain.clinical.records import given_note, warn_of_mixed_ids
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -192,12 +192,12 @@ class OutcomeScorer:
         columns = [tokens.spans[:, 0], tokens.spans[:, 1], of_label, contributed]
         rows = [ScoredChunk(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         borders = np.searchsorted(owners, np.arange(count + 1)).tolist()
-        unknown, cannot_read = (of(tokens, count, self._chunker) for of in (unknown_shares, unreadable))
+        unknown, is_unreadable = unknown_shares(tokens, count, self._chunker)
         for number, text in enumerate(texts):
             chunks = rows[borders[number] : borders[number + 1]]
             if not chunks:
                 yield OutcomeScore(reason=NO_TEXT)
-            elif cannot_read[number]:
+            elif is_unreadable[number]:
                 yield OutcomeScore(unknown_share=float(unknown[number]), reason=UNKNOWN_TEXT)
             else:
                 by_label = found[number].tolist()
@@ -226,20 +226,24 @@ class OutcomeScorer:
         mask_id = self.model.tokenizer.mask_token_id
         mask_id = self.model.tokenizer.unk_token_id if mask_id is None else mask_id
         variants = np.where(words == np.append(-2, numbers)[:, None], mask_id, ids)  # (1 + words, tokens)
-        of_variants = self._log_odds(_of_equal_length(variants), precision)  # (1 + words, labels)
-        log_odds, after = of_variants[:, label], self._aggregated_with(of_chunks, top, expit(of_variants))[:, label]
+        count, width = variants.shape
+        owners, lengths, spans_of_none = (
+            np.arange(count),
+            np.full(count, width, np.int64),
+            np.zeros((count, 2), np.int64),
+        )
+        tokens = ChunkTokens(variants.astype(np.int32).ravel(), owners * width, lengths, owners, spans_of_none)
+        of_variants = self._log_odds(tokens, precision)  # (1 + words, labels)
+        all_chunks = np.tile(
+            of_chunks, (count, 1, 1)
+        )  # (1 + words, chunks, labels), each with a variant of the top one
+        all_chunks[:, top] = expit(of_variants)
+        owners = np.repeat(owners, len(of_chunks))
+        after = aggregate_labels(all_chunks.reshape(len(owners), -1), owners, count, self.model.settings)[:, label]
         for place, number in enumerate(numbers.tolist(), 1):
             start, end = spans[words == number, 0].min(), spans[words == number, 1].max()
-            lost = float(log_odds[0] - log_odds[place]), float(after[0] - after[place])
+            lost = float(of_variants[0, label] - of_variants[place, label]), float(after[0] - after[place])
             yield MaskedWord(chunk.start + int(start), chunk.start + int(end), *lost)
-
-    def _aggregated_with(self, of_chunks: Floats, top: int, of_top: Floats) -> Floats:
-        """P with each of `of_top`, (variants, labels), in place of the chunk `top` of (chunks, labels), its shape."""
-        variants, labels = of_top.shape
-        all_chunks = np.tile(of_chunks, (variants, 1, 1))  # (variants, chunks, labels)
-        all_chunks[:, top] = of_top
-        owners = np.repeat(np.arange(variants), len(of_chunks))
-        return aggregate_labels(all_chunks.reshape(-1, labels), owners, variants, self.model.settings)
 
 
 class ReadmissionScorer(OutcomeScorer):
@@ -307,14 +311,6 @@ def section_of(text: str, chunk: ScoredChunk | None) -> str | None:
     if nearest is None or nearest.start >= chunk.end or nearest.end <= chunk.start:
         return None
     return nearest.name if nearest.name in NAMES else None
-
-
-def _of_equal_length(variants: NDArray[np.integer]) -> ChunkTokens:
-    """Chunks of these ids, (chunks, tokens), one for each admission."""
-    rows, width = variants.shape
-    lengths = np.full(rows, width, np.int64)
-    spans = np.zeros((rows, 2), np.int64)
-    return ChunkTokens(variants.astype(np.int32).ravel(), np.arange(rows) * width, lengths, np.arange(rows), spans)
 
 
 # A page of one admission

@@ -1,48 +1,38 @@
-"""The scores of all admissions of a file, in shards that survive a kill, and the page of one of them."""
+"""The scores of all admissions of a file, in shards that survive a kill, and the page of one of them.
 
+Importing this loads neither torch nor transformers, so that an invalid request is refused at once.
+"""
+
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from bertrelay.backbone import model_folder
-from bertrelay.data.records import Rejects
-from bertrelay.data.shards import ModelOutput, Span, json_line, model_output
+from bertrelay.data.records import Rejects, rows
+from bertrelay.data.shards import ModelOutput, Span, cut_spans, json_line, model_output
+from bertrelay.data.tables import Record, Table, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
-from domain.clinical.chunks import warn_of_unknown
-from domain.clinical.classifier import read_description
-from domain.clinical.outcomes import OutcomeModelSettings, OutcomeName
-from domain.clinical.score_files import (
-    BLOCK_ADMISSIONS,
-    BLOCK_CHARACTERS,
-    SUFFIXES,
-    NotesTable,
-    Row,
-    SortedNotes,
-    check_notes,
-    sorted_notes,
-    write_scores,
-)
-from domain.clinical.scorer import (
-    NO_TEXT,
-    UNKNOWN_TEXT,
-    OutcomeScore,
-    OutcomeScorer,
-    admission_page,
-    columns_of,
-    flat,
-    joined,
-)
+from domain.clinical.outcomes import OutcomeName
+from domain.clinical.records import canonical_id, given_note, note_database, warn_of_mixed_ids
+from domain.clinical.settings import ScoreOptions
 
+if TYPE_CHECKING:
+    import sqlite3
+
+    from domain.clinical.scorer import OutcomeScorer
+
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+BLOCK_CHARACTERS = 400_000
+"""As much text is scored before it is on the disk, some 80 admissions: the most that a kill costs."""
+BLOCK_ADMISSIONS = 2_000
+"""And so many admissions at most, for those with little or no text are rows as well."""
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
-MAX_REJECTS = 0.01
 VERSION = 4
 
 
@@ -71,119 +61,216 @@ def score_file(
     output: str | Path,
     *,
     task: OutcomeName | None = None,
-    id_column: str = "hadm_id",
-    text_column: str = "text",
-    cleaned: bool = False,
-    with_text: bool = False,
     page: str | Path | None = None,
-    admission: str | None = None,
-    max_rejects: float = MAX_REJECTS,
-    precision: str = "auto",
-    batch_tokens: int | None = None,
+    overwrite: bool = True,
     cache: Path | None = None,
+    **options: Any,
 ) -> ScoredFile:
     """Writes a row for each admission of `notes`, as `OutcomeScorer.score` gives them.
 
-    task: that the model must have been trained for; any when left out.
     notes: CSV, TSV, JSONL or Parquet with a row for each note; those of an admission may be anywhere in it.
-    output: `.csv`, `.jsonl` or `.parquet`; the last two have all chunks with their shares. Text is in it only
-        `with_text`, and offsets count characters of the notes as they are read, cleaned and joined.
-    cleaned: the notes are cleaned already, as the stage `domain.notes` writes them.
-    page: takes an HTML page of `admission`'s text, which is needed where there are several.
-    max_rejects: the share of rows that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
+    output: `.csv`, `.jsonl` or `.parquet`; the last two have all chunks with their shares. Offsets count characters of
+        the notes as they are read, cleaned and joined.
+    task: that the model must have been trained for; any when left out.
+    page: takes an HTML page of the text of one admission.
+    options: the fields of `ScoreOptions`. Rows that cannot be used are listed in `OUTPUT.rejects.jsonl`.
 
     Killed and called again it resumes. Raises RequestError, before anything is computed, for an input or output that
     cannot be what it should be, and WorkError when too many rows are unusable.
     """
-    source, output = NotesTable(Path(notes), id_column, text_column), Path(output)
-    check_output(output, SUFFIXES, source.path)
+    settings, output = ScoreOptions(**options), Path(output)
+    check_output(output, SUFFIXES, notes, overwrite=overwrite)
     if page is not None:
-        check_output(Path(page), (".html",), option="page")
-    check_notes(source)
+        check_output(Path(page), (".html",), option="page", overwrite=overwrite)
+    table = notes_table(notes, settings.id_column, settings.text_column)
+
+    from bertrelay.backbone import model_folder
+    from domain.clinical.classifier import read_description
+    from domain.clinical.scorer import OutcomeScorer, admission_page, columns_of, joined
+
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     how = read_description(folder, task)
-    rejects = Rejects(output.with_name(f"{output.name}.rejects.jsonl"), max_rejects, keep_empty=False)
-    with (
-        ExitStack() as stack,
-        model_output(
-            output,
-            folder,
-            partial(_read, source, output, rejects, stack, page is not None, admission),
-            block=[BLOCK_CHARACTERS, BLOCK_ADMISSIONS],
-            precision=precision,
-            version=VERSION,
-            with_text=with_text,
-            cleaned=cleaned,
-        ) as work,
-    ):
+    rejects = Rejects(output.with_name(f"{output.name}.rejects.jsonl"), settings.max_rejects, keep_empty=False)
+    with ExitStack() as stack:
+
+        def sort() -> SortedNotes:
+            with rejects:
+                found = stack.enter_context(sorted_notes(table, output, rejects))
+            if page is not None:
+                found.of_one(settings.admission)  # before any is scored
+            return found
+
+        shown: dict[str, Any] = settings.model_dump(include={"with_text", "cleaned"})
+        block, precision = [BLOCK_CHARACTERS, BLOCK_ADMISSIONS], settings.precision
+        work = stack.enter_context(
+            model_output(output, folder, sort, block=block, precision=precision, version=VERSION, **shown)
+        )
         scorer = OutcomeScorer.load(work.folder)
-        rate = _fill(scorer, work, cleaned, with_text, batch_tokens)
+        rate = _fill(scorer, work, settings)
         if page is not None:
-            shown = _admission(work.scan, admission)
-            explained = scorer.explain(joined(work.scan.one(shown), cleaned), precision=work.precision)
-            write_text(Path(page), admission_page(explained, how))
-        write_scores(work.shards.rows(), [*columns_of(how), *(["top_text"] if with_text else []), "chunks"], output)
+            text = joined(work.scan.of_one(settings.admission), settings.cleaned)
+            write_text(Path(page), admission_page(scorer.explain(text, precision=work.precision), how))
+        write_scores(work.shards.rows(), [*columns_of(how), *["top_text"] * settings.with_text, "chunks"], output)
         found = _summary(work.shards.rows(), has_alarms=how.threshold is not None)
     return found._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
 
 
-def _read(
-    source: NotesTable, output: Path, rejects: Rejects, stack: ExitStack, is_shown: bool, admission: str | None
-) -> SortedNotes:
-    """The notes by admission, for as long as `stack` is; an admission to be shown is looked up before any is scored."""
-    with rejects:
-        found = stack.enter_context(sorted_notes(source, output, rejects))
-    if is_shown:
-        _admission(found, admission)
-    return found
+def notes_table(notes: str | Path, id_column: str = "hadm_id", text_column: str = "text") -> Table:
+    """Reads one row, which shows most of what can be wrong with a request. Raises RequestError."""
+    table = Table.model_validate({"path": str(notes), "columns": [id_column, text_column]})
+    if table.file_format == "lines":
+        raise RequestError(f"notes: expected a file that ends in .csv, .tsv, .jsonl or .parquet, found {notes}")
+    next(rows(table, []), None)
+    return table
 
 
-def _admission(found: SortedNotes, wanted: str | None) -> str:
-    """The admission to be shown. Raises RequestError, without its id, for one that is not there or not named."""
-    name = found.only() if wanted is None else wanted
-    if name is None:
-        raise RequestError(
-            f"page: expected the admission to show, as the file has {found.admissions:,}; name it with --admission"
+class SortedNotes:
+    """The notes of a file by admission, whatever the order of its rows: in a nameless file that ends with the process.
+
+    admissions: in the order in which the file first has them. digest: sha256 of all that a scorer sees.
+    """
+
+    def __init__(self, base: "sqlite3.Connection", digest: str) -> None:
+        self._base, self.digest = base, digest
+        self.admissions = int(base.execute("SELECT COUNT(*) FROM admissions").fetchone()[0])
+
+    @property
+    def spans(self) -> list[Span]:
+        """Spans of `BLOCK_CHARACTERS` or little more, and no more than `BLOCK_ADMISSIONS`, which count as so much."""
+        sizes = self._base.execute(
+            "SELECT SUM(LENGTH(text)) FROM admissions JOIN notes USING (id) GROUP BY number ORDER BY number"
         )
-    if not found.one(name):
-        raise RequestError("page: the file has no note of that admission; check its id")
-    return name
+        least = BLOCK_CHARACTERS // BLOCK_ADMISSIONS
+        return cut_spans(((max(least, size), 1) for (size,) in sizes), BLOCK_CHARACTERS)
+
+    def of(self, span: Span) -> dict[str, list[str]]:
+        """The notes of the admissions of a span, in the order of the rows."""
+        found: dict[str, list[str]] = {}
+        for name, text in self._base.execute(
+            "SELECT id, text FROM admissions JOIN notes USING (id) WHERE number >= ? AND number < ? "
+            "ORDER BY number, place",
+            span[:2],
+        ):
+            found.setdefault(name, []).append(text)
+        return found
+
+    def of_one(self, identifier: str | None) -> list[str]:
+        """The notes of one admission, the only one when None. Raises RequestError, without its id, where it is not."""
+        if identifier is None and self.admissions > 1:
+            raise RequestError(
+                f"page: expected the admission to show, as the file has {self.admissions:,}; name it with --admission"
+            )
+        found = self._base.execute(
+            "SELECT text FROM notes WHERE id = coalesce(?, (SELECT id FROM admissions)) ORDER BY place",
+            [identifier if identifier is None else canonical_id(identifier)],
+        ).fetchall()
+        if not found:
+            raise RequestError("page: the file has no note of that admission; check its id")
+        return [text for (text,) in found]
 
 
-def _fill(
-    scorer: OutcomeScorer, work: ModelOutput[SortedNotes], cleaned: bool, with_text: bool, batch_tokens: int | None
-) -> float | None:
+@contextmanager
+def sorted_notes(notes: Table, beside: Path, rejects: Rejects) -> Iterator[SortedNotes]:
+    """Reads `notes` once. Rows without an admission, or that cannot be read, go to `rejects`.
+
+    beside: where there is space for as much text again.
+    Raises RequestError when nothing is left.
+    """
+    path = beside.with_name(f".{beside.name}.notes")
+    path.unlink(missing_ok=True)
+    try:
+        with note_database(path) as base:
+            folder = str(beside.absolute().parent).replace("'", "''")
+            base.execute(f"PRAGMA temp_store_directory = '{folder}'")  # what does not fit into memory is sorted there
+            base.execute("PRAGMA journal_mode = OFF")
+            base.execute("PRAGMA synchronous = OFF")
+            base.execute("CREATE TABLE notes (id TEXT, place INTEGER, text TEXT)")
+            path.unlink()  # only this process can read its text, and a kill leaves none of it
+            digest = hashlib.sha256()
+            base.executemany("INSERT INTO notes VALUES (?, ?, ?)", _numbered(notes, rejects, digest))
+            base.execute("CREATE INDEX by_id ON notes (id, place)")
+            base.execute("CREATE TABLE admissions (number INTEGER PRIMARY KEY, id TEXT)")
+            base.execute(
+                "INSERT INTO admissions SELECT ROW_NUMBER() OVER (ORDER BY MIN(place)) - 1, id FROM notes GROUP BY id"
+            )
+            base.commit()
+            found = SortedNotes(base, digest.hexdigest())
+            if not found.admissions:
+                raise RequestError(f"{notes.path} holds no note of an admission. Check the file and its columns.")
+            yield found
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _numbered(notes: Table, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[tuple[str, int, str]]:
+    kinds = set[type]()
+    for place, row in enumerate(rows(notes, [])):
+        try:
+            if not isinstance(row, Record):
+                raise ValueError(row.reason)
+            name, text = given_note(*row.values)
+        except ValueError as error:
+            rejects.add(row.file, row.line, str(error))
+            continue
+        kinds.add(type(row.values[0]))
+        rejects.used()
+        digest.update(json.dumps([name, text]).encode())
+        yield name, place, text
+    warn_of_mixed_ids(str((notes.columns or [""])[0]), kinds)
+
+
+def _fill(scorer: "OutcomeScorer", work: ModelOutput[SortedNotes], settings: ScoreOptions) -> float | None:
     """Scores the spans whose shards are missing; chunks per second, None where there were none."""
+    from domain.clinical.scorer import OutcomeScore, flat, joined
+
     how, chunks = scorer.model.settings, 0
+
+    def line(name: str, text: str, score: OutcomeScore) -> str:
+        row = flat(name, score, how) | {"chunks": [chunk._asdict() for chunk in score.chunks]}
+        if settings.with_text:
+            row["top_text"] = None if score.top is None else text[score.top.start : score.top.end]
+        for part in (row, *row["chunks"]):
+            part.update({key: round(value, DIGITS) for key, value in part.items() if isinstance(value, float)})
+        return json_line(row)
 
     def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[str]]:
         nonlocal chunks
         for admissions in map(work.scan.of, spans):
-            texts = [joined(notes, cleaned) for _, notes in admissions]
-            scores = scorer.score_texts(texts, precision=work.precision, batch_tokens=batch_tokens)
+            texts = [joined(notes, settings.cleaned) for notes in admissions.values()]
+            scores = scorer.score_texts(texts, precision=work.precision, batch_tokens=settings.batch_tokens)
             chunks += sum(len(score.chunks) for score in scores)
-            names = [name for name, _ in admissions]
-            yield (json_line(_row(*each, how, with_text)) for each in zip(names, texts, scores, strict=True))
-            bar.advance(len(names))
+            yield map(line, admissions, texts, scores)
+            bar.advance(len(admissions))
 
     filled = work.shards.fill(compute, "scoring", "admissions")
     return chunks / filled.seconds if chunks else None
 
 
-def _row(name: str, text: str, score: OutcomeScore, how: OutcomeModelSettings, with_text: bool) -> Row:
-    row = flat(name, score, how) | {"chunks": [chunk._asdict() for chunk in score.chunks]}
-    if with_text:
-        row["top_text"] = None if score.top is None else text[score.top.start : score.top.end]
-    for part in (row, *row["chunks"]):
-        part.update({key: round(value, DIGITS) for key, value in part.items() if isinstance(value, float)})
-    return row
+def write_scores(scores: Iterator[dict[str, Any]], columns: Sequence[str], output: Path) -> None:
+    """Writes rows as JSONL, Parquet or CSV, by the suffix; CSV has no place for the list of chunks."""
+    import pyarrow as pa
+
+    chunk = {"start": pa.int32(), "end": pa.int32(), "probability": pa.float64(), "share": pa.float64()}
+    kinds = {
+        **dict.fromkeys(("hadm_id", "label", "top_section", "top_text", "reason"), pa.string()),
+        **dict.fromkeys(("n_chunks", "top_start", "top_end"), pa.int32()),
+        "alarm": pa.bool_(),
+        "chunks": pa.list_(pa.struct(list(chunk.items()))),
+    }
+    typed = {name: kinds.get(name, pa.float64()) for name in columns if name != "chunks" or output.suffix != ".csv"}
+    write_table(output, typed, ([row[name] for name in typed] for row in scores))
 
 
-def _summary(rows: Iterator[Row], has_alarms: bool) -> ScoredFile:
+def _summary(scores: Iterator[dict[str, Any]], has_alarms: bool) -> ScoredFile:
     """Counts admissions, chunks and alarms, and logs how many admissions have no probability, and why."""
+    import numpy as np
+
+    from domain.clinical.chunks import warn_of_unknown
+    from domain.clinical.scorer import NO_TEXT, UNKNOWN_TEXT
+
     chunks = alarms = 0
     shares, reasons = list[float | None](), Counter[str | None]()
-    for row in rows:
+    for row in scores:
         shares.append(row["unknown_share"])
         reasons[row["reason"]] += 1
         chunks += row["n_chunks"]

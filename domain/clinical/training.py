@@ -4,12 +4,12 @@ They write `model/`, `scores.parquet` (validation and test), `slices.json`, `flo
 `curves.json`, of one with classes `confusion.json`.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,34 +29,18 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.tokenizer import plain_rules
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
-from domain.clinical.chunks import (
-    TEXTS_AT_ONCE,
-    Chunker,
-    ChunkTokens,
-    chunk_tokens,
-    unknown_shares,
-    unreadable,
-    warn_of_unknown,
-)
+from domain.clinical.chunks import Chunker, ChunkTokens, unknown_shares, warn_of_unknown
 from domain.clinical.classifier import OutcomeModel, start_model
-from domain.clinical.ids import canonical_id
 from domain.clinical.labelled_notes import LabelledNotes, read_labelled_notes
-from domain.clinical.metrics import Flags, Floats, auprc_of, auroc_of, mean_of_known
-from domain.clinical.model_evaluation import evaluate_model
+from domain.clinical.metrics import Floats, auprc_of, auroc_of, mean_of_known
+from domain.clinical.model_evaluation import ScoredSplit, evaluate_model
 from domain.clinical.outcomes import OUTCOMES, PAPERS_C, Kind, OutcomeModelSettings
-from domain.clinical.prediction import aggregate_labels, chunk_log_odds
+from domain.clinical.prediction import chunk_log_odds
+from domain.clinical.records import canonical_id
 from domain.clinical.settings import LearningSettings, OutcomeSettings, ReadmissionSettings
 
 CRITERION = "dev/auroc"
-DONE, FORMAT = "done.json", 2
-
-
-class Split(NamedTuple):
-    """The chunks of a split, the admission of each by numbers from 0, and the labels of the admissions, (…, labels)."""
-
-    chunks: NDArray[np.int64]
-    admissions: NDArray[np.int64]
-    labels: Flags
+IDS, CHUNKS, DONE, FORMAT = "ids.bin", "chunks.bin", "done.json", 2
 
 
 class OutcomeTask:
@@ -70,7 +54,7 @@ class OutcomeTask:
         self.model, self.outcome_model = model.network, model
         self.notes, self.tokens = notes, tokens
         self.precision = settings.precision
-        self.chunks = tokens.of(notes.is_in("train"))
+        self.chunks = np.flatnonzero(notes.is_in("train")[tokens.admissions])
         self.weights = chunk_weights(tokens.admissions[self.chunks], settings.share_weight)
         self.lengths = self.padded_lengths = tokens.lengths[self.chunks]
 
@@ -93,23 +77,21 @@ class OutcomeTask:
 
     def evaluate(self) -> Metrics:
         """AUROC and average precision of the validation admissions, of several labels their means."""
-        split, how = self.of_split("validation"), self.outcome_model.settings
-        found = aggregate_labels(self.probabilities(split), split.admissions, len(split.labels), how)
-        metrics = {CRITERION: auroc_of, "dev/auprc": auprc_of}
-        return {name: mean_of_known(metric, found, split.labels) for name, metric in metrics.items()}
+        validation = self.scored("validation")
+        found, metrics = (
+            validation.probabilities(self.outcome_model.settings),
+            {CRITERION: auroc_of, "dev/auprc": auprc_of},
+        )
+        return {name: mean_of_known(metric, found, validation.labels) for name, metric in metrics.items()}
 
-    def of_split(self, split: str) -> Split:
-        """The chunks of a split and its labels."""
+    def scored(self, split: str, bar: Bar | None = None) -> ScoredSplit:
+        """The admissions of a split, with the probabilities of their chunks."""
         is_in = self.notes.is_in(split)
-        chunks = self.tokens.of(is_in)
+        chunks = np.flatnonzero(is_in[self.tokens.admissions])
         numbers = (np.cumsum(is_in) - 1)[self.tokens.admissions[chunks]]
-        return Split(chunks, numbers, self.notes.labels[is_in])
-
-    def probabilities(self, split: Split, bar: Bar | None = None) -> Floats:
-        """The probability of each label of the chunks of `split`, (chunks, labels)."""
         precision = resolve_precision(self.precision, self.outcome_model.network.device)
-        found: Floats = expit(chunk_log_odds(self.outcome_model, self.tokens, split.chunks, precision, bar=bar))
-        return found
+        log_odds = chunk_log_odds(self.outcome_model, self.tokens, chunks, precision, bar=bar)
+        return ScoredSplit(split, self.notes.table[is_in], self.notes.labels[is_in], numbers, expit(log_odds))
 
 
 def negative_log_likelihood(logits: Tensor, labels: Tensor, kind: Kind) -> Tensor:
@@ -176,9 +158,8 @@ def _read_chunks(notes: LabelledNotes, model: OutcomeModel, cache: Path) -> tupl
     chunker = Chunker(model.tokenizer, chunking)
     folder = cache / fingerprint(parts | {"format": FORMAT})[:32]
     tokens = stored_chunk_tokens(notes.texts(), len(notes), chunker, folder)
-    unknown = unknown_shares(tokens, len(notes), chunker)
-    unread = np.flatnonzero(unreadable(tokens, len(notes), chunker))
-    if len(unread):
+    unknown, is_unreadable = unknown_shares(tokens, len(notes), chunker)
+    if len(unread := np.flatnonzero(is_unreadable)):
         raise RequestError(
             "notes: expected a text that the base can read for every stay, found white space, what its tokenizer drops "
             f"or no word of its vocabulary for {len(unread):,} of {len(notes):,} in {notes.file}, the first in row "
@@ -208,9 +189,6 @@ def _true_risks(notes: LabelledNotes, file: Path) -> Floats:
     return risks
 
 
-# Chunks of all stays, cut once and kept in the run's cache
-
-
 def stored_chunk_tokens(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> ChunkTokens:
     """The chunks of `count` texts, read from `folder` or written there first, by whichever process comes first.
 
@@ -219,29 +197,19 @@ def stored_chunk_tokens(texts: Iterable[str], count: int, chunker: Chunker, fold
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / DONE).is_file():
-            _write(texts, count, chunker, folder)
-    chunks = np.fromfile(folder / "chunks.bin", np.int64).reshape(-1, 4)
-    admissions, starts, ends, lengths = np.ascontiguousarray(chunks.T)
-    size = int(lengths.sum())
-    ids: Any = np.memmap(folder / "ids.bin", np.int32, "r", shape=(size,)) if size else np.zeros(0, np.int32)
+            folder.mkdir(exist_ok=True)
+            written, lost = array("q"), Counter(lost_chunks=0, lost_characters=0)
+            with progress("cutting notes into chunks", count, "admissions") as bar, (folder / IDS).open("wb") as file:
+                for number, chunks in enumerate(chunker.of_texts(texts)):
+                    for chunk in chunks.kept:
+                        file.write(chunk.ids.data)
+                        written.extend((number, chunk.start, chunk.end, len(chunk.ids)))
+                    lost.update(lost_chunks=chunks.lost_chunks, lost_characters=chunks.lost_characters)
+                    bar.advance()
+            (folder / CHUNKS).write_bytes(written.tobytes())
+            sync_contents(folder)
+            write_json(folder / DONE, lost)  # last: its presence means all is there
+    admissions, starts, ends, lengths = np.fromfile(folder / CHUNKS, np.int64).reshape(-1, 4).T.copy()
+    ids: Any = np.memmap(folder / IDS, np.int32, "r") if len(lengths) else np.zeros(0, np.int32)
     spans = np.stack([starts, ends], axis=1)
     return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, spans, **read_json(folder / DONE) or {})
-
-
-def _write(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    lost, done, stream = Counter[str](), 0, iter(texts)
-    with (
-        progress("cutting notes into chunks", count, "admissions") as bar,
-        (folder / "ids.bin").open("wb") as ids,
-        (folder / "chunks.bin").open("wb") as chunks,
-    ):
-        while block := list(islice(stream, TEXTS_AT_ONCE)):
-            tokens = chunk_tokens(block, chunker)
-            ids.write(tokens.ids.data)
-            chunks.write(np.column_stack([tokens.admissions + done, tokens.spans, tokens.lengths]).data)
-            lost.update(lost_chunks=tokens.lost_chunks, lost_characters=tokens.lost_characters)
-            done += len(block)
-            bar.advance(len(block))
-    sync_contents(folder)
-    write_json(folder / DONE, lost)  # last: its presence means all is there

@@ -5,14 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import Field
 
-from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.errors import RequestError
-from bertrelay.files import check_output
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics
-from domain.clinical.settings import AuditSettings
+from domain.clinical.settings import AuditSettings, ScoreOptions
 from domain.findings import exit_code
 from domain.terms.settings import TERM, TermsSettings
 from pipelines.cli.biomedical import data
@@ -79,54 +76,37 @@ def of_any(context: typer.Context) -> None:
     context.obj = None
 
 
-class ScoreOptions(OutputOptions):
-    """How notes are read and probabilities written.
+class ScoreCommand(ScoreOptions, OutputOptions):
+    """What is written beside OUT.
 
-    id_column: column of the admission.
-    text_column: column of the note.
-    cleaned: the notes are cleaned already, as a recipe's notes.parquet is.
-    max_rejects: share of rows that may be unusable.
-    with_text: write the text of each top chunk; without, OUT has no text.
     page: write a page with the text of one admission.
     admission: which one --html shows, the only one when absent; @FILE reads its id from a file, so that no list of
         processes shows it.
     """
 
-    id_column: str = "hadm_id"
-    text_column: str = "text"
-    cleaned: bool = False
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
-    with_text: bool = False
     page: Path | None = None
-    admission: str | None = None
 
 
 NAMES = {"id_column": "--id", "text_column": "--text", "admission": "--admission ID"}
 
 
-@command(readmission, EncodeSettings, "precision", "batch_tokens", names=NAMES, help=OF_READMISSIONS)
-@command(outcome, EncodeSettings, "precision", "batch_tokens", names=NAMES, help=OF_ANY)
+@command(readmission, names=NAMES, help=OF_READMISSIONS)
+@command(outcome, names=NAMES, help=OF_ANY)
 def score(
     context: typer.Context,
     model: ModelArgument,
     notes: Annotated[Path, argument("NOTES", "CSV, TSV, JSONL or Parquet with a row for each note; .gz is unpacked.")],
     output: Annotated[Path, argument("OUT", "A .csv, .jsonl or .parquet file.")],
-    options: ScoreOptions,
-    **settings: Any,
+    options: ScoreCommand,
 ) -> None:
     """Scores for the task of the group that the command is called in, for any where it has none."""
-    from domain.clinical.score_files import SUFFIXES, NotesTable, check_notes
-
     check_model(model)
-    check_output(output, SUFFIXES, notes, overwrite=options.overwrite)
-    if options.page is not None:
-        check_output(options.page, (".html",), option="--html", overwrite=options.overwrite)
-    elif options.admission is not None:
-        raise RequestError("--admission: without effect without --html; give both, or neither")
-    settings |= options.model_dump(exclude=set(OutputOptions.model_fields))
-    if options.admission is not None and options.admission.startswith("@"):
-        settings["admission"] = _id_in(Path(options.admission[1:]))
-    check_notes(NotesTable(notes, options.id_column, options.text_column))
+    settings = options.model_dump(exclude={"as_json"})
+    if options.admission is not None:
+        if options.page is None:
+            raise RequestError("--admission: without effect without --html; give both, or neither")
+        if options.admission.startswith("@"):
+            settings["admission"] = _id_in(Path(options.admission[1:]))
     with stopping_at_once():
         from domain.clinical.scoring import score_file
 

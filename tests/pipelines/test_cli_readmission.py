@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from domain.clinical.scoring import notes_table, sorted_notes
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
-from domain.clinical.score_files import NotesTable, sorted_notes
 
 NOTES = [
     ("100", "Plan:\nthe wound is dry. qzx slept well."),
@@ -235,10 +235,10 @@ def test_the_summary_is_one_json_document(call, model, notes, tmp_path):
 
 
 def test_admissions_without_text_make_shards_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("domain.clinical.score_files.BLOCK_ADMISSIONS", 10)
+    monkeypatch.setattr("domain.clinical.scoring.BLOCK_ADMISSIONS", 10)
     pd.DataFrame({"hadm_id": range(25), "text": [""] * 25}).to_csv(tmp_path / "in.csv", index=False)
     with (
         Rejects(tmp_path / "rejects.jsonl", 0) as rejects,
-        sorted_notes(NotesTable(tmp_path / "in.csv"), tmp_path / "out.csv", rejects) as found,
+        sorted_notes(notes_table(tmp_path / "in.csv"), tmp_path / "out.csv", rejects) as found,
     ):
         assert [span[:2] for span in found.spans] == [(0, 10), (10, 20), (20, 25)]

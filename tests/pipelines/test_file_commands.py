@@ -88,7 +88,7 @@ COMMANDS = {
         lines=notes,
         blocks={
             "domain.clinical.scoring.BLOCK_CHARACTERS": 2_000,
-            "domain.clinical.score_files.BLOCK_CHARACTERS": 2_000,
+            "domain.clinical.scoring.BLOCK_CHARACTERS": 2_000,
         },
         function=score_file,
         stage="",
@@ -348,7 +348,7 @@ WRONG = {
         "empty.csv out.csv": r"empty\.csv has no records",
         "english.txt out.csv": r"notes: expected a file that ends in \.csv",
         "notes.csv out.csv --admission 100": "without effect without --html",
-        "notes.csv out.csv --html out.txt": r"--html: expected a file that ends in \.html",
+        "notes.csv out.csv --html out.txt": r"page: expected a file that ends in \.html",
     },
 }
 

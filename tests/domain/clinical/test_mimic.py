@@ -8,8 +8,8 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from domain.clinical import mimic
-from domain.clinical.ids import canonical_id
 from domain.clinical.mimic import read_blocks, version_of
+from domain.clinical.records import canonical_id
 
 HEADER = b"Row_Id,SUBJECT_ID,hadm_id,CHARTDATE,CHARTTIME,TEXT\n"
 COLUMNS = ["text", "hadm_id", "charttime", "chartdate"]

@@ -13,12 +13,12 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from domain.clinical.scoring import notes_table, sorted_notes
 from noted_patients import write_bert
 
 from bertrelay.data.records import Rejects
 from domain.clinical.classifier import save_model, start_model
 from domain.clinical.outcomes import LENGTH_OF_STAY, OutcomeModelSettings
-from domain.clinical.score_files import NotesTable, sorted_notes
 from pipelines.cli import _exit_code
 
 MARK = re.compile("qzx", re.IGNORECASE)
@@ -185,6 +185,6 @@ def test_notes_are_sorted_beside_the_output(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sqlite3, "connect", connected)
     monkeypatch.chdir(tmp_path)
-    with Rejects(None) as rejects, sorted_notes(NotesTable(Path("notes.parquet")), Path("out/o.csv"), rejects) as found:
+    with Rejects(None) as rejects, sorted_notes(notes_table(Path("notes.parquet")), Path("out/o.csv"), rejects) as found:
         assert found.admissions == 30_000
     assert spilt == {tmp_path / "out"}

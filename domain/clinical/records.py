@@ -1,11 +1,18 @@
-"""One form for identifiers: `100001`, `100001.0` and `" 100001 "` name the same admission, of whatever type."""
+"""What all readers of clinical notes share: one form for ids, which rows can be used, and notes sorted on the disk.
 
-from collections.abc import Iterable
+`100001`, `100001.0` and `" 100001 "` name the same admission, of whatever type.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from numbers import Integral, Real
+from pathlib import Path
 from typing import SupportsInt, cast
 
 from bertrelay.data.readers import is_unicode
+from bertrelay.files import write_error
 from bertrelay.progress import log
 
 NOTHING = {"NoneType", "NAType", "NaTType"}
@@ -56,3 +63,15 @@ def given_note(identifier: object, text: object) -> tuple[str, str]:
     if not is_unicode((name, given)):
         raise ValueError("text that is not valid Unicode (half of a surrogate pair)")
     return name, given
+
+
+@contextmanager
+def note_database(path: Path) -> Iterator[sqlite3.Connection]:
+    """SQLite sorts more notes than fit into memory. Raises WorkError where the disk is full."""
+    base = sqlite3.connect(path)
+    try:
+        yield base
+    except sqlite3.OperationalError as error:
+        raise write_error(path, OSError(28, "the notes could not be sorted on the disk")) from error
+    finally:
+        base.close()
