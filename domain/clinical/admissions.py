@@ -26,10 +26,6 @@ class Flow:
         self.steps.append((step, len(stays), stays["subject_id"].nunique()))
         return stays
 
-    def summary(self) -> str:
-        """`629 with ids, times and a hadm_id of their own; 575 not newborn; …`"""
-        return "; ".join(f"{admissions:,} {step}" for step, admissions, _ in self.steps)
-
     def write(self, path: Path) -> None:
         """Writes the table as CSV."""
         import pandas as pd

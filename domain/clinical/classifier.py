@@ -7,7 +7,7 @@ recalibration, threshold.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
@@ -19,17 +19,11 @@ from bertrelay.heads import Head, HeadNetwork, check_positions
 from bertrelay.model_files import read_model_file
 from bertrelay.pooling import Pooling
 from bertrelay.tokenizer import pad_id_of
-from domain.clinical.outcomes import Kind, OutcomeModelSettings, OutcomeName, PoolingName
+from domain.clinical.outcomes import ChunkSettings, OutcomeModelSettings, OutcomeName, PoolingName
 
 DESCRIPTION = "outcome.json"
 LATER = {"input", "pooling", "alarm_precision", "alarms", "alarms_right"}
 """Keys that folders of the first edition lack. In the place of slope and intercept they have a temperature."""
-PROBLEMS: dict[Kind, Literal["single_label_classification", "multi_label_classification"]] = {
-    "binary": "multi_label_classification",
-    "multi-class": "single_label_classification",
-    "multi-label": "multi_label_classification",
-}
-"""What transformers calls them; one label with a sigmoid is a single one of many that may be true."""
 HEAD = Head(
     AutoModelForSequenceClassification,
     "classifier",
@@ -48,13 +42,14 @@ class ChunkClassifier(HeadNetwork):
     """
 
     def __init__(self, network: PreTrainedModel, pooling: PoolingName = "cls") -> None:
-        super().__init__(network, _last_map(network))
+        last: Any = getattr(network, "classifier", None)
+        last = getattr(last, "out_proj", last)  # the map that gives the logits
+        if not isinstance(last, nn.Linear):
+            found = network.config.model_type
+            raise RequestError(f"base: expected a head that ends in a linear map, found {found!r}")
+        super().__init__(network, last)
         self.pooling = None if pooling == "cls" else Pooling([pooling])
-        if (
-            self.pooling
-            and _last_map(network) is network.classifier
-            and getattr(network.base_model, "pooler", None) is None
-        ):
+        if self.pooling and last is network.classifier and getattr(network.base_model, "pooler", None) is None:
             raise RequestError(
                 f"pooling: expected a base whose head reads one vector, as BERT's and RoBERTa's do, for {pooling!r}, "
                 f'found {network.config.model_type!r}; take "cls"'
@@ -99,25 +94,17 @@ def start_model(
     dropout: in every layer and before the head; the BERT's own when left out.
     Raises RequestError for a model that cannot classify, or has not the positions for such chunks.
     """
-    labels = settings.labels
+    # To transformers one label with a sigmoid is a single one of many that may be true.
+    is_single = settings.outcome.kind == "multi-class"
     config = {
-        "num_labels": len(labels),
-        "problem_type": PROBLEMS[settings.outcome.kind],
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: row for row, label in enumerate(labels)},
+        "num_labels": len(settings.labels),
+        "problem_type": "single_label_classification" if is_single else "multi_label_classification",
+        "id2label": dict(enumerate(settings.labels)),
+        "label2id": {label: row for row, label in enumerate(settings.labels)},
     }
     network, tokenizer = HEAD.start(source, config, dropout=dropout, seed=seed, cache_dir=cache_dir)
     check_positions(network, settings.chunking.max_tokens, "chunking.max_tokens")
     return OutcomeModel(ChunkClassifier(network, settings.pooling), tokenizer, settings)
-
-
-def _last_map(network: Any) -> nn.Linear:
-    """The linear map that gives the logits."""
-    head = getattr(network, "classifier", None)
-    found = getattr(head, "out_proj", head)
-    if not isinstance(found, nn.Linear):
-        raise RequestError(f"base: expected a head that ends in a linear map, found {network.config.model_type!r}")
-    return found
 
 
 def save_model(model: OutcomeModel, folder: Path) -> None:
@@ -148,21 +135,16 @@ def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeMo
             f"model: expected one that predicts {task or 'an outcome of patients'}, found no {DESCRIPTION} in "
             f"{folder}; train it with domain.readmission or domain.outcome"
         )
-    if lacking := sorted(_lacking(found)):
-        raise RequestError(
-            f"model: expected {', '.join(lacking)} in {folder / DESCRIPTION}, found none; copy the folder again"
-        )
+    # What every edition writes and this folder lacks: the defaults would be those of another model.
+    lacking = type(found).model_fields.keys() - found.model_fields_set - LATER
+    if "chunking" not in lacking:
+        lacking |= {f"chunking.{name}" for name in ChunkSettings.model_fields.keys() - found.chunking.model_fields_set}
+    if lacking:
+        listed = ", ".join(sorted(lacking))
+        raise RequestError(f"model: expected {listed} in {folder / DESCRIPTION}, found none; copy the folder again")
     if task not in (None, found.task):
         raise RequestError(
             f"model: expected one that predicts {task}, found one that predicts {found.task} in {folder}; take "
             "another, or score with `bertrelay outcome score`"
         )
     return found
-
-
-def _lacking(found: OutcomeModelSettings) -> set[str]:
-    """The keys that every edition writes and this folder has not: their defaults would be those of another model."""
-    inner = found.chunking
-    chunking = {f"chunking.{name}" for name in type(inner).model_fields.keys() - inner.model_fields_set}
-    own = type(found).model_fields.keys() - found.model_fields_set - LATER
-    return own if "chunking" in own else own | chunking

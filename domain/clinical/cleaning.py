@@ -101,28 +101,23 @@ class Section(NamedTuple):
 
 def find_sections(text: str) -> list[Section]:
     """The sections of one note, in order; what comes before its first header is in none."""
-    found = [header for header in HEADER.finditer(text) if _is_header(header, text)]
-    headers = [(header.start("name"), _plain(header["name"])) for header in found]
-    starts = [*(start for start, _ in headers), len(text)]
-    return [Section(start, end, name) for (start, name), end in zip(headers, starts[1:], strict=True)]
+    headers = [header for header in HEADER.finditer(text) if _is_header(header, text)]
+    starts = [*(header.start("name") for header in headers), len(text)]
+    names = (" ".join(header["name"].lower().split()) for header in headers)
+    return [Section(start, end, name) for (start, end), name in zip(pairwise(starts), names, strict=True)]
 
 
 def _is_header(found: re.Match[str], text: str) -> bool:
     """Known names; names that have a line to themselves before a colon; longer ones in capitals before a colon."""
-    name = found["name"]
-    if _plain(name) in NAMES:
+    name, words = found["name"], found["name"].split()
+    if " ".join(words).lower() in NAMES:
         return True
-    words = name.split()
     if not found["colon"] or len(words) > MOST_WORDS or not words[0][0].isupper():
         return False
     if name.isupper():
         return sum(map(str.isalpha, name)) >= FEWEST_LETTERS
     line_end = text.find("\n", found.end())
     return not text[found.end() : line_end if line_end >= 0 else None].strip()
-
-
-def _plain(name: str) -> str:
-    return " ".join(name.lower().split())
 
 
 LINE_BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
@@ -145,17 +140,15 @@ def clean(text: str) -> str:
 
 def _joined(text: str) -> str:
     """`text` with a space for each line break that a program has set: no sentence ends there, and nothing begins."""
-    places = [0, *line_ends(text), len(text)]
     joined = []
-    for start, end in pairwise(places):
+    for start, end in pairwise([0, *line_ends(text), len(text)]):
         first, *others = text[start:end].removesuffix("\n").split("\n")
-        joined.append("".join([first, *(("\n" if _keeps_its_line(line) else " ") + line for line in others)]))
+        for line in others:
+            header = HEADER.match(line)
+            begins = TIMED.match(line) or (header is not None and _is_header(header, line))
+            first += ("\n" if begins else " ") + line
+        joined.append(first)
     return "\n".join(joined)
-
-
-def _keeps_its_line(line: str) -> bool:
-    header = HEADER.match(line)
-    return TIMED.match(line) is not None or (header is not None and _is_header(header, line))
 
 
 BETWEEN = "\n\n"

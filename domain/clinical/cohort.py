@@ -5,7 +5,6 @@ well, for other outcomes, under the same splits; `members.parquet`, the admissio
 `characteristics.parquet`, demographics and diagnoses of the stays; `flow.csv`, the counts of every step.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,15 +51,6 @@ def split_of(subject: str, key: str, validation_share: float, test_share: float)
     return "validation" if where < test_share + validation_share else "train"
 
 
-def balanced(cohort: "pd.DataFrame", key: str) -> "pd.DataFrame":
-    """The cohort with as many stays of one label as of the other in train: those that the keyed hash places first."""
-    places = cohort["hadm_id"].map(lambda hadm_id: place(hadm_id, key))
-    train = cohort["split"] == "train"
-    fewest = int(cohort.loc[train, "readmitted"].value_counts().reindex([True, False], fill_value=0).min())
-    rank = places.groupby([cohort["split"], cohort["readmitted"]]).rank(method="first")
-    return cohort[~train | (rank <= fewest)]
-
-
 CHARACTERISTICS = "characteristics.parquet"
 CHARACTERISTIC_COLUMNS = [
     *("hadm_id", "sex", "age", "insurance", "race"),
@@ -84,7 +74,12 @@ def write_characteristics(
         log("there is no table diagnoses_icd: characteristics come without diagnoses")
         codes = pa.nulls(len(stays), kind)
     else:
-        found = _diagnoses(diagnoses, members, stays["hadm_id"].tolist(), rejects)
+        places = {hadm_id: place for place, hadm_id in enumerate(stays["hadm_id"])}
+        admissions = members.assign(admission=range(len(members)), place=members[STAY].map(places))
+        # The codes of each stay once: by admission, and by `seq_num`.
+        found = _codes(diagnoses, rejects).merge(admissions, on="hadm_id")
+        found = found.sort_values(["place", "admission", "seq_num"], kind="stable")
+        found = found.drop_duplicates(["place", "code", "version"])
         ends = found["place"].value_counts().reindex(range(len(stays)), fill_value=0).cumsum()
         offsets = pa.array([0, *ends], pa.int32())
         structs = pa.Table.from_pandas(found[["code", "version"]], preserve_index=False).to_struct_array()
@@ -92,33 +87,23 @@ def write_characteristics(
     write_parquet(folder / CHARACTERISTICS, known.append_column("diagnoses", codes))
 
 
-def _diagnoses(file: Path, members: "pd.DataFrame", hadm_ids: Sequence[str], rejects: Rejects) -> "pd.DataFrame":
-    """The codes of the stays, each code of a stay once: by its `place` among them, by admission, and by `seq_num`."""
+def _codes(file: Path, rejects: Rejects) -> "pd.DataFrame":
+    """hadm_id, seq_num, code and version. Codes are text: `0389` is not `389`. MIMIC-III has ICD-9 alone."""
     import pandas as pd
 
     columns = ["icd_code", "icd_version"] if "icd_version" in columns_of(file) else ["icd9_code"]
-    places = {hadm_id: place for place, hadm_id in enumerate(hadm_ids)}
-    admissions = members.assign(admission=range(len(members)), place=members[STAY].map(places)).set_index("hadm_id")
-    blocks = read_blocks(file, ["hadm_id", "seq_num", *columns], rejects)
-    found = pd.concat([_codes(block, file, rejects).join(admissions, "hadm_id", "inner") for block in blocks])
-    found = found.sort_values(["place", "admission", "seq_num"], kind="stable")
-    return found.drop_duplicates(["place", "code", "version"])
-
-
-def _codes(rows: "pd.DataFrame", file: Path, rejects: Rejects) -> "pd.DataFrame":
-    """Rows with `code` and `version`. Codes are text: `0389` is not `389`. MIMIC-III has ICD-9 alone, by its name."""
-    import pandas as pd
-
-    rows = rows.rename(columns={"icd9_code": "code", "icd_code": "code", "icd_version": "version"})
-    rows = rows.assign(
-        code=rows["code"].str.strip(),
-        version=pd.to_numeric(rows["version"], errors="coerce") if "version" in rows else 9,
-        seq_num=pd.to_numeric(rows["seq_num"], errors="coerce"),
-    )
-    wrong = (rows["code"] == "") | rows["version"].isna()
-    for row in rows.loc[wrong, ROW].tolist():
-        rejects.add(str(file), row, "without a code or its version")
-    return rows.loc[~wrong, ["hadm_id", "seq_num", "code", "version"]]
+    found = []
+    for rows in read_blocks(file, ["hadm_id", "seq_num", *columns], rejects):
+        rows = rows.assign(
+            code=rows[columns[0]].str.strip(),
+            version=pd.to_numeric(rows[columns[1]], errors="coerce") if columns[1:] else 9,
+            seq_num=pd.to_numeric(rows["seq_num"], errors="coerce"),
+        )
+        wrong = (rows["code"] == "") | rows["version"].isna()
+        for row in rows.loc[wrong, ROW].tolist():
+            rejects.add(str(file), row, "without a code or its version")
+        found.append(rows.loc[~wrong, ["hadm_id", "seq_num", "code", "version"]])
+    return pd.concat(found)
 
 
 COHORT, STAYS, MEMBERS, FLOW = "cohort.parquet", "stays.parquet", "members.parquet", "flow.csv"
@@ -150,7 +135,13 @@ def run(settings: CohortSettings, context: StageContext) -> Metrics:
     write_parquet(context.output / STAYS, stays[STAY_COLUMNS])
     write_parquet(context.output / MEMBERS, members)
     flow.write(context.output / FLOW)
-    return _metrics(cohort)
+    metrics: Metrics = {"admissions": len(cohort), "subjects": cohort["subject_id"].nunique()}
+    for split in SPLITS:
+        part = cohort[cohort["split"] == split]
+        metrics[f"admissions/{split}"] = len(part)
+        metrics[f"subjects/{split}"] = part["subject_id"].nunique()
+        metrics[f"readmitted_share/{split}"] = float(part["readmitted"].mean()) if len(part) else None
+    return metrics
 
 
 def make_cohort(admissions: "pd.DataFrame", settings: CohortSettings, version: Version, flow: Flow) -> FoundStays:
@@ -163,14 +154,19 @@ def make_cohort(admissions: "pd.DataFrame", settings: CohortSettings, version: V
     else:
         found = default_stays(admissions, settings, version, flow)
     if found.cohort.empty:
+        left = "; ".join(f"{count:,} {step}" for step, count, _ in flow.steps)
         raise RequestError(
-            f"the cohort is empty. What was left after each step: {flow.summary()}. "
+            f"the cohort is empty. What was left after each step: {left}. "
             "Look at the step that leaves nothing, and at the setting behind it; `minimum_age` needs the table of "
             "patients to be of the same release."
         )
     stays, cohort = (_with_split_and_length(each, settings) for each in (found.all, found.cohort))
-    if settings.balance_train:
-        cohort = flow.count("with as many of either label in train", balanced(cohort, settings.split_key))
+    if settings.balance_train:  # keeps those that the keyed hash places first
+        places = cohort["hadm_id"].map(lambda hadm_id: place(hadm_id, settings.split_key))
+        train = cohort["split"] == "train"
+        fewest = int(cohort.loc[train, "readmitted"].value_counts().reindex([True, False], fill_value=0).min())
+        rank = places.groupby([cohort["split"], cohort["readmitted"]]).rank(method="first")
+        cohort = flow.count("with as many of either label in train", cohort[~train | (rank <= fewest)])
     for split in SPLITS:
         part = flow.count(split, cohort[cohort["split"] == split])
         flow.count(f"{split}, readmitted", part[part["readmitted"]])
@@ -182,14 +178,3 @@ def _with_split_and_length(stays: "pd.DataFrame", settings: CohortSettings) -> "
     splits = {subject: split_of(subject, settings.split_key, *shares) for subject in subjects.unique()}
     days = (stays["discharged_at"] - stays["admitted_at"]).dt.total_seconds() / 86_400
     return stays.assign(split=subjects.map(splits), length_of_stay_days=days)
-
-
-def _metrics(cohort: "pd.DataFrame") -> Metrics:
-    """Counts and shares by split; the share of a split without admissions is not known."""
-    found: Metrics = {"admissions": len(cohort), "subjects": cohort["subject_id"].nunique()}
-    for split in SPLITS:
-        part = cohort[cohort["split"] == split]
-        found[f"admissions/{split}"] = len(part)
-        found[f"subjects/{split}"] = part["subject_id"].nunique()
-        found[f"readmitted_share/{split}"] = float(part["readmitted"].mean()) if len(part) else None
-    return found

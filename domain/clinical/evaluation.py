@@ -42,7 +42,6 @@ LENGTHS = ("shortest quarter", "second quarter", "third quarter", "longest quart
 GROUPED_BY = {"sex": "sex", "insurance": "insurance", "race": "ethnicity", "admission_type": "admission type"}
 UNKNOWN = "unknown"
 
-Curve = list[tuple[float, float]]
 Slice = dict[str, Any]
 """A group and its metrics; `suppressed` counts small groups of a characteristic in place of them."""
 
@@ -153,11 +152,16 @@ def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:
     resampled.
     """
     drawn: dict[str, Any] = {"roc": {}, "precision_recall": {}, "calibration": {}}
+
+    def thinned(across: Floats, up: Floats) -> list[tuple[float, float]]:
+        chosen = np.unique(np.linspace(0, len(across) - 1, POINTS).round().astype(np.int64))  # the last among them
+        return list(zip(across[chosen].tolist(), up[chosen].tolist(), strict=True))
+
     for name, each in models.items():
         hits, misses = Ranking(each.probability, each.outcomes).counts(np.ones(len(each.outcomes)))
         recall, false_alarms = hits / hits[-1], misses / misses[-1]
-        drawn["roc"][name] = [(0.0, 0.0), *_thinned(false_alarms, recall)]
-        drawn["precision_recall"][name] = _thinned(recall, hits / (hits + misses))
+        drawn["roc"][name] = [(0.0, 0.0), *thinned(false_alarms, recall)]
+        drawn["precision_recall"][name] = thinned(recall, hits / (hits + misses))
         for ending, probability in (("", each.probability), (", calibrated", each.calibrated)):
             if probability is not None:
                 bins = Bins(probability, each.outcomes)
@@ -166,12 +170,6 @@ def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:
                 points = [(*point, *interval) for point, interval in zip(bins.points, bounds, strict=True)]
                 drawn["calibration"][name + ending] = points
     return drawn
-
-
-def _thinned(across: Floats, up: Floats) -> Curve:
-    """At most `POINTS` of a curve, evenly spread, the last among them."""
-    chosen = np.unique(np.linspace(0, len(across) - 1, POINTS).round().astype(np.int64))
-    return list(zip(across[chosen].tolist(), up[chosen].tolist(), strict=True))
 
 
 def while_reading(

@@ -26,15 +26,7 @@ REPORT, ADDENDUM, OTHER = 0, 1, 2
 LAST_SECOND = np.timedelta64(86_399, "s")
 """Of a day. A note dated by its day alone may have been written as late as that."""
 
-ERROR, NO_ADMISSION = "marked as an error", "without a HADM_ID"
-NOT_DISCHARGE, DISCHARGE = "no discharge summary", "a discharge summary"
-UNKNOWN, OUTSIDE = "of an admission that the table of admissions does not have", "of an admission outside the cohort"
-OTHER_SUBJECT = "of another subject than the admission"
-ENDED, NO_TIME = "of a stay that ended before the cut-off", "without time and date"
-NEXT_STAY, AFTER_DISCHARGE = "written after the next admission began", "written too long after the discharge"
-LATE, STORED_LATE = "charted after the cut-off", "charted before the cut-off and stored after it"
-NO_TEXT = "without text"
-NEXT_STAY_AT = "next_stay_at"
+UNKNOWN, NO_TEXT = "of an admission that the table of admissions does not have", "without text"
 BY_DAY, NOT_STORED = "dated by the day alone", "without a store time"
 
 
@@ -62,15 +54,15 @@ def read_stays(cohort: Path, admissions: Path | None, file: str = COHORT) -> Sta
             f"cohort: expected a folder with {file} and {MEMBERS}, as the stage domain.cohort writes them, found "
             f"{type(error).__name__} at {cohort}. Give its output, @cohort in a recipe."
         ) from None
-    if NEXT_STAY_AT not in stays:
+    if "next_stay_at" not in stays:
         raise RequestError(
-            f"cohort: expected a column {NEXT_STAY_AT} in {cohort / file}, found none; an older edition wrote it. "
+            f"cohort: expected a column next_stay_at in {cohort / file}, found none; an older edition wrote it. "
             "Make the cohort again with the stage domain.cohort."
         )
     if stays.empty:
         raise RequestError(f"cohort: expected stays in {cohort / file}, found none. Look at its flow.csv.")
     ends = [name for name in ("discharged_at", "died_at") if name in stays]
-    stays = stays.astype(dict.fromkeys(["admitted_at", NEXT_STAY_AT, *ends], "datetime64[s]"))
+    stays = stays.astype(dict.fromkeys(["admitted_at", "next_stay_at", *ends], "datetime64[s]"))
     stays = stays.assign(stay=range(len(stays)), ends=stays[ends].min(axis=1))
     known = None
     if admissions is not None:
@@ -99,19 +91,19 @@ def choose_notes(
     until = of["ends"] + np.timedelta64(round(settings.after_discharge_hours * 3600), "s")
     until = until.mask(by_day, until.dt.floor("D") + LAST_SECOND)
     reasons = {
-        ERROR: _equals(rows, "iserror", "1"),
-        NO_ADMISSION: rows["hadm_id"] == "",
-        NOT_DISCHARGE: (not is_early) & (kinds == OTHER) & ~(is_radiology & settings.radiology),
-        DISCHARGE: is_early & (kinds != OTHER),
+        "marked as an error": _equals(rows, "iserror", "1"),
+        "without a HADM_ID": rows["hadm_id"] == "",
+        "no discharge summary": (not is_early) & (kinds == OTHER) & ~(is_radiology & settings.radiology),
+        "a discharge summary": is_early & (kinds != OTHER),
         UNKNOWN: ~rows["hadm_id"].isin(rows["hadm_id"] if stays.known is None else stays.known),
-        OUTSIDE: of["stay"].isna(),
-        OTHER_SUBJECT: of["subject_id"] != rows["subject_id"],
-        ENDED: is_early & ~is_open(of, settings),
-        NO_TIME: written.isna(),
-        NEXT_STAY: written >= of[NEXT_STAY_AT],
-        AFTER_DISCHARGE: (not is_early) & (written > until),
-        LATE: is_early & (written >= cut_off) & (charted >= cut_off),
-        STORED_LATE: is_early & (written >= cut_off),
+        "of an admission outside the cohort": of["stay"].isna(),
+        "of another subject than the admission": of["subject_id"] != rows["subject_id"],
+        "of a stay that ended before the cut-off": is_early & ~is_open(of, settings),
+        "without time and date": written.isna(),
+        "written after the next admission began": written >= of["next_stay_at"],
+        "written too long after the discharge": (not is_early) & (written > until),
+        "charted after the cut-off": is_early & (written >= cut_off) & (charted >= cut_off),
+        "charted before the cut-off and stored after it": is_early & (written >= cut_off),
         NO_TEXT: rows["text"].str.strip() == "",
     }
     why = np.select(list(reasons.values()), list(reasons), "")  # the first that applies

@@ -10,8 +10,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +28,7 @@ from domain.clinical.cleaning import BETWEEN, TOKENS, clean, find_sections
 from domain.clinical.cohort import COHORT, SPLITS, STAYS
 from domain.clinical.mimic import NOTES, note_version, read_blocks, tables_of
 from domain.clinical.note_filter import BY_DAY, NO_TEXT, NOT_STORED, UNKNOWN, Stays, choose_notes
-from domain.clinical.records import note_database
+from domain.clinical.records import note_database, sort_notes, stays_of
 from domain.clinical.settings import NOT_IN_IV, NotesSettings
 
 NOTES_FILE, ABOUT_FILE = "notes.parquet", "notes.json"
@@ -76,11 +74,8 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     stays = note_filter.read_stays(Path(settings.cohort), tables.get("admissions"), file)
     context.work.mkdir(parents=True, exist_ok=True)
     counts = NoteCounts()
-    with note_database(context.work / "notes.sqlite") as store:
+    with note_database(context.work / "notes.sqlite", "hadm_id TEXT, kind INT, at TEXT, place INT,") as store:
         store.execute("PRAGMA temp_store = MEMORY")  # nothing lies outside the stage's folder
-        store.execute(
-            "CREATE TABLE IF NOT EXISTS notes (stay INT, hadm_id TEXT, kind INT, at TEXT, place INT, text TEXT)"
-        )
         store.execute("CREATE TABLE IF NOT EXISTS blocks (source TEXT, number INT, facts TEXT)")
         with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
             for table in wanted:
@@ -159,17 +154,14 @@ def store_notes(
 
 def _write_texts(store: sqlite3.Connection, stays: pd.DataFrame, context: StageContext) -> pd.DataFrame:
     """Writes the texts of all stays that have one; their splits and numbers of notes."""
-    store.execute("CREATE INDEX IF NOT EXISTS by_stay ON notes (stay)")
-    sizes = dict(store.execute("SELECT stay, SUM(LENGTH(text)) FROM notes GROUP BY stay"))
+    sizes = sort_notes(store)
     spans = cut_spans(((sizes.get(stay, 0), 1) for stay in stays["stay"]), SHARD_CHARACTERS)
 
     def compute(spans: Sequence[Span], bar: Bar) -> Iterator[pa.Table]:
         for span in spans:
-            rows = store.execute("SELECT * FROM notes WHERE stay >= ? AND stay < ? ORDER BY stay, rowid", span[:2])
             known = stays.loc[span.first : span.end, ["hadm_id", "subject_id", "split"]].to_dict("index")
-            texts = [
-                known[stay] | text_of([StayNote(*note[1:]) for note in of]) for stay, of in groupby(rows, itemgetter(0))
-            ]
+            notes_of_stays = stays_of(store, span)
+            texts = [known[stay] | text_of([StayNote(*note[1:]) for note in found]) for stay, found in notes_of_stays]
             yield pa.Table.from_pylist([text for text in texts if text["n_notes"]], TEXT_SCHEMA)
             bar.advance(span.size)
 

@@ -7,11 +7,14 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from itertools import groupby
 from numbers import Integral, Real
+from operator import itemgetter
 from pathlib import Path
-from typing import SupportsInt, cast
+from typing import Any, SupportsInt, cast
 
 from bertrelay.data.readers import is_unicode
+from bertrelay.data.shards import Span
 from bertrelay.files import write_error
 from bertrelay.progress import log
 
@@ -66,12 +69,28 @@ def given_note(identifier: object, text: object) -> tuple[str, str]:
 
 
 @contextmanager
-def note_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """SQLite sorts more notes than fit into memory. Raises WorkError where the disk is full."""
+def note_database(path: Path, columns: str) -> Iterator[sqlite3.Connection]:
+    """A table `notes` of the number of a stay, `columns` and text, as SQLite sorts more than fits into memory.
+
+    Raises WorkError where the disk is full.
+    """
     base = sqlite3.connect(path)
     try:
+        base.execute(f"CREATE TABLE IF NOT EXISTS notes (stay INT, {columns} text TEXT)")
         yield base
     except sqlite3.OperationalError as error:
         raise write_error(path, OSError(28, "the notes could not be sorted on the disk")) from error
     finally:
         base.close()
+
+
+def sort_notes(base: sqlite3.Connection) -> dict[int, int]:
+    """Sorts what is there by stay; the characters of each stay that has notes, in their order."""
+    base.execute("CREATE INDEX IF NOT EXISTS by_stay ON notes (stay)")
+    return dict(base.execute("SELECT stay, SUM(LENGTH(text)) FROM notes GROUP BY stay ORDER BY stay"))
+
+
+def stays_of(base: sqlite3.Connection, span: Span) -> Iterator[tuple[int, Iterator[tuple[Any, ...]]]]:
+    """The stays of a span that have notes, each with its rows in the order in which they came."""
+    rows = base.execute("SELECT * FROM notes WHERE stay >= ? AND stay < ? ORDER BY stay, rowid", span[:2])
+    return groupby(rows, key=itemgetter(0))

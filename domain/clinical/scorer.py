@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
-from markupsafe import Markup, escape
 from numpy.typing import NDArray
 from scipy.special import expit
 
@@ -313,11 +312,8 @@ def section_of(text: str, chunk: ScoredChunk | None) -> str | None:
     return nearest.name if nearest.name in NAMES else None
 
 
-# A page of one admission
-
-
 def admission_page(found: Explanation, how: OutcomeModelSettings) -> str:
-    """Its text, each chunk with its share in P, and the words of the top chunk that moved it, as HTML.
+    """The text of an admission, each chunk with its share in P, and the words of the top chunk that moved it, as HTML.
 
     The page needs no network and no scripts.
     """
@@ -326,28 +322,23 @@ def admission_page(found: Explanation, how: OutcomeModelSettings) -> str:
     options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, **options)
     environment.filters["in_words"] = in_words
-    top = found.score.top
-    chunks = [
-        (number, chunk, chunk == top, _marked(found, chunk) if chunk == top else found.text[chunk.start : chunk.end])
-        for number, chunk in enumerate(found.score.chunks, 1)
-    ]
+    text, top = found.text, found.score.top
+    most = max((abs(word.lost_log_odds) for word in found.words), default=0.0)
+
+    def parts(chunk: ScoredChunk) -> Iterator[tuple[str, str, str]]:
+        """Its characters in pieces, each with the class and title of its mark, empty where it has none."""
+        place = chunk.start
+        for word in found.words if chunk == top and most else ():
+            if strength := round(STRENGTHS * abs(word.lost_log_odds) / most):
+                direction = "up" if word.lost_log_odds > 0 else "down"
+                title = f"{word.lost_log_odds:+.2f} log-odds of the chunk, {word.lost_probability:+.4f} in P"
+                yield text[place : word.start], "", ""
+                yield text[word.start : word.end], f"{direction} s{strength}", title
+                place = word.end
+        yield text[place : chunk.end], "", ""
+
+    chunks = [(number, chunk, chunk == top, parts(chunk)) for number, chunk in enumerate(found.score.chunks, 1)]
     by_label = zip(how.labels, found.score.by_label, strict=False)  # without text there is none
     likeliest = sorted(by_label, key=lambda each: -each[1])[:MOST_LABELS]
     template = environment.get_template("admission.html.jinja")
     return template.render(score=found.score, how=how, chunks=chunks, likeliest=likeliest)
-
-
-def _marked(found: Explanation, top: ScoredChunk) -> Markup:
-    """The characters of the top chunk, with those words marked that moved its log-odds."""
-    most = max((abs(word.lost_log_odds) for word in found.words), default=0.0)
-    parts, place = list[Markup](), top.start
-    for word in found.words:
-        strength = round(STRENGTHS * abs(word.lost_log_odds) / most) if most else 0
-        if strength:
-            direction = "up" if word.lost_log_odds > 0 else "down"
-            title = f"{word.lost_log_odds:+.2f} log-odds of the chunk, {word.lost_probability:+.4f} in P"
-            mark = Markup('<mark class="{} s{}" title="{}">{}</mark>')
-            marked = mark.format(direction, strength, title, found.text[word.start : word.end])
-            parts += [escape(found.text[place : word.start]), marked]
-            place = word.end
-    return Markup().join([*parts, escape(found.text[place : top.end])])

@@ -19,7 +19,7 @@ from bertrelay.files import check_output, write_text
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from domain.clinical.outcomes import OutcomeName
-from domain.clinical.records import canonical_id, given_note, note_database, warn_of_mixed_ids
+from domain.clinical.records import canonical_id, given_note, note_database, sort_notes, stays_of, warn_of_mixed_ids
 from domain.clinical.settings import ScoreOptions
 
 if TYPE_CHECKING:
@@ -127,46 +127,30 @@ def notes_table(notes: str | Path, id_column: str = "hadm_id", text_column: str 
 class SortedNotes:
     """The notes of a file by admission, whatever the order of its rows: in a nameless file that ends with the process.
 
-    admissions: in the order in which the file first has them. digest: sha256 of all that a scorer sees.
+    names: of the admissions, in the order in which the file first has them. digest: sha256 of all that a scorer sees.
     """
 
-    def __init__(self, base: "sqlite3.Connection", digest: str) -> None:
-        self._base, self.digest = base, digest
-        self.admissions = int(base.execute("SELECT COUNT(*) FROM admissions").fetchone()[0])
-
-    @property
-    def spans(self) -> list[Span]:
-        """Spans of `BLOCK_CHARACTERS` or little more, and no more than `BLOCK_ADMISSIONS`, which count as so much."""
-        sizes = self._base.execute(
-            "SELECT SUM(LENGTH(text)) FROM admissions JOIN notes USING (id) GROUP BY number ORDER BY number"
-        )
+    def __init__(self, base: "sqlite3.Connection", names: Sequence[str], digest: str) -> None:
+        self._base, self.names, self.digest = base, names, digest
+        # Of `BLOCK_CHARACTERS` or little more, and no more than `BLOCK_ADMISSIONS`, which count as so much.
         least = BLOCK_CHARACTERS // BLOCK_ADMISSIONS
-        return cut_spans(((max(least, size), 1) for (size,) in sizes), BLOCK_CHARACTERS)
+        self.spans = cut_spans(((max(least, size), 1) for size in sort_notes(base).values()), BLOCK_CHARACTERS)
 
     def of(self, span: Span) -> dict[str, list[str]]:
         """The notes of the admissions of a span, in the order of the rows."""
-        found: dict[str, list[str]] = {}
-        for name, text in self._base.execute(
-            "SELECT id, text FROM admissions JOIN notes USING (id) WHERE number >= ? AND number < ? "
-            "ORDER BY number, place",
-            span[:2],
-        ):
-            found.setdefault(name, []).append(text)
-        return found
+        return {self.names[stay]: [text for _, text in rows] for stay, rows in stays_of(self._base, span)}
 
     def of_one(self, identifier: str | None) -> list[str]:
         """The notes of one admission, the only one when None. Raises RequestError, without its id, where it is not."""
-        if identifier is None and self.admissions > 1:
+        if identifier is None and len(self.names) > 1:
             raise RequestError(
-                f"page: expected the admission to show, as the file has {self.admissions:,}; name it with --admission"
+                f"page: expected the admission to show, as the file has {len(self.names):,}; name it with --admission"
             )
-        found = self._base.execute(
-            "SELECT text FROM notes WHERE id = coalesce(?, (SELECT id FROM admissions)) ORDER BY place",
-            [identifier if identifier is None else canonical_id(identifier)],
-        ).fetchall()
-        if not found:
+        name = self.names[0] if identifier is None else canonical_id(identifier)
+        if name not in self.names:
             raise RequestError("page: the file has no note of that admission; check its id")
-        return [text for (text,) in found]
+        place = self.names.index(name)
+        return self.of(Span(place, place + 1, 1))[name]
 
 
 @contextmanager
@@ -178,45 +162,36 @@ def sorted_notes(notes: Table, beside: Path, rejects: Rejects) -> Iterator[Sorte
     """
     path = beside.with_name(f".{beside.name}.notes")
     path.unlink(missing_ok=True)
+    numbers, kinds, digest = dict[str, int](), set[type](), hashlib.sha256()
+
+    def numbered() -> Iterator[tuple[int, str]]:
+        for row in rows(notes, []):
+            try:
+                if not isinstance(row, Record):
+                    raise ValueError(row.reason)
+                name, text = given_note(*row.values)
+            except ValueError as error:
+                rejects.add(row.file, row.line, str(error))
+                continue
+            kinds.add(type(row.values[0]))
+            rejects.used()
+            digest.update(json.dumps([name, text]).encode())
+            yield numbers.setdefault(name, len(numbers)), text
+
     try:
-        with note_database(path) as base:
+        with note_database(path, "") as base:
+            path.unlink()  # only this process can read its text, and a kill leaves none of it
             folder = str(beside.absolute().parent).replace("'", "''")
             base.execute(f"PRAGMA temp_store_directory = '{folder}'")  # what does not fit into memory is sorted there
             base.execute("PRAGMA journal_mode = OFF")
             base.execute("PRAGMA synchronous = OFF")
-            base.execute("CREATE TABLE notes (id TEXT, place INTEGER, text TEXT)")
-            path.unlink()  # only this process can read its text, and a kill leaves none of it
-            digest = hashlib.sha256()
-            base.executemany("INSERT INTO notes VALUES (?, ?, ?)", _numbered(notes, rejects, digest))
-            base.execute("CREATE INDEX by_id ON notes (id, place)")
-            base.execute("CREATE TABLE admissions (number INTEGER PRIMARY KEY, id TEXT)")
-            base.execute(
-                "INSERT INTO admissions SELECT ROW_NUMBER() OVER (ORDER BY MIN(place)) - 1, id FROM notes GROUP BY id"
-            )
-            base.commit()
-            found = SortedNotes(base, digest.hexdigest())
-            if not found.admissions:
+            base.executemany("INSERT INTO notes VALUES (?, ?)", numbered())
+            if not numbers:
                 raise RequestError(f"{notes.path} holds no note of an admission. Check the file and its columns.")
-            yield found
+            warn_of_mixed_ids(str((notes.columns or [""])[0]), kinds)
+            yield SortedNotes(base, list(numbers), digest.hexdigest())
     finally:
         path.unlink(missing_ok=True)
-
-
-def _numbered(notes: Table, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[tuple[str, int, str]]:
-    kinds = set[type]()
-    for place, row in enumerate(rows(notes, [])):
-        try:
-            if not isinstance(row, Record):
-                raise ValueError(row.reason)
-            name, text = given_note(*row.values)
-        except ValueError as error:
-            rejects.add(row.file, row.line, str(error))
-            continue
-        kinds.add(type(row.values[0]))
-        rejects.used()
-        digest.update(json.dumps([name, text]).encode())
-        yield name, place, text
-    warn_of_mixed_ids(str((notes.columns or [""])[0]), kinds)
 
 
 def _fill(scorer: "OutcomeScorer", work: ModelOutput[SortedNotes], settings: ScoreOptions) -> float | None:

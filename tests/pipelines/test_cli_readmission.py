@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from domain.clinical.scoring import notes_table, sorted_notes
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
+from domain.clinical.scoring import notes_table, sorted_notes
 
 NOTES = [
     ("100", "Plan:\nthe wound is dry. qzx slept well."),
@@ -70,7 +70,7 @@ def test_every_output_has_the_scores_of_python(call, model, notes, expected, tmp
     assert {path.name for path in tmp_path.iterdir()} == {"notes.csv", output.name}
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv.gz", ".tsv", ".jsonl", ".parquet"])
 def test_every_input_gives_the_same_scores(call, model, notes, tmp_path, suffix):
     frame = pd.DataFrame(NOTES, columns=["STAY", "NOTE"])
     frame["STAY"] = frame["STAY"].astype(int) if suffix == ".parquet" else frame["STAY"]
@@ -98,27 +98,14 @@ MARK = re.compile("qzx|failing", re.IGNORECASE)
 
 
 def test_text_is_only_where_it_was_asked_for(call, model, notes, tmp_path):
-    call("readmission", "score", model, notes, tmp_path / "plain.jsonl")
-    call("readmission", "score", model, notes, tmp_path / "texts.csv", "--with-text")
-    call(
-        "readmission",
-        "score",
-        model,
-        notes,
-        tmp_path / "shown.jsonl",
-        "--html",
-        tmp_path / "p.html",
-        "--admission",
-        200,
-    )
+    given, page = ("readmission", "score", model, notes), ("--html", tmp_path / "p.html", "--admission", 200)
+    for name, options in (("plain.jsonl", ()), ("texts.csv", ("--with-text",)), ("shown.jsonl", page)):
+        call(*given, tmp_path / name, *options)
     files = {path.name: path.read_text() for path in tmp_path.iterdir() if path != notes}
     assert {name for name, text in files.items() if MARK.search(text)} == {"texts.csv", "p.html"}
     assert set(files) == {"plain.jsonl", "texts.csv", "shown.jsonl", "p.html"}
     texts = list(csv.DictReader((tmp_path / "texts.csv").open()))
-    assert (
-        texts[1]["top_text"]
-        in "the failing heart again. the failing heart again. the wound is dry.\n\nPlan:\nqzx failing heart."
-    )
+    assert texts[1]["top_text"] in f"{NOTES[1][1]}\n\n{NOTES[4][1]}"
     assert "slept well" not in files["p.html"]
 
 
@@ -166,19 +153,6 @@ def test_rows_that_cannot_be_used_are_listed_by_line_alone(call, model, tmp_path
     assert not (tmp_path / "other.jsonl").exists() and not (tmp_path / "other.jsonl.partial").exists()
 
 
-def test_ids_and_notes_of_other_kinds_are_left_out_by_their_reason_and_mixed_ids_told_once(model, tmp_path, capsys):
-    rows = [{"hadm_id": each, "text": "dry"} for each in (7, "7", 7.0, 8, True, ["qzx"], 100.5)]
-    rows += [{"hadm_id": 9, "text": each} for each in (7, ["qzx"], None)]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    score_file(model, tmp_path / "in.jsonl", tmp_path / "out.jsonl", max_rejects=1)
-    assert [row["hadm_id"] for row in rows_of(tmp_path / "out.jsonl")] == ["7", "8", "9"]
-    listed = [(row["line"], row["reason"]) for row in rows_of(tmp_path / "out.jsonl.rejects.jsonl")]
-    no_id, no_text = "an id that is neither text nor a whole number", "a note that is something other than text"
-    assert listed == [(5, no_id), (6, no_id), (7, no_id), (8, no_text), (9, no_text)]
-    told = capsys.readouterr().err
-    assert told.count("hadm_id: some ids are numbers with a point, others text, others whole numbers") == 1
-
-
 def test_a_page_needs_an_admission_that_is_there_and_tells_no_id(model, notes, tmp_path):
     with pytest.raises(RequestError, match="page: expected the admission to show, as the file has 3"):
         score_file(model, notes, tmp_path / "o.csv", page=tmp_path / "p.html")
@@ -199,9 +173,8 @@ def lengths(model, tmp_path):
     return tmp_path / "lengths"
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_outcome_score_tells_of_each_label(call, lengths, notes, tmp_path, suffix):
-    output = tmp_path / f"scores{suffix}"
+def test_outcome_score_tells_of_each_label(call, lengths, notes, tmp_path):
+    output = tmp_path / "scores.parquet"
     assert "3 admissions" in call("outcome", "score", lengths, notes, output, "--precision", "fp32")
     frame = pd.DataFrame(NOTES, columns=["hadm_id", "text"])
     expected = OutcomeScorer.load(lengths).score(frame, precision="fp32")

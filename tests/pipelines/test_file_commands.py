@@ -88,7 +88,6 @@ COMMANDS = {
         lines=notes,
         blocks={
             "domain.clinical.scoring.BLOCK_CHARACTERS": 2_000,
-            "domain.clinical.scoring.BLOCK_CHARACTERS": 2_000,
         },
         function=score_file,
         stage="",

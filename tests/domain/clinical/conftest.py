@@ -1,6 +1,16 @@
-"""Path of the helper modules of these tests."""
+"""Path of the helper modules of these tests, and the BERT that they share."""
 
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.append(str(Path(__file__).parent))  # hospital_tables is imported by name
+
+
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory):
+    """The folder of a tiny random BERT that knows the words of `noted_patients`."""
+    from noted_patients import write_bert
+
+    return write_bert(tmp_path_factory.mktemp("bert"))

@@ -6,6 +6,9 @@ import io
 import re
 from pathlib import Path
 
+import pandas as pd
+from noted_patients import stays
+
 from pipelines.samples.hospital import columns as columns_of
 
 MARK = re.compile(rb"qzx|2177-", re.IGNORECASE)  # no hash has such letters
@@ -54,3 +57,13 @@ def write(folder: Path, found: Rows) -> None:
     folder.mkdir()
     for table, rows in found.items():
         (folder / f"{table}.csv.gz").write_bytes(gzip.compress(packed(rows)))
+
+
+def marked_stays(count: int) -> pd.DataFrame:
+    """`stays` with a mark in every id and every text."""
+    table = stays(count)
+    return table.assign(
+        hadm_id="qzxH" + table["hadm_id"],
+        subject_id="qzxS" + table["subject_id"],
+        text="QZXNAME OF IT:\nQzxword. " + table["text"],
+    )

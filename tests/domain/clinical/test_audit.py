@@ -1,17 +1,13 @@
 """Leaks that are planted are found, and neither texts nor identifiers are told of them."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 from bertrelay.errors import RequestError, WorkError
 from domain.clinical.audit import Shingler, band_keys, candidate_pairs, likeness, look_for_leaks, run
 from domain.clinical.settings import AuditSettings
-from pipelines.cli.app import app
 
 WORDS = [f"word{number}" for number in range(3_000)]
 SPLITS = ("train", "validation", "test")
@@ -136,18 +132,6 @@ def test_a_run_stops_at_a_leak_unless_it_is_only_to_tell(tmp_path, context, note
     assert metrics == {"shared_subjects": 1, "shared_admissions": 0, "shared_texts": 0, "near_duplicates": 0}
     said = capsys.readouterr().err + (context.output / "audit.json").read_text()
     assert "700003" not in said and "900003" not in said and "word" not in said.replace("words", "")
-
-
-def test_the_command_shows_and_ends_with_one_at_a_leak(tmp_path, notes):
-    file = tmp_path / "notes.parquet"
-    pq.write_table(pa.table(notes), file)
-    sound = CliRunner().invoke(app, ["data", "audit", str(file)])
-    assert (sound.exit_code, sound.stdout.count("good")) == (0, 4)
-    notes["subject_id"][12] = notes["subject_id"][3]
-    pq.write_table(pa.table(notes), file)
-    leaking = CliRunner().invoke(app, ["data", "audit", str(file), "--json"])
-    assert leaking.exit_code == 1
-    assert json.loads(leaking.stdout)["findings"][0]["level"] == "fail"
 
 
 def test_files_that_cannot_be_checked_are_reported(tmp_path, look):

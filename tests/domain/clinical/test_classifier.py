@@ -84,20 +84,6 @@ def test_a_pooler_of_zeros_starts_fresh(base):
     assert log_odds(model)[0] != log_odds(model)[1]
 
 
-def test_chunks_longer_than_the_positions_are_reported(base):
-    how = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 64}})
-    with pytest.raises(RequestError, match=r"chunking\.max_tokens: the base has 40 positions, and 64 are asked for"):
-        start_model(base("bert"), how)
-
-
-def test_damaged_weights_are_reported(base, tmp_path):
-    save_model(start_model(base("bert"), HOW), tmp_path / "model")
-    weights = tmp_path / "model/model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(RequestError, match="cannot be read"):
-        load_model(tmp_path / "model")
-
-
 def test_a_head_on_the_mean_reads_the_mean_of_the_tokens_that_are_no_padding(base, tmp_path):
     for kind in ("bert", "roberta"):
         how = HOW.model_copy(update={"pooling": "mean"})

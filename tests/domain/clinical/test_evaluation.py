@@ -68,6 +68,8 @@ def test_a_threshold_is_taken_as_it_is_and_the_optimistic_one_is_chosen_here():
 
 
 def test_without_a_threshold_there_is_no_recall_but_the_optimistic_one():
+    nothing = {"alarms": None, "alarm_recall": None, "alarm_precision": None}
+    assert alarm_metrics(predicted(PROBABILITIES, OUTCOMES), None) == nothing
     found = binary_metrics(predicted(PROBABILITIES, OUTCOMES), threshold=None)
     assert found["rp80"] is None and found["rp80_precision"] is None and "rp80_low" not in found
     assert found["rp80_optimistic"] == 1 and found["auroc"] is not None
@@ -84,12 +86,6 @@ def test_of_one_class_what_sets_two_apart_is_not_known_and_distances_are(outcome
     assert found["calibration_error"] == pytest.approx(abs(PROBABILITIES - outcome).mean())
     assert (found["rp80"], found["auprc"]) == ((5 / 6, 1) if outcome else (None, None))
     assert best_metrics(np.arange(6), np.full(6, outcome), PROBABILITIES) == {"best_auroc": None}
-
-
-def test_the_true_risk_is_evaluated_on_the_same_admissions():
-    probabilities, outcomes = drawn()
-    found = best_metrics(np.arange(400), outcomes, probabilities)
-    assert found["best_auroc"] == pytest.approx(roc_auc_score(outcomes, probabilities))
 
 
 def test_points_of_the_calibration_curve_have_intervals_that_resample_subjects():
@@ -148,13 +144,6 @@ def test_differences_are_paired_in_every_resample_of_subjects():
     low, high = np.percentile(both[:, 0] - both[:, 1], [2.5, 97.5])
     assert (found["auroc_difference_low"], found["auroc_difference_high"]) == pytest.approx((low, high))
     assert high - low < np.ptp(np.percentile(both[:, 1], [2.5, 97.5]))  # what both share is taken off
-
-
-def test_alarms_of_test_are_counted_at_the_threshold_and_nothing_is_without_one():
-    found = alarm_metrics(predicted(PROBABILITIES, OUTCOMES), 0.65)
-    assert (found["alarms"], found["alarm_recall"], found["alarm_precision"]) == (3, 2 / 4, 2 / 3)
-    nothing = alarm_metrics(predicted(PROBABILITIES, OUTCOMES), None)
-    assert nothing == {"alarms": None, "alarm_recall": None, "alarm_precision": None}
 
 
 def test_a_metric_is_among_those_of_permuted_labels_by_its_rank():

@@ -57,12 +57,11 @@ def test_an_alarm_threshold_does_not_rest_on_a_few_alarms():
     outcomes = np.append([True, True], np.random.default_rng(0).random(500) < 0.06)
     probabilities = np.append([0.9, 0.8], np.linspace(0.1, 0.7, 500))
     assert threshold_at_precision(probabilities, outcomes) == 0.8  # two alarms
-    assert alarm_threshold(probabilities, outcomes, 0.8, minimum_alarms=20) is None
-    assert alarm_threshold(probabilities, outcomes, 0.2, minimum_alarms=2).alarms >= 2  # the bound of two is 0.22
-    right = np.ones(20, bool)
-    assert alarm_threshold(np.linspace(0.5, 0.9, 20), right, 0.8, 20)[:3] == (0.5, 20, 20)
-    assert alarm_threshold(np.linspace(0.5, 0.9, 20), right, 0.8, 21) is None
-    assert alarm_threshold(np.linspace(0.5, 0.9, 20), right, 0.9, 20) is None  # the bound is 0.05 ** (1 / 20), 0.86
+    assert alarm_threshold(probabilities, outcomes, 0.8, minimum_alarms=20) == {}
+    assert alarm_threshold(probabilities, outcomes, 0.2, minimum_alarms=2)["alarms"] >= 2  # the bound of two is 0.22
+    given, found = (np.linspace(0.5, 0.9, 20), np.ones(20, bool)), {"threshold": 0.5, "alarms": 20, "alarms_right": 20}
+    assert alarm_threshold(*given, 0.8, 20) == found
+    assert alarm_threshold(*given, 0.8, 21) == alarm_threshold(*given, 0.9, 20) == {}  # the bound is 0.05^(1/20), 0.86
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -75,7 +74,7 @@ def test_the_alarm_threshold_is_the_lowest_whose_exact_bound_reaches_the_precisi
         bound = test.proportion_ci(0.95, "exact").low
         if raised.sum() >= 20 and bound >= 0.7:
             expected = threshold, raised.sum(), outcomes[raised].sum()
-    assert expected is not None and alarm_threshold(probabilities, outcomes, 0.7, 20) == expected
+    assert expected is not None and tuple(alarm_threshold(probabilities, outcomes, 0.7, 20).values()) == expected
 
 
 @pytest.mark.parametrize("outcome", [True, False])
@@ -91,4 +90,4 @@ def test_one_admission_and_none():
     assert auroc_of(*one) is None
     none = np.zeros(0), np.zeros(0, bool)
     assert auroc_of(*none) is None
-    assert threshold_at_precision(*none) is None and alarm_threshold(*none, 0.8, 20) is None
+    assert threshold_at_precision(*none) is None and alarm_threshold(*none, 0.8, 20) == {}

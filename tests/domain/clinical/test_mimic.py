@@ -8,7 +8,7 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from domain.clinical import mimic
-from domain.clinical.mimic import read_blocks, version_of
+from domain.clinical.mimic import read_blocks
 from domain.clinical.records import canonical_id
 
 HEADER = b"Row_Id,SUBJECT_ID,hadm_id,CHARTDATE,CHARTTIME,TEXT\n"
@@ -109,13 +109,6 @@ def test_a_packed_file_that_is_cut_is_reported(table, share):
         rows_of(path)
 
 
-def test_a_plain_file_that_is_cut_within_a_text_is_reported_and_swallows_nothing(table):
-    path = table(*(row(n, text="one\ntwo") for n in range(100)))
-    path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(RequestError, match="a quoted field starts here and does not end"):
-        rows_of(path)
-
-
 def test_a_missing_column_is_reported_by_its_name(table):
     with pytest.raises(RequestError, match=r"expected one column iserror .*found none among 6 columns"):
         rows_of(table(row(1)), ["text", "iserror"])
@@ -125,13 +118,3 @@ def test_a_missing_column_is_reported_by_its_name(table):
 def test_a_table_of_nothing_is_reported(table, data, told):
     with pytest.raises(RequestError, match=told):
         rows_of(table(header=data))
-
-
-@pytest.mark.parametrize(("columns", "version"), [(b"SUBJECT_ID,DOB", "III"), (b"subject_id,anchor_age", "IV")])
-def test_the_table_of_patients_shows_which_mimic_it_is(table, columns, version):
-    assert version_of(table(header=columns + b"\n")) == version
-
-
-def test_a_table_of_patients_of_neither_is_refused(table):
-    with pytest.raises(RequestError, match="expected a column dob"):
-        version_of(table(header=b"subject_id,age\n"))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from noted_patients import stays, write_bert, write_early_stays
+from noted_patients import stays, write_early_stays
 from pydantic import ValidationError
 from scipy.special import expit, softmax
 from sklearn.metrics import roc_auc_score
@@ -20,17 +20,12 @@ from domain.clinical.classifier import load_model
 from domain.clinical.labelled_notes import group_of, labels_of, read_labelled_notes
 from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, MORTALITY, OutcomeModelSettings
 from domain.clinical.prediction import against_the_rest, aggregate, aggregate_labels, chunk_log_odds
-from domain.clinical.scorer import OutcomeScore, OutcomeScorer, ReadmissionScorer
+from domain.clinical.scorer import OutcomeScore, OutcomeScorer, admission_page
 from domain.clinical.settings import OutcomeSettings
 from domain.clinical.training import negative_log_likelihood, run_outcome
 
 TRAINING = {"epochs": 8, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
 CLASSES = ["under_3_days", "3_to_7_days", "over_7_days"]
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return write_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +88,7 @@ def test_diagnoses_are_the_commonest_groups_of_train(clinic):
     assert read_labelled_notes(clinic / "notes", clinic / "cohort", DIAGNOSES, 2).names == tuple(expected[:2])
 
 
-@pytest.mark.parametrize("outcome", [MORTALITY, LENGTH_OF_STAY, DIAGNOSES], ids=lambda each: each.name)
-def test_discharge_notes_are_refused_with_the_reason(tmp_path, outcome):
+def test_discharge_notes_are_refused_with_the_reason(tmp_path):
     write_early_stays(tmp_path, stays(40))
     about = tmp_path / "notes/notes.json"
     for found, told in (
@@ -103,8 +97,8 @@ def test_discharge_notes_are_refused_with_the_reason(tmp_path, outcome):
         ('{"input": "early", "stays": "cohort"}', r'all stays, those that end in death among them; .*stays = "all"'),
     ):
         about.write_text(found)
-        with pytest.raises(RequestError, match=f"notes: {outcome.name} is predicted f.*{told}"):
-            read_labelled_notes(tmp_path / "notes", tmp_path / "cohort", outcome)
+        with pytest.raises(RequestError, match=f"notes: mortality is predicted f.*{told}"):
+            read_labelled_notes(tmp_path / "notes", tmp_path / "cohort", MORTALITY)
 
 
 def test_what_cannot_be_trained_on_is_reported(tmp_path):
@@ -159,17 +153,6 @@ def scores_of(folder, split="test"):
     return scores[scores["split"] == split]
 
 
-def test_mortality_is_trained_and_evaluated_as_readmission_is(learnt):
-    metrics, folder = learnt("mortality")
-    assert metrics["auroc"] > 0.75 and metrics["auroc_low"] < metrics["auroc"] < metrics["auroc_high"]
-    assert {"auprc", "rp80_optimistic", "brier", "calibration_error", "auroc/tfidf"} <= metrics.keys()
-    scores = scores_of(folder)
-    assert metrics["auroc"] == pytest.approx(roc_auc_score(scores["died_in_hospital"], scores["probability"]))
-    drawn = json.loads((folder / "curves.json").read_text())
-    assert drawn["outcome"] == "died_in_hospital" and "died_in_hospital" in drawn["while_reading"][0]
-    assert "test, died in hospital" in (folder / "flow.csv").read_text()
-
-
 def test_length_of_stay_is_evaluated_by_auroc_and_accuracy(learnt):
     metrics, folder = learnt("length-of-stay")
     scores = scores_of(folder)
@@ -211,33 +194,26 @@ def test_settings_of_binary_tasks_are_refused_by_others(clinic, bert):
 # Scoring
 
 
-@pytest.mark.parametrize("task", ["mortality", "length-of-stay", "diagnoses"])
+@pytest.mark.parametrize("task", ["length-of-stay", "diagnoses"])
 def test_scores_of_python_are_those_that_the_stage_wrote(learnt, task):
     _, folder = learnt(task)
     scores = scores_of(folder).set_index("hadm_id")
     table = stays().set_index("hadm_id").loc[scores.index].reset_index()
-    found = OutcomeScorer.load(folder / "model").score(table, cleaned=True, precision="fp32").set_index("hadm_id")
+    scorer = OutcomeScorer.load(folder / "model")
+    found = scorer.score(table, cleaned=True, precision="fp32").set_index("hadm_id")
     columns = [name for name in scores if name.startswith("probability")]
     assert columns and found[columns].to_numpy() == pytest.approx(scores[columns].to_numpy(), abs=1e-4)
     assert found["n_chunks"].tolist() == scores["n_chunks"].tolist()
-    if task != "mortality":
-        likeliest = scores[columns].idxmax(axis=1).str.removeprefix("probability/")
-        assert found["label"].tolist() == likeliest.tolist() and "alarm" not in found
-
-
-@pytest.mark.parametrize("task", ["length-of-stay", "diagnoses"])
-def test_shares_add_up_to_the_probability_of_the_label_that_is_reported(learnt, task):
-    scorer = OutcomeScorer.load(learnt(task)[1] / "model")
-    texts = stays(12)["text"].tolist()
-    for score in scorer.score_texts([*texts, ""], precision="fp32")[:-1]:
+    likeliest = scores[columns].idxmax(axis=1).str.removeprefix("probability/")
+    assert found["label"].tolist() == likeliest.tolist() and "alarm" not in found
+    for score in scorer.score_texts(table["text"].tolist()[:12], precision="fp32"):
         assert score.probability == max(score.by_label) and score.calibrated is None
         assert sum(chunk.share for chunk in score.chunks) == pytest.approx(score.probability)
     assert scorer.score_texts([""]) == [OutcomeScore(reason="no text")]
 
 
-@pytest.mark.parametrize("task", ["length-of-stay", "diagnoses"])
-def test_a_word_loses_what_its_label_loses_when_it_is_masked(learnt, task):
-    model = load_model(learnt(task)[1] / "model")
+def test_a_word_loses_what_its_label_loses_when_it_is_masked(learnt):
+    model = load_model(learnt("length-of-stay")[1] / "model")
     scorer = OutcomeScorer(model)
     (text,) = stays(1)["text"]
     found = scorer.explain(text, precision="fp32")
@@ -259,8 +235,6 @@ def test_a_word_loses_what_its_label_loses_when_it_is_masked(learnt, task):
 
 
 def test_the_page_of_several_labels_shows_the_likeliest(learnt):
-    from domain.clinical.scorer import admission_page
-
     scorer = OutcomeScorer.load(learnt("length-of-stay")[1] / "model")
     shown = admission_page(scorer.explain(stays(1)["text"][0]), scorer.model.settings)
     assert "of how long the stay lasts" in shown and all(label.replace("_", " ") in shown for label in CLASSES)
@@ -268,7 +242,7 @@ def test_the_page_of_several_labels_shows_the_likeliest(learnt):
 
 
 def test_which_notes_a_model_was_trained_on_is_recorded_and_that_they_were_early_is_said(learnt, tmp_path, capsys):
-    folder = learnt("mortality")[1] / "model"
+    folder = learnt("diagnoses")[1] / "model"
     told = json.loads((folder / "outcome.json").read_text())
     assert told["input"] == "early"
     for given, said in (
@@ -283,8 +257,3 @@ def test_which_notes_a_model_was_trained_on_is_recorded_and_that_they_were_early
         OutcomeScorer.load(tmp_path)
         printed = capsys.readouterr().err
         assert (said in printed and printed.count("early notes:") == 1) if said else not printed
-
-
-def test_a_model_of_another_task_predicts_no_readmissions(learnt):
-    with pytest.raises(RequestError, match="expected one that predicts readmission, found one that predicts mortality"):
-        ReadmissionScorer.load(learnt("mortality")[1] / "model")

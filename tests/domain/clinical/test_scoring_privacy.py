@@ -13,12 +13,12 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from domain.clinical.scoring import notes_table, sorted_notes
 from noted_patients import write_bert
 
 from bertrelay.data.records import Rejects
 from domain.clinical.classifier import save_model, start_model
-from domain.clinical.outcomes import LENGTH_OF_STAY, OutcomeModelSettings
+from domain.clinical.outcomes import OutcomeModelSettings
+from domain.clinical.scoring import notes_table, sorted_notes
 from pipelines.cli import _exit_code
 
 MARK = re.compile("qzx", re.IGNORECASE)
@@ -30,12 +30,9 @@ OF_TERMS = {"terms.csv", "neighbours.csv", "vectors.parquet", "tsne.svg", "tsne.
 def models(tmp_path_factory) -> dict[str, Path]:
     """The folder of each command's model."""
     folder = tmp_path_factory.mktemp("models")
-    write_bert(folder / "terms")
-    lengths = {"task": "length-of-stay", "labels": list(LENGTH_OF_STAY.labels)}
-    for command, task in (("readmission", {}), ("outcome", lengths)):
-        how = OutcomeModelSettings.model_validate({**task, "chunking": {"max_tokens": 24}})
-        save_model(start_model(folder / "terms", how), folder / command)
-    return {name: folder / name for name in ("readmission", "outcome", "terms")}
+    how = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 24}})
+    save_model(start_model(write_bert(folder / "terms"), how), folder / "readmission")
+    return {name: folder / name for name in ("readmission", "terms")}
 
 
 def frame_of(command: str) -> pd.DataFrame:
@@ -48,13 +45,6 @@ def frame_of(command: str) -> pd.DataFrame:
 def cut_off(frame: pd.DataFrame, path: Path) -> None:
     frame.to_parquet(path)
     path.write_bytes(path.read_bytes()[:-100])
-
-
-def spoilt_pages(frame: pd.DataFrame, path: Path) -> None:
-    frame.to_parquet(path)
-    raw = bytearray(path.read_bytes())
-    raw[8:200] = bytes(each ^ 0x5A for each in raw[8:200])
-    path.write_bytes(raw)
 
 
 def first_row_as_names(frame: pd.DataFrame, path: Path) -> None:
@@ -75,19 +65,13 @@ def with_line(spoil: Callable[[bytes], bytes]) -> Callable[[pd.DataFrame, Path],
 
 DAMAGES: dict[str, tuple[str, Callable[[pd.DataFrame, Path], object], str]] = {
     "a Parquet file cut off": (".parquet", cut_off, "cannot be read as Parquet"),
-    "a Parquet file of other bytes": (".parquet", spoilt_pages, "cannot be read as Parquet"),
     "Parquet, names from its first row": (".parquet", first_row_as_names, "under names that may be text"),
     "CSV without a header": (".csv", lambda frame, path: frame.to_csv(path, index=False, header=False), "A header was"),
-    "an empty file": (".csv", lambda _, path: path.write_bytes(b""), "has no records"),
-    "UTF-16": (".csv", lambda frame, path: path.write_bytes(frame.to_csv().encode("utf-16")), "found UTF-16"),
     "an open quote": (".csv", with_line(lambda line: line + b'\n"qzx\n"qzx,qzx'), "a quoted field starts here"),
 }
 ROWS: dict[str, tuple[str, Callable[[pd.DataFrame, Path], object], str]] = {
     "bytes that are no text": (".csv", with_line(lambda line: line + b"\xffqzx"), "not valid UTF-8"),
-    "a NUL character": (".csv", with_line(lambda line: line + b"\0qzx"), "a NUL character"),
-    "too many fields": (".csv", with_line(lambda line: line + b",qzx,qzx"), "too many fields"),
     "JSON cut off": (".jsonl", with_line(lambda line: line[:-3]), "not JSON"),
-    "JSON that is no object": (".jsonl", with_line(lambda _: b'["qzx", "qzx"]'), "not a JSON object"),
     "JSON of other values": (
         ".jsonl",
         with_line(lambda _: b'{"hadm_id": ["qzx"], "term": ["qzx"], "text": {"qzx": 1}}'),
@@ -114,23 +98,22 @@ def call(models, tmp_path, capfd):
 
 
 def telling(folder: Path, source: Path) -> list[str]:
-    """The files but `source` that tell a mark by name or content, where it was not asked for."""
+    """The files but `source` that show a mark by name or content, where it was not asked for."""
     files = [path for path in folder.rglob("*") if path.is_file() and path != source and path.name not in OF_TERMS]
     return [str(path) for path in files if MARK.search(path.name) or MARK.search(content(path))]
 
 
 def content(path: Path) -> str:
-    """All that a file says, but ids in their column."""
+    """All that a file has, but ids in their column."""
     if path.suffix == ".parquet":
         table = pq.read_table(path)
         return f"{table.drop_columns(['hadm_id']).to_pylist()} {table.schema} {pq.read_metadata(path)}"
     if path.suffix == ".jsonl":
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        return str([{name: value for name, value in row.items() if name != "hadm_id"} for row in rows])
+        return str([json.loads(line) | {"hadm_id": ""} for line in path.read_text().splitlines()])
     return path.read_bytes().decode(errors="replace")
 
 
-OUTPUTS = {"readmission": ("o.parquet", "o.jsonl"), "outcome": ("o.parquet", "o.jsonl"), "terms": ("o",)}
+OUTPUTS = {"readmission": ("o.parquet", "o.jsonl"), "terms": ("o",)}
 COMMANDS = pytest.mark.parametrize("command", OUTPUTS)
 
 
@@ -168,7 +151,7 @@ def test_a_damaged_row_is_listed_by_its_line_alone(call, tmp_path, command, dama
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list open files")
 def test_notes_are_sorted_beside_the_output(tmp_path, monkeypatch):
-    ids = [f"qzx {n * 7919 % 30_011} {'of ' * 40}" for n in range(30_000)]  # more than SQLite sorts in memory
+    ids = [f"qzx {n * 7919 % 30_011} {'of ' * 40}" for n in range(30_000)]
     notes = pd.DataFrame({"hadm_id": ids, "text": "qzx"})
     notes.to_parquet(tmp_path / "notes.parquet")
     (tmp_path / "out").mkdir()
@@ -180,11 +163,15 @@ def test_notes_are_sorted_beside_the_output(tmp_path, monkeypatch):
 
     def connected(*arguments, **named):
         base = connect(*arguments, **named)
+        base.execute("PRAGMA cache_size = 10")
         base.set_progress_handler(watch, 20_000)
         return base
 
     monkeypatch.setattr(sqlite3, "connect", connected)
     monkeypatch.chdir(tmp_path)
-    with Rejects(None) as rejects, sorted_notes(notes_table(Path("notes.parquet")), Path("out/o.csv"), rejects) as found:
-        assert found.admissions == 30_000
+    with (
+        Rejects(None) as rejects,
+        sorted_notes(notes_table(Path("notes.parquet")), Path("out/o.csv"), rejects) as found,
+    ):
+        assert len(found.names) == 30_000
     assert spilt == {tmp_path / "out"}

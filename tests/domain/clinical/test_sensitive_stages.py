@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
-from marked_tables import MARK, tables, write
-from noted_patients import stays, write_early_stays, write_stays
+from marked_tables import MARK, marked_stays, tables, write
+from noted_patients import write_early_stays, write_stays
 from transformers import BertConfig, BertForPreTraining
 
 from bertrelay.errors import RequestError
@@ -49,186 +50,8 @@ WITH_TEXT = {
     ".cache/corpora/*/*",
 }
 TRACKER = 'tracker = "tensorboard"' if find_spec("tensorboard") else ""
-TRAINING = f"""epochs = 1
-batch_tokens = 2048
-precision = "fp32"
-{TRACKER}
-"""
-RECIPE = f"""
-name = "sensitive"
-[cohort]
-uses = "domain.cohort"
-mimic = "mimic"
-[notes]
-uses = "domain.notes"
-mimic = "mimic"
-cohort = "@cohort"
-[audit]
-uses = "domain.audit"
-files = ["@cohort/cohort.parquet", "@notes/notes.parquet"]
-[pretraining]
-uses = "domain.pretrain"
-base = "base"
-documents = [{{ path = "@notes/notes.parquet", id = "hadm_id", group = "subject_id" }}]
-held_out_share = 0.3
-max_tokens = 32
-{TRAINING}
-[readmission]
-uses = "domain.readmission"
-base = "@pretraining/model"
-notes = "ward/notes"
-cohort = "ward/cohort"
-chunking = {{ max_tokens = 32, max_chunks = 2 }}
-{TRAINING}
-[ner]
-uses = "domain.ner"
-base = "base"
-train = [{{ path = "entities.jsonl", sensitive = true }}]
-dev = [{{ path = "entities.jsonl" }}]
-decoder = "crf"
-max_rejects = 0.5
-{TRAINING}
-[scored]
-uses = "domain.ner-evaluate"
-model = "@ner/model"
-test = [{{ path = "sound.jsonl", sensitive = true }}]
-[tagged]
-uses = "domain.ner-tag"
-model = "@ner/model"
-documents = "entities.jsonl"
-max_rejects = 0.5
-sensitive = true
-[questions]
-uses = "domain.questions"
-files = [{{ path = "bioasq.json", sensitive = true }}]
-split = {{ train = 0.4, dev = 0.3, test = 0.3 }}
-max_rejects = 0.5
-[qa]
-uses = "domain.qa"
-base = "base"
-train = [{{ path = "questions.jsonl", sensitive = true }}]
-dev = [{{ path = "questions.jsonl" }}]
-max_rejects = 0.5
-{TRAINING}
-[asked]
-uses = "domain.qa-evaluate"
-model = "@qa/model"
-test = [{{ path = "questions.jsonl", sensitive = true }}]
-max_rejects = 0.5
-[answered]
-uses = "domain.qa-answer"
-model = "@qa/model"
-questions = "questions.jsonl"
-max_rejects = 0.5
-sensitive = true
-[encoded]
-uses = "bertrelay.encode"
-model = "base"
-sentences = {{ path = "lines.txt", sensitive = true }}
-[index]
-uses = "students.index"
-model = "base"
-corpus = {{ path = "lines.txt", sensitive = true }}
-[terms]
-uses = "domain.terms"
-model = "@pretraining/model"
-terms = {{ path = "terms.csv", sensitive = true }}
-[mortality]
-uses = "domain.outcome"
-task = "mortality"
-base = "base"
-notes = "early/notes"
-cohort = "early/cohort"
-chunking = {{ max_tokens = 32, max_chunks = 2 }}
-{TRAINING}
-[teacher]
-uses = "teachers.train"
-base = "base"
-objective = "cosine"
-train = [{{ path = "sts.tsv", sensitive = true }}]
-dev = [{{ path = "sts.tsv" }}]
-max_rejects = 0.5
-{TRAINING}
-[cross]
-uses = "teachers.cross-encoder"
-base = "base"
-train = [{{ path = "sts.tsv", sensitive = true }}]
-dev = [{{ path = "sts.tsv" }}]
-max_rejects = 0.5
-{TRAINING}
-[poly]
-uses = "teachers.poly-encoder"
-base = "base"
-codes = 2
-train = [{{ path = "sts.tsv", sensitive = true }}]
-dev = [{{ path = "sts.tsv" }}]
-max_rejects = 0.5
-{TRAINING}
-[evaluated]
-uses = "teachers.evaluate"
-model = "@teacher/model"
-sts = {{ pairs = {{ path = "sts.tsv", sensitive = true }} }}
-max_rejects = 0.5
-[smaller]
-uses = "students.shrink"
-model = "@teacher/model"
-corpus = [{{ path = "lines.txt", sensitive = true }}]
-[ranked]
-uses = "teachers.rerank"
-model = "@cross/model"
-pairs = {{ path = "pairs.csv", sensitive = true }}
-[bilstm]
-uses = "teachers.bilstm"
-glove = "glove.txt"
-train = [{{ path = "labelled.tsv", sensitive = true }}]
-dev = [{{ path = "labelled.tsv" }}]
-hidden = 4
-max_rejects = 0.5
-{TRAINING}
-[ablation]
-uses = "teachers.ablation"
-base = "base"
-data = "official"
-nli = [{{ path = "labelled.tsv", sensitive = true }}]
-poolings = ["mean"]
-concatenations = [["u", "v"]]
-max_rejects = 0.5
-{TRAINING}
-[facets]
-uses = "teachers.facets"
-base = "base"
-data = "official"
-folds = 2
-sensitive = true
-{TRAINING}
-[protocols]
-uses = "teachers.protocols"
-model = "base"
-protocols = ["facets", "sts"]
-data = "official"
-sensitive = true
-[student]
-uses = "students.distill"
-teacher = "@teacher/model"
-base = "base"
-parallel = [{{ path = "parallel.tsv", others = {{ de = "de" }}, sensitive = true }}]
-dev_sentences = 8
-max_rejects = 0.5
-{TRAINING}
-[compared]
-uses = "students.evaluate"
-model = "@student/model"
-teacher = "@teacher/model"
-parallel = [{{ path = "parallel.tsv", others = {{ de = "de" }}, sensitive = true }}]
-lookup = [{{ path = "parallel.tsv", others = {{ de = "de" }} }}]
-sts = {{ pairs = {{ path = "sts.tsv" }} }}
-max_rejects = 0.5
-[mined]
-uses = "students.mine"
-model = "base"
-source = {{ path = "lines.txt", sensitive = true }}
-target = {{ path = "lines.txt" }}
-"""
+TRAINING = f'epochs = 1\nbatch_tokens = 2048\nprecision = "fp32"\n{TRACKER}'
+RECIPE = Path(__file__).with_name("sensitive.toml").read_text().replace("#TRAINING", TRAINING)
 STAGES = re.findall(r"^\[(\w+)\]$", RECIPE, re.MULTILINE)
 PUBLIC = """
 name = "public"
@@ -242,7 +65,6 @@ model = "runs/sensitive/qa/latest/model"
 test = [{ path = "questions.jsonl" }]
 max_rejects = 0.5
 """
-LONG = "qzxlong " * 40
 
 
 def write_base(folder: Path) -> None:
@@ -257,30 +79,27 @@ def write_base(folder: Path) -> None:
 
 def write_biomedical(folder: Path) -> None:
     """Documents, questions, lines and terms; some of them cannot be used, or are too long to be asked."""
-    documents = []
+
+    def write_lines(name: str, *lines: object) -> None:
+        found = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("\n".join([*found, ""]))
+
+    documents, questions = list[dict[str, Any]](), list[dict[str, Any]]()
     for n in range(24):
         text = f"Qzxsentence {n} is about qzxflu. Another sentence of it."
-        start = text.index("qzxflu")
-        entity = {"start": start, "end": start + 6, "type": "Disease", "text": "qzxflu"}
+        entity = {"start": text.index("qzxflu"), "end": text.index("qzxflu") + 6, "type": "Disease", "text": "qzxflu"}
         documents.append({"id": f"qzxD{n}", "text": text, "entities": [entity]})
-    (folder / "sound.jsonl").write_text("".join(json.dumps(each) + "\n" for each in documents))
-    documents[3]["entities"] = [{"start": 0, "end": 4, "type": "Disease", "text": "qzxwrong"}]
-    documents[4]["id"] = "qzxD0"
-    lines = [json.dumps(each) for each in documents]
-    (folder / "entities.jsonl").write_text("\n".join([*lines, '{"id": "qzxbroken", "text": 5}', "qzx no json", ""]))
-    questions = []
-    for n in range(24):
         context = f"It was said that qzxanswer{n} is right. Qzx nobody knows."
         answer = {"text": f"qzxanswer{n}", "start": context.index("qzx")}
         questions.append({"id": f"qzxQ{n}", "question": f"What is qzx {n}?", "context": context, "answers": [answer]})
+    write_lines("sound.jsonl", *documents)
+    documents[3]["entities"] = [{"start": 0, "end": 4, "type": "Disease", "text": "qzxwrong"}]
+    documents[4]["id"] = "qzxD0"
+    write_lines("entities.jsonl", *documents, {"id": "qzxbroken", "text": 5}, "qzx no json")
     questions[2]["answers"] = [{"text": "qzx nowhere at all", "start": 3}]
-    questions[5]["id"] = "qzxQ0"
-    questions[7]["question"] = LONG
-    questions[9]["answers"] = []
-    lines = [json.dumps(each) for each in questions]
-    (folder / "questions.jsonl").write_text(
-        "\n".join([*lines, '{"id": "qzxbroken", "question": 5}', "qzx no json", ""])
-    )
+    questions[5]["id"], questions[7]["question"], questions[9]["answers"] = "qzxQ0", "qzxlong " * 40, []
+    write_lines("questions.jsonl", *questions, {"id": "qzxbroken", "question": 5}, "qzx no json")
     asked = [
         {
             "id": f"qzxB{n % 20}",
@@ -291,29 +110,26 @@ def write_biomedical(folder: Path) -> None:
         }
         for n in range(22)
     ]
-    (folder / "bioasq.json").write_text(json.dumps({"questions": asked}))
-    (folder / "pairs.csv").write_text("sentence1,sentence2\n" + "".join(f"qzxa {n},qzxb {n}\n" for n in range(9)))
-    (folder / "lines.txt").write_text("".join(f"A qzxline of number {n}.\n" for n in range(40)))
+    write_lines("bioasq.json", {"questions": asked})
+    write_lines("pairs.csv", "sentence1,sentence2", *(f"qzxa {n},qzxb {n}" for n in range(9)))
+    write_lines("lines.txt", *(f"A qzxline of number {n}." for n in range(40)))
     pairs = [f"A qzxline of number {n}.\tQzxother line {n}.\t{n % 6}" for n in range(40)]
-    header, wrong = "sentence1\tsentence2\tscore", ["qzxa\tqzxb\tqzxscore", "qzx alone", "qzxa\tqzxb\t99"]
-    (folder / "sts.tsv").write_text("\n".join([header, *pairs, *wrong, ""]))
+    wrong = ["qzxa\tqzxb\tqzxscore", "qzx alone", "qzxa\tqzxb\t99"]
+    write_lines("sts.tsv", "sentence1\tsentence2\tscore", *pairs, *wrong)
     labels = ("entailment", "neutral", "contradiction")
     labelled = [f"A line of qzxline {n}.\tQzxother line {n}.\t{labels[n % 3]}" for n in range(40)]
-    (folder / "labelled.tsv").write_text(
-        "\n".join(["premise\thypothesis\tlabel", *labelled, "qzxa\tqzxb\tqzxlabel", "qzx", ""])
-    )
+    write_lines("labelled.tsv", "premise\thypothesis\tlabel", *labelled, "qzxa\tqzxb\tqzxlabel", "qzx")
     parallel = [f"The qzxline of number {n}.\tQzxzeile Nummer {n} ist das." for n in range(40)]
-    (folder / "parallel.tsv").write_text("\n".join(["en\tde", *parallel, "qzxalone", "\tqzxother", ""]))
-    (folder / "glove.txt").write_text("line 0.1 0.2\nother 0.3 0.4\n")
-    (folder / "official").mkdir()
+    write_lines("parallel.tsv", "en\tde", *parallel, "qzxalone", "\tqzxother")
+    write_lines("glove.txt", "line 0.1 0.2", "other 0.3 0.4")
     for part in ("train", "dev", "test"):
-        rows = [f"g\tf\ty\t1\t{n % 6}\tA qzxline {n}\tQzxother {n}" for n in range(24)]
-        (folder / f"official/sts-{part}.csv").write_text("\n".join([*rows, ""]))
-    for name in ("ArgPairs_GC.csv", "ArgPairs_GM.csv", "ArgPairs_DP.csv"):
-        header = ["regression_label", *"bcdefghi", "sentence_1", "sentence_2"]
-        rows = [[str(n % 6), *["qzx"] * 8, f"Qzxargument {n}", f"qzxother {n}"] for n in range(12)]
-        (folder / "official" / name).write_text("\n".join([*map(",".join, [header, *rows]), ""]))
-    (folder / "terms.csv").write_text("term,group\n" + "".join(f"qzxterm {n},qzxgroup\n" for n in range(8)))
+        rows = (f"g\tf\ty\t1\t{n % 6}\tA qzxline {n}\tQzxother {n}" for n in range(24))
+        write_lines(f"official/sts-{part}.csv", *rows)
+    for part in ("GC", "GM", "DP"):
+        header = ",".join(["regression_label", *"bcdefghi", "sentence_1", "sentence_2"])
+        rows = (",".join([str(n % 6), *["qzx"] * 8, f"Qzxargument {n}", f"qzxother {n}"]) for n in range(12))
+        write_lines(f"official/ArgPairs_{part}.csv", header, *rows)
+    write_lines("terms.csv", "term,group", *(f"qzxterm {n},qzxgroup" for n in range(8)))
 
 
 @pytest.fixture(scope="module")
@@ -322,11 +138,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sensitive")
     write_base(folder / "base")
     write(folder / "mimic", tables())
-    table = stays(64)
-    table["hadm_id"], table["subject_id"] = "qzxH" + table["hadm_id"], "qzxS" + table["subject_id"]
-    table["text"] = table["text"].str.replace("nurse", "qzxnurse", regex=False)
-    write_stays(folder / "ward", table)
-    write_early_stays(folder / "early", table)
+    write_stays(folder / "ward", marked_stays(64))
+    write_early_stays(folder / "early", marked_stays(64))
     write_biomedical(folder)
     (folder / "sensitive.toml").write_text(RECIPE)
     (folder / "public.toml").write_text(PUBLIC)

@@ -104,8 +104,3 @@ def test_the_output_of_another_stage_is_found_when_it_is_there(tmp_path):
     folder = write_hospital(tmp_path / "out" / "mimic3", [stay(1, 11, 0, 4)])
     located = with_stage_paths(settings, lambda _, inner: tmp_path / "out" / inner)
     assert tables_of(located.mimic, HOSPITAL) == find_tables(folder, HOSPITAL)
-
-
-def test_a_folder_that_is_not_there_is_left_to_the_plan_to_tell(tmp_path):
-    missing = CohortSettings(mimic=str(tmp_path / "none")).mimic
-    assert missing == str(tmp_path / "none")
