@@ -17,7 +17,6 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.statistics import ratio
 from bertrelay.inference import padded
 from bertrelay.progress import log
 from bertrelay.tokenizer import before_sentences, plain_rules
@@ -191,7 +190,7 @@ def unknown_shares(tokens: ChunkTokens, count: int, chunker: Chunker) -> tuple[N
 
     unknown = counted(tokens.ids == (-1 if chunker.unknown_id is None else chunker.unknown_id))
     sizes = np.bincount(tokens.admissions, tokens.lengths - chunker.specials, count)
-    shares = ratio(unknown, sizes.astype(np.float64))
+    shares = np.divide(unknown, sizes, out=np.full(count, np.nan), where=sizes > 0)
     return shares, np.isnan(shares) | (shares > 0) & (counted(chunker.is_word[tokens.ids]) == 0)
 
 

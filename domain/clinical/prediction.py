@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from bertrelay.cpu_kernels import Packed, using
-from bertrelay.errors import RequestError
 from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from bertrelay.progress import Bar
 from domain.clinical.chunks import ChunkTokens
@@ -100,8 +99,6 @@ def contributions(
 
     Those of an admission add up to its P. Of equally large chunks the first one counts as the largest.
     """
-    if not c > 0:
-        raise RequestError(f"c: expected a number above 0, found {c}")
     n = np.bincount(admissions, minlength=count)[admissions]  # chunks of the same admission, (chunks,)
     nothing, one = np.zeros(len(n)), np.ones(len(n))
     weights, of_largest = {

@@ -18,9 +18,8 @@ from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
-from domain.clinical.outcomes import OutcomeName
+from domain.clinical.outcomes import OutcomeName, ScoreOptions
 from domain.clinical.records import canonical_id, given_note, note_database, sort_notes, stays_of, warn_of_mixed_ids
-from domain.clinical.settings import ScoreOptions
 
 if TYPE_CHECKING:
     import sqlite3

@@ -207,25 +207,3 @@ class OutcomeSettings(LearningSettings):
         if OUTCOMES[self.task].kind != "binary":
             refuse_idle(self, *OF_BINARY_TASKS, because=f"the task is {self.task!r}")
         return self
-
-
-class ScoreOptions(Settings):
-    """How notes are read and probabilities written.
-
-    id_column: column of the admission.
-    text_column: column of the note.
-    cleaned: the notes are cleaned already, as a recipe's notes.parquet is.
-    max_rejects: share of rows that may be unusable.
-    with_text: write the text of each top chunk; without, OUT has no text.
-    admission: which one the page shows, the only one when absent.
-    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
-    """
-
-    id_column: str = "hadm_id"
-    text_column: str = "text"
-    cleaned: bool = False
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
-    with_text: bool = False
-    admission: str | None = None
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    batch_tokens: Positive | None = None

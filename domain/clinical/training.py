@@ -142,21 +142,10 @@ def _trained(
         settings.base, how, dropout=settings.dropout, seed=settings.seed, cache_dir=context.cache / "hub"
     )
     model.network.to(default_device())
-    notes, tokens = _read_chunks(notes, model, context.cache / "chunks")
-    task = OutcomeTask(model, settings, notes, tokens)
-    metrics = train(task, settings, context.output, context.work)
-    if not context.process_group.is_main:
-        return {}
-    return metrics | evaluate_model(task, settings, context.output, risks)
-
-
-def _read_chunks(notes: LabelledNotes, model: OutcomeModel, cache: Path) -> tuple[LabelledNotes, ChunkTokens]:
-    """The notes with the share of unknown tokens of each, and their chunks."""
-    chunking = model.settings.chunking
+    chunker = Chunker(model.tokenizer, settings.chunking)
     rules = plain_rules(model.tokenizer).to_str()
-    parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": chunking.model_dump()}
-    chunker = Chunker(model.tokenizer, chunking)
-    folder = cache / fingerprint(parts | {"format": FORMAT})[:32]
+    parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": settings.chunking.model_dump()}
+    folder = context.cache / "chunks" / fingerprint(parts | {"format": FORMAT})[:32]
     tokens = stored_chunk_tokens(notes.texts(), len(notes), chunker, folder)
     unknown, is_unreadable = unknown_shares(tokens, len(notes), chunker)
     if len(unread := np.flatnonzero(is_unreadable)):
@@ -166,7 +155,12 @@ def _read_chunks(notes: LabelledNotes, model: OutcomeModel, cache: Path) -> tupl
             f"{unread[0] + 1:,}. Leave these notes out, or take a base that knows their language."
         )
     warn_of_unknown(unknown)
-    return replace(notes, table=notes.table.assign(unknown_share=unknown)), tokens
+    notes = replace(notes, table=notes.table.assign(unknown_share=unknown))
+    task = OutcomeTask(model, settings, notes, tokens)
+    metrics = train(task, settings, context.output, context.work)
+    if not context.process_group.is_main:
+        return {}
+    return metrics | evaluate_model(task, settings, context.output, risks)
 
 
 def _true_risks(notes: LabelledNotes, file: Path) -> Floats:

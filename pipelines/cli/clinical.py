@@ -9,7 +9,8 @@ import typer
 from bertrelay.errors import RequestError
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics
-from domain.clinical.settings import AuditSettings, ScoreOptions
+from domain.clinical.outcomes import ScoreOptions
+from domain.clinical.settings import AuditSettings
 from domain.findings import exit_code
 from domain.terms.settings import TERM, TermsSettings
 from pipelines.cli.biomedical import data

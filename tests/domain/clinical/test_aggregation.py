@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from bertrelay.errors import RequestError
 from domain.clinical.prediction import CHOICES_OF_C, aggregate, choose_c, contributions
 
 AGGREGATIONS = ["max_and_mean", "max", "mean"]
@@ -73,8 +72,3 @@ def test_c_is_the_one_that_scores_best_and_the_papers_where_none_does():
     wanted = aggregate(probabilities, owners, 60, c=8.0)
     assert choose_c(lambda c: -float(np.abs(aggregate(probabilities, owners, 60, c=c) - wanted).sum())) == 8.0
     assert choose_c(lambda _: None) == CHOICES_OF_C[0] == 2.0
-
-
-def test_a_c_of_nothing_is_reported():
-    with pytest.raises(RequestError, match="c: expected a number above 0, found 0"):
-        aggregate(np.array([0.5]), np.array([0]), 1, c=0)
