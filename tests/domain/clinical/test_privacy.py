@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from marked_tables import MARK, Rows, cell, marked_stays, packed, tables, write
-from noted_patients import write_bert, write_early_stays
+from noted_patients import write_early_stays
 
 from pipelines.cli import _exit_code
 
@@ -37,7 +37,7 @@ OUTCOME = """
 name = "private"
 [model]
 {uses}
-base = "./bert"
+base = "{bert}"
 notes = "clinic/notes"
 cohort = "clinic/cohort"
 chunking = {{ max_tokens = 24 }}
@@ -163,14 +163,13 @@ def test_an_audit_that_finds_leaks_shows_rows_alone(tmp_path, monkeypatch, capfd
 
 
 @pytest.fixture
-def clinic(run, tmp_path):
+def clinic(run, bert, tmp_path):
     """Runs a stage of outcomes on marked notes, labels and codes."""
     write_early_stays(tmp_path / "clinic", marked_stays(160))
     known = pd.read_parquet(characteristics := tmp_path / "clinic/cohort/characteristics.parquet")
     codes = [[*of_stay, {"code": "QZX", "version": 9}] for of_stay in known["diagnoses"]]
     known.assign(diagnoses=codes).to_parquet(characteristics)
-    write_bert(tmp_path / "bert")
-    return lambda uses=READMISSION, debug=False: run(OUTCOME.format(uses=uses), debug)
+    return lambda uses=READMISSION, debug=False: run(OUTCOME.format(uses=uses, bert=bert), debug)
 
 
 @pytest.mark.parametrize("task", ["readmission", "length-of-stay", "diagnoses"])

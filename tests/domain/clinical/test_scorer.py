@@ -1,17 +1,20 @@
 """Scoring in memory: whose chunks are whose, what is told of each admission, and what its words did."""
 
+import html
 import json
+import re
 import shutil
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-from noted_patients import HARMLESS, TELLING, stays, write_bert
+import torch
+from noted_patients import HARMLESS, TELLING, stays
 from scipy.special import expit
 
 from bertrelay.errors import RequestError
-from domain.clinical.chunks import Chunker
+from domain.clinical.chunks import Chunker, chunk_tokens
 from domain.clinical.classifier import load_model, save_model, start_model
 from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.prediction import aggregate, chunk_log_odds
@@ -21,13 +24,13 @@ SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "thres
 
 
 @pytest.fixture(scope="module")
-def model_folder(tmp_path_factory):
+def model_folder(bert, tmp_path_factory):
     """A random model whose log-odds differ well from chunk to chunk."""
     folder = tmp_path_factory.mktemp("model")
-    model = start_model(write_bert(folder / "bert"), OutcomeModelSettings.model_validate(SETTINGS), seed=1)
+    model = start_model(bert, OutcomeModelSettings.model_validate(SETTINGS), seed=1)
     model.network.network.classifier.weight.data *= 60
-    save_model(model, folder / "model")
-    return folder / "model"
+    save_model(model, folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +40,9 @@ def scorer(model_folder):
 
 def by_hand(scorer: ReadmissionScorer, text: str) -> float:
     """Each chunk alone through the network, and the formula written out."""
-    model, chunks = scorer.model, Chunker(scorer.model.tokenizer, scorer.model.settings.chunking)(text).kept
-    from domain.clinical.chunks import chunk_tokens
-
-    tokens = chunk_tokens([text], Chunker(model.tokenizer, model.settings.chunking))
-    alone = [float(expit(chunk_log_odds(model, tokens, np.array([n]), "fp32")[0, 0])) for n in range(len(chunks))]
-    n, c = len(alone), 3.0
+    tokens = chunk_tokens([text], Chunker(scorer.model.tokenizer, scorer.model.settings.chunking))
+    places, n, c = range(len(tokens)), len(tokens), 3.0
+    alone = [float(expit(chunk_log_odds(scorer.model, tokens, np.array([each]), "fp32")[0, 0])) for each in places]
     return (max(alone) + sum(alone) / n * n / c) / (1 + n / c)
 
 
@@ -74,10 +74,9 @@ def test_an_unknown_header_is_not_reported(scorer):
     assert score.section is None and score.probability is not None
 
 
-@pytest.mark.parametrize("cleaned", [False, True])
 @pytest.mark.parametrize("text", ["", "  \n\t", "\u200b", None, float("nan"), pd.NA], ids=repr)
-def test_an_admission_without_text_has_no_probability(scorer, text, cleaned):
-    found = scorer.score(pd.DataFrame({"hadm_id": [1, 2], "text": [text, HARMLESS[0]]}), cleaned=cleaned)
+def test_an_admission_without_text_has_no_probability(scorer, text):
+    found = scorer.score(pd.DataFrame({"hadm_id": [1, 2], "text": [text, HARMLESS[0]]}))
     assert found["n_chunks"].tolist() == [0, 1]
     assert pd.isna(found["probability"][0]) and pd.isna(found["top_start"][0])
     assert found["probability"][1] > 0
@@ -142,7 +141,9 @@ def test_a_words_importance_is_what_masking_it_loses(scorer):
     text = f"{' '.join(HARMLESS * 2)} {TELLING}"
     found = scorer.explain(text, precision="fp32")
     top = found.score.top
-    assert [text[word.start : word.end] for word in found.words] == _words(text[top.start : top.end])
+    assert [text[word.start : word.end] for word in found.words] == re.findall(
+        r"\w+|[^\w\s]", text[top.start : top.end]
+    )
     ids, numbers, _ = scorer._chunker.words(text[top.start : top.end])
     place = found.score.chunks.index(top)
     for number, word in enumerate(found.words):
@@ -157,17 +158,9 @@ def test_a_words_importance_is_what_masking_it_loses(scorer):
 
 
 def _alone(scorer, ids):
-    import torch
-
     with torch.inference_mode():
         given = torch.from_numpy(np.array(ids)[None])
         return float(scorer.model.network.eval()(given, torch.ones_like(given))[0, 0])
-
-
-def _words(text):
-    import re
-
-    return re.findall(r"\w+|[^\w\s]", text)
 
 
 def test_the_page_shows_all_text_and_none_of_it_as_markup(scorer):
@@ -175,9 +168,6 @@ def test_the_page_shows_all_text_and_none_of_it_as_markup(scorer):
     found = scorer.explain(text)
     shown = admission_page(found, scorer.model.settings)
     assert "<script>" not in shown and "http" not in shown
-    import html
-    import re
-
     chunks = re.findall(r'<div class="text" dir="auto">(.*?)</div>', shown, re.DOTALL)
     assert "".join(html.unescape(re.sub(r"</?mark[^>]*>", "", chunk)) for chunk in chunks) == text
     assert shown.count("<mark") > 3
