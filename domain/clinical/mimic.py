@@ -188,29 +188,23 @@ def read_blocks(
 
 def _parsed(block: "pd.DataFrame", file: Path, rejects: TakesRejects) -> "pd.DataFrame":
     """The block with each column as what it is by its name, without the rows where that fails."""
+    import pandas as pd
+
     is_wrong = block[ROW].isna()
     for name in block.columns.drop(ROW):
-        text, reason = block[name].astype(str), ""
-        if name in TIMES:
-            block[name], reason = _times(text), f"{name} is no time YYYY-MM-DD HH:MM:SS"
-        elif name in DAYS:
-            with_time = text.where(text.str.len() != DAY_LENGTH, text + MIDNIGHT)
-            block[name], reason = _times(with_time).dt.floor("D"), f"{name} is no date YYYY-MM-DD"
+        text, is_day = block[name].astype(str), name in DAYS
+        if is_day or name in TIMES:
+            exact = text.where((text.str.len() != DAY_LENGTH) | (not is_day), text + MIDNIGHT)
+            exact = exact.where(exact.str.len() == TIME_LENGTH)  # pandas takes other ways of writing, too
+            times = pd.to_datetime(exact, format=TIME_FORMAT, errors="coerce").astype("datetime64[s]")
+            block[name] = times.dt.floor("D") if is_day else times
         elif name in IDS + NUMBERS:
             block[name] = text.map(canonical_id).astype(str)
         wrong = block[name].isna() & (text != "") & ~is_wrong
         for row in block.loc[wrong, ROW].tolist():
-            rejects.add(str(file), row, reason)
+            rejects.add(str(file), row, f"{name} is no {'date YYYY-MM-DD' if is_day else 'time YYYY-MM-DD HH:MM:SS'}")
         is_wrong |= wrong
     return block[~is_wrong]
-
-
-def _times(text: "pd.Series[str]") -> "pd.Series[pd.Timestamp]":
-    """Timestamps to the second; null for what is not written exactly so."""
-    import pandas as pd
-
-    exact = text.where(text.str.len() == TIME_LENGTH)
-    return pd.to_datetime(exact, format=TIME_FORMAT, errors="coerce").astype("datetime64[s]")
 
 
 def columns_of(file: Path) -> list[str]:

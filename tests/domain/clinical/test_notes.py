@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from datetime import datetime, timedelta
 
 import pandas as pd
@@ -18,7 +19,6 @@ from bertrelay.new_encoder import train_wordpiece
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
 from domain.clinical import mimic, notes
-from domain.clinical.note_filter import NO_TEXT, UNKNOWN
 from domain.clinical.settings import NotesSettings
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.documents import NOT_TRAIN, SkippedDocument, TextDocument
@@ -145,37 +145,6 @@ def test_reports_are_in_time_order_each_followed_by_its_addenda(hospital, contex
     assert read(context)[0]["n_notes"] == len(order)
 
 
-def test_notes_that_have_no_place_in_a_discharge_text_are_counted_with_their_reason(hospital, context):
-    rows = [
-        note("Kept.", category="discharge Summary "),
-        report("Error.", ISERROR="1"),
-        report("Error as a float.", ISERROR="1.0"),
-        report("No admission.", hadm_id=""),
-        note("Nursing."),
-        note("Other.", category="Nursing/other"),
-        report("Unknown.", hadm_id=999),
-        report("Outside.", hadm_id=200),
-        report("Stranger.", SUBJECT_ID=7),
-        report(" \n"),
-        report("-----------"),
-    ]
-    metrics = notes.run(hospital(rows, admissions=[100, 200]), context)
-    assert left_out(metrics) == {
-        "marked as an error": 2,
-        "without a HADM_ID": 1,
-        "no discharge summary": 2,
-        UNKNOWN: 1,
-        "of an admission outside the cohort": 1,
-        "of another subject than the admission": 1,
-        NO_TEXT: 2,
-    }
-    assert (metrics["rows"], metrics["notes"], metrics["stays"]) == (11, 1, 1)
-    told = flow(context)
-    assert told["rows that were read"] == "11"
-    assert told["kept"] == "1"
-    assert sum(int(count) for step, count in told.items() if step.startswith("left out")) == 10
-
-
 def test_an_id_that_is_text_in_one_table_and_a_number_in_another_is_the_same(hospital, context):
     settings = hospital([report("Report.", hadm_id=" 100.0 ", SUBJECT_ID="1.0")])
     cohort = stay() | {"hadm_id": 100, "subject_id": 1.0}
@@ -202,94 +171,108 @@ def test_radiology_reports_are_before_the_summary_where_they_are_asked_for(hospi
     assert texts(context) == {"100": ["First.", "Second.", "Report."]}
 
 
-# Text from after the discharge: at 2101-01-11 10:00, if a test says nothing else
+# What becomes of each note is its text; the discharge is at 2101-01-11 10:00, hour 48 at 2101-01-03 10:00
 
-OF_IV_TABLE = {"table": "discharge.csv", "header": OF_IV}
+KEPT, NO_TIME = "Kept.", "without time and date"
+AFTER, RETURNED = "written too long after the discharge", "written after the next admission began"
+LATE, STORED = "charted after the cut-off", "charted before the cut-off and stored after it"
+EARLY, OF_IV_TABLE = {"input": "early"}, {"table": "discharge.csv", "header": OF_IV}
+RETURNS = {"stays": [stay(next_at=datetime(2101, 1, 12, 8))]}
+AROUND_DISCHARGE = [report(KEPT, "2101-01-11"), addendum(KEPT, "2101-01-13"), addendum(AFTER, "2101-01-14")]
+AROUND_RETURN = [report(KEPT, "2101-01-11"), addendum(RETURNED, "2101-01-20"), report(NO_TIME, "")]
+AROUND_RETURN += [report(RETURNED, "2101-01-12")]  # on that day, but at an hour that nobody knows
+FATES = {  # by claim: notes, settings, and of those that are kept how many have only a day and how many no store time
+    "what has no place in a discharge text": (
+        [
+            note(KEPT, category="discharge Summary "),
+            report("marked as an error", ISERROR="1"),
+            report("marked as an error", ISERROR="1.0"),
+            report("without a HADM_ID", hadm_id=""),
+            note("no discharge summary"),
+            note("no discharge summary", category="Nursing/other"),
+            report("of an admission that the table of admissions does not have", hadm_id=999),
+            report("of an admission outside the cohort", hadm_id=200),
+            report("of another subject than the admission", SUBJECT_ID=7),
+        ],
+        {"admissions": [100, 200]},
+        (1, 1),
+    ),
+    "48 hours after the discharge, the day of hour 48 counts whole": (AROUND_DISCHARGE, {}, (2, 2)),
+    "0 hours are all of the day of discharge": (
+        [report(KEPT, "2101-01-11"), addendum(AFTER, "2101-01-12")],
+        {"after_discharge_hours": 0},
+        (1, 1),
+    ),
+    "a time counts to the second": (
+        [
+            note_of_iv(KEPT, time="2101-01-11 09:00:00", stored="2101-01-11 10:00:00"),
+            note_of_iv(AFTER, "AD", time="2101-01-11 09:00:00", stored="2101-01-11 10:00:01"),
+            note_of_iv(AFTER, "AD", time="2101-01-11 10:00:01", stored="2101-01-10 10:00:00"),
+            note_of_iv(KEPT, "AD", time="2101-01-11 00:00:00", stored=""),
+            note_of_iv(AFTER, "AD", time="2101-01-11 00:00:00", stored="2101-01-12 08:00:00"),
+        ],
+        {"after_discharge_hours": 0, **OF_IV_TABLE},
+        (1, 1),
+    ),
+    "text from the next admission on is never read": (AROUND_RETURN, RETURNS, (1, 1)),
+    "nor where any time after the discharge is read": (
+        AROUND_RETURN,
+        {"after_discharge_hours": 1e9, **RETURNS},
+        (1, 1),
+    ),
+    "the next admission begins at its second": (
+        [
+            note_of_iv(KEPT, time="2101-01-11 12:00:00", stored="2101-01-12 07:59:59"),
+            note_of_iv(RETURNED, "AD", time="2101-01-11 12:00:00", stored="2101-01-12 08:00:00"),
+        ],
+        {**RETURNS, **OF_IV_TABLE},
+        (0, 0),
+    ),
+    "early is what was charted before hour 48": (
+        [
+            note(KEPT, time="2101-01-01 08:00:00"),
+            note(KEPT, time="2101-01-03 09:59:59"),
+            note(LATE, time="2101-01-03 10:00:00"),
+            note("a discharge summary", time="2101-01-02 09:00:00", category="Discharge summary"),
+            note(NO_TIME, day=""),
+        ],
+        EARLY,
+        (0, 2),
+    ),
+    "a day alone counts as its end": (
+        [
+            note(LATE, day="2101-01-03"),
+            note(KEPT, day="2101-01-02"),
+            note(KEPT, day="2101-01-03", time="2101-01-03 00:00:00"),
+        ],
+        EARLY,
+        (1, 2),
+    ),
+    "nor is early what was charted in time and stored later": (
+        [
+            *(note(STORED, time=f"2101-01-02 {hour}:30:00", STORETIME="2101-01-03 10:00:00") for hour in range(10, 24)),
+            note(KEPT, time="2101-01-02 09:00:00", STORETIME="2101-01-03 09:59:59"),
+            note(KEPT, time="2101-01-02 10:00:00"),
+            note(LATE, time="2101-01-03 10:00:00", STORETIME="2101-01-02 10:00:00"),
+            note(KEPT, day="2101-01-03", STORETIME="2101-01-03 09:00:00"),
+            note(STORED, day="2101-01-02", STORETIME="2101-01-03 11:00:00"),
+        ],
+        EARLY,
+        (0, 1),
+    ),
+}
 
 
-def test_reports_and_addenda_count_until_48_hours_after_the_discharge(hospital, context):
-    rows = [
-        report("On the day.", "2101-01-11"),
-        addendum("On the day that hour 48 is on.", "2101-01-13"),
-        addendum("A day later.", "2101-01-14"),
-        report("A second report.", "2101-02-01"),
-    ]
-    metrics = notes.run(hospital(rows), context)
-    assert texts(context) == {"100": ["On the day.", "On the day that hour 48 is on."]}
-    assert left_out(metrics) == {"written too long after the discharge": 2}
-    assert flow(context)[f"left out: {'written too long after the discharge'}"] == "2"
-    late = notes.run(hospital([*rows, report("Too late.", "2101-02-01", hadm_id=2)], [stay(), stay("2")]), context)
-    assert late["stays_without_text"] == 1 and flow(context)["left without text"] == "1"
-    for hours, count in ((1e9, 4), (0, 1)):  # 0: all of the day of discharge, where only days are known
-        where = other(context, str(count))
-        notes.run(hospital(rows, after_discharge_hours=hours), where)
-        assert len(texts(where)["100"]) == count
-
-
-def test_at_the_door_a_time_counts_to_the_second(hospital, context):
-    rows = [
-        note_of_iv("Until the discharge.", time="2101-01-11 09:00:00", stored="2101-01-11 10:00:00"),
-        note_of_iv("A second later.", "AD", time="2101-01-11 09:00:00", stored="2101-01-11 10:00:01"),
-        note_of_iv("Charted later.", "AD", time="2101-01-11 10:00:01", stored="2101-01-10 10:00:00"),
-        note_of_iv("Dated by the day.", "AD", time="2101-01-11 00:00:00", stored=""),
-        note_of_iv("Of that day, stored the next.", "AD", time="2101-01-11 00:00:00", stored="2101-01-12 08:00:00"),
-    ]
-    metrics = notes.run(hospital(rows, after_discharge_hours=0, **OF_IV_TABLE), context)
-    assert set(texts(context)["100"]) == {"Until the discharge.", "Dated by the day."}
-    assert left_out(metrics) == {"written too long after the discharge": 3}
-    assert (flow(context)["kept, without a store time"], flow(context)["kept, dated by the day alone"]) == ("1", "1")
-
-
-@pytest.mark.parametrize("hours", [48, 1e9])
-def test_text_from_the_next_admission_on_is_never_read(hospital, context, hours):
-    returned = stay(next_at=datetime(2101, 1, 12, 8))
-    rows = [
-        report("On the day.", "2101-01-11"),
-        report("On the day of the return, at an hour that nobody knows.", "2101-01-12"),
-        addendum("Of the next stay.", "2101-01-20"),
-        report("Nobody knows when.", ""),
-    ]
-    metrics = notes.run(hospital(rows, [returned], after_discharge_hours=hours), context)
-    assert texts(context) == {"100": ["On the day."]}
-    assert left_out(metrics) == {"written after the next admission began": 2, "without time and date": 1}
-
-
-def test_the_next_admission_begins_at_its_second(hospital, context):
-    stored = {"Before.": "2101-01-12 07:59:59", "At the return.": "2101-01-12 08:00:00"}
-    rows = [note_of_iv(text, time="2101-01-11 12:00:00", stored=time) for text, time in stored.items()]
-    notes.run(hospital(rows, [stay(next_at=datetime(2101, 1, 12, 8))], **OF_IV_TABLE), context)
-    assert texts(context) == {"100": ["Before."]}
-
-
-# Early notes
-
-EARLY = {"input": "early"}
-
-
-def test_only_what_was_charted_before_hour_48_is_early(hospital, context):
-    rows = [
-        note("In the emergency room.", time="2101-01-01 08:00:00"),
-        note("A second before.", time="2101-01-03 09:59:59"),
-        note("At hour 48.", time="2101-01-03 10:00:00"),
-        note("Known from its summary.", time="2101-01-02 09:00:00", category="Discharge summary"),
-        note("No time at all.", day=""),
-    ]
-    metrics = notes.run(hospital(rows, **EARLY), context)
-    assert texts(context) == {"100": ["In the emergency room.", "A second before."]}
-    assert left_out(metrics) == {"charted after the cut-off": 1, "a discharge summary": 1, "without time and date": 1}
-
-
-def test_a_note_of_the_second_midnight_counts_as_the_end_of_its_day(hospital, context):
-    rows = [
-        note("The day that begins within 48 hours.", day="2101-01-03"),
-        note("The day before it.", day="2101-01-02"),
-        note("Charted at midnight.", day="2101-01-03", time="2101-01-03 00:00:00"),
-        note("Later on the second day.", day="2101-01-02", time="2101-01-02 23:00:00"),
-    ]
-    metrics = notes.run(hospital(rows, **EARLY), context)
-    assert texts(context) == {"100": ["Later on the second day.", "The day before it.", "Charted at midnight."]}
-    assert left_out(metrics) == {"charted after the cut-off": 1}
-    assert flow(context)["kept, dated by the day alone"] == "1"
+@pytest.mark.parametrize(("rows", "given", "facts"), FATES.values(), ids=FATES)
+def test_each_note_is_kept_or_left_out_with_its_reason(hospital, context, rows, given, facts):
+    metrics = notes.run(hospital(rows, **given), context)
+    expected = Counter(row[-1] for row in rows)
+    assert (metrics["rows"], metrics["notes"], metrics["stays"]) == (len(rows), expected.pop(KEPT), 1)
+    assert left_out(metrics) == expected
+    told = flow(context)
+    assert (told["rows that were read"], told["kept"]) == (f"{len(rows)}", f"{metrics['notes']:.0f}")
+    assert sum(int(count) for step, count in told.items() if step.startswith("left out")) == expected.total()
+    assert (told["kept, dated by the day alone"], told["kept, without a store time"]) == tuple(map(str, facts))
 
 
 def test_early_notes_are_of_stays_still_open_at_the_cut_off_in_every_split(hospital, context):
@@ -318,23 +301,6 @@ def test_of_who_dies_there_are_early_notes_only_where_death_came_later(hospital,
     assert texts(context) == {"100": ["Of 100."], "200": ["Of 200."]}
     assert left_out(metrics) == {"of a stay that ended before the cut-off": 2, "a discharge summary": 1}
     assert json.loads((context.output / "notes.json").read_text()) == {"input": "early", "stays": "all"}
-
-
-def test_notes_charted_in_time_and_stored_later_are_not_early(hospital, context):
-    charted = [f"2101-01-0{1 + n // 24} {n % 24:02}:30:00" for n in range(10, 40)]
-    rows = [note(f"Planted {n}.", time=time, STORETIME="2101-01-03 10:00:00") for n, time in enumerate(charted)]
-    rows += [
-        note("Stored in time.", time="2101-01-02 09:00:00", STORETIME="2101-01-03 09:59:59"),
-        note("Never stored.", time="2101-01-02 10:00:00"),
-        note("Charted too late.", time="2101-01-03 10:00:00", STORETIME="2101-01-02 10:00:00"),
-        note("Of a day, stored in time.", day="2101-01-03", STORETIME="2101-01-03 09:00:00"),
-        note("Of a day, stored too late.", day="2101-01-02", STORETIME="2101-01-03 11:00:00"),
-    ]
-    metrics = notes.run(hospital(rows, **EARLY), context)
-    assert texts(context) == {"100": ["Stored in time.", "Never stored.", "Of a day, stored in time."]}
-    assert left_out(metrics) == {"charted before the cut-off and stored after it": 31, "charted after the cut-off": 1}
-    assert flow(context)["kept, without a store time"] == "1"
-    assert flow(context)["kept, dated by the day alone"] == "0"
 
 
 # MIMIC-IV
@@ -386,9 +352,11 @@ def test_a_folder_that_is_no_cohort_is_reported(hospital, context, tmp_path, spo
 
 
 def test_stays_whose_notes_are_rules_alone_have_no_row(hospital, context):
-    metrics = notes.run(hospital([report("------"), report("A.", hadm_id=2)], [stay(), stay("2")]), context)
+    rows = [report("------"), report(" \n"), report("A.", hadm_id=2)]
+    metrics = notes.run(hospital(rows, [stay(), stay("2")]), context)
     assert texts(context) == {"2": ["A."]}
-    assert left_out(metrics) == {NO_TEXT: 1}
+    assert left_out(metrics) == {"without text": 2} and metrics["stays_without_text"] == 1
+    assert flow(context)["left without text"] == "1"
     with pytest.raises(RequestError, match=r"no note belongs to the cohort\. Of 1 rows.*: 1 × without text"):
         notes.run(hospital([report("------")]), other(context, "alone"))
 
