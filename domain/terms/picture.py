@@ -18,7 +18,6 @@ Floats = NDArray[np.float64]
 Vectors = NDArray[np.float32]
 
 LEAST_TERMS, MOST_TERMS = 5, 300
-USUAL_PERPLEXITY = 30.0
 MOST_GROUPS = 12
 OTHERS, NO_GROUP = "other groups", "no group"
 
@@ -45,36 +44,25 @@ class Map(NamedTuple):
     of: int
 
 
-class Drawn(NamedTuple):
-    """The picture, and how many terms found no place for their label."""
-
-    figure: "Figure"
-    unlabelled: int
-
-
-def perplexity_for(terms: int) -> float:
-    """The usual 30, and less for fewer than 91 terms: a third of the others, as of more all would be near."""
-    return min(USUAL_PERPLEXITY, (terms - 1) / 3)
-
-
 def place_terms(vectors: Vectors, seed: int, perplexity: float | None = None) -> Map:
     """t-SNE (van der Maaten & Hinton, 2008) by cosine of `vectors` (n, dim), from positions that the seed draws.
 
-    Of more than MOST_TERMS, as many drawn at random.
+    Of more than MOST_TERMS, as many drawn at random. perplexity: the usual 30 when None, and less for fewer than 91
+    terms: a third of the others, as of more all would be near.
     """
     from sklearn.manifold import TSNE
 
     rows = np.arange(len(vectors))
     if len(vectors) > MOST_TERMS:
         rows = np.sort(np.random.default_rng(seed).choice(len(vectors), MOST_TERMS, replace=False))
-    perplexity = perplexity or perplexity_for(len(rows))
+    perplexity = perplexity or min(30.0, (len(rows) - 1) / 3)
     method = TSNE(perplexity=perplexity, metric="cosine", init="random", method="exact", random_state=seed)
     positions: Floats = method.fit_transform(np.asarray(vectors[rows], np.float64)).astype(np.float64)
     return Map(rows, positions, perplexity, seed, len(vectors))
 
 
-def draw_terms(texts: Sequence[str], groups: Sequence[str], placed: Map) -> Drawn:
-    """The terms of the map, marks by group, in a frame that is as wide as its labels need."""
+def draw_terms(texts: Sequence[str], groups: Sequence[str], placed: Map) -> "tuple[Figure, int]":
+    """The terms of the map, marks by group, in a frame as wide as labels need; how many of these found no place."""
     from matplotlib.figure import Figure
 
     names = shown_groups([groups[row] for row in placed.rows])
@@ -99,7 +87,7 @@ def draw_terms(texts: Sequence[str], groups: Sequence[str], placed: Map) -> Draw
             over_lines: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.3}
             axes.text(box[0], box[1] + 4, label, fontsize=TERM_SIZE, bbox=over_lines, zorder=2, **text)
     axes.text(0, -18, _caption(placed, width), fontsize=9, va="top", **text)
-    return Drawn(figure, int(np.isnan(boxes[:, 0]).sum()))
+    return figure, int(np.isnan(boxes[:, 0]).sum())
 
 
 def place_labels(points: Floats, sizes: Floats, frame: tuple[float, float], mark_radius: float) -> Floats:

@@ -11,7 +11,7 @@ from bertrelay.data.records import Record, Rejects, Row, rows
 from bertrelay.data.tables import Column, Table
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Seed, Settings
+from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Precision, Seed, Settings
 
 Layers = Literal["last_four", "last"]
 
@@ -43,7 +43,7 @@ class TermsSettings(Settings):
     perplexity: Annotated[float, Field(ge=1)] | None = None
     seed: Seed = 7
     output: Literal["npy", "parquet"] = "npy"
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.1
 
@@ -101,19 +101,19 @@ def read_terms(table: Table, rejects: Rejects, cache: Path | None = None) -> lis
     cache: where a data set of the hub is kept.
     Raises RequestError for a table that is not there, is empty, or lacks a column.
     """
-    found: dict[str, Term] = {}
+    terms: dict[str, Term] = {}
     columns = _term_columns(table, cache)
     for row in rows(table.model_copy(update={"columns": columns}) if table.columns else table, columns, cache):
         try:
             text, *group = _stripped(row, terms=1)
-            term = Term(text, "".join(str(each or "") for each in group).strip(), row.file, row.line)
-            if text in found:
-                same = found[text].group == term.group
-                raise ValueError("a term that is there already" + ("" if same else ", in another group"))
-            found[text] = term
+            term = Term(text, "".join(str(part or "") for part in group).strip(), row.file, row.line)
+            if text in terms:
+                other = "" if terms[text].group == term.group else ", in another group"
+                raise ValueError(f"a term that is there already{other}")
+            terms[text] = term
         except ValueError as error:
             rejects.add(row.file, row.line, str(error))
-    return list(found.values())
+    return list(terms.values())
 
 
 def read_ratings(table: Table, row_of: Mapping[str, int], rejects: Rejects, cache: Path | None = None) -> RatedPairs:

@@ -1,10 +1,10 @@
 """The stage `domain.terms`: medical terms in a model: vectors, neighbours, agreement with ratings, and a picture."""
 
-import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.vectors import write_vectors
@@ -19,13 +19,12 @@ from bertrelay.stage import Metrics, StageContext
 from domain.terms.picture import LEAST_TERMS, MOST_TERMS, Map, draw_terms, place_terms
 from domain.terms.settings import RatedPairs, Term, TermsSettings, check_files, read_ratings, read_terms
 from domain.terms.vectors import (
+    NearestTerms,
     TermTokens,
     Vectors,
     group_metrics,
     layers_summed,
-    load_encoder,
     nearest_terms,
-    neighbour_rows,
     term_tokens,
     vectors_of_tokens,
 )
@@ -74,7 +73,7 @@ def _check_output(settings: TermsSettings, output: Path, overwrite: bool) -> Non
 
 def _describe(settings: TermsSettings, output: Path, cache: Path | None) -> Metrics:
     output.mkdir(parents=True, exist_ok=True)
-    encoder = load_encoder(settings.model, cache and cache / "hub")
+    encoder = SentenceEncoder.load(settings.model, cache_dir=cache and cache / "hub")
     with Rejects(output / REJECTS, settings.max_rejects) as rejects:
         terms, tokens = _usable_terms(settings, encoder, rejects, cache)
         row_of = {term.text: row for row, term in enumerate(terms)}
@@ -86,9 +85,8 @@ def _describe(settings: TermsSettings, output: Path, cache: Path | None) -> Metr
         (output / earlier).unlink(missing_ok=True)
     count, dim = vectors.shape
     write_vectors(output / f"vectors.{settings.output}", [vectors], count, dim, lambda first, end: texts[first:end])
-    _write_csv(output / TERMS, _term_rows(terms, tokens, placed))
     near = nearest_terms(vectors, settings.k)
-    _write_csv(output / NEIGHBOURS, neighbour_rows(texts, groups, near))
+    _write_tables(output, terms, tokens, placed, near)
     metrics: Metrics = {
         **(_agreement(vectors, rated, settings.seed) if rated else {}),
         **group_metrics(groups, near, settings.seed),
@@ -155,26 +153,30 @@ def _placed(vectors: Vectors, settings: TermsSettings) -> Map | None:
 
 
 def _write_pictures(output: Path, texts: Sequence[str], groups: Sequence[str], placed: Map) -> Metrics:
-    drawn = draw_terms(texts, groups, placed)
+    figure, unlabelled = draw_terms(texts, groups, placed)
     for name in PICTURES:
-        write_figure(output / name, drawn.figure)
-    if drawn.unlabelled:
-        log(f"{drawn.unlabelled:,} terms have no label on the picture, for lack of space; terms.csv has their places")
-    return {"terms/unlabelled": drawn.unlabelled}
+        write_figure(output / name, figure)
+    if unlabelled:
+        log(f"{unlabelled:,} terms have no label on the picture, for lack of space; terms.csv has their places")
+    return {"terms/unlabelled": unlabelled}
 
 
-def _term_rows(terms: Sequence[Term], tokens: TermTokens, placed: Map | None) -> Iterable[tuple[object, ...]]:
-    """The table of terms, its header first: pieces, those of them that the vocabulary has, and place on the picture."""
-    yield "term", "group", "pieces", "known_pieces", "x", "y"
-    positions = dict(zip(placed.rows.tolist(), placed.positions.tolist(), strict=True)) if placed else {}
-    for row, (term, pieces, known) in enumerate(zip(terms, tokens.pieces, tokens.known, strict=True)):
-        x, y = (f"{value:.4f}" for value in positions[row]) if row in positions else ("", "")
-        yield term.text, term.group, int(pieces), int(known), x, y
-
-
-def _write_csv(path: Path, rows: Iterable[tuple[object, ...]]) -> None:
-    with atomic_write(path) as writing, writing.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+def _write_tables(
+    output: Path, terms: Sequence[Term], tokens: TermTokens, placed: Map | None, near: NearestTerms
+) -> None:
+    """Terms, with their pieces, those of them that the vocabulary has, and places on the picture; and neighbours."""
+    table = pd.DataFrame([term[:2] for term in terms], columns=["term", "group"])
+    counted = table.assign(pieces=tokens.pieces, known_pieces=tokens.known, x=np.nan, y=np.nan)
+    if placed:
+        counted.loc[placed.rows, ["x", "y"]] = placed.positions
+    neighbours = table.loc[np.repeat(table.index, near.rows.shape[1])].reset_index(drop=True)
+    others = table.loc[near.rows.ravel()].reset_index(drop=True)
+    neighbours["rank"] = np.tile(np.arange(near.rows.shape[1]) + 1, len(terms))
+    neighbours["neighbour"], neighbours["neighbour_group"] = others["term"], others["group"]
+    neighbours["cosine"] = near.cosines.ravel()
+    for name, rows in ((TERMS, counted), (NEIGHBOURS, neighbours)):
+        with atomic_write(output / name) as building:
+            rows.to_csv(building, index=False, float_format="%.4f", lineterminator="\n")
 
 
 def _agreement(vectors: Vectors, rated: RatedPairs, seed: int) -> Metrics:

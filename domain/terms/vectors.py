@@ -1,6 +1,6 @@
 """Terms to vectors, as Huang, Altosaar & Ranganath (2019) make them: the last layers' sum, its mean over the pieces."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,9 +29,8 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TermTokens:
-    """The tokens of terms.
+    """The tokens of terms. is_piece: special tokens are no pieces of a term.
 
-    ids, is_piece: of each term; the special tokens around it are no pieces of it.
     pieces, known: how many pieces a term has, and how many of them the vocabulary has, (terms,).
     """
 
@@ -42,7 +41,7 @@ class TermTokens:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        return np.array([len(each) for each in self.ids], np.int64)
+        return np.array(list(map(len, self.ids)), np.int64)
 
     def take(self, terms: list[int]) -> "TermTokens":
         """The tokens of these terms alone."""
@@ -80,18 +79,12 @@ def term_vectors(
         the last one alone.
     Raises RequestError for a term without pieces, and for one that is longer than the model reads.
     """
-    terms = texts_of(terms, "terms")
-    encoder = load_encoder(model, cache_dir)
-    tokens = term_tokens(encoder, terms)
+    encoder = model if isinstance(model, SentenceEncoder) else SentenceEncoder.load(model, cache_dir=cache_dir)
+    tokens = term_tokens(encoder, texts_of(terms, "terms"))
     for place in range(len(terms)):
         if fault := tokens.fault(place, encoder.max_tokens):
             raise RequestError(f"terms: expected terms that the model can read, found {fault} at position {place:,}")
     return vectors_of_tokens(encoder, tokens, layers, precision, batch_tokens)
-
-
-def load_encoder(model: SentenceEncoder | str | Path, cache_dir: Path | None = None) -> SentenceEncoder:
-    """The model and its tokenizer."""
-    return model if isinstance(model, SentenceEncoder) else SentenceEncoder.load(model, cache_dir=cache_dir)
 
 
 def layers_summed(encoder: SentenceEncoder, layers: Layers) -> int:
@@ -101,17 +94,16 @@ def layers_summed(encoder: SentenceEncoder, layers: Layers) -> int:
 
 def term_tokens(encoder: SentenceEncoder, terms: Sequence[str]) -> TermTokens:
     """The tokens of each term, special ones included; nothing is cut."""
-    terms = texts_of(terms, "terms")
     if not terms:
         raise RequestError("terms: expected one term or more, found none")
     rules: Any = encoder.tokenizer
-    found = rules(terms, return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
-    is_piece = [[1 - each for each in special] for special in found["special_tokens_mask"]]
+    cut = rules(list(terms), return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
+    is_piece = [[1 - special for special in mask] for mask in cut["special_tokens_mask"]]
     known = [
-        sum(piece and token != rules.unk_token_id for token, piece in zip(*each, strict=True))
-        for each in zip(found["input_ids"], is_piece, strict=True)
+        sum(piece and token != rules.unk_token_id for token, piece in zip(*term, strict=True))
+        for term in zip(cut["input_ids"], is_piece, strict=True)
     ]
-    return TermTokens(found["input_ids"], is_piece, np.array(list(map(sum, is_piece))), np.array(known))
+    return TermTokens(cut["input_ids"], is_piece, np.array(list(map(sum, is_piece))), np.array(known))
 
 
 def vectors_of_tokens(
@@ -128,20 +120,17 @@ def vectors_of_tokens(
     precision, size = resolve_precision(precision, encoder.device), best_batch_tokens(encoder.device, batch_tokens)
     vectors = np.empty((len(tokens.lengths), encoder.backbone.config.hidden_size), np.float32)
     packed = pack_for(int(tokens.lengths.sum()), encoder.backbone, precision, size)
+    mean = Pooling(["mean"])
     with computing(encoder, precision), using(packed):
         for rows, width, height in sorted_batches(tokens.lengths, size, encoder.max_tokens):
             batch = tokens.batch(np.pad(rows, (0, height - len(rows)), mode="edge"), width, encoder.pad_id)
-            vectors[rows] = _pooled(encoder, summed, *batch.to(encoder.device))[: len(rows)].cpu().numpy()
+            ids, mask, pieces = batch.to(encoder.device)  # (terms, tokens)
+            states = encoder.backbone(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+            last = torch.stack([state.float() for state in states[-summed:]])  # (layers, terms, tokens, dim)
+            with torch.autocast(ids.device.type, enabled=False):
+                pooled = mean(last.sum(dim=0), pieces)  # (terms, dim)
+            vectors[rows] = pooled[: len(rows)].cpu().numpy()
     return vectors
-
-
-def _pooled(encoder: SentenceEncoder, summed: int, ids: Tensor, mask: Tensor, pieces: Tensor) -> Tensor:
-    """(batch, tokens) ids, mask and pieces -> (batch, dim)."""
-    states = encoder.backbone(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
-    last = torch.stack([state.float() for state in states[-summed:]])  # (layers, batch, tokens, dim)
-    with torch.autocast(ids.device.type, enabled=False):
-        pooled: Tensor = Pooling(["mean"])(last.sum(dim=0), pieces)  # (batch, dim)
-    return pooled
 
 
 BLOCK_CELLS = 4_000_000  # cosines in memory at once
@@ -171,14 +160,6 @@ def nearest_terms(vectors: Vectors, k: int = 5) -> NearestTerms:
         rows[start : start + block] = np.argsort(-found, axis=1, kind="stable")[:, :k]
         cosines[start : start + block] = np.take_along_axis(found, rows[start : start + block], axis=1)
     return NearestTerms(rows, cosines)
-
-
-def neighbour_rows(texts: Sequence[str], groups: Sequence[str], found: NearestTerms) -> Iterator[tuple[object, ...]]:
-    """The table of neighbours, its header first."""
-    yield "term", "group", "rank", "neighbour", "neighbour_group", "cosine"
-    for term, (rows, cosines) in enumerate(zip(found.rows.tolist(), found.cosines.tolist(), strict=True)):
-        for rank, (row, cosine) in enumerate(zip(rows, cosines, strict=True), start=1):
-            yield texts[term], groups[term], rank, texts[row], groups[row], f"{cosine:.4f}"
 
 
 def group_metrics(groups: Sequence[str], found: NearestTerms, seed: int) -> Metrics:

@@ -1,16 +1,249 @@
-"""`QuestionAnswerer`: answers in Python, and the sentence around each."""
+"""The best spans beside every span; a model's answers beside transformers' own network; `QuestionAnswerer`."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from asked_texts import start_answerer
+from asked_texts import Found, ask, find_answers, many, start_answerer
+from torch import Tensor
 
 from bertrelay.errors import RequestError
 from domain.biomedical import QuestionAnswerer
-from domain.biomedical.qa.answerer import _around
-from domain.biomedical.qa.model import save_model
+from domain.biomedical.qa import answerer as answering
+from domain.biomedical.qa.answerer import CandidateSpans, NBest, Reply, _around, n_best, spans_in_windows
+from domain.biomedical.qa.metrics import best_threshold
+from domain.biomedical.qa.model import AnswerModel
+from domain.biomedical.qa.questions import Question
+from domain.biomedical.qa.subwords import _inside_words
 from domain.sentences import sentence_spans
+
+Listed = list[tuple[int, int, float]]
+
+
+def drawn(generator: np.random.Generator, has_ties: bool) -> Tensor:
+    """Scores of 3 windows of 9 subwords: a first one, two of a question, the text's, and behind it padding."""
+    shape = (3, 9, 2)
+    values = generator.integers(0, 3, shape) if has_ties else generator.normal(size=shape)
+    scores = torch.from_numpy(values.astype(np.float32))
+    scores[:, 1:3] = -torch.inf
+    for window, width in enumerate(generator.integers(4, 10, 3)):
+        scores[window, width:] = -torch.inf
+    return scores
+
+
+def listed(scores: Tensor, longest: int) -> Listed:
+    """Every span of one window with its score."""
+    rows = scores.tolist()
+    return [
+        (start, end + 1, float(np.float32(rows[start][0]) + np.float32(rows[end][1])))
+        for start in range(1, len(rows))
+        for end in range(start, min(start + longest, len(rows)))
+        if rows[start][0] > -np.inf and rows[end][1] > -np.inf
+    ]
+
+
+def best_first(spans: Listed) -> Listed:
+    return sorted(spans, key=lambda span: (-span[2], span[0], span[1]))
+
+
+@pytest.mark.parametrize("has_ties", [False, True])
+@pytest.mark.parametrize(("longest", "top"), [(1, 4), (3, 1), (3, 5), (50, 100)])
+def test_the_best_spans_are_the_best_of_all(has_ties: bool, longest: int, top: int) -> None:
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        scores, moved = drawn(generator, has_ties), np.array([0, 2, 0])  # the second window begins 2 subwords later
+        owners = np.array([0, 0, 1])  # the question of each window
+        found = spans_in_windows(scores, longest, top)
+        shift = moved[found.owners][:, None]
+        places = np.hstack([owners[found.owners][:, None], found.places[:, 1:] + shift])
+        of_questions = CandidateSpans(owners[found.owners], places, found.scores)
+        nbest = n_best(of_questions, np.zeros(2), top)
+        for question in range(2):
+            known: dict[tuple[int, int], float] = {}
+            for window in np.flatnonzero(owners == question):
+                for start, end, score in listed(scores[window], longest):
+                    place = (start + int(moved[window]), end + int(moved[window]))
+                    known[place] = max(score, known.get(place, -np.inf))
+            expected = best_first([(*place, score) for place, score in known.items()])[:top]
+            told = [
+                (*place[1:], score)
+                for place, score in zip(nbest.places[question].tolist(), nbest.scores[question].tolist(), strict=True)
+            ]
+            assert told[: len(expected)] == expected
+            assert all(span == (-1, -1, -np.inf) for span in told[len(expected) :])
+
+
+def nbest_of(scores: list[list[float]], nulls: list[float]) -> NBest:
+    places = [[0, start, start + 1] for start in range(len(scores[0]))]
+    return NBest(np.array([places] * len(scores)), np.array(scores), np.array(nulls))
+
+
+def test_no_answer_stands_where_its_score_less_the_threshold_puts_it() -> None:
+    nbest = nbest_of([[3.0, 1.0], [3.0, 1.0], [3.0, -np.inf], [-np.inf, -np.inf]], [2.5, 5.0, 4.0, np.inf])
+    choices = nbest.with_no_answer(1.0)
+    assert choices.places[..., 1].tolist() == [[0, -1, 1], [-1, 0, 1], [0, -1, 1], [-1, 0, 1]]
+    assert choices.scores[:, :2].tolist() == [[3.0, 1.5], [4.0, 3.0], [3.0, 3.0], [0.0, -np.inf]]
+    weights = np.exp([3.0 / 2, 1.5 / 2, 1.0 / 2])
+    np.testing.assert_allclose(choices.probabilities(2.0)[0], weights / weights.sum())
+    np.testing.assert_allclose(choices.probabilities(2.0)[3], [1, 0, 0])
+    always = nbest_of([[1.0, 0.0], [-np.inf, -np.inf]], [9.0, np.inf]).with_no_answer(None)
+    assert always.places[..., 1].tolist() == [[0, 1, -1], [-1, 0, 1]]
+
+
+def test_the_threshold_is_the_best_there_is() -> None:
+    for seed in range(50):
+        generator = np.random.default_rng(seed)
+        gaps = generator.integers(-4, 4, 12).astype(float)  # equal ones among them
+        gaps[:2] = np.inf
+        answered, unanswered = generator.random(12), generator.integers(0, 2, 12).astype(float)
+
+        def total(threshold: float) -> float:
+            return float(np.where(gaps <= threshold, answered, unanswered).sum())  # noqa: B023
+
+        candidates = [*(gaps[2:] + 0.5), gaps[2:].min() - 1]
+        assert total(best_threshold(gaps, answered, unanswered)) == pytest.approx(max(map(total, candidates)))
+    assert best_threshold(np.array([np.inf]), np.ones(1), np.zeros(1)) == 0.0
+
+
+# Answers of a model
+
+
+@pytest.fixture(scope="module")
+def model(tiny_bert: Path) -> AnswerModel:
+    found = start_answerer(tiny_bert, max_tokens=24, stride=8, max_answer_tokens=4)
+    torch.nn.init.normal_(found.network.network.qa_outputs.weight, generator=torch.Generator().manual_seed(0))
+    found.network.eval()
+    return replace(found, threshold=0.5, temperature=2.0)
+
+
+def asked(count: int, seed: int = 0) -> list[Question]:
+    """Questions to texts of many lengths, several of which are asked of one text."""
+    drawn = [each for words in (0, 5, 20, 60) for each in many(count // 4, seed + words, words=words)]
+    return [ask(each.question, drawn[number - number % 2].context, each.id) for number, each in enumerate(drawn)]
+
+
+def near(one: list[Found], other: list[Found]) -> bool:
+    places = [[each[:2] for each in found] for found in (one, other)]
+    numbers = [np.array([each[2:] for each in found]) for found in (one, other)]
+    return places[0] == places[1] and np.allclose(*numbers, rtol=1e-4, atol=1e-4)
+
+
+def test_a_stream_gives_what_each_question_gives_alone(model: AnswerModel) -> None:
+    questions = asked(24)
+    together = list(find_answers(model, iter(questions), precision="fp32"))
+    in_blocks = list(find_answers(model, questions, precision="fp32", block_characters=300, batch_tokens=64))
+    assert len(together) == len(in_blocks) == len(questions)
+    assert len({found[0][:2] for found in together}) > 5
+    for question, found, other in zip(questions, together, in_blocks, strict=True):
+        (alone,) = find_answers(model, [question], precision="fp32")
+        assert near(found, alone)
+        assert near(found, other)
+
+
+def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(model: AnswerModel) -> None:
+    question = max(asked(24), key=lambda each: len(each.context))
+    theirs = model.network.network
+    encoded = model.tokenizer(question.context, add_special_tokens=False, return_offsets_mapping=True)
+    ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
+    asked_ids = model.tokenizer(question.question, add_special_tokens=False)["input_ids"]
+    space, cls, sep = 24 - 3 - len(asked_ids), model.tokenizer.cls_token_id, model.tokenizer.sep_token_id
+    starts = [start for start in range(0, len(ids), 8) if start < len(ids) - space] + [len(ids) - space]
+    scores: dict[tuple[int, int], float] = {}
+    nulls = []
+    for start in starts:
+        before = [cls, *asked_ids, sep]
+        row = torch.tensor([[*before, *ids[start : start + space], sep]])
+        types = torch.tensor([[0] * len(before) + [1] * (space + 1)])
+        with torch.inference_mode():
+            out = theirs(input_ids=row, token_type_ids=types)
+        first, last = out.start_logits[0].tolist(), out.end_logits[0].tolist()
+        nulls.append(first[0] + last[0])
+        for begin in range(space):
+            for end in range(begin, min(begin + 4, space)):
+                place = (offsets[start + begin][0], offsets[start + end][1])
+                total = first[len(before) + begin] + last[len(before) + end]
+                scores[place] = max(total, scores.get(place, -np.inf))
+    ranked = sorted([*((score, *place) for place, score in scores.items())], reverse=True)[:20]
+    ranked = sorted([*ranked, (min(nulls) - 0.5, -1, -1)], reverse=True)
+    weights = np.exp([score / 2.0 for score, _, _ in ranked])
+    (found,) = find_answers(model, [question], top=21, precision="fp32")
+    expected = [
+        Found(start, end, score, weight)
+        for (score, start, end), weight in zip(ranked, weights / weights.sum(), strict=True)
+    ]
+    assert near(found, expected)
+    assert len(starts) > 3
+
+
+@pytest.mark.parametrize("context", ["", " \t\n", "\x01"])
+def test_a_text_without_a_piece_has_no_answer(model: AnswerModel, context: str) -> None:
+    assert next(find_answers(model, [ask("mild", context)], precision="fp32")) == [Found(-1, -1, 0.0, 1.0)]
+
+
+LETTERS = re.compile(r"[^\W_]")
+
+
+def ends_inside_a_word(text: str, place: int) -> bool:
+    return 0 < place < len(text) and all(map(LETTERS.match, text[place - 1 : place + 1]))
+
+
+def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(
+    model: AnswerModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "CANDIDATES", 1000)
+    context = "The patients had fluxes, asthmatic seenmild-gouty sign; inno 5mildly, of amid courses"
+    model = replace(model, max_answer_tokens=12)
+
+    def inside(whole_words: bool) -> list[tuple[int, int]]:
+        chosen = replace(model, whole_words=whole_words)
+        (found,) = find_answers(chosen, [ask("mild", context)], top=1000, precision="fp32")
+        spans = [(each.start, each.end) for each in found if each.start >= 0]
+        assert len(spans) > 10
+        return [span for span in spans if any(ends_inside_a_word(context, place) for place in span)]
+
+    assert model.whole_words
+    assert not inside(whole_words=True)
+    assert inside(whole_words=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        ("", []),
+        ("ab c", [1]),
+        ("COX-2a", [1, 2, 5]),
+        ("e\u0301t\u00e9", [1, 2, 3]),
+        ("𝒜b", [1]),
+        ("患者は流感", []),
+        ("환자는", []),
+        ("p53の", [1, 2]),
+    ],
+)
+def test_words_are_of_scripts_that_have_spaces(text: str, inside: list[int]) -> None:
+    found = _inside_words(text)
+    assert len(found) == len(text) + 1
+    assert np.flatnonzero(found).tolist() == inside
+
+
+def test_characters_are_those_of_the_text_whatever_it_holds(
+    model: AnswerModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "CANDIDATES", 200)
+    context = "  𝒳 the\u2003patient\r\nİof\u0301 gout — “no”\u00a0sign 👩\u200d🔬 flu \x02 "
+    (found,) = find_answers(model, [ask("mild", context)], top=200, precision="fp32")
+    spans = {(each.start, each.end) for each in found if each.start >= 0}
+    for word in ("the", "patient", "gout", "flu", "sign"):
+        start = context.index(word)
+        assert any(span == (start, start + len(word)) for span in spans)
+    for start, end in spans:
+        assert 0 <= start < end <= len(context)
+        assert context[start:end] == context[start:end].strip()
+
 
 CONTEXT = "The patient had mild asthma. After a course of insulin no flu was seen.\n\nGout and migraine in the patient."
 LONG = " ".join([CONTEXT] * 12)
@@ -18,47 +251,30 @@ QUESTIONS = ["Was gout seen?", "What had the patient?", "after what?"]
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_bert, tmp_path_factory):
-    path = tmp_path_factory.mktemp("answers")
-    model = start_answerer(tiny_bert, max_tokens=40, stride=10, max_answer_tokens=6, seed=3)
-    torch.nn.init.normal_(model.network.network.qa_outputs.weight, std=0.5)
-    save_model(model, path)
-    return path
+def answerer(model: AnswerModel) -> QuestionAnswerer:
+    return QuestionAnswerer(replace(model, threshold=None))
 
 
-@pytest.fixture(scope="module")
-def answerer(folder):
-    return QuestionAnswerer.load(folder)
-
-
-def told(replies):
-    return [[candidate[:3] for candidate in reply.nbest] for reply in replies]
-
-
-def test_an_answer_is_the_text_at_its_offsets_in_a_sentence_of_the_context(answerer):
+def test_an_answer_is_the_text_at_its_offsets_in_a_sentence_of_the_context(answerer: QuestionAnswerer) -> None:
     for question in QUESTIONS:
         reply = answerer(question, LONG, precision="fp32")
         assert reply.answer == LONG[reply.start : reply.end] != ""
         assert reply.answer in reply.sentence in LONG
-        assert len(reply.nbest) == 5
-        assert sorted((each.probability for each in reply.nbest), reverse=True) == [c.probability for c in reply.nbest]
-        assert 0 < reply.probability <= 1
+        probabilities = [candidate.probability for candidate in reply.nbest]
+        assert len(probabilities) == 5
+        assert 1 >= reply.probability == probabilities[0] and sorted(probabilities, reverse=True) == probabilities
+    assert len(answerer("gout?", LONG, top=20).nbest) == 20
 
 
-def test_many_are_answered_as_each_alone(answerer):
+def test_many_are_answered_as_each_alone(answerer: QuestionAnswerer) -> None:
+    def places(replies: Iterable[Reply]) -> list[object]:
+        return [(reply.sentence, [candidate[:3] for candidate in reply.nbest]) for reply in replies]
+
     asked = [(question, context) for context in (CONTEXT, LONG, "gout") for question in QUESTIONS]
-    together = list(answerer.pipe(iter(asked), precision="fp32"))
-    alone = [answerer(*each, precision="fp32") for each in asked]
-    assert told(together) == told(alone)
-    assert [reply.sentence for reply in together] == [reply.sentence for reply in alone]
-    assert told(answerer(asked, precision="fp32")) == told(alone)
-    assert told([answerer(*asked[0], precision="fp32")]) == told(alone[:1])
+    alone = places(answerer(*pair, precision="fp32") for pair in asked)
+    assert places(answerer(asked, precision="fp32")) == alone
     for stream in (answerer(iter(asked), precision="fp32"), answerer.pipe(asked, batch_size=2, precision="fp32")):
-        assert told([next(stream)]) == told(alone[:1]) and told(stream) == told(alone[1:])
-    with pytest.raises(RequestError, match="position 3"):
-        list(answerer.pipe([*asked[:3], ("", "context")], batch_size=2))
-    with pytest.raises(RequestError, match="give both"):
-        answerer("Was gout seen?")
+        assert places([next(stream)]) == alone[:1] and places(stream) == alone[1:]
 
 
 @pytest.mark.parametrize(
@@ -70,13 +286,12 @@ def test_many_are_answered_as_each_alone(answerer):
         ((73, 77), "Gout and migraine in the patient."),
     ],
 )
-def test_the_sentence_is_all_that_the_answer_is_in(found, sentence):
+def test_the_sentence_is_all_that_the_answer_is_in(found: tuple[int, int], sentence: str) -> None:
     assert _around(*found, CONTEXT, sentence_spans(CONTEXT)) == sentence
 
 
-def test_no_answer_has_neither_text_nor_place(answerer):
-    model = replace(answerer.model, threshold=-1e6)
-    reply = QuestionAnswerer(model)("Was gout seen?", CONTEXT, top=3)
+def test_no_answer_has_neither_text_nor_place(model: AnswerModel) -> None:
+    reply = QuestionAnswerer(replace(model, threshold=-1e6))("Was gout seen?", CONTEXT, top=3)
     assert (reply.answer, reply.start, reply.end, reply.sentence) == ("", None, None, "")
     assert reply.probability > 0.99
     assert len(reply.nbest) == 3
@@ -89,26 +304,25 @@ def test_no_answer_has_neither_text_nor_place(answerer):
         ([("gout?", "gout"), (" ", "gout")], "expected a question, found an empty one at position 1"),
         ([("gout?", "\n")], "expected a context, found an empty one at position 0"),
         ([("gout?", None)], "answer: expected text, found NoneType at position 0"),
-        ([("gout?", "a \ud800")], "answer: .*half of a surrogate pair at character 2 of the text at position 0"),
-        ([("\ud800", "gout")], "answer: .*half of a surrogate pair at character 0 of the text at position 0"),
-        (["ab"], r"answer: expected two texts, \(first, second\), found another thing at position 0"),
         ("ab", "answer: expected a list of pairs of texts, found one string"),
-        (None, "answer: expected a list of pairs of texts, found NoneType"),
-        ([("was the patient given insulin " * 9, LONG)], "'0'.*too long.*[Ss]horten it"),
+        ([("gout?", "gout"), ("was the patient given insulin " * 9, LONG)], "question '1': too long.*[Ss]horten it"),
     ],
 )
-def test_what_cannot_be_asked_is_told_with_its_position(answerer, asked, message):
+def test_what_cannot_be_asked_is_refused_with_its_position(
+    answerer: QuestionAnswerer, asked: Any, message: str
+) -> None:
     with pytest.raises(RequestError, match=message):
         list(answerer.pipe(asked))
 
 
-@pytest.mark.parametrize("top", [0, 21])
-def test_no_candidates_and_more_than_are_kept_are_refused(answerer, top):
-    with pytest.raises(RequestError, match=f"top: expected 1 to 20 candidates, found {top}"):
-        answerer("gout?", "gout", top=top)
-    assert len(answerer("gout?", LONG, top=20).nbest) == 20
+def test_a_context_and_a_known_number_of_candidates_are_needed(answerer: QuestionAnswerer) -> None:
+    with pytest.raises(RequestError, match="give both"):
+        answerer("Was gout seen?")
+    for top in (0, 21):
+        with pytest.raises(RequestError, match=f"top: expected 1 to 20 candidates, found {top}"):
+            answerer("gout?", "gout", top=top)
 
 
-def test_a_bert_without_a_head_for_answers_is_told(tiny_bert):
+def test_a_bert_without_a_head_for_answers_is_refused(tiny_bert: Path) -> None:
     with pytest.raises(RequestError, match=r"expected one that answers questions, found none in .*domain\.qa"):
         QuestionAnswerer.load(tiny_bert)

@@ -4,46 +4,30 @@ import pytest
 
 from domain.biomedical.qa.questions import MOST_SHIFT, Answer, aligned, placed
 
-
-def test_an_answer_at_its_offset_stays_there():
-    assert placed("ab ab ab", "ab", 3) == (Answer("ab", 3), "in place")
-    assert placed("ab", "ab", 0) == (Answer("ab", 0), "in place")
+FEVER = "." * 30 + "fever" + "." * 30
 
 
-@pytest.mark.parametrize("shift", [-MOST_SHIFT, -1, 1, MOST_SHIFT])
-def test_an_offset_is_mended_by_a_shift_of_a_few_characters(shift):
-    context = "." * 30 + "fever" + "." * 30
-    assert placed(context, "fever", 30 + shift) == (Answer("fever", 30), "corrected")
-
-
-@pytest.mark.parametrize("shift", [-MOST_SHIFT - 1, MOST_SHIFT + 1])
-def test_what_stands_further_off_is_another_mention(shift):
-    assert placed("." * 30 + "fever" + "." * 30, "fever", 30 + shift) == (None, "nowhere")
-
-
-def test_the_nearest_mention_is_taken_and_of_two_the_earlier():
-    assert placed("ab..ab", "ab", 3) == (Answer("ab", 4), "corrected")
-    assert placed("ab.ab", "ab", 2)[0] == Answer("ab", 3)
-    assert placed("binding it in", "in", 3)[0] == Answer("in", 11)
-    assert placed("binding", "in", 3)[0] == Answer("in", 4)
-    assert placed("ab..ab", "ab", 2)[0] == Answer("ab", 0)
-
-
-def test_an_offset_may_lie_outside_of_the_context():
-    assert placed("ab", "ab", -1) == (Answer("ab", 0), "corrected")
-    assert placed("ab", "ab", 9)[0] == Answer("ab", 0)
-    assert placed("ab", "ab", 90) == (None, "nowhere")
-    assert placed("ab", "ab", -90) == (None, "nowhere")
-    assert placed("", "ab", 0) == (None, "nowhere")
-
-
-def test_a_shift_counts_characters_and_not_bytes():
-    context = "🧬 Größe, then 🧬 Länge"
-    assert placed(context, "Länge", 13) == (Answer("Länge", 16), "corrected")
-
-
-def test_overlapping_mentions_are_seen():
-    assert placed("xaaax", "aa", 3)[0] == Answer("aa", 2)
+@pytest.mark.parametrize(
+    ("context", "text", "start", "place"),
+    [
+        ("ab ab ab", "ab", 3, 3),
+        *((FEVER, "fever", 30 + shift, 30) for shift in (-MOST_SHIFT, -1, 0, 1, MOST_SHIFT)),
+        *((FEVER, "fever", 30 + shift, None) for shift in (-MOST_SHIFT - 1, MOST_SHIFT + 1)),  # another mention
+        ("ab..ab", "ab", 3, 4),  # the nearest one
+        ("ab.ab", "ab", 2, 3),
+        ("ab..ab", "ab", 2, 0),  # of two the earlier
+        ("binding it in", "in", 3, 11),  # no part of a word
+        ("binding", "in", 3, 4),
+        ("xaaax", "aa", 3, 2),  # overlapping mentions
+        *(("ab", "ab", start, 0) for start in (-1, 9)),
+        *(("ab", "ab", start, None) for start in (90, -90)),
+        ("", "ab", 0, None),
+        ("🧬 Größe, then 🧬 Länge", "Länge", 13, 16),  # characters and not bytes
+    ],
+)
+def test_an_answer_is_placed_at_its_offset_or_a_few_characters_off(context, text, start, place):
+    how = "nowhere" if place is None else "in place" if place == start else "corrected"
+    assert placed(context, text, start) == (None if place is None else Answer(text, place), how)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from domain.biomedical.qa.model import AnswerModel, load_model, start_model
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.subwords import PairSplitter, gold_spans
-from domain.biomedical.qa.train import QaTask
+from domain.biomedical.qa.train import QaDevSet, QaTask
 
 LEARNING: dict[str, Any] = {
     "max_tokens": 40,
@@ -105,12 +105,12 @@ def question(context: str, *answers: str, asked: str = "mild", **more: Any) -> Q
     return Question("q", asked, context, found, file="q.jsonl", line=1, **more)
 
 
-def task_of(tiny_bert: Path, questions: list[Question], **more: Any) -> QaTask:
+def task_of(tiny_bert: Path, questions: list[Question], rejects: Rejects | None = None, **more: Any) -> QaTask:
     given = {**LEARNING, "base": str(tiny_bert), "train": [{"path": "none.jsonl"}], **more}
     settings = QaSettings.model_validate(given)
     model = start_model(settings)
     model.network.eval()
-    return QaTask(model, settings, questions, [], Rejects(None, 1.0))
+    return QaTask(model, settings, questions, [], rejects or Rejects(None, 1.0))
 
 
 LONG = " ".join(["the patient of"] * 11 + ["gout"] + ["no sign"] * 8 + ["flu"] + ["seen"] * 12)
@@ -180,37 +180,23 @@ def test_characters_of_answers_become_pieces_also_inside_words_and_beyond_the_ba
     assert told == {"gout", "patient of", "sign", "flu"}
 
 
-@pytest.mark.parametrize(
-    ("asked", "reason"),
-    [
-        (question(LONG, "flu", asked="mild given " * 13), "a question so long"),
-        (question(LONG, LONG[5:230]), "no window holds whole"),
-        (question("\x01\x02 the patient", "\x01\x02"), "of which the tokenizer leaves nothing"),
-    ],
-)
-def test_questions_that_cannot_be_learnt_are_counted_by_id(
-    tiny_bert: Path, tmp_path: Path, asked: Question, reason: str
-) -> None:
-    train = write(tmp_path / "train.jsonl", [*many(20, 1), asked])
-    metrics = learn(tmp_path, tiny_bert, train=[train], epochs=1, max_rejects=0.05)
-    assert metrics["train_questions"] == 20
-    (rejected,) = map(json.loads, (tmp_path / "output" / "rejects.jsonl").read_text().splitlines())
-    assert reason in rejected["reason"]
-    assert rejected["record"] == "q"
-    assert "patient" not in json.dumps(rejected)
-    with pytest.raises(WorkError, match=rf"1 of 21 records cannot be used.*{reason}"):
+def test_questions_that_cannot_be_learnt_are_rejected_by_id(tiny_bert: Path, tmp_path: Path) -> None:
+    faults = {
+        "a question so long": question(LONG, "flu", asked="mild given " * 13),
+        "no window holds whole": question(LONG, LONG[5:230]),
+        "of which the tokenizer leaves nothing": question("\x01\x02 the patient", "\x01\x02"),
+    }
+    with Rejects(tmp_path / "rejects.jsonl", 1.0) as rejects:
+        questions = [replace(asked, id=reason) for reason, asked in faults.items()]
+        rejects.used(8)  # as reading them counts
+        task = task_of(tiny_bert, [*many(5, 1), *questions], rejects)
+    assert task.questions == 5
+    listed = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
+    assert all(each["record"] in each["reason"] and "patient" not in json.dumps(each) for each in listed)
+    assert len(listed) == 3
+    train = write(tmp_path / "train.jsonl", [*many(20, 1), questions[0]])
+    with pytest.raises(WorkError, match=r"1 of 21 records cannot be used.*a question so long"):
         learn(tmp_path, tiny_bert, train=[train], epochs=1)
-
-
-def test_what_dev_data_cannot_do_is_told(tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train = write(tmp_path / "train.jsonl", many(10, 1))
-    dev = write(tmp_path / "dev.jsonl", [*many(5, 2), question(LONG, "flu", asked="mild given " * 13)])
-    learn(tmp_path / "with", tiny_bert, train=[train], dev=[dev], epochs=1)
-    told = capsys.readouterr().err
-    assert "dev: 1 questions count as not answered, 'q' the first: too long: a window of 40 subwords" in told
-    assert "probabilities are not calibrated: expected at least 20 dev examples" in told
-    learn(tmp_path / "without", tiny_bert, train=[train], epochs=1)
-    assert "there is no dev data: the probabilities of this model are not calibrated" in capsys.readouterr().err
 
 
 def test_a_question_that_nobody_knows_the_answer_to_teaches_nothing(
@@ -246,19 +232,24 @@ def test_stopped_and_resumed_it_ends_with_the_same_weights(
         assert whole.read_bytes() == cut.read_bytes()
 
 
-def test_a_model_that_learnt_from_no_impossible_question_always_answers(tiny_bert: Path, tmp_path: Path) -> None:
+def test_without_impossible_questions_there_is_always_an_answer_and_without_dev_no_calibration(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train = write(tmp_path / "train.jsonl", many(10, 1, impossible=0.0))
     learn(tmp_path, tiny_bert, train=[train], epochs=1)
+    assert "there is no dev data: the probabilities of this model are not calibrated" in capsys.readouterr().err
     model = load_model(tmp_path / "output" / "model")
     assert model.threshold is None
     (found,) = find_answers(model, [ask("mild", LONG)], precision="fp32")
     assert all(each.start >= 0 for each in found)
-    empty = next(find_answers(replace(model, threshold=-1e9), [ask("mild", LONG)], precision="fp32"))
-    assert empty[0].start == -1
 
 
-def test_dev_data_of_which_nobody_knows_what_is_right_is_told(tiny_bert: Path, tmp_path: Path) -> None:
-    train = write(tmp_path / "train.jsonl", many(5, 1))
-    dev = write(tmp_path / "dev.jsonl", [question(LONG)])
+def test_what_dev_data_cannot_do_is_reported(tiny_bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = start_model(QaSettings.model_validate({**LEARNING, "base": str(tiny_bert), "train": [{"path": "none"}]}))
+    splitter, long = PairSplitter(model.tokenizer), question(LONG, "flu", asked="mild given " * 13)
+    QaDevSet([*many(5, 2), long], model, splitter, "fp32").tuned(model)
+    reported = capsys.readouterr().err
+    assert "dev: 1 questions count as not answered, 'q' the first: too long: a window of 40 subwords" in reported
+    assert "probabilities are not calibrated: expected at least 20 dev examples" in reported
     with pytest.raises(RequestError, match="dev: expected questions with answers"):
-        learn(tmp_path, tiny_bert, train=[train], dev=[dev])
+        QaDevSet([question(LONG)], model, splitter, "fp32")
