@@ -25,7 +25,7 @@ from pipelines.cli.app import app
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
 from pipelines.samples.hospital import write_hospitals, write_terms
-from pipelines.samples.papers import write_entities, write_papers, write_questions
+from pipelines.samples.papers import draw_documents, write_entities, write_papers, write_questions
 from pipelines.samples.sbert_paper import write_sbert_paper
 from pipelines.samples.sentences import PLAIN_FILES, write_plain_files, write_samples
 from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
@@ -57,7 +57,7 @@ def place(tiny_encoder, tmp_path_factory):
     """A folder with the sample files and a student."""
     folder = tmp_path_factory.mktemp("readme")
     write_samples(folder, SampleSettings(parallel_train=100, parallel_test=100, nli=100, sts=120, triplets=100))
-    write_entities(folder, EntitySettings(train=10, dev=5, test=5))
+    write_entities(folder, draw_documents(EntitySettings(train=10, dev=5, test=5)))
     write_questions(folder, QuestionSettings(train=10, dev=5, test=5))
     write_sbert_paper(folder / "sbert-paper", SbertPaperSettings(sts=20, train=20, classes=12))
     write_plain_files(folder, seed=1, sentences=80)

@@ -202,7 +202,7 @@ def samples(folder: Annotated[Path, argument("DIR", "Folder to write into.")], o
       bertrelay samples my-samples
     """
     from pipelines.samples.hospital import write_hospitals
-    from pipelines.samples.papers import write_entities, write_papers, write_questions
+    from pipelines.samples.papers import draw_documents, write_entities, write_papers, write_questions
     from pipelines.samples.sbert_paper import FOLDER, write_sbert_paper
     from pipelines.samples.sentences import write_plain_files, write_samples
 
@@ -211,7 +211,7 @@ def samples(folder: Annotated[Path, argument("DIR", "Folder to write into.")], o
         counts = write_samples(folder, SampleSettings(seed=seed))
         counts |= write_plain_files(folder, seed)
         counts |= write_papers(folder, seed) | write_hospitals(folder, seed)
-        counts |= write_entities(folder, EntitySettings(seed=seed))
+        counts |= write_entities(folder, draw_documents(EntitySettings(seed=seed)))
         counts |= write_questions(folder, QuestionSettings(seed=seed))
         counts[f"{FOLDER}/"] = sum(write_sbert_paper(folder / FOLDER, SbertPaperSettings(seed=seed)).values())
     if options.as_json:

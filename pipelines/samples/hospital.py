@@ -7,7 +7,7 @@ import csv
 import gzip
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,22 +16,18 @@ from typing import Any
 
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
-from pipelines.samples.notes import HospitalNote, late_notes_of, masked_as_in_iv, notes_of, wordings
-from pipelines.samples.patients import Stay, Subject, diagnoses, draw_subject
+from pipelines.samples.grammar import Scope, grammar, load
+from pipelines.samples.notes import SUMMARY, late_notes_of, masked_as_in_iv, notes_of, wordings
+from pipelines.samples.patients import Stay, Subject, draw_subject
 from pipelines.samples.settings import HospitalSettings
-from pipelines.samples.templates import load
 
-MIMIC, RISK = "mimic", "risk.csv.gz"
-SUBJECTS_PER_STEP = 200
+MIMIC = "mimic"
 SMALL = 150
 """Patients of a hospital that is written to be looked at."""
-OLDEST_AGE, HIDDEN_AGE_IV, HIDDEN_YEARS_III = 89, 91, 300
+OLDEST_AGE, HIDDEN_YEARS_III = 89, 300
 
 TERMS, RATINGS = "terms.csv", "ratings.csv"
 SAME, GOES_WITH, ONE_GROUP, APART = 4, 3, 2, 0
-
-Row = dict[str, Any]
-"""Values by the name of their column in lower case; each form has columns of its own, and takes what it has."""
 
 
 def run(settings: HospitalSettings, context: StageContext) -> Metrics:
@@ -56,7 +52,7 @@ def write_hospitals(folder: Path, seed: int = 7) -> dict[str, int]:
 def write_hospital(folder: Path, settings: HospitalSettings) -> dict[str, int]:
     """Writes tables into `folder/mimic`, true risks and terms beside them, from `settings` alone; rows by file."""
     files = {table: (f"{MIMIC}/{table}.csv.gz", header) for table, header in columns(settings.version).items()}
-    files["risk"] = (RISK, ["subject_id", "hadm_id", "true_risk"])
+    files["risk"] = ("risk.csv.gz", ["subject_id", "hadm_id", "true_risk"])
     counts, numbered = Counter[str](), Counter[str]()
     with ExitStack() as stack, progress("hospital", settings.subjects, "patients") as bar:
         tables = {table: stack.enter_context(_writer(folder / name, header)) for table, (name, header) in files.items()}
@@ -66,15 +62,14 @@ def write_hospital(folder: Path, settings: HospitalSettings) -> dict[str, int]:
                 if row.get("row_id") is None:
                     numbered[table] += 1
                     row["row_id"] = numbered[table]
-                tables[table].writerow([row[column.lower()] for column in files[table][1]])
-            if (number + 1) % SUBJECTS_PER_STEP == 0 or number + 1 == settings.subjects:
-                bar.advance(number % SUBJECTS_PER_STEP + 1)
+                tables[table].writerow([row.fill(f"{{{column.lower()}}}") for column in files[table][1]])
+            bar.advance()
     return {**{name: counts[table] for table, (name, _) in files.items()}, **write_terms(folder)}
 
 
 def columns(version: str) -> dict[str, list[str]]:
     """The columns of each table of MIMIC-III or -IV."""
-    return {table: header.split(",") for table, header in load("hospital")[f"MIMIC-{version}"]["tables"].items()}
+    return {table: header.split(",") for table, header in load(f"mimic-{version.lower()}")["tables"].items()}
 
 
 @contextmanager
@@ -91,107 +86,65 @@ def _writer(path: Path, header: list[str]) -> Iterator[Any]:
         yield writer
 
 
-def _rows(settings: HospitalSettings, number: int) -> Iterator[tuple[str, Row]]:
-    """All rows of one patient with the table each belongs to."""
+def _rows(settings: HospitalSettings, number: int) -> Iterator[tuple[str, Scope]]:
+    """All rows of one patient, each with its table and the features that its columns ask for."""
     subject, random = draw_subject(settings.seed, number)
-    notes = notes_of(random, subject, settings.words, early=settings.version == "III")
+    is_iii = settings.version == "III"
+    notes = notes_of(random, subject, settings.words, early=is_iii)
     notes += late_notes_of(Random(f"{settings.seed} {number} late"), subject)
-    records = list(_records(random, subject, notes, settings.version))
-    risks = [(stay.hadm_id, stay.prognosis.risk) for stay in subject.stays if stay.prognosis]
-    for table, row in [*records, *(("risk", {"hadm_id": id_, "true_risk": f"{risk:.6f}"}) for id_, risk in risks)]:
-        yield table, {"subject_id": subject.subject_id, **row}
+    form = f"mimic-{settings.version.lower()}"
+    tables = {table.rpartition("/")[2].lower(): table for table in columns(settings.version)}
+    fixed = {name: random.choice(values) for name, values in load(form)["of_patient"].items()}
+    fixed |= {"subject_id": subject.subject_id, "died_at": _time(subject.died)}
 
+    def row(**features: Any) -> Scope:
+        return Scope(grammar("hospital", form), random, **fixed, **features)
 
-def _records(
-    random: Random, subject: Subject, notes: Iterable[HospitalNote], version: str
-) -> Iterator[tuple[str, Row]]:
-    """The rows of a patient in the tables of one form."""
-    form, is_iii = load("hospital")[f"MIMIC-{version}"], version == "III"
-    tables = {table.rpartition("/")[2].lower(): table for table in form["tables"]}
-    fixed = form["constant"] | {name: random.choice(values) for name, values in form["of_patient"].items()}
-    yield tables["patients"], {**fixed, **_patient(subject, is_iii)}
+    yield tables["patients"], row(**_patient(subject))
     for stay in subject.stays:
-        yield tables["admissions"], {**fixed, **_admission(random, subject, stay, form)}
+        yield tables["admissions"], row(**_stay(random, stay))
         icd_version = 9 if is_iii else random.choice((9, 10))
-        for number, each in enumerate((stay.problem, *stay.besides), start=1):
-            code = each.icd9 if icd_version == 9 else each.icd10
-            row = {"hadm_id": stay.hadm_id, "seq_num": number, "icd_version": icd_version}
-            yield tables["diagnoses_icd"], {**row, "icd_code": code, "icd9_code": code}
-    for number, note in enumerate(notes, start=1):
-        yield _note_iii(random, note) if is_iii else _note_iv(subject, note, number)
+        for place, each in enumerate((stay.problem, *stay.besides), start=1):
+            codes = {"icd_code": each[f"icd{icd_version}"], "icd9_code": each["icd9"]}
+            yield tables["diagnoses_icd"], row(hadm_id=stay.hadm_id, seq_num=place, icd_version=icd_version, **codes)
+    for place, note in enumerate(notes, start=1):
+        soon = note.charted + timedelta(minutes=random.randrange(90)) if is_iii and note.has_time else None
+        times = {"charted": _time(note.charted), "charted_on": note.charted.date(), "stored_soon": _time(soon)}
+        times["stored_late"] = _time(note.charted + timedelta(hours=20))
+        text = note.text if is_iii else masked_as_in_iv(note.text)
+        table = "noteevents" if is_iii else "discharge" if note.category == SUMMARY else "radiology"
+        yield tables[table], row(**{**vars(note), **times, "text": text}, note_seq=place)
+    for stay in subject.stays:
+        if stay.prognosis:
+            yield "risk", row(hadm_id=stay.hadm_id, true_risk=f"{stay.prognosis.risk:.6f}")
 
 
-def _patient(subject: Subject, is_iii: bool) -> Row:
-    first, born, died = subject.stays[0].admitted, subject.born.date(), subject.died and subject.died.date()
-    is_hidden = subject.age > OLDEST_AGE
-    if is_hidden:
+def _patient(subject: Subject) -> dict[str, Any]:
+    first, born = subject.stays[0].admitted, subject.born.date()
+    if subject.age > OLDEST_AGE:
         born = first.date().replace(year=first.year - HIDDEN_YEARS_III, day=min(first.day, 28))
-    in_hospital = any(stay.died for stay in subject.stays)
-    midnight = f"{died} 00:00:00" if died else None
     return {
-        "gender": subject.sex,
-        "dob": f"{born} 00:00:00",
-        "dod": midnight if is_iii else died,
-        "dod_hosp": midnight if in_hospital else None,
-        "dod_ssn": None if in_hospital else midnight,
-        "expire_flag": int(died is not None),
-        "anchor_age": HIDDEN_AGE_IV if is_hidden else subject.age,
+        "sex": subject.sex,
+        "born": born,
+        "died_on": subject.died and subject.died.date(),
+        "died_in_hospital": any(stay.died for stay in subject.stays),
+        "age": subject.age,
+        "is_over_89": subject.age > OLDEST_AGE,
         "anchor_year": first.year,
     }
 
 
-def _admission(random: Random, subject: Subject, stay: Stay, form: dict[str, Any]) -> Row:
-    is_unplanned = stay.kind == "unplanned"
-    arrived = stay.admitted - timedelta(hours=random.randint(2, 12)) if is_unplanned else None
-    admission_type = random.choice(form["admission_type"][stay.kind])
-    provider = f"P{random.randrange(form['providers']):02}XYZ" if "providers" in form else None
-    if stay.died:
-        to = "DEAD/EXPIRED"
-    else:
-        to = "SHORT TERM HOSPITAL" if stay.transferred else random.choice(("HOME", "HOME HEALTH CARE", "SNF"))
+def _stay(random: Random, stay: Stay) -> dict[str, Any]:
+    unplanned = stay.kind == "unplanned"
     return {
         "hadm_id": stay.hadm_id,
-        "admittime": _time(stay.admitted),
-        "dischtime": _time(stay.discharged),
-        "deathtime": _time(subject.died) if stay.died else None,
-        "admission_type": admission_type,
-        "admit_provider_id": provider,
-        "admission_location": form["admission_location"]["unplanned" if is_unplanned else "other"],
-        "discharge_location": to,
-        "edregtime": _time(arrived),
-        "edouttime": _time(stay.admitted if arrived else None),
-        "diagnosis": {"donor": "ORGAN DONOR ACCOUNT", "newborn": "NEWBORN"}.get(stay.kind, stay.problem.name.upper()),
-        "hospital_expire_flag": int(stay.died),
-    }
-
-
-def _note_iii(random: Random, note: HospitalNote) -> tuple[str, Row]:
-    time = _time(note.charted) if note.has_time else None
-    return "NOTEEVENTS", {
-        "row_id": note.row_id,
-        "hadm_id": note.hadm_id,
-        "chartdate": note.charted.date(),
-        "charttime": time,
-        "storetime": time and _time(note.charted + timedelta(minutes=random.randrange(90))),
-        "category": note.category,
-        "description": note.description,
-        "cgid": random.randint(14000, 21000) if note.kind == "care" else None,
-        "iserror": 1 if note.is_error else None,
-        "text": note.text,
-    }
-
-
-def _note_iv(subject: Subject, note: HospitalNote, number: int) -> tuple[str, Row]:
-    """Reports are charted by day, as the real ones are."""
-    short = {"report": "DS", "addendum": "AD"}.get(note.kind, "RR")
-    return "note/radiology" if short == "RR" else "note/discharge", {
-        "note_id": f"{subject.subject_id}-{short}-{number}",
-        "hadm_id": note.hadm_id,
-        "note_type": short,
-        "note_seq": number,
-        "charttime": _time(note.charted) if short == "RR" else f"{note.charted.date()} 00:00:00",
-        "storetime": _time(note.charted + timedelta(hours=20)),
-        "text": masked_as_in_iv(note.text),
+        "kind": stay.kind,
+        "arrived": _time(stay.admitted - timedelta(hours=random.randint(2, 12))) if unplanned else None,
+        "admitted": _time(stay.admitted),
+        "discharged": _time(stay.discharged),
+        "died": stay.died,
+        "transferred": stay.transferred,
+        "problem": stay.problem["name"].upper(),
     }
 
 
@@ -201,12 +154,12 @@ def _time(moment: datetime | None) -> str | None:
 
 def term_groups() -> dict[str, list[str]]:
     """Terms of the notes, by group."""
-    problems = diagnoses("problems")
+    problems = load("hospital")["problems"]
     return {
         "raises the risk": [wording for condition in wordings("conditions") for wording in condition],
         "harmless": list(wordings("harmless")),
-        "problem": [problem.name for problem in problems],
-        "complaint": [problem.complaint.lower() for problem in problems],
+        "problem": [problem["name"] for problem in problems],
+        "complaint": [problem["complaint"].lower() for problem in problems],
         "medicine": [line.split()[0].lower() for line in wordings("medications")],
         "history": [line.partition(",")[0].lower() for line in wordings("past")],
     }
@@ -219,7 +172,7 @@ def term_ratings() -> Iterator[tuple[str, str, int]]:
     and terms of different groups 0. A person would rate them differently; of a sample the rule has to be known.
     """
     yield from ((first, second, SAME) for first, second in wordings("conditions"))
-    yield from ((problem.name, problem.complaint.lower(), GOES_WITH) for problem in diagnoses("problems"))
+    yield from ((each["name"], each["complaint"].lower(), GOES_WITH) for each in load("hospital")["problems"])
     listed = list(term_groups().values())
     for terms, after in zip(listed, [*listed[1:], listed[0]], strict=True):
         for place, term in enumerate(terms):

@@ -7,29 +7,26 @@ counted without their order are misleading at times.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import accumulate, cycle, islice
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
+from pipelines.samples.grammar import Scope, grammar, load
 from pipelines.samples.patients import Stay, Subject, chance, draw_prognosis
-from pipelines.samples.templates import Draws, load
 
-NoteKind = Literal["report", "addendum", "radiology", "tracing", "care"]
-
+SUMMARY = "Discharge summary"
 STATEMENTS, DENIALS, RELATIVES = 4, 3, 1
 AUTHORS = ("Nursing", "Nursing/other", "Physician ", "Respiratory ", "Case Management ", "General")
-"""Categories of care notes; the blanks at the end are in the real tables too."""
-EARLY_AUTHORS = AUTHORS[:3]
-"""Whose early notes state the patient's conditions."""
+"""Categories of care notes; the blanks at the end are in the real tables too. Early notes of the first three state the
+patient's conditions.
+"""
 MOST_CARE_NOTES = 7
 LATE_ROW_ID = 10_000_000_000
 """Above all others, so that late notes change no number of another row."""
-
-ESSENTIAL_WORDS = 160
-WORDS_OF_FILLING = 8.3
+ESSENTIAL_WORDS, WORDS_OF_FILLING = 160, 8.3
 SPREAD = 0.25
 """Standard deviation of the filling, relative to it."""
 SPOKEN = ("presenting", "social", "course", "condition")
@@ -43,12 +40,13 @@ class HospitalNote:
     """One note.
 
     hadm_id: None for a note that belongs to no stay.
+    kind: report, addendum, radiology, tracing or care.
     charted: when; has_time: whether its table knows more than the day.
     row_id: in its table; None for the number of its row there.
     """
 
     hadm_id: int | None
-    kind: NoteKind
+    kind: str
     category: str
     description: str
     charted: datetime
@@ -68,8 +66,8 @@ def notes_of(random: Random, subject: Subject, words: int, early: bool) -> list[
     notes = [note for stay in subject.stays for note in _of_stay(random, subject, stay, words, early)]
     if random.random() < chance("no_stay"):  # between stays, or of a stay that nobody wrote down
         charted = subject.stays[-1].admitted + timedelta(hours=random.randint(-900, 900))
-        text = f"{_sampled(random, 'radiology', 3, charted)}\n"
-        notes.append(HospitalNote(None, "radiology", "Radiology", "CHEST (PA & LAT)", charted, text))
+        text = _sampled(random, "radiology", 3, charted)
+        notes.append(HospitalNote(None, "radiology", "Radiology", "CHEST (PA & LAT)", charted, f"{text}\n"))
     random.shuffle(notes)
     return notes
 
@@ -102,8 +100,8 @@ def _of_stay(random: Random, subject: Subject, stay: Stay, words: int, early: bo
     if stay.kind == "newborn":
         yield _report(stay, stay.discharged, f"Newborn Care:\n{_sampled(random, 'newborn', 4, stay.discharged)}\n")
         for _ in range(2):
-            text = f"{_sampled(random, 'newborn', 2, stay.discharged)}\n"
-            yield _care_note(random, stay, "Nursing/other", random.uniform(0, 24), text)
+            text = _sampled(random, "newborn", 2, stay.discharged)
+            yield _care_note(random, stay, "Nursing/other", random.uniform(0, 24), f"{text}\n")
         return
     # Who dies had conditions too, of which nothing came.
     present = (stay.prognosis or draw_prognosis(random)).present
@@ -111,14 +109,14 @@ def _of_stay(random: Random, subject: Subject, stay: Stay, words: int, early: bo
     if random.random() < chance("radiology"):
         charted = stay.admitted + (stay.discharged - stay.admitted) * random.random()
         findings = _sampled(random, "radiology", 3, charted)
-        text = f"CHEST, PORTABLE\nREASON: {stay.problem.complaint}\nFINDINGS: {findings}\n"
+        text = f"CHEST, PORTABLE\nREASON: {stay.problem['complaint']}\nFINDINGS: {findings}\n"
         yield HospitalNote(stay.hadm_id, "radiology", "Radiology", "CHEST (PORTABLE AP)", charted, text)
     if early:
         yield from _care(random, stay, statements(random, present))
         if random.random() < chance("tracing"):
             category = random.choice(("ECG", "Echo"))
-            text = f"{prose(_filled(random, wordings('ecg'), stay.admitted))}\n"
-            yield HospitalNote(stay.hadm_id, "tracing", category, "Report", stay.admitted, text, has_time=False)
+            text = prose(_filled(random, wordings("ecg"), stay.admitted))
+            yield HospitalNote(stay.hadm_id, "tracing", category, "Report", stay.admitted, f"{text}\n", has_time=False)
 
 
 def _reports(random: Random, subject: Subject, stay: Stay, stated: Sequence[str], words: int) -> Iterator[HospitalNote]:
@@ -132,13 +130,13 @@ def _reports(random: Random, subject: Subject, stay: Stay, stated: Sequence[str]
         yield _report(stay, reported + timedelta(days=1), _summary(random, subject, stay, rest, words))
     elif shared:
         day = reported + timedelta(days=-1 if random.random() < chance("addendum_before") else random.randint(0, 5))
-        begin, end = load("hospital")["blanks"]["addendum"]
+        begin, end = wordings("addendum")
         text = prose(_filled(random, [begin, *rest, end], stay.discharged))
         yield _report(stay, day, f"Addendum:\n{text}\n", "addendum")
 
 
-def _report(stay: Stay, charted: datetime, text: str, kind: NoteKind = "report") -> HospitalNote:
-    return HospitalNote(stay.hadm_id, kind, "Discharge summary", kind.capitalize(), charted, text, has_time=False)
+def _report(stay: Stay, charted: datetime, text: str, kind: str = "report") -> HospitalNote:
+    return HospitalNote(stay.hadm_id, kind, SUMMARY, kind.capitalize(), charted, text, has_time=False)
 
 
 def _care(random: Random, stay: Stay, stated: Sequence[str]) -> Iterator[HospitalNote]:
@@ -148,7 +146,7 @@ def _care(random: Random, stay: Stay, stated: Sequence[str]) -> Iterator[Hospita
     for number in range(early):
         hours = min(random.uniform(1, 22), days * 20)
         text = _care_text(random, stay, stated[number::early], opening=number == 0)
-        yield _care_note(random, stay, random.choice(EARLY_AUTHORS), hours, text)
+        yield _care_note(random, stay, random.choice(AUTHORS[:3]), hours, text)
     for _ in range(min(int(days), MOST_CARE_NOTES - early)):
         text = _care_text(random, stay, [], opening=False)
         yield _care_note(random, stay, random.choice(AUTHORS), random.uniform(0, 24 * days), text)
@@ -169,9 +167,8 @@ def _care_text(random: Random, stay: Stay, stated: Sequence[str], opening: bool)
     nursing = _filled(random, random.sample(wordings("nursing"), 2), stay.discharged)
     body = [*stated, *nursing, random.choice(wordings("other"))]
     random.shuffle(body)
-    besides = ", ".join(each.name for each in stay.besides)
-    severity = wordings("severity")[stay.severity]
-    admitted = f"Admitted with {stay.problem.name}. {severity}\nKnown besides: {besides}.\n"
+    besides, severity = ", ".join(each["name"] for each in stay.besides), wordings("severity")[stay.severity]
+    admitted = f"Admitted with {stay.problem['name']}. {severity}\nKnown besides: {besides}.\n"
     return f"{admitted if opening else ''}{_filled(random, ['{vitals}'], stay.discharged)[0]}\n{prose(body)}\n"
 
 
@@ -218,25 +215,24 @@ def _summary(random: Random, subject: Subject, stay: Stay, stated: Sequence[str]
         parts[name] = random.sample(mixed, len(mixed)) if name in parts else lines
     is_brief = words < ESSENTIAL_WORDS
     sections = list(_sections(random, stay, parts, is_brief))
-    return "\n\n".join(sections if is_brief else [_head(random, subject, stay), *sections]) + "\n"
+    if not is_brief:
+        service = "SURGERY" if stay.kind == "planned" else "MEDICINE"
+        features: dict[str, Any] = {"sex": subject.sex, "service": service}
+        features |= {"admitted": date_mask(stay.admitted), "discharged": date_mask(stay.discharged)}
+        sections.insert(0, Scope(grammar("hospital"), random, **features).fill("{head}"))
+    return "\n\n".join(sections) + "\n"
 
 
 def _filling(random: Random, words: int) -> dict[str, list[str]]:
     """The sentences of each section that mean nothing for the risk; none repeats before all were used."""
-    data = load("hospital")
+    shares = load("hospital")["shares"]
     wanted = max(words - ESSENTIAL_WORDS, 0) / WORDS_OF_FILLING
     count = max(round(random.gauss(wanted, SPREAD * wanted)), 0)
-    lengths = Counter(random.choices(tuple(data["shares"]), tuple(data["shares"].values()), k=count))
+    lengths = Counter(random.choices(tuple(shares), tuple(shares.values()), k=count))
     return {
         name: list(islice(cycle(random.sample(wordings(name), len(wordings(name)))), length))
         for name, length in lengths.items()
     }
-
-
-def _head(random: Random, subject: Subject, stay: Stay) -> str:
-    service = "SURGERY" if stay.kind == "planned" else "MEDICINE"
-    dates = {"admitted": date_mask(stay.admitted), "discharged": date_mask(stay.discharged)}
-    return Draws(random, load("hospital")["blanks"], sex=subject.sex, service=service, **dates).fill("{head}")
 
 
 def _sections(random: Random, stay: Stay, parts: dict[str, list[str]], is_brief: bool) -> Iterator[str]:
@@ -244,21 +240,24 @@ def _sections(random: Random, stay: Stay, parts: dict[str, list[str]], is_brief:
     problem = stay.problem
     home, away = (" ", "x") if stay.severity == 2 or stay.died else ("x", " ")
     lines = parts | {
-        "complaint": [problem.complaint],
+        "complaint": [problem["complaint"]],
         "severity": [wordings("severity")[stay.severity]],
         "warning": [wordings("warning").format(_condition(random, random.randrange(len(wordings("conditions")))))],
         "relatives": statements_of_relatives(random),
         "vitals": _filled(random, ["{vitals}"], stay.discharged),
-        "finding": [problem.finding],
-        "treatment": [problem.treatment],
+        "finding": [problem["finding"]],
+        "treatment": [problem["treatment"]],
         "disposition": ["Expired" if stay.died else f"[{home}] Home  [{away}] Extended care"],
-        "diagnosis": [problem.name.capitalize()],
+        "diagnosis": [problem["name"].capitalize()],
     }
     if stay.died:
         lines |= {"warning": [], "instructions": []}
     for section in load("hospital")["sections"]:
-        text = LAYOUTS[section["layout"]]([line for name in section["parts"] for line in lines.get(name, ())])
-        if text and (section.get("brief") or not is_brief):
+        listed = [line for name in section["parts"] for line in lines.get(name, ())]
+        if section["layout"] == "numbered":
+            listed = [f"{number}. {line}" for number, line in enumerate(listed, start=1)]
+        if listed and (section.get("brief") or not is_brief):
+            text = prose(listed) if section["layout"] == "prose" else "\n".join(listed)
             yield f"{section['header']}:\n{text}"
 
 
@@ -268,8 +267,8 @@ def _sampled(random: Random, name: str, count: int, day: datetime) -> str:
 
 def _filled(random: Random, templates: Iterable[str], day: datetime) -> list[str]:
     """`templates` with dates shortly before `day`, names and numbers in them, masked as in MIMIC-III."""
-    date = {"date": lambda: date_mask(day - timedelta(days=random.randrange(20)))}
-    return [*map(Draws(random, load("hospital")["blanks"] | date).fill, templates)]
+    draws = {"date": lambda: date_mask(day - timedelta(days=random.randrange(20)))}
+    return [*map(Scope(grammar("hospital"), random, draws).fill, templates)]
 
 
 def date_mask(day: datetime) -> str:
@@ -290,10 +289,3 @@ def prose(sentences: Sequence[str]) -> str:
         lines.append(text[start:end])
         start = end + 1
     return "\n".join((*lines, text[start:]))
-
-
-def _numbered(items: Sequence[str]) -> str:
-    return "\n".join(f"{number}. {item}" for number, item in enumerate(items, start=1))
-
-
-LAYOUTS: dict[str, Callable[[Sequence[str]], str]] = {"prose": prose, "numbered": _numbered, "lines": "\n".join}

@@ -12,7 +12,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -21,8 +20,8 @@ from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents import FormatName, write_documents
 from domain.biomedical.documents.document import Document, Entity, Passage, Span
 from domain.biomedical.documents.tokens import word_spans
+from pipelines.samples.grammar import Scope, capitalised, grammar, load, write_lines
 from pipelines.samples.settings import EntitySettings, PaperSettings, QuestionSettings
-from pipelines.samples.templates import Draws, capitalised, load, write_lines
 
 PAPERS = "papers.jsonl.gz"
 LEFT_OUT = 0.2
@@ -60,7 +59,7 @@ def run_entities(settings: EntitySettings, context: StageContext) -> Metrics:
     if not context.process_group.is_main:
         return {}
     parts = draw_documents(settings)
-    _write_documents(context.output, parts)
+    write_entities(context.output, parts)
     lookup = lookup_metrics(parts["train"], parts["test"])
     counts: Metrics = {f"documents/{part}": len(documents) for part, documents in parts.items()}
     return counts | {f"lookup/{name}": value for name, value in lookup.items()}
@@ -74,17 +73,15 @@ def run_questions(settings: QuestionSettings, context: StageContext) -> Metrics:
 
 def write_papers(folder: Path, seed: int = 7, documents: int = 1_500) -> dict[str, int]:
     """Writes documents of an `id` and a `text`, a function of `seed` and their number alone; how many, by file name."""
-    random = Random(seed)
-    papers = [{"id": f"paper-{number}", "text": _paper(random)} for number in range(documents)]
+    random, sections = Random(seed), [section["sentences"] for section in load("papers")["sections"]]
+    papers = list[Json]()
+    for number in range(documents):
+        names = _subject_of_paper(random)
+        kept = [sentences for sentences in sections if random.random() >= LEFT_OUT] or sections
+        text = " ".join(random.choice(sentences).format(**names) for sentences in kept)
+        papers.append({"id": f"paper-{number}", "text": text})
     write_lines(folder / PAPERS, map(json.dumps, papers))
     return {PAPERS: documents}
-
-
-def _paper(random: Random) -> str:
-    names = _subject_of_paper(random)
-    sections = [section["sentences"] for section in load("papers")["sections"]]
-    kept = [sentences for sentences in sections if random.random() >= LEFT_OUT]
-    return " ".join(random.choice(sentences).format(**names) for sentences in kept or sections)
 
 
 def _subject_of_paper(random: Random) -> dict[str, str | float]:
@@ -130,19 +127,23 @@ class Name(NamedTuple):
 def coin(random: Random, type_: str) -> Name:
     """A name of `type_` in one of the forms that the data has: `talorin`, `KVR3`, `familial renal corlomitis` (FRC)."""
     data, endings = load("entities"), load("papers")
-    options = data["fillings"] | {"drug_ending": endings["drug_endings"]}
-    draws = Draws(random, options | {"symbol": partial(_symbol, random), "surname": partial(_surname, random)})
+    draws = {
+        "symbol": lambda: _symbol(random),
+        "surname": lambda: _surname(random),
+        "drug_ending": lambda: random.choice(endings["drug_endings"]),
+    }
+    words = dict[str, Any]()
     if type_ == "Disease":
-        draws["word"] = _coined(random, endings["disease_endings"])
-        draws["organ"], draws["organ2"] = random.sample(options["organ"], 2)
+        words["word"] = _coined(random, endings["disease_endings"])
+        words["organ"], words["organ2"] = random.sample(data["lists"]["organ"], 2)
     else:
-        draws["stem"] = _coined(random)
+        words["stem"] = _coined(random)
         same = "group" if type_ == "Chemical" else "enzyme"
-        draws[same] = random.choice(options[same])
+        words[same] = random.choice(data["lists"][same])
     if type_ == "Chemical":
-        draws["number"], draws["number2"] = sorted(random.sample(range(1, 9), 2))
+        words["number"], words["number2"] = sorted(random.sample(range(1, 9), 2))
     form = random.choice(data["forms"][type_])
-    full = draws.fill(form.removesuffix(" ()"))
+    full = Scope(grammar("entities"), random, draws, **words).fill(form.removesuffix(" ()"))
     return Name(full, type_, "".join(word[0] for word in full.split()).upper() if form.endswith(" ()") else None)
 
 
@@ -154,7 +155,7 @@ def _symbol(random: Random) -> str:
 
 
 def _surname(random: Random) -> str:
-    return _coined(random, load("entities")["fillings"]["surname_ending"], syllables=1).capitalize()
+    return _coined(random, load("entities")["lists"]["surname_ending"], syllables=1).capitalize()
 
 
 class Sentence(NamedTuple):
@@ -279,11 +280,6 @@ def as_document(identifier: str, abstract: Abstract) -> Document:
     return Document(identifier, text, tuple(entities), passages, tuple(words))
 
 
-def write_entities(folder: Path, settings: EntitySettings) -> dict[str, int]:
-    """Writes `entities.train.jsonl` and its like, a function of `settings` alone; documents by file name."""
-    return _write_documents(folder, draw_documents(settings))
-
-
 def draw_documents(settings: EntitySettings) -> dict[str, list[Document]]:
     """The documents of train, dev and test: they share no sentence, and half of a test's names are in no other part."""
     abstracts = Abstracts(settings.seed)
@@ -293,7 +289,8 @@ def draw_documents(settings: EntitySettings) -> dict[str, list[Document]]:
     }
 
 
-def _write_documents(folder: Path, parts: dict[str, list[Document]]) -> dict[str, int]:
+def write_entities(folder: Path, parts: dict[str, list[Document]]) -> dict[str, int]:
+    """Writes what `draw_documents` gives to `entities.train.jsonl` and its like; documents by file name."""
     folder.mkdir(parents=True, exist_ok=True)
     counts: dict[str, int] = {}
     for part, documents in parts.items():

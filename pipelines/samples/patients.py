@@ -8,12 +8,11 @@ joined or counted in another way is chosen without regard to whether the patient
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cache
 from math import exp
 from random import Random
 from typing import Literal, NamedTuple
 
-from pipelines.samples.templates import load
+from pipelines.samples.grammar import load
 
 WEIGHTS = (2.1, 2.2, 2.3, 2.4)
 """What each condition adds to the log-odds of an unplanned return within 30 days."""
@@ -70,24 +69,8 @@ def risk_of(present: tuple[bool, ...]) -> float:
     return 1 / (1 + exp(-log_odds))
 
 
-class Diagnosis(NamedTuple):
-    """In words, and as ICD-9 and ICD-10 codes, which are text: some begin with zeros.
-
-    complaint, finding, treatment: of why a patient comes, from the patient, the examination and the report.
-    """
-
-    name: str
-    icd9: str
-    icd10: str
-    complaint: str = ""
-    finding: str = ""
-    treatment: str = ""
-
-
-@cache
-def diagnoses(kind: Literal["problems", "diagnoses"]) -> tuple[Diagnosis, ...]:
-    """Why patients come (`problems`), or what they have besides."""
-    return tuple(Diagnosis(**row) for row in load("hospital")[kind])
+Diagnosis = dict[str, str]
+"""Of `data/hospital.toml`: `name`, and the codes `icd9` and `icd10`; why a patient comes has more."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +116,7 @@ def draw_subject(seed: int, number: int) -> tuple[Subject, Random]:
     start = datetime(FIRST_YEAR, 1, 1) + _minutes(random.randrange(80 * 365 * DAY_MINUTES))
     is_newborn = random.random() < chance("newborn")
     stays = tuple(
-        replace(stay, besides=tuple(others.sample(diagnoses("diagnoses"), others.randint(1, MOST_DIAGNOSES))))
+        replace(stay, besides=tuple(others.sample(load("hospital")["diagnoses"], others.randint(1, MOST_DIAGNOSES))))
         for stay in [*(_newborn if is_newborn else _stays)(random, number, start)]
     )
     years = random.uniform(90, 99) if random.random() < chance("over_89") else random.uniform(19, 89)
@@ -143,7 +126,7 @@ def draw_subject(seed: int, number: int) -> tuple[Subject, Random]:
 
 def _newborn(random: Random, number: int, start: datetime) -> Iterator[Stay]:
     discharged = start + _minutes(random.randint(DAY_MINUTES, 9 * DAY_MINUTES))
-    yield Stay(_hadm_id(number, 0), "newborn", start, discharged, random.choice(diagnoses("problems")), 0, None)
+    yield Stay(_hadm_id(number, 0), "newborn", start, discharged, random.choice(load("hospital")["problems"]), 0, None)
 
 
 def _stays(random: Random, number: int, start: datetime) -> Iterator[Stay]:
@@ -180,7 +163,7 @@ def _stay(random: Random, hadm_id: int, kind: Kind, start: datetime, prognosis: 
     severity = random.choices((0, 1, 2), (5, 3, 2))[0]
     days = min(random.lognormvariate(0.9 + 0.35 * severity, 0.6), 40)
     end = start + _minutes(max(int(days * DAY_MINUTES), 600))
-    return Stay(hadm_id, kind, start, end, random.choice(diagnoses("problems")), severity, prognosis)
+    return Stay(hadm_id, kind, start, end, random.choice(load("hospital")["problems"]), severity, prognosis)
 
 
 def _next_start(random: Random, discharged: datetime, returns: bool) -> datetime:

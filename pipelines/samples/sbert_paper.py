@@ -6,10 +6,10 @@ from pathlib import Path
 from random import Random
 
 from bertrelay.stage import Metrics, StageContext
-from pipelines.samples.meanings import Meaning, kinds, render, verbs
+from pipelines.samples.grammar import write_lines
+from pipelines.samples.meanings import Features, render, world
 from pipelines.samples.sentences import Meanings, draw_labelled, draw_scored, draw_triplets
 from pipelines.samples.settings import SbertPaperSettings
-from pipelines.samples.templates import write_lines
 from teachers.evaluation.settings import ARGUMENT_COLUMNS, FOLDED, SPLIT, TOPICS, TRIPLET, YEARS
 
 FOLDER = "sbert-paper"
@@ -23,12 +23,12 @@ WORD_DIM = 50
 File = tuple[str, list[str]]
 """Name and lines."""
 
-CLASSES: dict[str, Callable[[Meaning], bool]] = {
-    "MR": lambda meaning: not meaning.main.negated,
-    "CR": lambda meaning: meaning.main.place is not None,
-    "SUBJ": lambda meaning: meaning.second is None,
-    "MPQA": lambda meaning: kinds()[meaning.main.subject.noun] == "animal",
-    "SST": lambda meaning: meaning.main.tense == "past",
+CLASSES: dict[str, Callable[[Features], bool]] = {
+    "MR": lambda meaning: not meaning["main"]["negated"],
+    "CR": lambda meaning: bool(meaning["main"]["place"]),
+    "SUBJ": lambda meaning: not meaning["second"],
+    "MPQA": lambda meaning: meaning["main"]["subject"]["kind"] == "animal",
+    "SST": lambda meaning: meaning["main"]["tense"] == "past",
 }
 """What decides between the two classes of a classification."""
 
@@ -88,9 +88,9 @@ def _by_class(source: Meanings, name: str, settings: SbertPaperSettings) -> list
     return [lines[: settings.classes] for lines in found.values()]
 
 
-def _question(meaning: Meaning) -> str:
+def _question(meaning: Features) -> str:
     """A class that the verb decides, and a sentence."""
-    return f"{QUESTIONS[list(verbs()).index(meaning.main.verb) % len(QUESTIONS)]} {render(meaning, 'en')}"
+    return f"{QUESTIONS[list(world('verbs')).index(meaning['main']['verb']) % len(QUESTIONS)]} {render(meaning, 'en')}"
 
 
 def _sick(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
@@ -146,7 +146,7 @@ def _scored(source: Meanings, count: int, unscored: int | None = None) -> list[t
     ]
 
 
-def _english(meaning: Meaning) -> str:
+def _english(meaning: Features) -> str:
     return render(meaning, "en")
 
 

@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 
 from bertrelay.stage import Metrics, StageContext
+from pipelines.samples.grammar import write_lines
 from pipelines.samples.meanings import (
     LANGUAGES,
-    Clause,
-    Meaning,
-    Phrase,
+    Features,
+    clauses_of,
     draw_meaning,
     draw_phrase,
     draw_place,
@@ -22,14 +22,16 @@ from pipelines.samples.meanings import (
     is_living,
     is_sensible,
     kinds,
+    meaning_of,
+    nouns_of,
     render,
+    roles_of,
     similarity,
-    verbs,
+    suits,
     with_second,
     world,
 )
 from pipelines.samples.settings import SampleSettings
-from pipelines.samples.templates import write_lines
 
 PAIR = ("sentence1", "sentence2")
 COLUMNS = {
@@ -52,7 +54,7 @@ EDITS = (0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5)
 PLAIN_FILES = {"english.txt": "en", "german.txt": "de", "korean.txt": "ko"}
 PLAIN_SENTENCES, QUERIES = 200, 20
 
-Items = Sequence[tuple[Meaning | str | float, ...]]
+Items = Sequence[tuple[Features | str | float, ...]]
 
 
 def run(settings: SampleSettings, context: StageContext) -> Metrics:
@@ -87,8 +89,8 @@ def write_samples(folder: Path, settings: SampleSettings) -> dict[str, int]:
     return {file: len(items) for file, items in files.items()}
 
 
-def _row(item: tuple[Meaning | str | float, ...], languages: Sequence[str]) -> list[str]:
-    parts = ([render(part, each) for each in languages] if isinstance(part, Meaning) else [str(part)] for part in item)
+def _row(item: tuple[Features | str | float, ...], languages: Sequence[str]) -> list[str]:
+    parts = ([render(part, each) for each in languages] if isinstance(part, Features) else [str(part)] for part in item)
     return [cell for cells in parts for cell in cells]
 
 
@@ -108,23 +110,23 @@ class Meanings:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self._seen: set[Meaning] = set()
-        self._held_out: set[Meaning] = set()
+        self._seen: set[Features] = set()
+        self._held_out: set[Features] = set()
         self._meanings = self._draw()
 
-    def new(self) -> Meaning:
+    def new(self) -> Features:
         """A meaning not drawn before."""
         return next(self._meanings)
 
     def hold_out(self, items: Items) -> Items:
         """Keeps the meanings of `items` from all that is drawn from now on; returns `items`."""
-        self._held_out |= {part for item in items for part in item if isinstance(part, Meaning)}
+        self._held_out |= {part for item in items for part in item if isinstance(part, Features)}
         return items
 
-    def allows(self, *meanings: Meaning) -> bool:
+    def allows(self, *meanings: Features) -> bool:
         return self._held_out.isdisjoint(meanings)
 
-    def _draw(self) -> Iterator[Meaning]:
+    def _draw(self) -> Iterator[Features]:
         while True:
             meaning = draw_meaning(self.random)
             twins = permuted(meaning, self.random) if self.random.random() < TWINS else []
@@ -134,14 +136,14 @@ class Meanings:
                     yield drawn
 
 
-def draw_single(source: Meanings, count: int) -> list[tuple[Meaning]]:
+def draw_single(source: Meanings, count: int) -> list[tuple[Features]]:
     """`count` new meanings, for parallel sentences."""
     return [(source.new(),) for _ in range(count)]
 
 
-def draw_labelled(source: Meanings, count: int) -> list[tuple[Meaning, Meaning, str]]:
+def draw_labelled(source: Meanings, count: int) -> list[tuple[Features, Features, str]]:
     """`count` premises and hypotheses; the labels follow one another, so each has a third."""
-    drawn: list[tuple[Meaning, Meaning, str]] = []
+    drawn: list[tuple[Features, Features, str]] = []
     while len(drawn) < count:
         premise, label = source.new(), LABELS[len(drawn) % len(LABELS)]
         hypothesis = HYPOTHESES[label](premise, source.random)
@@ -150,7 +152,7 @@ def draw_labelled(source: Meanings, count: int) -> list[tuple[Meaning, Meaning, 
     return drawn
 
 
-def _neutral(premise: Meaning, random: Random) -> Meaning | None:
+def _neutral(premise: Features, random: Random) -> Features | None:
     """What the premise leaves open: a detail more, or something else that the same do, perhaps with a detail less."""
     shorter = _entailed(premise, random) if random.random() < 0.3 else None
     known = shorter or premise
@@ -159,7 +161,7 @@ def _neutral(premise: Meaning, random: Random) -> Meaning | None:
     return None if hypothesis in shortened(premise) else hypothesis
 
 
-def _entailed(premise: Meaning, random: Random) -> Meaning | None:
+def _entailed(premise: Features, random: Random) -> Features | None:
     """One or two edits away from the premise, each of which follows."""
     first = pick(random, shortened(premise) + generalised(premise), unlike=premise)
     if first is None or random.random() < 0.5:
@@ -167,20 +169,20 @@ def _entailed(premise: Meaning, random: Random) -> Meaning | None:
     return pick(random, shortened(first) + generalised(first), unlike=first) or first
 
 
-def _contradicting(premise: Meaning, random: Random) -> Meaning | None:
+def _contradicting(premise: Features, random: Random) -> Features | None:
     """The opposite, an exchange of roles, or a denial; what is denied already can only be asserted."""
-    edit = negated if premise.main.negated else random.choice((negated, swapped, opposed))
+    edit = negated if premise["main"]["negated"] else random.choice((negated, swapped, opposed))
     return pick(random, edit(premise) or negated(premise), unlike=premise)
 
 
-HYPOTHESES: dict[str, Callable[[Meaning, Random], Meaning | None]] = dict(
+HYPOTHESES: dict[str, Callable[[Features, Random], Features | None]] = dict(
     zip(LABELS, (_entailed, _neutral, _contradicting), strict=True)
 )
 
 
-def draw_scored(source: Meanings, count: int) -> list[tuple[Meaning, Meaning, float]]:
+def draw_scored(source: Meanings, count: int) -> list[tuple[Features, Features, float]]:
     """`count` pairs from nought to five edits apart, and some unrelated ones, with their similarity."""
-    drawn: list[tuple[Meaning, Meaning, float]] = []
+    drawn: list[tuple[Features, Features, float]] = []
     while len(drawn) < count:
         first, random = source.new(), source.random
         second = draw_meaning(random) if random.random() < UNRELATED else _edited(first, random.choice(EDITS), random)
@@ -189,9 +191,9 @@ def draw_scored(source: Meanings, count: int) -> list[tuple[Meaning, Meaning, fl
     return drawn
 
 
-def draw_triplets(source: Meanings, count: int) -> list[tuple[Meaning, Meaning, Meaning]]:
+def draw_triplets(source: Meanings, count: int) -> list[tuple[Features, Features, Features]]:
     """`count` anchors, each with something similar and something less similar."""
-    drawn: list[tuple[Meaning, Meaning, Meaning]] = []
+    drawn: list[tuple[Features, Features, Features]] = []
     while len(drawn) < count:
         anchor = source.new()
         gentle = shortened(anchor) + generalised(anchor) + extended(anchor, source.random)
@@ -203,7 +205,7 @@ def draw_triplets(source: Meanings, count: int) -> list[tuple[Meaning, Meaning, 
     return drawn
 
 
-def _edited(meaning: Meaning, edits: int, random: Random) -> Meaning:
+def _edited(meaning: Features, edits: int, random: Random) -> Features:
     for _ in range(edits):
         edited = None
         while edited is None:
@@ -218,63 +220,64 @@ def _edited(meaning: Meaning, edits: int, random: Random) -> Meaning:
     return meaning
 
 
-def pick(random: Random, candidates: Iterable[Meaning], unlike: Meaning) -> Meaning | None:
+def pick(random: Random, candidates: Iterable[Features], unlike: Features) -> Features | None:
     """A sensible candidate other than `unlike`; None where there is none."""
     shuffled = list(candidates)
     random.shuffle(shuffled)
     return next((meaning for meaning in shuffled if meaning != unlike and is_sensible(meaning)), None)
 
 
-def _in_main(meaning: Meaning, **changes: Any) -> Meaning:
-    return meaning._replace(main=meaning.main.but(**changes))
+def _in_main(meaning: Features, **changes: Any) -> Features:
+    return meaning.but(main=meaning["main"].but(**changes))
 
 
-def _in_role(meaning: Meaning, role: str, **changes: Any) -> Meaning:
-    return _in_main(meaning, **{role: meaning.main.roles[role]._replace(**changes)})
+def _in_role(meaning: Features, role: str, **changes: Any) -> Features:
+    return _in_main(meaning, **{role: meaning["main"][role].but(**changes)})
 
 
-def shortened(meaning: Meaning) -> list[Meaning]:
+def _named(meaning: Features, role: str, noun: str) -> Features:
+    return _in_role(meaning, role, noun=noun, kind=kinds()[noun])
+
+
+def shortened(meaning: Features) -> list[Features]:
     """What follows by leaving something out. Under "not" only the subject may lose a detail: who it is stays known."""
-    clauses = [Meaning(clause) for clause in meaning.clauses if meaning.second is not None]
-    plainer = [_in_role(meaning, role, adjective=None) for role in _known_roles(meaning.main)]
-    bare = [] if meaning.main.negated else [_in_main(meaning, place=None), _in_main(meaning, time=None)]
+    clauses = [meaning_of(clause) for clause in clauses_of(meaning) if meaning["second"]]
+    plainer = [_in_role(meaning, role, adjective="") for role in _known_roles(meaning)]
+    bare = [] if meaning["main"]["negated"] else [_in_main(meaning, place=""), _in_main(meaning, time="")]
     return clauses + plainer + bare
 
 
-def generalised(meaning: Meaning) -> list[Meaning]:
+def generalised(meaning: Features) -> list[Features]:
     """What follows by naming a kind instead of one of it: a dog is an animal."""
-    roles = meaning.main.roles
-    hypernyms = {role: world("hypernyms").get(kinds()[roles[role].noun]) for role in _known_roles(meaning.main)}
-    return [_in_role(meaning, role, noun=hypernym) for role, hypernym in hypernyms.items() if hypernym is not None]
+    hypernyms = {role: world("hypernyms").get(meaning["main"][role]["kind"]) for role in _known_roles(meaning)}
+    return [_named(meaning, role, hypernym) for role, hypernym in hypernyms.items() if hypernym]
 
 
-def _known_roles(clause: Clause) -> list[str]:
-    """The roles that may lose a detail while the clause still follows."""
-    return ["subject"] if clause.negated else list(clause.roles)
+def _known_roles(meaning: Features) -> list[str]:
+    """The roles that may lose a detail while the main clause still follows."""
+    return ["subject"] if meaning["main"]["negated"] else list(roles_of(meaning["main"]))
 
 
-def negated(meaning: Meaning) -> list[Meaning]:
+def negated(meaning: Features) -> list[Features]:
     """The main clause denied, or asserted where it was denied, alone."""
-    return [Meaning(meaning.main.but(negated=not meaning.main.negated))]
+    return [meaning_of(meaning["main"].but(negated=not meaning["main"]["negated"]))]
 
 
-def swapped(meaning: Meaning) -> list[Meaning]:
+def swapped(meaning: Features) -> list[Features]:
     """Who does it, and to whom, exchanged."""
-    roles = meaning.main.roles
+    roles = roles_of(meaning["main"])
     other = "recipient" if "recipient" in roles else "object"
-    if other not in roles or not is_living(roles[other].noun):
+    if other not in roles or not is_living(roles[other]["noun"]):
         return []
     return [_in_main(meaning, **{"subject": roles[other], other: roles["subject"]})]
 
 
-def opposed(meaning: Meaning) -> list[Meaning]:
+def opposed(meaning: Features) -> list[Features]:
     """The opposite adjective, state or verb."""
-    main, opposites = meaning.main, _opposites()
-    adjectives = {role: phrase.adjective for role, phrase in main.roles.items()}
+    main, opposites = meaning["main"], _opposites()
+    adjectives = {role: phrase["adjective"] for role, phrase in roles_of(main).items()}
     return [_in_role(meaning, role, adjective=opposites[a]) for role, a in adjectives.items() if a in opposites] + [
-        _in_main(meaning, **{name: opposites[value]})
-        for name, value in (("state", main.state), ("verb", main.verb))
-        if value in opposites
+        _in_main(meaning, **{name: opposites[main[name]]}) for name in ("state", "verb") if main[name] in opposites
     ]
 
 
@@ -283,68 +286,64 @@ def _opposites() -> dict[str, str]:
     return antonyms | {second: first for first, second in antonyms.items() if first != "new"}  # old: young
 
 
-def permuted(meaning: Meaning, random: Random) -> list[Meaning]:
+def permuted(meaning: Features, random: Random) -> list[Features]:
     """The same words in other roles: two phrases exchanged, or their adjectives, or all but their adjectives."""
-    places = [(number, role) for number, clause in enumerate(meaning.clauses) for role in clause.roles]
+    places = [(name, role) for name in ("main", "second") if meaning[name] for role in roles_of(meaning[name])]
     if len(places) < 2:
         return []
-    first, second = (places[index] for index in sorted(random.sample(range(len(places)), 2)))
-    one, other = (meaning.clauses[number].roles[role] for number, role in (first, second))
+    pair = [places[index] for index in sorted(random.sample(range(len(places)), 2))]
+    one, other = (meaning[name][role] for name, role in pair)
     exchanges = (
         (other, one),
-        (one._replace(adjective=other.adjective), other._replace(adjective=one.adjective)),
-        (other._replace(adjective=one.adjective), one._replace(adjective=other.adjective)),
+        (one.but(adjective=other["adjective"]), other.but(adjective=one["adjective"])),
+        (other.but(adjective=one["adjective"]), one.but(adjective=other["adjective"])),
     )
-    return [_with_phrases(meaning, {first: left, second: right}) for left, right in exchanges]
+    found = []
+    for phrases in exchanges:
+        edited = meaning
+        for (name, role), phrase in zip(pair, phrases, strict=True):
+            edited = edited.but(**{name: edited[name].but(**{role: phrase})})
+        found.append(edited)
+    return found
 
 
-def _with_phrases(meaning: Meaning, phrases: dict[tuple[int, str], Phrase]) -> Meaning:
-    """`meaning` with other phrases, by the number of their clause and their role."""
-    clauses = meaning.clauses
-    for (number, role), phrase in phrases.items():
-        clauses[number] = clauses[number].but(**{role: phrase})
-    return Meaning(clauses[0], meaning.link, *clauses[1:])
-
-
-def extended(meaning: Meaning, random: Random) -> list[Meaning]:
+def extended(meaning: Features, random: Random) -> list[Features]:
     """A detail more, which the meaning leaves open. Under "not", a place or a time would say less instead."""
-    main = meaning.main
-    bare = {role: kinds()[phrase.noun] for role, phrase in main.roles.items() if phrase.adjective is None}
-    candidates = [
-        _in_role(meaning, role, adjective=random.choice(world("adjectives")[kind])) for role, kind in bare.items()
-    ]
-    if main.place is None and not main.negated:
-        candidates.append(_in_main(meaning, place=draw_place(random, None, 1.0)))
-    if main.time is None and not main.negated:
-        candidates.append(_in_main(meaning, time=draw_time(random, main.tense, 1.0)))
-    return candidates if meaning.second is not None else [*candidates, with_second(main, random)]
+    main = meaning["main"]
+    bare = {role: phrase["kind"] for role, phrase in roles_of(main).items() if not phrase["adjective"]}
+    found = [_in_role(meaning, role, adjective=random.choice(world("adjectives")[kind])) for role, kind in bare.items()]
+    if not main["place"] and not main["negated"]:
+        found.append(_in_main(meaning, place=draw_place(random, None, 1.0)))
+    if not main["time"] and not main["negated"]:
+        found.append(_in_main(meaning, time=draw_time(random, main["tense"], 1.0)))
+    return found if meaning["second"] else [*found, with_second(main, random)]
 
 
-def other_verb(meaning: Meaning, random: Random) -> list[Meaning]:
+def other_verb(meaning: Features, random: Random) -> list[Features]:
     """Something else happens among the same."""
-    main = meaning.main
-    excluded = (main.verb, "be", _opposites().get(main.verb))
-    fitting = [name for name, verb in verbs().items() if name not in excluded and verb.suits(main)]
+    main = meaning["main"]
+    excluded = (main["verb"], "be", _opposites().get(main["verb"]))
+    fitting = [verb for verb in world("verbs") if verb not in excluded and suits(verb, main)]
     return [_in_main(meaning, verb=verb) for verb in random.sample(fitting, min(len(fitting), 3))]
 
 
-def other_noun(meaning: Meaning, random: Random) -> list[Meaning]:
+def other_noun(meaning: Features, random: Random) -> list[Features]:
     """Another takes a role."""
-    allowed = verbs()[meaning.main.verb].nouns
-    return [_in_role(meaning, role, noun=draw_phrase(random, allowed[role], 0.0).noun) for role in meaning.main.roles]
+    allowed = nouns_of(meaning["main"]["verb"])
+    drawn = {role: draw_phrase(random, allowed[role], 0.0)["noun"] for role in roles_of(meaning["main"])}
+    return [_named(meaning, role, noun) for role, noun in drawn.items()]
 
 
-def other_circumstance(meaning: Meaning, random: Random) -> list[Meaning]:
+def other_circumstance(meaning: Features, random: Random) -> list[Features]:
     """Another time, place, tense or number, or another second clause."""
-    main = meaning.main
-    tense = draw_tense(random, main.verb)
-    edited = [
-        _in_role(meaning, role, determiner=random.choice(world("determiners")), several=False) for role in main.roles
-    ]
-    edited.append(_in_main(meaning, tense=tense))
-    edited.append(_in_main(meaning, tense=tense, time=draw_time(random, tense, 1.0)))
-    if main.place is not None:
-        edited.append(_in_main(meaning, place=draw_place(random, main.place.relation, 1.0)))
-    if main.time is not None:
-        edited.append(_in_main(meaning, time=draw_time(random, main.tense, 1.0)))
-    return edited if meaning.second is None else [*edited, with_second(main, random)]
+    main = meaning["main"]
+    tense = draw_tense(random, main["verb"])
+    determiners = {role: random.choice(world("determiners")) for role in roles_of(main)}
+    found = [_in_role(meaning, role, determiner=each, several=False) for role, each in determiners.items()]
+    found.append(_in_main(meaning, tense=tense))
+    found.append(_in_main(meaning, tense=tense, time=draw_time(random, tense, 1.0)))
+    if main["place"]:
+        found.append(_in_main(meaning, place=draw_place(random, main["place"]["relation"], 1.0)))
+    if main["time"]:
+        found.append(_in_main(meaning, time=draw_time(random, main["tense"], 1.0)))
+    return [*found, with_second(main, random)] if meaning["second"] else found

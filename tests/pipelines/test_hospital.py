@@ -20,18 +20,17 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
 from bertrelay.stage import StageContext
+from pipelines.samples.grammar import load
 from pipelines.samples.hospital import write_hospital, write_hospitals
 from pipelines.samples.notes import statements, statements_of_relatives, wordings
 from pipelines.samples.patients import (
     SHARE,
     WEIGHTS,
-    diagnoses,
     draw_prognosis,
     draw_subject,
     risk_of,
 )
 from pipelines.samples.settings import HospitalSettings
-from pipelines.samples.templates import load
 
 SUBJECTS = 1500
 DAY = timedelta(days=1)
@@ -248,7 +247,7 @@ def test_the_first_notes_state_how_ill_a_patient_came_and_each_coded_diagnosis(t
     for note in third.tables["noteevents"]:
         if note["TEXT"].startswith("Admitted with") and not note["ISERROR"]:
             stated[note["HADM_ID"]] += note["TEXT"]
-    names = {each.icd9: each.name for each in (*diagnoses("problems"), *diagnoses("diagnoses"))}
+    names = {each["icd9"]: each["name"] for kind in ("problems", "diagnoses") for each in load("hospital")[kind]}
     for hadm_id, text in stated.items():
         assert {code for code, name in names.items() if name in text.partition("Vitals")[0]} == codes[hadm_id]
     stays = {str(stay.hadm_id): stay for n in range(SUBJECTS) for stay in draw_subject(7, n)[0].stays}
