@@ -13,8 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -60,7 +59,12 @@ def launch(command: Sequence[str], processes: int) -> int:
     """
     environments = worker_environments(processes)
     workers: list[subprocess.Popen[bytes]] = []
-    with TemporaryDirectory(prefix="bertrelay-") as errors, _signals_passed_to(workers):
+
+    def pass_on(number: int) -> None:
+        for worker in workers:
+            worker.send_signal(number)
+
+    with TemporaryDirectory(prefix="bertrelay-") as errors, on_stop_signal(pass_on):
         # In a session of their own, a Ctrl-C of the terminal reaches the workers once: from here.
         try:
             workers.extend(
@@ -74,32 +78,30 @@ def launch(command: Sequence[str], processes: int) -> int:
 
 
 def worker_environments(processes: int) -> list[dict[str, str]]:
-    """The environment of each worker, as torchrun would set it."""
+    """The environment of each worker, as torchrun would set it. Raises RequestError when there are too few GPUs."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     shared = {
         "WORLD_SIZE": str(processes),
         "LOCAL_WORLD_SIZE": str(processes),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(port),
         PARENT: str(os.getpid()),
     }
     threads = str(max(1, _cores() // processes))
     defaults = {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}  # of torch, and of tokenizers
-    if not _has_gpus(processes):
-        defaults["ACCELERATE_USE_CPU"] = "true"
-    return [
-        {**defaults, **os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)
-    ]
-
-
-def _has_gpus(processes: int) -> bool:
-    """Whether the workers take a GPU each. Raises RequestError when there are some, but too few."""
     gpus = 0 if cpu_is_requested() else gpu_count()
     if 0 < gpus < processes:
         raise RequestError(
             f"--processes {processes}: expected a GPU for each process, found {gpus}. "
             f"Use --processes {gpus}, or set ACCELERATE_USE_CPU=true to compute without"
         )
-    return gpus > 0
+    if not gpus:
+        defaults["ACCELERATE_USE_CPU"] = "true"
+    return [
+        {**defaults, **os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)
+    ]
 
 
 def gpu_count() -> int:
@@ -111,22 +113,6 @@ def gpu_count() -> int:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def _signals_passed_to(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    def forward(number: int) -> None:
-        for worker in workers:
-            worker.send_signal(number)
-
-    with on_stop_signal(forward):
-        yield
 
 
 def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> dict[int, int]:
@@ -148,15 +134,12 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> dict[int, int]:
 def _explained(failed: Mapping[int, int], errors: Path) -> int:
     """Shows the error of the process that failed first; its exit code, as a shell gives it."""
     killed = [rank for rank, code in failed.items() if code < 0 and code not in LATE]
-    left = sorted(errors.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-    reports = [(int(path.stem), json.loads(path.read_text(encoding="utf-8"))) for path in left]
-    # One that was stopped because another had failed is no reason.
-    reasons = [each for each in reports if each[0] in failed or each[1]["code"] != 128 + signal.SIGTERM]
-    if reasons and not killed:
-        rank, report = reasons[0]
-        concerns_all = rank == 0 or report["code"] > 128
-        log(report["message"] if concerns_all else f"process {rank}: {report['message']}")
-        return int(report["code"])
+    for path in sorted(errors.iterdir(), key=lambda path: path.stat().st_mtime_ns) if not killed else []:
+        rank, report = int(path.stem), json.loads(path.read_text(encoding="utf-8"))
+        code, message = int(report["code"]), report["message"]
+        if rank in failed or code != 128 + signal.SIGTERM:  # else it was stopped because another had failed
+            log(message if rank == 0 or code > 128 else f"process {rank}: {message}")
+            return code
     rank = (killed or list(failed))[0]
     code = failed[rank]
     if code < 0:

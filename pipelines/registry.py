@@ -2,108 +2,70 @@
 
 from bertrelay.stage import Stage
 
-REGISTRY = (
-    Stage("samples.write", 1, "pipelines.samples.settings:SampleSettings", "pipelines.samples.sentences:run"),
-    Stage("samples.papers", 1, "pipelines.samples.settings:PaperSettings", "pipelines.samples.papers:run_papers"),
-    Stage("samples.hospital", 3, "pipelines.samples.settings:HospitalSettings", "pipelines.samples.hospital:run"),
-    Stage("samples.entities", 1, "pipelines.samples.settings:EntitySettings", "pipelines.samples.papers:run_entities"),
-    Stage(
-        "samples.questions", 1, "pipelines.samples.settings:QuestionSettings", "pipelines.samples.papers:run_questions"
-    ),
-    Stage(
-        "samples.sbert-paper", 2, "pipelines.samples.settings:SbertPaperSettings", "pipelines.samples.sbert_paper:run"
-    ),
-    Stage("bertrelay.encode", 1, "bertrelay.encoder_settings:EncodeSettings", "bertrelay.encode_files:run"),
-    Stage("teachers.train", 2, "teachers.settings:TrainSettings", "teachers.train:run", "teachers"),
-    Stage("teachers.evaluate", 1, "teachers.settings:StsSettings", "teachers.evaluation.protocols:run_sts", "teachers"),
-    Stage(
-        "teachers.protocols",
-        3,
-        "teachers.evaluation.settings:ProtocolSettings",
-        "teachers.evaluation.protocols:run",
-        "teachers",
-    ),
-    Stage(
-        "teachers.facets", 3, "teachers.evaluation.settings:FacetSettings", "teachers.evaluation.facets:run", "teachers"
-    ),
-    Stage(
-        "teachers.ablation",
-        2,
-        "teachers.evaluation.settings:AblationSettings",
-        "teachers.evaluation.ablation:run",
-        "teachers",
-    ),
-    Stage(
-        "teachers.cross-encoder",
-        1,
-        "teachers.settings:CrossEncoderSettings",
-        "teachers.cross_encoder_train:run",
-        "teachers",
-    ),
-    Stage(
-        "teachers.poly-encoder",
-        1,
-        "teachers.settings:PolyEncoderSettings",
-        "teachers.cross_encoder_train:run_poly",
-        "teachers",
-    ),
-    Stage("teachers.bilstm", 1, "teachers.settings:BiLstmSettings", "teachers.baselines.word_vectors:run", "teachers"),
-    Stage("teachers.rerank", 1, "teachers.settings:RerankSettings", "teachers.rerank:run"),
-    Stage("students.distill", 2, "students.settings:DistillSettings", "students.distill:run", "students"),
-    Stage("students.evaluate", 1, "students.settings:EvaluateSettings", "students.evaluate:run", "students"),
-    Stage("students.index", 1, "students.search_settings:IndexSettings", "students.index:run"),
-    Stage("students.mine", 1, "students.search_settings:MineSettings", "students.bitext:run"),
-    Stage("students.shrink", 1, "students.settings:ShrinkSettings", "students.shrinking:run", "students"),
-    Stage(
-        "domain.pretrain",
-        2,
-        "domain.pretraining.settings:PretrainSettings",
-        "domain.pretraining.train:run",
-        "domain:pretraining",
-    ),
-    Stage("domain.terms", 2, "domain.terms.settings:TermsSettings", "domain.terms.terms:run", "domain:terms"),
-    Stage(
-        "domain.ner",
-        1,
-        "domain.biomedical.ner.settings:NerSettings",
-        "domain.biomedical.ner.train:run",
-        "domain:entities",
-    ),
-    Stage(
-        "domain.ner-evaluate",
-        1,
-        "domain.biomedical.ner.settings:NerEvaluateSettings",
-        "domain.biomedical.ner.evaluate:run",
-        "domain:entities",
-    ),
-    Stage("domain.questions", 1, "domain.biomedical.qa.settings:QuestionsSettings", "domain.biomedical.qa.split:run"),
-    Stage("domain.qa-answer", 2, "domain.biomedical.qa.settings:AnswerSettings", "domain.biomedical.qa.answering:run"),
-    Stage("domain.qa", 2, "domain.biomedical.qa.settings:QaSettings", "domain.biomedical.qa.train:run"),
-    Stage(
-        "domain.qa-evaluate",
-        2,
-        "domain.biomedical.qa.settings:QaEvaluateSettings",
-        "domain.biomedical.qa.evaluate:run",
-        "domain:answers",
-    ),
-    Stage("domain.cohort", 3, "domain.clinical.settings:CohortSettings", "domain.clinical.cohort:run", sensitive=True),
-    Stage("domain.audit", 1, "domain.clinical.settings:AuditSettings", "domain.clinical.audit:run", sensitive=True),
-    Stage("domain.ner-tag", 2, "domain.biomedical.ner.settings:TagSettings", "domain.biomedical.ner.tagging:run"),
-    Stage("domain.notes", 3, "domain.clinical.settings:NotesSettings", "domain.clinical.notes:run", sensitive=True),
-    Stage(
-        "domain.readmission",
-        4,
-        "domain.clinical.settings:ReadmissionSettings",
-        "domain.clinical.training:run",
-        "domain:outcomes",
-        sensitive=True,
-    ),
-    Stage(
-        "domain.outcome",
-        3,
-        "domain.clinical.settings:OutcomeSettings",
-        "domain.clinical.training:run_outcome",
-        "domain:outcomes",
-        sensitive=True,
-    ),
+PATIENTS = "domain.clinical"
+"""Its stages read tables of patients."""
+
+STAGES = {
+    "pipelines.samples": [
+        ("samples.write", 1, "settings:SampleSettings", "sentences:run", ""),
+        ("samples.papers", 1, "settings:PaperSettings", "papers:run_papers", ""),
+        ("samples.hospital", 3, "settings:HospitalSettings", "hospital:run", ""),
+        ("samples.entities", 1, "settings:EntitySettings", "papers:run_entities", ""),
+        ("samples.questions", 1, "settings:QuestionSettings", "papers:run_questions", ""),
+        ("samples.sbert-paper", 2, "settings:SbertPaperSettings", "sbert_paper:run", ""),
+    ],
+    "bertrelay": [
+        ("bertrelay.encode", 1, "encoder_settings:EncodeSettings", "encode_files:run", ""),
+    ],
+    "teachers": [
+        ("teachers.train", 2, "settings:TrainSettings", "train:run", "teachers"),
+        ("teachers.evaluate", 1, "settings:StsSettings", "evaluation.protocols:run_sts", "teachers"),
+        ("teachers.cross-encoder", 1, "settings:CrossEncoderSettings", "cross_encoder_train:run", "teachers"),
+        ("teachers.poly-encoder", 1, "settings:PolyEncoderSettings", "cross_encoder_train:run_poly", "teachers"),
+        ("teachers.bilstm", 1, "settings:BiLstmSettings", "baselines.word_vectors:run", "teachers"),
+        ("teachers.rerank", 1, "settings:RerankSettings", "rerank:run", ""),
+    ],
+    "teachers.evaluation": [
+        ("teachers.protocols", 3, "settings:ProtocolSettings", "protocols:run", "teachers"),
+        ("teachers.facets", 3, "settings:FacetSettings", "facets:run", "teachers"),
+        ("teachers.ablation", 2, "settings:AblationSettings", "ablation:run", "teachers"),
+    ],
+    "students": [
+        ("students.distill", 2, "settings:DistillSettings", "distill:run", "students"),
+        ("students.evaluate", 1, "settings:EvaluateSettings", "evaluate:run", "students"),
+        ("students.index", 1, "search_settings:IndexSettings", "index:run", ""),
+        ("students.mine", 1, "search_settings:MineSettings", "bitext:run", ""),
+        ("students.shrink", 1, "settings:ShrinkSettings", "shrinking:run", "students"),
+    ],
+    "domain.pretraining": [
+        ("domain.pretrain", 2, "settings:PretrainSettings", "train:run", "domain:pretraining"),
+    ],
+    "domain.terms": [
+        ("domain.terms", 2, "settings:TermsSettings", "terms:run", "domain:terms"),
+    ],
+    "domain.biomedical.ner": [
+        ("domain.ner", 1, "settings:NerSettings", "train:run", "domain:entities"),
+        ("domain.ner-evaluate", 1, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
+        ("domain.ner-tag", 2, "settings:TagSettings", "tagging:run", ""),
+    ],
+    "domain.biomedical.qa": [
+        ("domain.questions", 1, "settings:QuestionsSettings", "split:run", ""),
+        ("domain.qa-answer", 2, "settings:AnswerSettings", "answering:run", ""),
+        ("domain.qa", 2, "settings:QaSettings", "train:run", ""),
+        ("domain.qa-evaluate", 2, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
+    ],
+    PATIENTS: [
+        ("domain.cohort", 3, "settings:CohortSettings", "cohort:run", ""),
+        ("domain.audit", 1, "settings:AuditSettings", "audit:run", ""),
+        ("domain.notes", 3, "settings:NotesSettings", "notes:run", ""),
+        ("domain.readmission", 4, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
+        ("domain.outcome", 3, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
+    ],
+}
+"""By package: kind, version, settings and work (`module:name` in the package), and where its metrics are declared."""
+
+REGISTRY = tuple(
+    Stage(kind, version, f"{package}.{settings}", f"{package}.{run}", metrics, sensitive=package == PATIENTS)
+    for package, stages in STAGES.items()
+    for kind, version, settings, run, metrics in stages
 )

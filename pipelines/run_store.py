@@ -94,7 +94,7 @@ def has_work(folder: Path) -> bool:
 def unfinished(stage_folder: Path) -> dict[Path, int]:
     """The partial folders of a stage that have some work in them, and their bytes."""
     partials = [path for path in sorted(stage_folder.glob(f"*{PARTIAL}")) if has_work(_complete_of(path))]
-    return {each: sum(path.stat().st_size for path in each.rglob("*") if path.is_file()) for each in partials}
+    return {partial: sum(path.stat().st_size for path in partial.rglob("*") if path.is_file()) for partial in partials}
 
 
 def previous_parts(stage_folder: Path, seed: int | None) -> Parts | None:

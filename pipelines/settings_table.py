@@ -43,18 +43,12 @@ def described(model: type[BaseModel]) -> dict[str, str]:
     found = {name: fields[name].description or COMMON.get(name, "") for name in fields}
     for base in reversed(model.__mro__):
         if issubclass(base, BaseModel) and base is not BaseModel:
-            found |= dict(_entries(base, model))
+            for line in re.sub(r"\n {8,}", " ", base.__doc__ or "").splitlines():  # a text continues in indented lines
+                entry = ENTRY.fullmatch(line.strip())
+                names = entry[1].split(", ") if entry else []
+                if entry and all(name in fields for name in names):
+                    found |= {name: _sentence(entry[2], fields[name].annotation) for name in names}
     return found
-
-
-def _entries(base: type[BaseModel], model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """The `name: text` lines of a docstring; a text continues in indented lines."""
-    lines = re.sub(r"\n {8,}", " ", base.__doc__ or "").splitlines()
-    for line in lines:
-        entry = ENTRY.fullmatch(line.strip())
-        names = entry[1].split(", ") if entry else []
-        if entry and all(name in model.model_fields for name in names):
-            yield from ((name, _sentence(entry[2], model.model_fields[name].annotation)) for name in names)
 
 
 def _sentence(text: str, annotation: Any) -> str:
@@ -109,16 +103,17 @@ def _type(annotation: Any) -> str:
 
 def with_tables(page: str) -> str:
     """`page` with the tables at its markers as the settings are now."""
-    return MARKED.sub(lambda found: found[1] + _table(found[2], found[3].split()) + found[4], page)
-
-
-def _table(name: str, keys: list[str]) -> str:
-    """The rows of `keys`; neighbours that differ in nothing but their names share one."""
     stages = {stage.kind: stage.settings for stage in REGISTRY}
-    rows = {key: " | ".join(rest) for key, *rest in settings_rows(load(stages.get(name, name)))}
-    groups = ((row, ", ".join(f"`{key}`" for key in same)) for row, same in groupby(keys, key=rows.__getitem__))
-    lines = [f"| {names} | {row} |" for row, names in groups]
-    return "\n".join(["| setting | value | default | |", "|---|---|---|---|", *lines, ""])
+
+    def table(marker: re.Match[str]) -> str:
+        """The rows of the marker's settings; neighbours that differ in nothing but their names share one."""
+        rows = {key: " | ".join(rest) for key, *rest in settings_rows(load(stages.get(marker[2], marker[2])))}
+        lines = ["| setting | value | default | |", "|---|---|---|---|"]
+        for row, keys in groupby(marker[3].split(), key=rows.__getitem__):
+            lines.append(f"| {', '.join(f'`{key}`' for key in keys)} | {row} |")
+        return "\n".join([marker[1].rstrip("\n"), *lines, marker[4]])
+
+    return MARKED.sub(table, page)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import NoReturn
 
 from bertrelay.errors import BertRelayError, RequestError, is_of_the_machine, place_of
 from bertrelay.privacy import sensitive_data
@@ -25,15 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = [word for word in given if word not in ANYWHERE]
     code = _exit_code(words, DEBUG in given, SENSITIVE in given, GROUP_READ in given)
     if code and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        _end_at_once(code)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # in an orderly end torch's threads might abort the process, and hide `code`
     sys.exit(code)
-
-
-def _end_at_once(code: int) -> NoReturn:
-    """Ends one of several processes that failed; in its orderly end torch's threads might abort it and hide `code`."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group_read: bool = False) -> int:
@@ -52,7 +47,7 @@ def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BertRelayError as error:
-        _show(_traceback(error) if debug else str(error), error.exit_code)
+        _show(error, str(error), error.exit_code, debug)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -60,30 +55,23 @@ def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        _show(_traceback(error) if debug else _fault(error), 1)
+        # The error's words may hold text of a record, so only the machine's are shown.
+        words = f": {error}" if is_of_the_machine(error) else ""
+        message = (
+            f"{place_of(error)}{words}\nWhat was done is kept. With {DEBUG} the same command shows the traceback, "
+            "which may hold text of your data."
+        )
+        _show(error, message, 1, debug)
         return 1
     return 0
 
 
-def _show(message: str, code: int) -> None:
+def _show(error: Exception, message: str, code: int, debug: bool) -> None:
     """Prints an error; of several processes that our launcher started, it shows one. Being stopped concerns all."""
     from pipelines.launch import leave_error
 
+    if debug:
+        message = "".join(traceback.format_exception(error))
     rank = int(os.environ.get("RANK", "0"))
     if not leave_error(message, code) and (rank == 0 or code <= 128):
         print(printable(f"process {rank}: {message}" if rank else message), file=sys.stderr)
-
-
-def _traceback(error: Exception) -> str:
-    import traceback
-
-    return "".join(traceback.format_exception(error))
-
-
-def _fault(error: Exception) -> str:
-    """Where an unforeseen error arose. Its words may hold text of a record, so only the machine's are shown."""
-    words = f": {error}" if is_of_the_machine(error) else ""
-    return (
-        f"{place_of(error)}{words}\n"
-        f"What was done is kept. With {DEBUG} the same command shows the traceback, which may hold text of your data."
-    )

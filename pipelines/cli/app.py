@@ -1,10 +1,9 @@
 """The commands of `bertrelay` and the options of all of them."""
 
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from bertrelay.settings import Settings
 from pipelines.cli.biomedical import data, ner, qa
@@ -24,22 +23,8 @@ A recipe describes a whole run. Each of its stages can be stopped and resumed, a
 
   bertrelay plan quickstart         what another run would do, and why
 """
-OF_PYDANTIC = "Value error, "
-
-
-class Commands(TyperGroup):
-    """The commands, with errors of options in plain words."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            error.message = error.message.removeprefix(OF_PYDANTIC)
-            raise
-
 
 app = typer.Typer(
-    cls=Commands,
     help=HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

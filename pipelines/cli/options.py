@@ -65,9 +65,9 @@ class TableOptions(Settings):
         """The table in the file `source`. Raises RequestError for a column that none can have."""
         from bertrelay.data.tables import Table
 
-        named = [columns] if isinstance(columns, str) else columns
-        found = [int(each) if each.isdecimal() else each for each in named] if named else None
-        given = {"path": source, "format": self.format, "columns": found, "header": self.header}
+        names = [columns] if isinstance(columns, str) else columns or []
+        places = [int(name) if name.isdecimal() else name for name in names] or None
+        given = {"path": source, "format": self.format, "columns": places, "header": self.header}
         try:
             return Table.model_validate(given)
         except ValidationError as error:
@@ -137,7 +137,8 @@ def with_options(
     an option are those of the field. names: as in `FLAGS`.
     """
     own = inspect.signature(function).parameters
-    groups = {name: each.annotation for name, each in own.items() if _is_settings(each.annotation)}
+    classes = {name: each.annotation for name, each in own.items() if isinstance(each.annotation, type)}
+    groups = {name: each for name, each in classes.items() if issubclass(each, Settings)}
 
     @wraps(function)
     def run(**given: Any) -> None:
@@ -150,10 +151,6 @@ def with_options(
     plain = [each for name, each in own.items() if name not in (*groups, *fields) and each.kind is not each.VAR_KEYWORD]
     run.__signature__ = inspect.Signature([*plain, *derived])  # type: ignore[attr-defined]
     return run
-
-
-def _is_settings(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Settings)
 
 
 def _parameter(settings: type[Settings], name: str, flags: Mapping[str, str]) -> inspect.Parameter:
@@ -175,20 +172,15 @@ def _parameter(settings: type[Settings], name: str, flags: Mapping[str, str]) ->
 
 def _plain(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[Any, dict[str, Any]]:
     """A type that Typer knows, and the limits of a number: of `Annotated[int, Field(ge=1)] | None` int and min 1."""
-    limits = {
-        end: value
-        for item in metadata
-        for each in (item.metadata if isinstance(item, FieldInfo) else [item])
-        for end, key in (("min", "ge"), ("max", "le"))
-        if (value := getattr(each, key, None)) is not None
-    }
+    limits: dict[str, Any] = {}
+    for item in metadata:
+        for limit in item.metadata if isinstance(item, FieldInfo) else [item]:
+            ends = {"min": getattr(limit, "ge", None), "max": getattr(limit, "le", None)}
+            limits |= {end: value for end, value in ends.items() if value is not None}
     kind, arguments = get_origin(annotation), get_args(annotation)
-    if kind is Annotated:
-        inner, found = _plain(arguments[0], arguments[1:])
-        return inner, {**limits, **found}
-    if type(None) in arguments:
-        inner, found = _plain(arguments[0])
-        return inner | None, {**limits, **found}
+    if kind is Annotated or type(None) in arguments:
+        inner, inner_limits = _plain(arguments[0], arguments[1:] if kind is Annotated else ())
+        return inner if kind is Annotated else inner | None, {**limits, **inner_limits}
     if kind is list:
         return list[str], limits  # whose items the settings validate
     if kind in (Literal, tuple) or annotation in (bool, int, float, Path):
@@ -237,18 +229,16 @@ def print_result(result: Any, output: Path, as_json: bool) -> None:
 
 def in_words(output: Path, values: Mapping[str, Any]) -> str:
     """`values.npy: 5 sentences, 16 dim`: counts, and what else is known; rates, zeros and what is not are left out."""
-    known = ((name.replace("_", " "), value) for name, value in values.items() if not name.endswith("_per_second"))
-    return f"{output}: {', '.join(word for name, value in known if value for word in _in_words(name, value))}"
-
-
-def _in_words(name: str, value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for kind, count in value.items():
-            yield from _in_words(kind, count)
-    elif isinstance(value, float):
-        yield f"{name} {value:.4f}"
-    else:
-        yield f"{value:,} {name}" if isinstance(value, int) else value
+    words = []
+    for name, value in values.items():
+        for label, each in value.items() if isinstance(value, dict) else [(name.replace("_", " "), value)]:
+            if not each or name.endswith("_per_second"):
+                continue
+            if isinstance(each, float):
+                words.append(f"{label} {each:.4f}")
+            else:
+                words.append(f"{each:,} {label}" if isinstance(each, int) else each)
+    return f"{output}: {', '.join(words)}"
 
 
 def write_out(message: str, nl: bool = True, coloured: bool = False) -> None:

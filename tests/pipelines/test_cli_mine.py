@@ -56,13 +56,6 @@ def test_a_threshold_is_chosen_by_gold_and_the_figures_are_told(call, model, sid
     assert float(rows[-1][0]) >= float(re.search(r"threshold ([\d.]+)", out)[1])
 
 
-def test_json_stands_alone_and_without_a_threshold_there_is_none(call, model, sides, tmp_path):
-    document = json.loads(call("mine", model, *sides, tmp_path / "m.jsonl", "--json"))
-    assert document["output"] == str(tmp_path / "m.jsonl")
-    assert (document["pairs"], document["threshold"], document["f1"]) == (3, None, None)
-    assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 3
-
-
 def test_columns_of_one_table_are_two_sides(call, model, tmp_path):
     (tmp_path / "t.csv").write_text(
         "1,a dog barks,ein hund schläft\n2,a dog sleeps,kater bellt hier\n", encoding="utf-8"
@@ -78,7 +71,9 @@ def test_kept_vectors_and_neighbours_stand_beside_the_output(call, model, sides,
     assert {"source.npy", "target.npy", "forward.partial"} <= {
         path.name for path in (tmp_path / "m.tsv.work").iterdir()
     }
-    call("mine", model, *sides, tmp_path / "m.tsv", "--overwrite")
+    document = json.loads(call("mine", model, *sides, tmp_path / "m.tsv", "--overwrite", "--json"))
+    assert (document["output"], document["pairs"]) == (str(tmp_path / "m.tsv"), 3)
+    assert (document["threshold"], document["f1"]) == (None, None)
     assert not (tmp_path / "m.tsv.work").exists()
 
 

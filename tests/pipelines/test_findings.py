@@ -3,8 +3,6 @@
 import json
 import re
 
-import pytest
-
 from pipelines.report import findings
 from pipelines.report.charts import COLOURS, Curve
 from pipelines.report.tables import Listing
@@ -101,12 +99,12 @@ def test_answers_have_scores_by_slice_and_are_marked_in_their_texts(tmp_path):
     assert marks(impossible) == [] and "no answer given, &gt; 99 %" in impossible
 
 
-@pytest.mark.parametrize(("count", "slanted"), [(6, False), (7, True)])
-def test_names_of_many_slices_are_slanted_so_that_none_overlaps_another(tmp_path, count, slanted):
-    longest = [{**SLICES["position"][0], "name": f"{2**n} words"} for n in range(1, count + 1)]
-    written(tmp_path, slices={**SLICES, "answer_words": longest}, examples=ANSWERED)
-    drawn = of_type(findings.answers(tmp_path), list)[0][0].svg
-    assert ("rotate(-30" in re.search(rf"<text[^>]*>{2**count}</text>", drawn)[0]) == slanted
+def test_names_of_many_slices_are_slanted_so_that_none_overlaps_another(tmp_path):
+    for count, slanted in ((6, False), (7, True)):
+        longest = [{**SLICES["position"][0], "name": f"{2**n} words"} for n in range(1, count + 1)]
+        written(tmp_path, slices={**SLICES, "answer_words": longest}, examples=ANSWERED)
+        drawn = of_type(findings.answers(tmp_path), list)[0][0].svg
+        assert ("rotate(-30" in re.search(rf"<text[^>]*>{2**count}</text>", drawn)[0]) == slanted
 
 
 def test_without_text_nothing_of_a_document_is_shown(tmp_path):
@@ -161,17 +159,13 @@ def test_curves_of_outcomes_have_names_axes_and_one_colour_for_a_model(tmp_path)
     assert ">TF-IDF<" not in calibration and COLOURS[findings.ORDER.index("tfidf")] in calibration
 
 
-@pytest.mark.parametrize(
-    ("given", "count"), [(None, 3), ([each | {"auroc": None, "others": None} for each in READING], 5)]
-)
-def test_reading_is_drawn_where_it_was_measured(tmp_path, given, count):
-    assert len(outcome_curves(tmp_path, while_reading=given)) == count
-
-
-@pytest.mark.parametrize(("ends", "bars"), [([], 0), ([None, None], 0), ([0.1, 0.35], 2)])
-def test_points_of_the_calibration_have_bars_where_they_have_intervals(tmp_path, ends, bars):
-    drawn = {"model": [[*point, *ends] for point in POINTS]}
-    assert outcome_curves(tmp_path, calibration=drawn)[2].svg.count("stroke-width: 1.2") == bars
+def test_reading_is_drawn_where_it_was_measured_and_intervals_of_the_calibration_are_bars(tmp_path):
+    assert len(outcome_curves(tmp_path, while_reading=None)) == 3
+    unknown = [each | {"auroc": None, "others": None} for each in READING]
+    assert len(outcome_curves(tmp_path, while_reading=unknown)) == 5
+    for ends, bars in (([], 0), ([None, None], 0), ([0.1, 0.35], 2)):
+        drawn = {"model": [[*point, *ends] for point in POINTS]}
+        assert outcome_curves(tmp_path, calibration=drawn)[2].svg.count("stroke-width: 1.2") == bars
 
 
 def test_groups_of_patients_and_their_calibration_are_listed_and_small_ones_counted(tmp_path):
@@ -184,10 +178,7 @@ def test_groups_of_patients_and_their_calibration_are_listed_and_small_ones_coun
     named = dict(zip(calibration.columns, row, strict=True))
     assert str(named["observed/expected before it"]) == "0.120" and str(named["calibration slope"]) == "–"
     assert (str(named["observed/expected"]), named["observed/expected"].interval) == ("0.970", "0.900 – 1.100")
-
-
-def test_labels_have_a_mean_probability_and_no_table_of_calibration(tmp_path):
-    figures = {"auroc": 0.8, "auprc": 0.5, "prevalence": 0.3, "mean_probability": 0.31}
+    figures = {"auroc": 0.8, "auprc": 0.5, "prevalence": 0.3, "mean_probability": 0.31}  # of labels
     (groups,) = findings.outcomes(written(tmp_path, slices={"slices": [group(figures)]}))
     assert groups.columns[-1] == "mean probability" and str(groups.rows[0][-1]) == "0.310"
 
@@ -199,23 +190,14 @@ def test_classes_have_a_table_of_what_was_taken_for_what(tmp_path):
     assert found.rows == [["under 3 days", "1,200", "15"], ["over 7 days", "–", "–"]]
 
 
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        (
-            {"threshold": 0.4125, "alarms": 1204, "right": 1020},
-            "from P = 0.412 on. On the validation split 1,020 of 1,204",
-        ),
-        (
-            {"threshold": None, "alarms": None},
-            "no threshold reaches a precision of 0.8 with 95 % confidence, on at least 20",
-        ),
-    ],
-)
-def test_the_counts_behind_the_alarm_threshold_are_shown_or_that_there_is_none(tmp_path, given, shown):
-    alarms = {"precision": 0.8, "minimum": 20, **given}
-    (text,) = of_type(findings.outcomes(written(tmp_path, curves=CURVES | {"alarms": alarms})), findings.Markup)
-    assert shown in text
+def test_the_counts_behind_the_alarm_threshold_are_shown_or_that_there_is_none(tmp_path):
+    for threshold, right, shown in (
+        (0.4125, 1020, "from P = 0.412 on. On the validation split 1,020 of 1,204"),
+        (None, None, "no threshold reaches a precision of 0.8 with 95 % confidence, on at least 20"),
+    ):
+        alarms = {"precision": 0.8, "minimum": 20, "threshold": threshold, "alarms": 1204, "right": right}
+        (text,) = of_type(findings.outcomes(written(tmp_path, curves=CURVES | {"alarms": alarms})), findings.Markup)
+        assert shown in text
 
 
 def test_a_flow_table_has_its_counts_with_thousands_apart(tmp_path):

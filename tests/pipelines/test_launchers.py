@@ -43,9 +43,8 @@ def test_two_processes_run_our_packages(own_packages, model, write_lines, launch
     if launched == ["torchrun"]:
         of_one_machine = next(each for each in documented("torchrun") if "--nnodes" not in each)
         launcher = of_one_machine[: of_one_machine.index("bertrelay")]
-        done = started([*("2" if word == "8" else word for word in launcher), *words], own_packages)
-    else:
-        done = started([*words, *launched], own_packages)
+        words, launched = ["2" if word == "8" else word for word in launcher] + words, []
+    done = started([*words, *launched], own_packages)
     assert (done.returncode, done.stdout) == (0, "vectors.npy: 20 sentences, 8 dim\n"), done.stderr
 
 
@@ -56,10 +55,3 @@ def test_accelerate_launch_as_documented_runs_our_packages(own_packages):
     words[words.index("8")] = "1"
     done = started(words, own_packages)
     assert (done.returncode, done.stdout) == (0, "bertrelay 0.1.0\n"), done.stderr
-
-
-def test_no_documented_launcher_starts_a_module_by_name():
-    found = documented("torchrun") + documented("accelerate") + documented("python")
-    assert len(documented("torchrun")) >= 3
-    assert [words for words in found if "-m" in words and "pipelines" in words] == []
-    assert all({"--no-python", "--no_python"} & set(words) for words in found if words[0] != "python")

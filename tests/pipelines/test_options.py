@@ -48,17 +48,8 @@ def given():
 
 
 def test_options_have_the_defaults_and_types_of_the_settings(given):
-    assert given("in", "--base", "a/b") == {
-        "source": "in",
-        "layers": 3,
-        "rate": None,
-        "kind": "small",
-        "name": "model",
-        "cased": False,
-        "base": "a/b",
-        "sets": [],
-        "dim": 8,
-    }
+    numbers, texts = {"layers": 3, "rate": None, "dim": 8}, {"source": "in", "kind": "small", "name": "model"}
+    assert given("in", "--base", "a/b") == {**numbers, **texts, "cased": False, "base": "a/b", "sets": []}
     found = given("in", "--base", "b", "-l", 2, "--rate", 0.5, "--kind", "large", "--cased", "--set", "x", "--set", "y")
     assert (found["layers"], found["rate"], found["kind"], found["cased"]) == (2, 0.5, "large", True)
     assert found["sets"] == ["x", "y"]
