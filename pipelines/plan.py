@@ -21,7 +21,6 @@ from pipelines.recipe import Key, Recipe, Step
 from pipelines.run_store import DIGITS, damage, has_work, partial_of, parts_in, previous_parts, unfinished
 from pipelines.validation import Problems, did_you_mean, shown
 
-CACHE = ".cache"
 ABSENT = object()
 """In place of a part that is not there."""
 
@@ -91,7 +90,7 @@ class RunOptions(Settings):
 
     @property
     def cache(self) -> Path:
-        return self.runs / CACHE
+        return self.runs / ".cache"
 
     def digests(self) -> Digests:
         """The digests that all runs in the folder remember."""
@@ -169,7 +168,7 @@ def _plan_step(
         return _decide(drafts[0], planned, digests, forced=True)
     # What a machine of another precision has finished, or else begun, is used rather than made again in this one's.
     complete = (each for each in drafts if each.folder.is_dir())
-    started = (each for each in drafts if has_work(each.folder))
+    started = (each for each in drafts if has_work(partial_of(each.folder)))
     return _decide(next(complete, None) or next(started, drafts[0]), planned, digests, forced=False)
 
 
@@ -180,21 +179,22 @@ def _needed(step: Step, planned: Mapping[Key, PlannedStep]) -> dict[str, Planned
 
 def _decide(draft: PlannedStep, planned: Mapping[Key, PlannedStep], digests: Digests, forced: bool) -> PlannedStep:
     """Whether the result in the step's folder is complete and current."""
-
-    def decided(action: Action, *reasons: str, afresh: bool = False) -> PlannedStep:
-        return replace(draft, action=action, reasons=tuple(dict.fromkeys(reasons)), afresh=afresh)
-
+    begun, afresh = has_work(partial_of(draft.folder)), False
+    action, reasons = Action.RUN, []
     if forced:
-        removed = ["unfinished work is removed; without --force it would resume"] if has_work(draft.folder) else []
-        return decided(Action.RUN, "forced: it restarts", *removed, afresh=True)
-    if draft.folder.is_dir():
-        wrong = damage(draft.folder, digests)
-        return decided(Action.RUN, wrong, afresh=True) if wrong else decided(Action.SKIP)
-    before = previous_parts(draft.stage_folder, draft.step.seed)
-    why = list(changes(draft, before, planned)) if before is not None else []
-    if has_work(draft.folder):
-        return decided(Action.RESUME, "started and not finished", *why)
-    return decided(Action.RUN, *(why or ["first time"]))
+        lost = ["unfinished work is removed; without --force it would resume"] if begun else []
+        reasons, afresh = ["forced: it restarts", *lost], True
+    elif not draft.folder.is_dir():
+        before = previous_parts(draft.stage_folder, draft.step.seed)
+        reasons = list(dict.fromkeys(changes(draft, before, planned))) if before is not None else []
+        if begun:
+            action, reasons = Action.RESUME, ["started and not finished", *reasons]
+        reasons = reasons or ["first time"]
+    elif wrong := damage(draft.folder, digests):
+        reasons, afresh = [wrong], True
+    else:
+        action = Action.SKIP
+    return replace(draft, action=action, reasons=tuple(reasons), afresh=afresh)
 
 
 def changes(now: PlannedStep, before: Parts, planned: Mapping[Key, PlannedStep]) -> Iterator[str]:
@@ -257,9 +257,10 @@ def left_behind(plan: Plan) -> dict[Path, int]:
     """
     current = {partial_of(planned.folder) for planned in plan.steps}
     unknown = {planned.stage_folder for planned in plan.steps if not planned.parts}  # any of theirs may be current
-    folders = {planned.stage_folder for planned in plan.steps} - unknown
-    found = [item for folder in sorted(folders) for item in unfinished(folder).items()]
-    return {partial: size for partial, size in found if partial not in current}
+    folders = sorted({planned.stage_folder for planned in plan.steps} - unknown)
+    return {
+        partial: size for folder in folders for partial, size in unfinished(folder).items() if partial not in current
+    }
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

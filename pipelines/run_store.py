@@ -12,7 +12,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -41,19 +41,16 @@ class Done:
 
     parts: Parts
     metrics: Metrics
-    seconds: float
-    finished: str
     outputs: dict[str, dict[str, Any]]
-    libraries: dict[str, str] = field(default_factory=dict)
+    libraries: dict[str, str]
+    started: str
+    finished: str
+    seconds: float
 
 
 def partial_of(folder: Path) -> Path:
     """Where the folder is built."""
     return folder.with_name(folder.name + PARTIAL)
-
-
-def _complete_of(partial: Path) -> Path:
-    return partial.with_name(partial.name.removesuffix(PARTIAL))
 
 
 def latest_name(seed: int | None) -> str:
@@ -63,10 +60,10 @@ def latest_name(seed: int | None) -> str:
 
 def read_done(folder: Path) -> Done | None:
     """The content of `done.json`, or None where there is none that can be read."""
-    facts = read_json(folder / DONE) or {}
+    facts = read_json(folder / DONE)
     try:
-        return Done(**{name: facts[name] for name in Done.__dataclass_fields__ if name in facts})
-    except TypeError:
+        return Done(**{name: facts[name] for name in Done.__dataclass_fields__}) if facts else None
+    except KeyError:
         return None
 
 
@@ -84,16 +81,15 @@ def damage(folder: Path, digests: Digests) -> str | None:
     return None
 
 
-def has_work(folder: Path) -> bool:
-    """Whether a stage stopped on the way to `folder` and left something to resume from."""
-    partial = partial_of(folder)
+def has_work(partial: Path) -> bool:
+    """Whether a stage stopped on the way and left something in the partial folder to resume from."""
     ours = {partial / FINGERPRINT, partial / ATTEMPT}
     return any(path.is_file() and path not in ours for path in partial.rglob("*"))
 
 
 def unfinished(stage_folder: Path) -> dict[Path, int]:
     """The partial folders of a stage that have some work in them, and their bytes."""
-    partials = [path for path in sorted(stage_folder.glob(f"*{PARTIAL}")) if has_work(_complete_of(path))]
+    partials = [path for path in sorted(stage_folder.glob(f"*{PARTIAL}")) if has_work(path)]
     return {partial: sum(path.stat().st_size for path in partial.rglob("*") if path.is_file()) for partial in partials}
 
 
@@ -136,21 +132,14 @@ def finish(folder: Path, parts: Parts, metrics: Metrics, digests: Digests) -> No
     plain = {name: _finite(value) for name, value in metrics.items()}
     write_json(partial / METRICS, plain)
     finished, attempt = datetime.now(UTC), json.loads((partial / ATTEMPT).read_text())
-    written = [path for path in sorted(partial.rglob("*")) if path.is_file() and path != partial / DONE]
-    facts = {
-        "parts": parts,
-        "metrics": plain,
-        "outputs": {
-            path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": digests.of_file(path)}
-            for path in written
-            if not path.is_relative_to(partial / WORK)
-        },
-        "libraries": _versions(),
-        "started": attempt["first"],
-        "finished": finished.isoformat(timespec="seconds"),
-        "seconds": round(attempt["seconds_before"] + finished.timestamp() - attempt["began"], 3),
+    outputs = {
+        path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": digests.of_file(path)}
+        for path in sorted(partial.rglob("*"))
+        if path.is_file() and path != partial / DONE and not path.is_relative_to(partial / WORK)
     }
-    write_json(partial / DONE, facts)
+    seconds = round(attempt["seconds_before"] + finished.timestamp() - attempt["began"], 3)
+    times = attempt["first"], finished.isoformat(timespec="seconds")
+    write_json(partial / DONE, asdict(Done(parts, plain, outputs, _versions(), *times, seconds)))
     _rename_complete(folder, digests)
 
 
@@ -172,7 +161,7 @@ def _versions() -> dict[str, str]:
 def settle(run_folder: Path, digests: Digests) -> None:
     """Renames what was killed between writing `done.json` and the renaming."""
     for done in run_folder.glob(f"*/*{PARTIAL}/{DONE}"):
-        folder = _complete_of(done.parent)
+        folder = done.parent.with_suffix("")
         if not folder.exists():
             _rename_complete(folder, digests)
 
@@ -226,12 +215,10 @@ def run_lock(run_folder: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout as error:
         found = read_json(note)
-        holder = "another process"
-        if found:
-            holder = f"process {found.get('pid')} on {found.get('host')}, since {found.get('since')},"
+        since = f"process {found.get('pid')} on {found.get('host')}, since {found.get('since')}," if found else ""
         raise RequestError(
-            f"{run_folder}: {holder} is at work here. Wait for it, stop it, or give this run another folder with "
-            "--runs DIR"
+            f"{run_folder}: {since or 'another process'} is at work here. Wait for it, stop it, or give this run "
+            "another folder with --runs DIR"
         ) from error
     try:
         since = datetime.now().astimezone().isoformat(" ", "seconds")

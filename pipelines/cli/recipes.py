@@ -1,6 +1,7 @@
 """`bertrelay run`, `plan`, `recipes` and `samples`."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -62,7 +63,6 @@ def run(recipe: RecipeArgument, change: Changes, work: ProcessesOption, **option
       torchrun --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr HOST --no-python bertrelay run RECIPE
     """
     from pipelines.launch import check_process_group, launch_again
-    from pipelines.runner import REPORT
     from pipelines.runner import run as run_recipe
 
     process_group = check_process_group(work.processes)
@@ -72,7 +72,7 @@ def run(recipe: RecipeArgument, change: Changes, work: ProcessesOption, **option
         raise typer.Exit(launch_again(work.processes))
     outcome = run_recipe(read, how)
     if process_group.is_main:
-        _print(outcome_lines(outcome, outcome.plan.run_folder / REPORT))
+        _print(outcome_lines(outcome))
 
 
 @command(recipe_commands, RunOptions, "only", "force", "runs", "verify", names=NAMES, rich_help_panel=PANEL)
@@ -119,9 +119,10 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield from (f"{size / 1e6:>8,.1f} MB  {short_path(folder)}" for folder, size in found.items())
 
 
-def outcome_lines(outcome: "Outcome", report: Path) -> Iterator[str]:
+def outcome_lines(outcome: "Outcome") -> Iterator[str]:
     """The table of a run, its metrics, and the paths of its models and its report."""
     from pipelines.report.tables import main_metrics, score_lines
+    from pipelines.runner import REPORT
 
     steps = outcome.plan.steps
     labels = _width(planned.step.label for planned in steps)
@@ -134,12 +135,11 @@ def outcome_lines(outcome: "Outcome", report: Path) -> Iterator[str]:
     yield from score_lines(outcome.summary, kinds)
     models = [planned.stage_folder / latest_name(planned.step.seed) / "model" for planned in steps]
     yield from (f"model   {short_path(model)}" for model in models if model.is_dir())
-    if report.exists():
-        yield f"report  {short_path(report)}"
+    yield f"report  {short_path(outcome.plan.run_folder / REPORT)}"
 
 
 def _width(labels: Iterable[str]) -> int:
-    return max((len(label) for label in labels), default=0)
+    return max(map(len, labels), default=0)
 
 
 @recipe_commands.command(rich_help_panel=PANEL)
@@ -158,9 +158,11 @@ def recipes(
     """
     names, stages = built_in_names(), {stage.kind: stage for stage in registry.REGISTRY}
     if name is None:
-        _describe({each: _description(find_recipe(each).text) for each in names})
+        recipes = {each: find_recipe(each).text for each in names}
+        comments = {each: re.search("^#+ *([^ \n].*)", text, re.MULTILINE) for each, text in recipes.items()}
+        _print(_columns({each: found[1] if found else "" for each, found in comments.items()}))
         write_out("\nstages, for `uses` in a recipe:")
-        _describe({kind: stage.summary for kind, stage in stages.items()})
+        _print(_columns({kind: stage.summary for kind, stage in stages.items()}))
     elif name in names:
         write_out(find_recipe(name).text, nl=False)
     elif name in stages:
@@ -169,16 +171,8 @@ def recipes(
         raise RequestError(f"{name}: {unknown(name, [*names, *stages] if '.' in name else names, 'recipe')}")
 
 
-def _describe(described: dict[str, str]) -> None:
-    width = _width(described)
-    for name, description in described.items():
-        write_out(f"{name:{width}}  {description}".rstrip())
-
-
-def _description(text: str) -> str:
-    """The first comment line of a recipe."""
-    comments = (line.lstrip("# ").rstrip() for line in text.splitlines() if line.startswith("#"))
-    return next(filter(None, comments), "")
+def _columns(described: dict[str, str]) -> Iterator[str]:
+    return (f"{name:{_width(described)}}  {description}".rstrip() for name, description in described.items())
 
 
 class SamplesOptions(JsonOption):

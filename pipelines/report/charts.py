@@ -4,7 +4,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,11 @@ TITLES = {"loss": "Loss", "lr": "Learning rate", "dev": "Dev scores"}
 LINES_WITH_NAMES = 10
 MOST_POINTS = 400
 POINTS_WITH_MARKS = 30
-MOST_UPRIGHT = 6
-"""More names than these would run into one another below a chart."""
-SIZE_INCHES = (3.5, 2.3)
+MOST_UPRIGHT = 6  # names that do not run into one another below a chart
 # Dark and light enough to be seen on a white page and on a dark one.
 COLOURS = ("#3b7dc4", "#cf6a2c", "#3f9a66", "#a45fbd", "#b0892a", "#c8517b", "#2a9aa8", "#8a8a8a", "#7a6fd0", "#7f9a2f")
+# For the colour-blind and for paper.
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
-"""For the colour-blind and for paper, as the marks are."""
 MARKS = "os^D"
 INK = "#010203"  # a colour that nothing else has, and that becomes the page's own
 
@@ -42,28 +40,19 @@ class Curve:
 def training_curves(log: Path) -> list[Curve]:
     """The curves of the `metrics.jsonl` at `log`, the loss first; none where there is no log."""
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for step, metrics in _logged(log):
+    for text in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
+        try:
+            metrics = json.loads(text)
+        except ValueError:  # a last line that a kill cut short
+            continue
         for name, value in metrics.items():
-            panel, _, line = name.partition("/")
-            panels.setdefault(panel, {}).setdefault(line, []).append((step, value))
+            is_finite = isinstance(value, int | float) and math.isfinite(value)
+            if is_finite and name not in NOT_DRAWN and not name.endswith(("_low", "_high")):
+                panel, _, line = name.partition("/")
+                panels.setdefault(panel, {}).setdefault(line, []).append((metrics["step"], value))
     first = [name for name in ("loss", "lr") if name in panels]
     titles = {name: TITLES.get(name, f"Dev: {name.replace('_', ' ')}") for name in [*first, *panels]}
     return [draw(title, panels[name], "step", title.removeprefix("Dev: ").lower()) for name, title in titles.items()]
-
-
-def _logged(log: Path) -> Iterator[tuple[float, dict[str, float]]]:
-    """(step, metrics to be drawn) of each line; a last line that a kill cut short is left out."""
-    for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
-        try:
-            metrics = json.loads(line)
-        except ValueError:
-            continue
-        yield metrics["step"], {name: value for name, value in metrics.items() if _is_drawn(name, value)}
-
-
-def _is_drawn(name: str, value: object) -> bool:
-    is_finite = isinstance(value, int | float) and math.isfinite(value)
-    return is_finite and name not in NOT_DRAWN and not name.endswith(("_low", "_high"))
 
 
 def draw(title: str, lines: Lines, across: str, up: str, **layout: Any) -> Curve:
@@ -84,7 +73,7 @@ def draw(title: str, lines: Lines, across: str, up: str, **layout: Any) -> Curve
         **dict.fromkeys(coloured, INK),
     }
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        figure = Figure(figsize=(3.5, 2.3), layout="constrained")
         axes = figure.add_subplot()
         axes.set(xlabel=across, ylabel=up)
         axes.spines[["top", "right"]].set_visible(False)
@@ -94,7 +83,11 @@ def draw(title: str, lines: Lines, across: str, up: str, **layout: Any) -> Curve
         _plot(axes, lines, **layout)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return Curve(title, _for_a_page(buffer.getvalue()))
+    # The element alone, in the page's ink, without what would reach beyond it: a style, and names that come again.
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :].replace("<svg ", '<svg stroke-linejoin="round" ', 1)
+    svg = re.sub(r"<(metadata|style).*?</\1>\s*|<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+    return Curve(title, re.sub(r'<g id="[^"]*"', "<g", svg).replace(INK, "currentColor"))
 
 
 def _plot(
@@ -111,7 +104,9 @@ def _plot(
         axes.plot([0, end], [first, first + (last - first) * end], color=INK, alpha=0.35, linewidth=0.8)
     for number, (name, points) in zip(looks or range(len(lines)), lines.items(), strict=True):
         colour = COLOURS[number % len(COLOURS)]
-        xs, ys = zip(*(point[:2] for point in _thinned(points)), strict=True) if points else ((), ())
+        stride = math.ceil(len(points) / MOST_POINTS)
+        thinned = points[::-1][::stride][::-1] if points else ()  # the last one always among them
+        xs, ys = zip(*(point[:2] for point in thinned), strict=True) if points else ((), ())
         axes.plot(
             xs,
             ys,
@@ -133,16 +128,3 @@ def _plot(
             axes.set_xlim(*limits)
     if any(lines) and len(lines) <= LINES_WITH_NAMES:
         axes.legend(frameon=False, fontsize=7, ncols=2 if len(lines) > 4 else 1)
-
-
-def _thinned(points: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
-    """At most `MOST_POINTS` of them, the last one always among them."""
-    stride = math.ceil(len(points) / MOST_POINTS)
-    return points[::-1][::stride][::-1]
-
-
-def _for_a_page(svg: str) -> str:
-    """The element alone, in the page's ink, without what would reach beyond it: a style, and names that come again."""
-    element = svg[svg.index("<svg") :].replace("<svg ", '<svg stroke-linejoin="round" ', 1)
-    element = re.sub(r"<(metadata|style).*?</\1>\s*|<!--.*?-->\s*", "", element, flags=re.DOTALL)
-    return re.sub(r'<g id="[^"]*"', "<g", element).replace(INK, "currentColor")

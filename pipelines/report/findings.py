@@ -20,23 +20,12 @@ if TYPE_CHECKING:
 Part = Markup | Listing | list[Curve]
 """Of a page: text, a table, or charts beside one another."""
 
-LOG = "metrics.jsonl"
 SHOWN = 12
-TEXT, ABOUT, DRAWING = (
-    Markup("<p>{}</p>"),
-    Markup('<p class="soft">{}</p>'),
-    Markup('<div class="matrix">{}</div>'),
-)
+ABOUT = Markup('<p class="soft">{}</p>')
+DRAWING = Markup('<div class="matrix">{}</div>')
 SENTENCE = Markup('<div class="marks">{}</div>')
 ANSWER = Markup(
     '<div class="answered">\n<p dir="auto"><b>{}</b></p>\n<p class="soft" dir="auto">{}, {}; right: {}</p>\n{}\n</div>'
-)
-WRONG_ENTITIES = (
-    "Sentences with an error, spread over the test data: the gold entities, and below them the predicted ones."
-)
-RIGHT_ENTITIES = "Sentences in which every entity was found."
-WRONG_ANSWERS = (
-    "Questions answered wrongly, spread over the test data: ✗ is what was answered, the dashed frame what is right."
 )
 ANSWER_SLICES = {"answer_words": "By the length of the right answer", "position": "By its place in the text"}
 SLICE_METRICS = ("exact_match", "f1")
@@ -45,7 +34,6 @@ ORDER = ("model", "note_length", "tfidf", "model, calibrated")
 """Whose line has which colour, in every chart the same; a baseline's is only drawn once."""
 CALIBRATED = ", calibrated"
 CALIBRATIONS = ("model", *(f"{name}{CALIBRATED}" for name in ORDER[:3]))
-SQUARE = (-0.02, 1.02)
 MEANS = {"mean_calibrated": "mean calibrated probability", "mean_probability": "mean probability"}
 """The first of tasks that are calibrated, the second of labels."""
 CALIBRATION_METRICS = [
@@ -95,7 +83,7 @@ def terms(folder: Path, with_text: bool = True) -> Iterator[Part]:
 
 def training(folder: Path, with_text: bool = True) -> Iterator[Part]:  # noqa: ARG001
     """The curves of the stage's training."""
-    if curves := training_curves(folder / LOG):
+    if curves := training_curves(folder / "metrics.jsonl"):
         yield curves
 
 
@@ -118,15 +106,10 @@ def entities(folder: Path, with_text: bool = True) -> Iterator[Part]:
     captions = {"types": "What was taken for what"} | ({"mentions": "The commonest confusions"} if with_text else {})
     kinds = _labels("entities", "count")
     for name, caption in captions.items():
-        rows = [
-            [
-                kinds[each["kind"]].partition(":")[0],
-                each["gold"] or "–",
-                each["predicted"] or "–",
-                f"{each['count']}",
-            ]
-            for each in confusions[name][:SHOWN]
-        ]
+        rows = []
+        for each in confusions[name][:SHOWN]:
+            kind = kinds[each["kind"]].partition(":")[0]
+            rows.append([kind, each["gold"] or "–", each["predicted"] or "–", f"{each['count']}"])
         if rows:
             yield Listing(caption, ["Kind", "Gold", "Predicted", "Times"], rows, texts=3)
     if with_text:
@@ -137,23 +120,23 @@ def _marked_sentences(examples: Mapping[str, Any]) -> Iterator[Markup]:
     from domain.biomedical.documents.page import compared, hues_of, legend, marked_entities
 
     pairs = {
-        name: [
-            (_document(each["tokens"], each["gold"]), _document(each["tokens"], each["predicted"])) for each in listed
-        ]
+        name: [[_document(each["tokens"], each[reading]) for reading in ("gold", "predicted")] for each in listed]
         for name, listed in examples.items()
     }
     documents = [document for listed in pairs.values() for pair in listed for document in pair]
     hues = hues_of(entity.type for document in documents for entity in document.entities)
     wrong = [(gold.text, *compared(gold, found)) for gold, found in pairs["wrong"]]
     if wrong:
-        yield ABOUT.format(WRONG_ENTITIES)
+        yield ABOUT.format(
+            "Sentences with an error, spread over the test data: the gold entities, below them the predicted."
+        )
         yield legend(
             (each for _, gold, found in wrong for each in [*gold, *(e for e in found if e.verdict == "spurious")]), hues
         )
     for text, *both in wrong:
         yield SENTENCE.format(Markup("").join(marked_entities(text, each, hues) for each in both))
     if pairs["right"]:
-        yield ABOUT.format(RIGHT_ENTITIES)
+        yield ABOUT.format("Sentences in which every entity was found.")
     for gold, found in pairs["right"]:
         yield SENTENCE.format(marked_entities(found.text, compared(gold, found)[1], hues))
 
@@ -176,15 +159,15 @@ def answers(folder: Path, with_text: bool = True) -> Iterator[Part]:
     if listed:
         yield ABOUT.format("Questions with an answer in their text; the bars are 95 % bootstrap intervals.")
         yield [_slice_chart(caption, each) for caption, each in listed.items()]
-    for caption, found in listed.items():
-        rows = [
-            [each["name"], f"{each['questions']:,}", *(MetricValue.of(each, name) for name in SLICE_METRICS)]
-            for each in found
-        ]
-        yield Listing(
-            caption, ["", "Questions", *(_labels("answers", "measure")[name] for name in SLICE_METRICS)], rows
-        )
-    for name, caption in (("wrong", WRONG_ANSWERS), ("right", "Questions answered rightly.")):
+    titles = ["", "Questions", *(_labels("answers", "measure")[name] for name in SLICE_METRICS)]
+    for caption, slice_of in listed.items():
+        scores = ([MetricValue.of(each, name) for name in SLICE_METRICS] for each in slice_of)
+        rows = [[each["name"], f"{each['questions']:,}", *row] for each, row in zip(slice_of, scores, strict=True)]
+        yield Listing(caption, titles, rows)
+    wrong = (
+        "Questions answered wrongly, spread over the test data: ✗ is what was answered, the dashed frame what is right."
+    )
+    for name, caption in (("wrong", wrong), ("right", "Questions answered rightly.")):
         if with_text and examples[name]:
             yield ABOUT.format(caption)
             yield from (_answer(each, is_right=name == "right") for each in examples[name])
@@ -221,24 +204,17 @@ def _marks(listed: Sequence[Mapping[str, Any]], is_right: bool) -> list[Any]:
     """The answer, and the right ones that are elsewhere or longer or shorter."""
     from domain.biomedical.documents.page import Highlight
 
-    spans = {
-        kind: [(each["start"], each["end"]) for each in listed if each["kind"] == kind] for kind in ("answer", "gold")
-    }
     style = ("right hue-2", "✓") if is_right else ("wrong hue-6", "✗")
-    found = [Highlight(start, end, *style, "answered") for start, end in spans["answer"]]
-    if is_right and found:
-        return found
-    return [*found, *(Highlight(start, end, "gold hue-0", "gold", "right") for start, end in _joined(spans["gold"]))]
-
-
-def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans that overlap as one: two golds of one place are the same answer in more and in fewer words."""
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if joined and start < joined[-1][1]:
-            start, end = joined[-1][0], max(end, joined.pop()[1])
-        joined.append((start, end))
-    return joined
+    marks = [Highlight(each["start"], each["end"], *style, "answered") for each in listed if each["kind"] == "answer"]
+    if is_right and marks:
+        return marks
+    # Golds that overlap are the same answer in more and in fewer words: they are marked as one.
+    golds: list[tuple[int, int]] = []
+    for start, end in sorted((each["start"], each["end"]) for each in listed if each["kind"] == "gold"):
+        if golds and start < golds[-1][1]:
+            start, end = golds[-1][0], max(end, golds.pop()[1])
+        golds.append((start, end))
+    return [*marks, *(Highlight(start, end, "gold hue-0", "gold", "right") for start, end in golds)]
 
 
 def outcomes(folder: Path, with_text: bool = True) -> Iterator[Part]:  # noqa: ARG001
@@ -249,7 +225,7 @@ def outcomes(folder: Path, with_text: bool = True) -> Iterator[Part]:  # noqa: A
     if curves:
         yield list(_outcome_curves(curves))
     if "alarms" in curves:
-        yield TEXT.format(_alarms(curves["alarms"]))
+        yield Markup("<p>{}</p>").format(_alarms(curves["alarms"]))
     if confusion := read_json(folder / CONFUSION):
         labels = [in_words(label) for label in confusion["labels"]]
         rows = [[f"{count:,}" for count in row] if row else ["–"] * len(labels) for row in confusion["rows"]]
@@ -292,7 +268,7 @@ def _outcome_curves(found: Mapping[str, Any]) -> Iterator[Curve]:
     calibration = {name: found["calibration"][name] for name in CALIBRATIONS if name in found["calibration"]}
     # Mean probability and share, and the interval of the share where there is one.
     points = {name: [[*p[:2], *([] if None in p[3:] else p[3:])] for p in each] for name, each in calibration.items()}
-    of_models = {"limits": SQUARE, "reference": slope}
+    of_models = {"limits": (-0.02, 1.02), "reference": slope}
     yield _of_models("ROC", found["roc"], "false positive rate", "recall", **of_models)
     of_models["reference"] = (prevalence, prevalence)
     yield _of_models("Precision and recall", found["precision_recall"], "recall", "precision", **of_models)

@@ -10,11 +10,8 @@ from pipelines.registry import REGISTRY
 
 DEV = Family("Dev data", "What the best weights were chosen by.", place=90)
 OTHER = Family("Other metrics", place=91)
-PUBLISHED = "published"
 METRICS_SHOWN = 4
-BEFORE = "before/"
-ENDINGS = ("low", "high", "deviation")
-NOT_MAIN = tuple(f"_{ending}" for ending in ENDINGS)
+ENDINGS = ("_low", "_high", "_deviation")
 
 
 @dataclass(frozen=True)
@@ -27,14 +24,11 @@ class MetricValue:
     deviation: float | None = None
 
     def __str__(self) -> str:
-        if self.deviation is None:
-            return shown(int(self.value or 0) if self._is_count else self.value)
-        return f"{shown(self.value, 4)} ± {shown(self.deviation, 4)}"
-
-    @property
-    def _is_count(self) -> bool:
-        """Whether it is a whole number beyond 1 and without an interval, as no score is."""
-        return self.value is not None and self.low is None and abs(self.value) > 1 and self.value % 1 == 0
+        if self.deviation is not None:
+            return f"{shown(self.value, 4)} ± {shown(self.deviation, 4)}"
+        # A whole number beyond 1 and without an interval is a count, as no score is.
+        is_count = self.value is not None and self.low is None and abs(self.value) > 1 and self.value % 1 == 0
+        return shown(int(self.value or 0) if is_count else self.value)
 
     @property
     def interval(self) -> str:
@@ -46,7 +40,7 @@ class MetricValue:
     @classmethod
     def of(cls, metrics: Mapping[str, Any], name: str) -> "MetricValue":
         """The metric `name` with its `_low`, `_high` and `_deviation`."""
-        return cls(metrics.get(name), *(metrics.get(f"{name}_{ending}") for ending in ENDINGS))
+        return cls(metrics.get(name), *(metrics.get(name + ending) for ending in ENDINGS))
 
 
 @dataclass(frozen=True)
@@ -100,10 +94,7 @@ class ScoreTable:
                 self.put("mean", column, MetricValue(sum(known) / len(known)))
 
 
-NO_KINDS: Mapping[str, str] = {}
-
-
-def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = NO_KINDS) -> list[ScoreTable]:
+def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}) -> list[ScoreTable]:
     """The metrics of `stages` (name to metrics) as tables, families in their order, published metrics beside ours.
 
     kinds: stage to kind, which declares the metrics.
@@ -119,7 +110,7 @@ def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = NO_KI
             table.add_means()
         for (row, column), published in table.family.published.get(table.caption, {}).items():
             if row in table.rows:
-                table.put(row, (PUBLISHED, column), MetricValue(published))
+                table.put(row, ("published", column), MetricValue(published))
     return sorted(tables.values(), key=lambda table: table.family.place)
 
 
@@ -135,17 +126,13 @@ def cell_of(stage: str, name: str, kind: str | None = None) -> Cell:
 
 def metric_values(metrics: Metrics) -> dict[str, MetricValue]:
     """Each metric with its `_low`, `_high` and `_deviation`."""
-    return {
-        name: MetricValue.of(metrics, name) for name in metrics if not any(base in metrics for base in _bases(name))
-    }
+    return {name: MetricValue.of(metrics, name) for name in metrics if not _is_addition(name, metrics)}
 
 
-def _bases(name: str) -> Iterator[str]:
-    """What `name` may be an addition to: `f1` for `f1_low`, and for `f1_low_deviation`."""
-    base, _, ending = name.rpartition("_")
-    if ending in ENDINGS:
-        yield base
-        yield from _bases(base)
+def _is_addition(name: str, metrics: Metrics) -> bool:
+    """Whether `name` belongs to another metric: `f1_low` to `f1`, and so does `f1_low_deviation`."""
+    base = next((name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending)), "")
+    return base in metrics or (base != "" and _is_addition(base, metrics))
 
 
 def shown(value: float | None, decimals: int = 3) -> str:
@@ -161,9 +148,7 @@ def shown(value: float | None, decimals: int = 3) -> str:
     return text.replace("-", "−")
 
 
-def score_lines(
-    stages: Mapping[str, Metrics], kinds: Mapping[str, str] = NO_KINDS, intervals: bool = False
-) -> Iterator[str]:
+def score_lines(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}, intervals: bool = False) -> Iterator[str]:
     """The tables of the families that belong in a terminal; the report has the others.
 
     intervals: whether 95 % intervals are shown, also of families that leave them out.
@@ -190,14 +175,11 @@ def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def main_metrics(metrics: Metrics) -> str:
-    """The first few figures; intervals are left out, and what was measured before the training."""
-    main = [name for name in metrics if not name.endswith(NOT_MAIN) and not name.startswith(BEFORE)]
+    """The first few metrics; intervals are left out, and what was measured before the training."""
+    main = [name for name in metrics if not name.endswith(ENDINGS) and not name.startswith("before/")]
     measured = [(name, value) for name in main if (value := metrics[name]) is not None]
-    shown = [f"{name} {_figure(value)}" for name, value in measured[:METRICS_SHOWN]]
-    more = len(measured) - len(shown)
-    return "  ".join([*shown, f"and {more} more" if more > 0 else ""]).rstrip()
-
-
-def _figure(value: float) -> str:
-    """Counts as they are, all else to four digits."""
-    return f"{value:,.0f}" if value == round(value, 0) or value >= 10_000 else f"{value:.4g}"
+    words = []
+    for name, value in measured[:METRICS_SHOWN]:  # counts as they are, all else to four digits
+        words.append(f"{name} {value:,.0f}" if value == round(value) or value >= 10_000 else f"{name} {value:.4g}")
+    more = len(measured) - len(words)
+    return "  ".join([*words, f"and {more} more" if more > 0 else ""]).rstrip()
