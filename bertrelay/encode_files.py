@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.sentences import ReadBlock, SentenceScan, as_table, block_reader, scan
@@ -15,7 +15,7 @@ from bertrelay.data.vectors import (
     SUFFIXES,
     Vectors,
     check_space,
-    each_block,
+    open_vectors,
     shape_of,
     write_block,
     write_vectors,
@@ -51,24 +51,22 @@ def encode_file(
     source: Table | str | Path,
     output: str | Path,
     *,
-    prompt_name: str | None = None,
-    precision: str = "auto",
-    batch_tokens: int | None = None,
     cache: Path | None = None,
     rejects: Rejects | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    **options: Unpack[EncodingOptions],
 ) -> EncodedFile:
     """Writes the vector of each sentence of `source` to `output`: row i for sentence i, a blank one too.
 
     output: `.npy`, float32 (sentences, dim); or `.parquet`, with the columns `text` and `vector`.
     model: an encoder, or a name that `SentenceEncoder.load` knows, loaded when the input is seen to be right.
     source: plain lines, a table with a column `text`, or a `Table` that names its column.
-    prompt_name: which of the model's prompts is put before each sentence; without one, the model's default.
     cache: where a model or data set of the hub is kept.
     rejects: entered while sentences are read; without it the first record that cannot be used raises. Row i is then
         the i-th sentence that can be used.
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
+    options: `prompt_name`, `precision`, `batch_tokens` and more, see `EncodingOptions`.
 
     Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
@@ -76,19 +74,21 @@ def encode_file(
     """
     table, output = as_table(source), Path(output)
     check_output(output, SUFFIXES, table.path)
+
+    def scan_table() -> SentenceScan:
+        with rejects or nullcontext():
+            scanned = scan(table, cache, rejects)
+        if scanned.blank:
+            log(f"{scanned.blank:,} of {scanned.sentences:,} sentences are blank; each has its row as any other")
+        return scanned
+
     with locked_output(output, process_group):
-        scanned = on_main(lambda: _scan(table, cache, rejects), process_group)
+        scanned = on_main(scan_table, process_group)
         encoder = as_encoder(model, cache)
-        filled = _fill(
-            encoder,
-            block_reader(table, cache, rejects is not None),
-            scanned.sentences,
-            output,
-            fingerprint({"model": encoder_digest(encoder), "source": scanned.digest}),
-            EncodingOptions(prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens),
-            process_group,
-            texts=block_reader(table, cache, rejects is not None),
-        )
+        key = fingerprint({"model": encoder_digest(encoder), "source": scanned.digest})
+        # One reader is ahead of the model, the other gives the texts of a Parquet file.
+        read_block, texts = (block_reader(table, cache, rejects is not None) for _ in range(2))
+        filled = _fill(encoder, read_block, scanned.sentences, output, key, process_group, options, texts=texts)
     return EncodedFile(scanned.sentences, encoder.dim, filled.rate)
 
 
@@ -102,11 +102,11 @@ def run(settings: EncodeSettings, context: StageContext) -> Metrics:
         settings.model,
         settings.sentences,
         output,
+        cache=context.cache,
+        process_group=context.process_group,
         prompt_name=settings.prompt,
         precision=settings.precision,
         batch_tokens=settings.batch_tokens,
-        cache=context.cache,
-        process_group=context.process_group,
     )
     return {**encoded._asdict()}
 
@@ -118,12 +118,10 @@ def fill_vectors(
     path: Path,
     key: str,
     *,
-    prompt_name: str | None = None,
-    precision: str = "auto",
-    batch_tokens: int | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     description: str = "encoding",
     place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
+    **options: Unpack[EncodingOptions],
 ) -> int:
     """Sees that `path`, a `.npy` file, has the vectors of `rows` sentences: row i for sentence i, resumable.
 
@@ -137,21 +135,9 @@ def fill_vectors(
     and WorkError for a vector that is not finite.
     """
     check_shared(path.parent, process_group)
-    options = EncodingOptions(prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens)
+    kept = path.with_name(path.name + MANIFEST)
     with locked_output(path, process_group, wait=True):
-        filled = _fill(
-            encoder,
-            read_block,
-            rows,
-            path,
-            key,
-            options,
-            process_group,
-            description,
-            place,
-            path.with_name(path.name + MANIFEST),
-        )
-    return filled.size
+        return _fill(encoder, read_block, rows, path, key, process_group, options, description, place, kept).size
 
 
 def forget_manifest(path: Path) -> None:
@@ -167,8 +153,8 @@ def _fill(
     rows: int,
     output: Path,
     key: str,
-    options: EncodingOptions,
     process_group: ProcessGroup,
+    options: EncodingOptions,
     description: str = "encoding",
     place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
     kept: Path | None = None,
@@ -181,11 +167,12 @@ def _fill(
     size = min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-rows // MOST_SHARES)))
     spans = [Span(first, min(first + size, rows), min(size, rows - first)) for first in range(0, rows, size)]
     shards = Shards(output, spans, process_group, suffix=".npy", write=write_block)
-    precision = from_main(resolve_precision(options["precision"], encoder.device), process_group)
+    precision = from_main(resolve_precision(options.get("precision", "auto"), encoder.device), process_group)
     options = {**options, "precision": precision}
     manifest = {"key": key, "precision": precision, "rows": rows, "dim": encoder.dim, "block": size}
-    if options["prompt_name"] is not None:
-        manifest["prompt"] = encoder.prompts.text(options["prompt_name"])
+    prompt_name, prompt = options.get("prompt_name"), options.get("prompt")
+    if prompt_name is not None or prompt is not None:
+        manifest["prompt"] = encoder.prompts.text(prompt_name) if prompt is None else prompt
     if kept and on_main(lambda: output.is_file() and read_json(kept) == manifest, process_group):
         return Filled(0, 0.0)
     if kept and process_group.is_main:
@@ -196,8 +183,7 @@ def _fill(
 
     def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Vectors]:
         blocks = (read_block(span.first, span.end) for span in spans)
-        computed = encode_blocks(encoder, blocks, bar, **options)
-        for span, vectors in zip(spans, computed, strict=True):
+        for span, vectors in zip(spans, encode_blocks(encoder, blocks, bar, **options), strict=True):
             check_finite(encoder, vectors, place, span.first)
             yield vectors
 
@@ -206,20 +192,12 @@ def _fill(
         check_space(shards.folder, (rows + missing) * encoder.dim * FLOAT_BYTES)
     filled = shards.fill(compute, description, "sentences")
     if process_group.is_main:
-        write_vectors(output, each_block(shards.complete()), rows, encoder.dim, texts or read_block)
+        write_vectors(output, map(open_vectors, shards.complete()), rows, encoder.dim, texts or read_block)
         if kept:
             write_json(kept, manifest)
         shards.remove()
     wait_for_all(process_group)
     return filled
-
-
-def _scan(table: Table, cache: Path | None, rejects: Rejects | None) -> SentenceScan:
-    with rejects or nullcontext():
-        found = scan(table, cache, rejects)
-    if found.blank:
-        log(f"{found.blank:,} of {found.sentences:,} sentences are blank; each has its row as any other")
-    return found
 
 
 def encoder_digest(encoder: SentenceEncoder) -> str:

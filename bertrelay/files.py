@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.privacy import current_umask
 
@@ -146,28 +144,6 @@ def refuse_symlink(path: Path) -> None:
             f"{path}: expected nothing, or what an earlier call left there, found a symbolic link. Remove it, or name "
             "another output"
         )
-
-
-@contextmanager
-def output_lock(output: Path, wait: bool = False) -> Iterator[None]:
-    """Keeps `output` to this process; the system lets go of it even when the process is killed.
-
-    wait: for another process that writes it, as where both fill a cache; the lock's file then stays.
-    Raises RequestError when another process writes it, or it may not be written.
-    """
-    lock = FileLock(output.with_name(output.name + ".lock"))
-    try:
-        lock.acquire(blocking=wait)
-    except Timeout as error:
-        raise RequestError(f"output: another process is writing {output}; wait for it, or name another file") from error
-    except OSError as error:
-        raise write_error(output, error) from error
-    try:
-        yield
-    finally:
-        if not wait:
-            Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
 
 
 def write_error(path: Path, error: OSError) -> RequestError | WorkError:

@@ -5,10 +5,11 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 from bertrelay.data.tables import (
     Record,
@@ -32,12 +33,8 @@ LONGEST_FIELD = 16 << 20
 quote left open would swallow the rest of the file into memory."""
 BATCH_ROWS = 1024
 
-
-class Fault(NamedTuple):
-    """What is wrong with a line: a reason to count by, and a detail for an error."""
-
-    reason: str
-    detail: str = ""
+Fields = Iterator[tuple[int, list[str] | Unusable]]
+"""Line, and the fields of the row that begins there."""
 
 
 def line_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
@@ -47,23 +44,26 @@ def line_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
             f"{table.name} is read as plain lines, whose one column is 0; found {', '.join(map(repr, columns))}. Leave "
             "the column out, or give its `format` (csv, tsv, jsonl or parquet)."
         )
-    for line in _lines(table.name):
-        yield _row(table, line.number, line.fault or (line.text,))
+    for number, (text, _, fault) in enumerate(_lines(table.name), 1):
+        yield fault or Record((text,), table.name, number)
 
 
 def delimited_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
     """Rows of CSV (with quoting) or TSV (without), blank lines left out.
 
+    Of a file without header, default columns given by name are the first ones.
     A CSV row must be as wide as the first one, because a stray comma shifts all that follows it. A TSV row may lack
     trailing fields that no column names, and have more than the first one where there is no header, as STS files do.
     """
+    if table.columns is None and not table.header:
+        columns = [place if isinstance(column, str) else column for place, column in enumerate(columns)]
     is_csv = table.file_format == "csv"
     fields = _csv_fields(table.name) if is_csv else _tsv_fields(table.name)
     first = _header(table, fields) if table.header else None
     positions = _positions(table, columns, first) if first else []
     for line, values in fields:
-        if isinstance(values, Fault):
-            yield _row(table, line, values)
+        if isinstance(values, Unusable):
+            yield values
             continue
         if first is None:
             first = values
@@ -71,28 +71,33 @@ def delimited_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
         least = len(first) if is_csv else max(positions) + 1
         most = len(first) if is_csv or table.header else len(values)
         if least <= len(values) <= most:
-            yield _row(table, line, tuple(values[position] for position in positions))
+            yield Record(tuple(values[position] for position in positions), table.name, line)
         else:
             few, expected = ("few", least) if len(values) < least else ("many", most)
-            yield _row(table, line, Fault(f"too {few} fields", f"expected {expected}, found {len(values)}"))
+            yield Unusable(table.name, line, f"too {few} fields", f"expected {expected}, found {len(values)}")
 
 
 def jsonl_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
     """One JSON object per line, blank lines left out. The first object must have all the columns."""
     names: list[str] = []
-    for line in _lines(table.name):
-        if not line.text.strip() and line.fault is None:
-            continue
-        found: Fault | dict[str, Any] | tuple[Any, ...] = line.fault or _json_object(line.text)
-        if isinstance(found, dict):
-            names = names or find_columns(table.name, columns, names_of(found))
-            values = tuple(reach(found, name) for name in names)
-            found = values if is_unicode(values) else Fault("not valid Unicode", "half of a surrogate pair")
-        yield _row(table, line.number, found)
-
-
-def _row(table: Table, line: int, found: Fault | tuple[Any, ...]) -> Row:
-    return Unusable(table.name, line, *found) if isinstance(found, Fault) else Record(found, table.name, line)
+    for line, (text, _, fault) in enumerate(_lines(table.name), 1):
+        if fault is not None:
+            yield fault
+        elif text.strip():
+            try:
+                value = json.loads(text)
+            except (ValueError, RecursionError):
+                yield Unusable(table.name, line, "not JSON", "expected one JSON object per line")
+                continue
+            if not isinstance(value, dict):
+                yield Unusable(table.name, line, "not a JSON object", f"found {type(value).__name__}")
+                continue
+            names = names or find_columns(table.name, columns, names_of(value))
+            values = tuple(reach(value, name) for name in names)
+            if is_unicode(values):
+                yield Record(values, table.name, line)
+            else:
+                yield Unusable(table.name, line, "not valid Unicode", "half of a surrogate pair")
 
 
 @contextmanager
@@ -118,24 +123,27 @@ def refuse_damaged(file: str) -> Iterator[None]:
         raise RequestError(f"{file} is cut off or damaged ({type(error).__name__}). Fetch or pack it again.") from None
 
 
-class _Line(NamedTuple):
-    r"""A decoded line, its number from 1, and its line break; empty where the file ends without one."""
-
-    number: int
-    text: str
-    ending: str
-    fault: Fault | None
-
-
-def _lines(file: str) -> Iterator[_Line]:
-    r"""The lines of a file, split at \n alone: U+2028, U+0085 and the like are text."""
+def _lines(file: str) -> Iterator[tuple[str, str, Unusable | None]]:
+    r"""Text, line break and fault of each line; split at \n alone, for U+2028, U+0085 and the like are text."""
     number = offset = 0
     with open_input(file) as stream:
         try:
             for number, raw in enumerate(stream, 1):
                 if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
                     raise RequestError(f"{file}: expected UTF-8, found UTF-16. Convert it, with iconv for example.")
-                yield _decoded(raw, number, offset)
+                fault = None
+                try:
+                    line = raw.decode()
+                except UnicodeDecodeError as error:
+                    place = f"byte {offset + error.start:,} of the file, counted from 0"
+                    fault = Unusable(file, number, "not valid UTF-8", place)
+                    line = raw.decode(errors="replace")
+                if "\0" in line:
+                    fault = Unusable(file, number, "a NUL character", "is this a text file?")
+                if offset == 0:
+                    line = line.removeprefix("\ufeff")
+                text = line.removesuffix("\n").removesuffix("\r")
+                yield text, line[len(text) :], fault
                 offset += len(raw)
         except (EOFError, OSError, zlib.error) as error:
             raise RequestError(
@@ -143,45 +151,27 @@ def _lines(file: str) -> Iterator[_Line]:
             ) from None
 
 
-def _decoded(raw: bytes, number: int, offset: int) -> _Line:
-    fault = None
-    try:
-        line = raw.decode()
-    except UnicodeDecodeError as error:
-        fault = Fault("not valid UTF-8", f"byte {offset + error.start:,} of the file, counted from 0")
-        line = raw.decode(errors="replace")
-    if "\0" in line:
-        fault = Fault("a NUL character", "is this a text file?")
-    if offset == 0:
-        line = line.removeprefix("\ufeff")
-    text = line.removesuffix("\n").removesuffix("\r")
-    return _Line(number, text, line[len(text) :], fault)
-
-
-Fields = Iterator[tuple[int, list[str] | Fault]]
-"""Line, and the fields of the row that begins there."""
-
-
 def _tsv_fields(file: str) -> Fields:
-    for line in _lines(file):
-        if line.text or line.fault:
-            yield line.number, line.fault or line.text.split("\t")
+    for number, (text, _, fault) in enumerate(_lines(file), 1):
+        if text or fault:
+            yield number, fault or text.split("\t")
 
 
 def _csv_fields(file: str) -> Fields:
-    faults: list[Fault] = []  # of the lines of a row
+    faults: list[Unusable] = []  # of the lines of a row
 
     def texts() -> Iterator[str]:
-        for line in _lines(file):
-            faults.extend([line.fault] if line.fault else [])
-            yield line.text + line.ending  # inside quotes the ending is text
+        for text, ending, fault in _lines(file):
+            faults.extend([fault] if fault else [])
+            yield text + ending  # inside quotes the ending is text
 
     reader = csv.reader(texts(), strict=True)
     while True:
-        first = reader.line_num + 1
+        first, values = reader.line_num + 1, list[str]()
         faults.clear()
+        usual = csv.field_size_limit(LONGEST_FIELD)  # one for all readers of a process: restored at once
         try:
-            values = _next_row(reader)
+            values = next(reader)
         except StopIteration:
             return
         except csv.Error:
@@ -190,32 +180,28 @@ def _csv_fields(file: str) -> Fields:
                     f"{file}, line {first:,}: a quoted field starts here and does not end properly by line "
                     f'{reader.line_num:,}. Double the quotes inside fields (""), or give format = "tsv" if it is one.'
                 ) from None
-            yield first, faults[-1] if faults else Fault("not a CSV row", "quotes or a line break inside a field")
-            continue
+            if not faults:
+                faults.append(Unusable(file, first, "not a CSV row", "quotes or a line break inside a field"))
+        finally:
+            csv.field_size_limit(usual)
         if values or faults:
-            yield first, faults[-1] if faults else values
-
-
-def _next_row(reader: Iterator[list[str]]) -> list[str]:
-    """The next row. `csv` has one limit for all readers of a process; it is restored at once."""
-    usual = csv.field_size_limit(LONGEST_FIELD)
-    try:
-        return next(reader)
-    finally:
-        csv.field_size_limit(usual)
+            yield first, faults[-1]._replace(line=first) if faults else values
 
 
 def _header(table: Table, fields: Fields) -> list[str]:
     line, first = next(fields, (0, None))
     if first is None:
         raise RequestError(f"{table.name} has no records, not even a header. Check that it is complete.")
-    if isinstance(first, Fault):
+    if isinstance(first, Unusable):
         raise RequestError(f"{table.name}, line {line:,}: the header is {first.reason} ({first.detail}). Fix it.")
     return first
 
 
 def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> list[int]:
-    """The positions of `columns`, by the names in the first row when it is a header."""
+    """The positions of `columns`, by the names in the first row when it is a header.
+
+    An error shows nothing of that row but its size and a name that differs in case: it may be a record.
+    """
     for column in columns:
         if isinstance(column, str) and not table.header:
             raise RequestError(
@@ -225,29 +211,16 @@ def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> 
         if isinstance(column, int):
             check_column(table.name, column, first)
         elif column not in first:
-            raise RequestError(_no_such_header(table.name, column, first))
+            same = same_but_for_case(column, first)
+            hint = f" Did you mean {same[0]!r}?" if same else ""
+            raise RequestError(
+                f"{table.name} has no column {column!r}. A header was expected in its first row, found {len(first)} "
+                f"columns of other names.{hint} Name columns that are there; if that row is a record, read the file "
+                "without a header and its columns by position (in a recipe header = false)."
+            )
         elif first.count(column) > 1:
             raise RequestError(f"{table.name}: column {column!r} is there more than once. Give its position.")
     return [column if isinstance(column, int) else first.index(column) for column in columns]
-
-
-def _no_such_header(file: str, column: str, first: list[str]) -> str:
-    """Shows nothing of the first row but its size and a name that differs in case: it may be a record."""
-    same = same_but_for_case(column, first)
-    hint = f" Did you mean {same[0]!r}?" if same else ""
-    return (
-        f"{file} has no column {column!r}. A header was expected in its first row, found {len(first)} columns of other "
-        f"names.{hint} Name columns that are there; if that row is a record, read the file without a header and its "
-        "columns by position (in a recipe header = false)."
-    )
-
-
-def _json_object(line: str) -> dict[str, Any] | Fault:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return Fault("not JSON", "expected one JSON object per line")
-    return found if isinstance(found, dict) else Fault("not a JSON object", f"found {type(found).__name__}")
 
 
 def is_unicode(values: tuple[Any, ...]) -> bool:
@@ -267,13 +240,9 @@ def parquet_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record]
     with open_input(table.name) as stream:
         try:
             file = pq.ParquetFile(stream)
-            records = _arrow_records(
-                table,
-                columns,
-                file.schema_arrow,
-                lambda tops: file.iter_batches(BATCH_ROWS, columns=tops, use_threads=False),
-            )
-            for record in records:
+            names, tops = _arrow_columns(table, columns, file.schema_arrow)
+            batches = file.iter_batches(BATCH_ROWS, columns=tops, use_threads=False)
+            for record in _arrow_records(table, names, batches):
                 yield record
                 done = record.line
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -285,52 +254,16 @@ def parquet_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record]
 
 def hub_rows(table: Table, columns: Sequence[str | int], context_cache: Path | None) -> Iterator[Record]:
     """The rows of a split of a data set of the hub, kept under `context_cache / "hub"`."""
-    dataset = _load(table, context_cache)
-
-    def read(tops: list[str]) -> "Iterator[pa.Table]":
-        yield from dataset.select_columns(tops).with_format("arrow").iter(BATCH_ROWS)
-
-    yield from _arrow_records(table, columns, dataset.features.arrow_schema, read)
-
-
-def _arrow_records(
-    table: Table,
-    columns: Sequence[str | int],
-    schema: "pa.Schema",
-    read: "Callable[[list[str]], Iterator[pa.Table | pa.RecordBatch]]",
-) -> Iterator[Record]:
-    """read: the batches of these top-level columns."""
-    names, done = find_columns(table.name, columns, _schema_names(schema)), 0
-    tops = dict.fromkeys(name if name in schema.names else name.partition(".")[0] for name in names)
-    for batch in read(list(tops)):
-        for line, row in enumerate(batch.to_pylist(), done + 1):
-            yield Record(tuple(reach(row, name) for name in names), table.name, line)
-        done += batch.num_rows
-
-
-def _schema_names(fields: "Iterable[pa.Field]") -> list[str]:
-    import pyarrow as pa
-
-    structs = [field for field in fields if pa.types.is_struct(field.type)]
-    nested = [f"{field.name}.{inner}" for field in structs for inner in _schema_names(field.type)]
-    return [field.name for field in fields] + nested
-
-
-def _load(table: Table, context_cache: Path | None) -> Any:
     if context_cache is None or table.hub is None:
         raise RequestError(f"{table.name}: a data set of the hub needs a cache folder to be kept in.")
     import datasets
+    from huggingface_hub import constants
 
-    folder = context_cache / "hub"
+    folder, home = context_cache / "hub", constants.HF_HUB_CACHE
+    source = {"revision": table.hub.revision, "split": table.split, "cache_dir": str(folder / "datasets")}
+    constants.HF_HUB_CACHE = str(folder)  # `load_dataset` has no argument for downloads, and takes the home folder
     try:
-        with _hub_downloads_in(folder):
-            return datasets.load_dataset(
-                table.hub.hub_id,
-                table.config,
-                split=table.split,
-                revision=table.hub.revision,
-                cache_dir=str(folder / "datasets"),
-            )
+        dataset: Any = datasets.load_dataset(table.hub.hub_id, table.config, **source)
     except (FileNotFoundError, ValueError) as error:
         raise RequestError(
             f"{table.name} cannot be loaded: {_first_line(error)}. Check its name, config and split."
@@ -340,19 +273,29 @@ def _load(table: Table, context_cache: Path | None) -> Any:
             f"{table.name} cannot be fetched: {_first_line(error)}. Check the network and the space in {folder}, "
             "or download the data and give its `path`."
         ) from None
-
-
-@contextmanager
-def _hub_downloads_in(folder: Path) -> Iterator[None]:
-    """Sends the hub's downloads to `folder`: `load_dataset` has no argument for them and takes the home folder."""
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_CACHE
-    constants.HF_HUB_CACHE = str(folder)
-    try:
-        yield
     finally:
-        constants.HF_HUB_CACHE = before
+        constants.HF_HUB_CACHE = home
+    names, tops = _arrow_columns(table, columns, dataset.features.arrow_schema)
+    yield from _arrow_records(table, names, dataset.select_columns(tops).with_format("arrow").iter(BATCH_ROWS))
+
+
+def _arrow_columns(table: Table, columns: Sequence[str | int], schema: "pa.Schema") -> tuple[list[str], list[str]]:
+    """The names of `columns`, and of the top-level columns that they are in."""
+    names = find_columns(table.name, columns, _schema_names(schema))
+    return names, list(dict.fromkeys(name if name in schema.names else name.partition(".")[0] for name in names))
+
+
+def _arrow_records(table: Table, names: list[str], batches: "Iterable[pa.Table | pa.RecordBatch]") -> Iterator[Record]:
+    for line, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
+        yield Record(tuple(reach(row, name) for name in names), table.name, line)
+
+
+def _schema_names(fields: "Iterable[pa.Field]") -> list[str]:
+    import pyarrow as pa
+
+    structs = [field for field in fields if pa.types.is_struct(field.type)]
+    nested = [f"{field.name}.{inner}" for field in structs for inner in _schema_names(field.type)]
+    return [field.name for field in fields] + nested
 
 
 def _first_line(error: Exception) -> str:

@@ -6,7 +6,7 @@ No text of a record is ever in an error or in a rejects file, because records ma
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -19,6 +19,13 @@ from bertrelay.progress import log, renamed
 
 HOPELESS = 1000
 REASONS_SHOWN = 8
+READERS: dict[Format, Callable[[Table, Sequence[str | int]], Iterator[Row]]] = {
+    "lines": line_rows,
+    "csv": delimited_rows,
+    "tsv": delimited_rows,
+    "jsonl": jsonl_rows,
+    "parquet": parquet_rows,
+}
 
 __all__ = ["Column", "Format", "Record", "Rejects", "Row", "Table", "Unusable", "aligned_rows", "read", "rows"]
 
@@ -71,16 +78,16 @@ class Rejects:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if not self._was_opened:
                 self.path.unlink(missing_ok=True)  # an older one may be open to more people
-            self._file = self.path.open("a" if self._was_opened else "w", encoding="utf-8")
+            self._file = self.path.open("a", encoding="utf-8")
             self._was_opened = True
 
     @property
     def counts(self) -> Counter[str]:
         """Rejected records by reason."""
-        found: Counter[str] = Counter()
+        by_reason: Counter[str] = Counter()
         for (reason, _), count in self._counts.items():
-            found[reason] += count
-        return found
+            by_reason[reason] += count
+        return by_reason
 
     @property
     def records(self) -> int:
@@ -105,8 +112,8 @@ class Rejects:
         self._first = self._first or place + (f" ({detail})" if detail else "")
         self._open()
         if self._file is not None:
-            more = {name: value for name, value in (("record", record), ("detail", detail)) if value}
-            entry = {"file": file, "line": line, "reason": reason, **more}
+            more = {"record": record, "detail": detail}
+            entry = {"file": file, "line": line, "reason": reason, **{key: more[key] for key in more if more[key]}}
             self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         rejected = self._counts.total()
         if rejected >= HOPELESS and rejected > self._used:
@@ -212,24 +219,12 @@ def rows(table: Table, default_columns: Sequence[str | int], context_cache: Path
     Missing values are None here. Raises as `read` does for what concerns the whole table.
     """
     columns = table.columns or default_columns
-    row = None
-    for row in _rows_by_format(table, columns, context_cache):
-        yield row
-    if row is None:
-        raise RequestError(f"{table.name} has no records. Check that it is the right one and complete.")
-
-
-def _rows_by_format(table: Table, columns: Sequence[str | int], context_cache: Path | None) -> Iterator[Row]:
     if table.path is None:
-        return hub_rows(table, columns, context_cache)
-    match table.file_format:
-        case "lines":
-            return line_rows(table, columns)
-        case "csv" | "tsv":
-            if table.columns is None and not table.header:
-                columns = [place if isinstance(column, str) else column for place, column in enumerate(columns)]
-            return delimited_rows(table, columns)
-        case "jsonl":
-            return jsonl_rows(table, columns)
-        case "parquet":
-            return parquet_rows(table, columns)
+        found: Iterator[Row] = hub_rows(table, columns, context_cache)
+    else:
+        found = READERS[table.file_format](table, columns)
+    first = next(found, None)
+    if first is None:
+        raise RequestError(f"{table.name} has no records. Check that it is the right one and complete.")
+    yield first
+    yield from found

@@ -3,10 +3,10 @@
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertrelay.data.records import Column, Record, Rejects, Table, read
 from bertrelay.errors import RequestError, WorkError
@@ -21,11 +21,10 @@ def texts_of(given: Iterable[str], name: str) -> list[str]:
 def each_text(given: Iterable[str], name: str) -> Iterator[str]:
     """Streams `given`, each checked; raises as `texts_of` does, at once for what is no iterable of texts."""
     texts = _iterator(given, name, "texts", "[text]")
-    return (checked_text(text, name, f"position {place}") for place, text in enumerate(texts))
+    return (_checked(text, name, f"position {place}") for place, text in enumerate(texts))
 
 
-def checked_text(text: object, name: str, place: str) -> str:
-    """`text`. Raises RequestError, without it, where it is none, or no valid Unicode."""
+def _checked(text: object, name: str, place: str) -> str:
     if not isinstance(text, str):
         raise RequestError(f"{name}: expected text, found {type(text).__name__} at {place}")
     try:
@@ -40,39 +39,30 @@ def checked_text(text: object, name: str, place: str) -> str:
 
 def each_pair(given: Iterable[tuple[str, str]], name: str) -> Iterator[tuple[str, str]]:
     """Streams pairs of texts, each checked. Raises RequestError, which begins with `name`, for what is none."""
-
-    def checked(pair: object, place: str) -> tuple[str, str]:
+    for number, pair in enumerate(_iterator(given, name, "pairs of texts", "[(first, second)]")):
+        place = f"position {number}"
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise RequestError(f"{name}: expected two texts, (first, second), found another thing at {place}")
-        return checked_text(pair[0], name, place), checked_text(pair[1], name, place)
-
-    pairs = _iterator(given, name, "pairs of texts", "[(first, second)]")
-    return (checked(pair, f"position {place}") for place, pair in enumerate(pairs))
+        yield _checked(pair[0], name, place), _checked(pair[1], name, place)
 
 
 def _iterator(given: Any, name: str, items: str, example: str) -> Iterator[Any]:
-    found = type(given).__name__
+    kind = type(given).__name__
     if isinstance(given, str):
-        raise RequestError(f"{name}: expected a list of {items}, found one string; write {example}")
-    if isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names"):
-        raise RequestError(
-            f"{name}: expected a list of {items}, found a {found}, which would give its keys or column names; "
-            'pass one column of it, such as frame["text"]'
-        )
-    if isinstance(given, bytes):
-        raise RequestError(f"{name}: expected a list of {items}, found {found}")
-    try:
-        return iter(given)
-    except TypeError:  # of an array without dimensions too, which has the method
-        raise RequestError(f"{name}: expected a list of {items}, found {found}") from None
+        kind = f"one string; write {example}"
+    elif isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names"):
+        kind = f'a {kind}, which would give its keys or column names; pass one column of it, such as frame["text"]'
+    elif not isinstance(given, bytes):
+        with suppress(TypeError):  # of an array without dimensions too, which has the method
+            return iter(given)
+    raise RequestError(f"{name}: expected a list of {items}, found {kind}")
 
 
 ReadBlock = Callable[[int, int], list[str]]
 """(first, end) -> the sentences of these rows; called in rising order, from one thread."""
 
 
-@dataclass(frozen=True)
-class SentenceScan:
+class SentenceScan(NamedTuple):
     """What one pass over a table found: how many sentences, how many of them blank, and the sha256 of all."""
 
     sentences: int

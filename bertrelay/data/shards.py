@@ -11,15 +11,17 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from filelock import FileLock, Timeout
+
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, gather, on_main, wait_for_all
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import atomic_write, output_lock, read_json, refuse_symlink, write_error, write_json
+from bertrelay.files import atomic_write, read_json, refuse_symlink, write_error, write_json
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, release_memory, resolve_precision
 from bertrelay.privacy import apply_umask, is_sensitive
@@ -143,11 +145,6 @@ class Shards:
         self._write = write
         self.folder = output.with_name(output.name + ".partial")
 
-    @property
-    def size(self) -> int:
-        """The size of all spans."""
-        return sum(span.size for span in self.spans)
-
     def begin(self, manifest: dict[str, object]) -> None:
         """Makes the folder, or resumes one of the same manifest; returns when every process sees the main one's.
 
@@ -221,7 +218,7 @@ class Shards:
         Raises RequestError where a process misses a shard in the end.
         """
         started = time.monotonic()
-        missing, rank, total = self.missing(), self.process_group.rank, self.size
+        missing, rank, total = self.missing(), self.process_group.rank, sum(span.size for span in self.spans)
         own = [number for number in missing if number % self.process_group.size == rank]
         others, to_do = set(missing).difference(own), sum(self.spans[number].size for number in missing)
         if 0 < to_do < total:
@@ -235,19 +232,15 @@ class Shards:
                     done = others.difference(self.missing())  # by other processes, since the last shard
                     bar.advance(sum(self.spans[each].size for each in done))
                     others -= done
-        self._check_complete()
-        return Filled(to_do, time.monotonic() - started)
-
-    def _check_complete(self) -> None:
-        """Nobody returns before all have counted, as the main process then assembles and removes the shards."""
         wait_for_all(self.process_group)
-        missing = max(gather(len(self.missing()), self.process_group))
-        if missing:
+        # Nobody returns before all have counted, as the main process then assembles and removes the shards.
+        if absent := max(gather(len(self.missing()), self.process_group)):
             raise RequestError(
                 f"{self.folder}: expected all {len(self.spans):,} shards when every process had written its own, "
-                f"{missing:,} are missing. The folder must be one that all processes share; the same command then "
+                f"{absent:,} are missing. The folder must be one that all processes share; the same command then "
                 "computes what is missing"
             )
+        return Filled(to_do, time.monotonic() - started)
 
     def remove(self) -> None:
         """Removes the folder, when its shards are assembled or no longer wanted."""
@@ -307,10 +300,28 @@ def model_output(
 
 
 @contextmanager
-def locked_output(output: Path, process_group: ProcessGroup, wait: bool = False) -> Iterator[None]:
-    """Keeps `output` to the processes of this call. Raises and waits as `output_lock` does."""
-    with output_lock(output, wait) if process_group.is_main else nullcontext():
+def locked_output(output: Path, process_group: ProcessGroup = SINGLE_PROCESS, wait: bool = False) -> Iterator[None]:
+    """Keeps `output` to the processes of this call; the system lets go of it even when they are killed.
+
+    wait: for another call that writes it, as where both fill a cache; the lock's file then stays.
+    Raises RequestError when another call writes it, or it may not be written.
+    """
+    if not process_group.is_main:
         yield
+        return
+    lock = FileLock(output.with_name(output.name + ".lock"))
+    try:
+        lock.acquire(blocking=wait)
+    except Timeout as error:
+        raise RequestError(f"output: another process is writing {output}; wait for it, or name another file") from error
+    except OSError as error:
+        raise write_error(output, error) from error
+    try:
+        yield
+    finally:
+        if not wait:
+            Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 def _remove(folder: Path) -> None:

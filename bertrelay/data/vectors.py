@@ -6,7 +6,7 @@ where a memory map ends the process with a bus error.
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -54,30 +54,19 @@ def write_vectors(output: Path, blocks: Iterable[Vectors], rows: int, dim: int, 
     read_block: (first, end) -> the texts of these rows, read for Parquet alone.
     """
     with atomic_write(output) as building:
-        if output.suffix == ".parquet":
-            _write_parquet(building, blocks, dim, read_block)
-        else:
+        if output.suffix == ".npy":
             write_npy(building, blocks, rows, dim)
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-
-def _write_parquet(path: Path, blocks: Iterable[Vectors], dim: int, read_block: ReadBlock) -> None:
-    """A row group for every block."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pa.schema({"text": pa.string(), "vector": pa.list_(pa.float32(), dim)})
-    with pq.ParquetWriter(path, schema, use_dictionary=["text"]) as writer:
-        first = 0
-        for block in blocks:
-            texts = read_block(first, first + len(block))
-            vectors = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), dim)
-            writer.write_table(pa.table([pa.array(texts, pa.string()), vectors], schema))
-            first += len(block)
-
-
-def each_block(paths: Iterable[Path]) -> Iterator[Vectors]:
-    """The vectors of some `.npy` files, one memory-mapped after the other."""
-    return map(open_vectors, paths)
+        schema, first = pa.schema({"text": pa.string(), "vector": pa.list_(pa.float32(), dim)}), 0
+        with pq.ParquetWriter(building, schema, use_dictionary=["text"]) as writer:
+            for block in blocks:  # a row group each
+                texts = read_block(first, first + len(block))
+                vectors = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), dim)
+                writer.write_table(pa.table([pa.array(texts, pa.string()), vectors], schema))
+                first += len(block)
 
 
 def check_space(folder: Path, size: int) -> None:
@@ -95,32 +84,19 @@ def open_vectors(path: Path) -> Vectors:
 
     Raises RequestError when the file is not there, not float32 vectors, or shorter than its header states.
     """
-    rows, dim, start = _read_header(path)
-    expected, found = start + rows * dim * FLOAT_BYTES, path.stat().st_size
-    if found < expected:
-        raise RequestError(
-            f"vectors: expected {expected:,} bytes for {rows:,} vectors of {dim} dimensions, "
-            f"found {found:,} in {path}; the file is cut off: delete it and make it again"
-        )
-    if rows * dim == 0:  # nothing to map
-        return np.zeros((rows, dim), np.float32)
-    return np.memmap(path, np.float32, "r", offset=start, shape=(rows, dim))
-
-
-def _read_header(path: Path) -> tuple[int, int, int]:
-    """Rows, dimensions, and the byte where the first vector starts."""
     try:
-        with path.open("rb") as file:
-            npy.read_magic(file)
-            shape, by_column, dtype = npy.read_array_header_1_0(file)
-            start = file.tell()
+        vectors: Vectors = npy.open_memmap(path, mode="r")
     except FileNotFoundError as error:
         raise RequestError(f"vectors: expected a .npy file, found none at {path}") from error
     except (OSError, ValueError, SyntaxError) as error:
-        raise RequestError(f"vectors: expected a .npy file, found something else in {path}") from error
-    if len(shape) != 2 or by_column or dtype != np.dtype("<f4"):
-        raise RequestError(f"vectors: expected float32 vectors by rows, found {dtype} of shape {shape} in {path}")
-    return int(shape[0]), int(shape[1]), start
+        raise RequestError(
+            f"vectors: expected a .npy file, found something else or one that is cut off in {path}; make it again"
+        ) from error
+    if vectors.ndim != 2 or vectors.dtype != np.dtype("<f4") or not vectors.flags.c_contiguous:
+        raise RequestError(
+            f"vectors: expected float32 vectors by rows, found {vectors.dtype} of shape {vectors.shape} in {path}"
+        )
+    return vectors
 
 
 def shape_of(output: Path) -> tuple[int, int]:

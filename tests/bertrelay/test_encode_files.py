@@ -12,12 +12,12 @@ from torch import nn
 
 from bertrelay import encode_files, encoding
 from bertrelay.data.records import Table
+from bertrelay.data.shards import locked_output
 from bertrelay.data.vectors import open_vectors, shape_of, write_block
 from bertrelay.encode_files import encode_file, encoder_digest, fill_vectors, forget_manifest, run
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import output_lock
 from bertrelay.hardware import private_memory_mb
 from bertrelay.layout import Prompts
 from bertrelay.stage import StageContext
@@ -91,17 +91,14 @@ def write_shard(path, vectors, written=[]):
         killed()
     write_block(path, vectors)
 
-def half_of_the_blocks(paths):
-    for number, block in enumerate(each_block(paths)):
-        if number == 4:
-            killed()
-        yield block
+def open_half(path):
+    return killed() if path.stem == "000004" else open_vectors(path)
 
-write_block, each_block = encode_files.write_block, encode_files.each_block
+write_block, open_vectors = encode_files.write_block, encode_files.open_vectors
 if where == "shard":
     encode_files.write_block = write_shard
 elif where == "assembly":
-    encode_files.each_block = half_of_the_blocks
+    encode_files.open_vectors = open_half
 else:
     Shards.remove = lambda shards: (shards.path(3).unlink(), killed())
 encode_files.encode_file(folder / "model", folder / "lines.txt", folder / sys.argv[3], precision="fp32")
@@ -219,7 +216,7 @@ def test_a_vector_that_is_not_finite_is_told_and_never_written(make_encoder, tmp
 
 def test_two_at_work_on_one_output_are_one_too_many(make_encoder, tmp_path):
     table, output = lines_file(tmp_path, ["Rain."]), tmp_path / "out.npy"
-    with output_lock(output), pytest.raises(RequestError, match="another process is writing"):
+    with locked_output(output), pytest.raises(RequestError, match="another process is writing"):
         encode_file(make_encoder(), table, output)
     encode_file(make_encoder(), table, output)
 
@@ -232,12 +229,13 @@ def test_a_disk_that_is_full_while_assembling_loses_no_shard_and_keeps_the_earli
     table, output = lines_file(tmp_path, many), tmp_path / f"out{suffix}"
     output.write_bytes(b"of yesterday")
 
-    def full(paths):
-        yield open_vectors(paths[0])
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(path):
+        if path.stem != "000000":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return open_vectors(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(encode_files, "each_block", full)
+        patched.setattr(encode_files, "open_vectors", full)
         with pytest.raises(WorkError, match=r"could not write .*out\.\w+: No space left"):
             encode_file(make_encoder(), table, output)
     assert output.read_bytes() == b"of yesterday"

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from bertrelay.data.records import Rejects, Table
+from bertrelay.data.shards import locked_output
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import output_lock
 from bertrelay.settings import InputFile
 from students import bitext as mining
 from students import neighbours as both_ways
@@ -423,7 +423,7 @@ def test_a_wrong_request_costs_nothing_of_what_was_found(bilingual, files, write
 
 
 def test_a_second_process_on_the_same_output_is_refused(bilingual, files, tmp_path):
-    with output_lock(tmp_path / "m.tsv"), pytest.raises(RequestError, match="another process is writing"):
+    with locked_output(tmp_path / "m.tsv"), pytest.raises(RequestError, match="another process is writing"):
         mine_files(bilingual, *files, tmp_path / "m.tsv")
 
 
