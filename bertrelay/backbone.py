@@ -79,21 +79,17 @@ def model_folder(source: str | Path, revision: str | None = None, cache_dir: str
         located = ModelSource.parse(str(source))
     except ValueError as error:
         raise RequestError(f"model: {error}") from error
-    if located.folder is None:
-        return _download(located, revision, cache_dir)
-    if not located.folder.is_dir():
-        raise RequestError(f"model: {no_model_folder(located.folder)}")
-    return located.folder
-
-
-def _download(source: ModelSource, revision: str | None, cache_dir: str | Path | None) -> Path:
-    fetch = partial(snapshot_download, str(source.hub_id), revision=revision or source.revision, cache_dir=cache_dir)
+    if located.folder is not None:
+        if not located.folder.is_dir():
+            raise RequestError(f"model: {no_model_folder(located.folder)}")
+        return located.folder
+    fetch = partial(snapshot_download, str(located.hub_id), revision=revision or located.revision, cache_dir=cache_dir)
     try:
         folder = Path(fetch(ignore_patterns=[*OTHER_FRAMEWORKS, "pytorch_model*.bin"]))
         return folder if any(folder.rglob("*.safetensors")) else Path(fetch(ignore_patterns=OTHER_FRAMEWORKS))
     except (OSError, ValueError) as error:
         raise RequestError(
-            f"model: {str(source)!r} is no folder here, and could not be downloaded ({type(error).__name__}); check "
+            f"model: {str(located)!r} is no folder here, and could not be downloaded ({type(error).__name__}); check "
             "the name and the network, or give a folder"
         ) from error
 

@@ -43,21 +43,18 @@ class Digests:
     def of_file(self, path: Path) -> str:
         """The sha256 of the file's content, in hex. Raises RequestError for what is no file that can be read."""
         try:
-            return self._of_file(path)
+            name, stamp = str(path), _stamp(path)
+            entry = self._known.get(name)
+            is_known = isinstance(entry, list) and entry[:-1] == stamp and isinstance(entry[-1], str)
+            if is_known and (name in self._read or not self.verify):
+                return str(self._known[name][-1])
+            started = time.time_ns()
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise RequestError(
                 f"expected a file that can be read, found {error.strerror or error} at {path}; remove or replace it"
             ) from error
-
-    def _of_file(self, path: Path) -> str:
-        name, stamp = str(path), _stamp(path)
-        entry = self._known.get(name)
-        is_known = isinstance(entry, list) and entry[:-1] == stamp and isinstance(entry[-1], str)
-        if is_known and (name in self._read or not self.verify):
-            return str(self._known[name][-1])
-        started = time.time_ns()
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
         # Changed again within the clock's grain, a file could keep its stamp: such a fresh one is not remembered.
         if started - max(stamp[1], stamp[2]) > CLOCK_GRAIN_NS:
             self._known[name] = [*stamp, digest]
@@ -165,11 +162,9 @@ def _source_part(
         stage, inner = value.stage_reference
         return f"output:{upstream(stage)}/{inner}"
     if path := value.folder:
-        return f"folder:{digests.of(path)}" if path.is_dir() else f"file:{_suffix(path)}:{digests.of(path)}"
+        if path.is_dir():
+            return f"folder:{digests.of_folder(path)}"
+        # The suffix by which a file is read counts: `.tsv`, `.tsv.gz`.
+        inner = Path(path.stem).suffix if path.suffix.lower() in COMPRESSED else ""
+        return f"file:{f'{inner}{path.suffix}'.lower()}:{digests.of_file(path)}"
     return f"hub:{value.hub_id}@{value.revision or revision(value)}"
-
-
-def _suffix(path: Path) -> str:
-    """The suffix by which a file is read: `.tsv`, `.tsv.gz`."""
-    inner = Path(path.stem).suffix if path.suffix.lower() in COMPRESSED else ""
-    return f"{inner}{path.suffix}".lower()

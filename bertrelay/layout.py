@@ -11,7 +11,7 @@ from pydantic import Field
 
 from bertrelay.errors import RequestError, shown
 from bertrelay.files import write_json
-from bertrelay.model_files import Description, Size, folder_inside, read_model_file
+from bertrelay.model_files import Description, Size, read_model_file
 from bertrelay.progress import log
 
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")  # in the order in which the older keys concatenate them
@@ -159,7 +159,9 @@ def read_layout(folder: Path) -> Layout:
             f"found {', '.join(kinds) or 'none'} in {folder / 'modules.json'}; sentence-transformers itself can use it"
         )
     paths = {each.kind: each.path for each in modules}
-    folders = {kind: folder_inside(folder, path, folder / "modules.json") for kind, path in paths.items()}
+    folders = {kind: folder / path for kind, path in paths.items()}
+    for path in paths.values():
+        _check_inside(folder, path)
     if unnamed := set(module_folders).difference(part for path in paths.values() for part in Path(path).parts[:1]):
         log(
             f"model: warning: {folder / 'modules.json'} does not name {', '.join(sorted(unnamed))}, which is ignored. "
@@ -191,6 +193,18 @@ def _read_plain(folder: Path, module_folders: list[str]) -> Layout:
         )
     transformer = _read_transformer(folder)
     return Layout(max_tokens=transformer.max_tokens, lower_case=bool(transformer.do_lower_case))
+
+
+def _check_inside(folder: Path, path: str) -> None:
+    """Links are followed, for a module's weights must be those that lie in the model's folder."""
+    try:
+        is_inside = (folder / path).resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):
+        is_inside = False
+    if not is_inside:
+        raise RequestError(
+            f"model: expected a path inside the model's folder in {folder / 'modules.json'}, found {path!r}"
+        )
 
 
 def _required(path: Path, content: type[Found]) -> Found:

@@ -1,6 +1,6 @@
 """The JSON files of a model folder, which may come from anywhere: bounded in size and type-checked.
 
-Every such file is read by `read_model_file`, and every path that it names is checked by `folder_inside`.
+Every such file is read by `read_model_file`.
 """
 
 import json
@@ -101,17 +101,3 @@ def refusing(message: Callable[[Exception], str]) -> Iterator[None]:
         raise
     except Exception as error:
         raise RequestError(f"model: {message(error)}") from error
-
-
-def folder_inside(folder: Path, path: str, source: Path) -> Path:
-    """The folder `path` inside the model's `folder`. Raises RequestError where `source`, which names it, leads outside.
-
-    Checked with links followed, for a module's weights must be those that lie in the model's folder.
-    """
-    try:
-        inner = (folder / path).resolve()
-    except (OSError, ValueError, RuntimeError):
-        inner = Path("/")
-    if not inner.is_relative_to(folder.resolve()):
-        raise RequestError(f"model: expected a path inside the model's folder in {source}, found {path!r}")
-    return folder / path

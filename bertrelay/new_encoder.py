@@ -5,9 +5,7 @@ SentencePiece trains the pieces, because it gives the same ones for the same cor
 """
 
 import io
-import itertools
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 
 import sentencepiece
 import torch
@@ -118,10 +116,19 @@ def _train(texts: Iterator[str], size: int, kind: str) -> list[tuple[str, float]
     first = next(texts, None)
     if first is None:
         raise RequestError("expected text to train a vocabulary on, found none")
-    model = io.BytesIO()
-    with _errors_of(itertools.chain([first], texts)) as sentences:
+    model, raised = io.BytesIO(), list[BaseException]()
+
+    def watched() -> Iterator[str]:
+        try:
+            yield first
+            yield from texts
+        except BaseException as error:  # Ctrl-C among them
+            raised.append(error)
+            raise
+
+    try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences,
+            sentence_iterator=watched(),
             model_writer=model,
             model_type=kind,
             vocab_size=size + 1,  # its unknown piece, which is not ours, counts
@@ -134,26 +141,10 @@ def _train(texts: Iterator[str], size: int, kind: str) -> list[tuple[str, float]
             eos_id=-1,
             minloglevel=2,
         )
+    except RuntimeError as error:  # SentencePiece's, also in place of an error of reading the texts
+        raise (raised or [error])[0] from None
     trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     return [(trained.id_to_piece(i), trained.get_score(i)) for i in range(len(trained)) if not trained.is_unknown(i)]
-
-
-@contextmanager
-def _errors_of(texts: Iterable[str]) -> Iterator[Iterator[str]]:
-    """`texts`; an error of reading them is raised on exit, in place of SentencePiece's RuntimeError about it."""
-    raised: list[BaseException] = []
-
-    def watched() -> Iterator[str]:
-        try:
-            yield from texts
-        except BaseException as error:  # Ctrl-C among them
-            raised.append(error)
-            raise
-
-    try:
-        yield watched()
-    except RuntimeError as error:
-        raise (raised or [error])[0] from None
 
 
 def _bert_shaped(model: models.WordPiece, lowercase: bool) -> Tokenizer:

@@ -24,7 +24,11 @@ def on_stop_signal(act: Callable[[int], None]) -> Iterator[dict[signal.Signals, 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         if number == HANGUP:
             signal.signal(number, signal.SIG_IGN)
-            _leave_terminal()
+            for descriptor in (1, 2):  # each write to a terminal that is gone would fail: it goes nowhere
+                if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                    nowhere = os.open(os.devnull, os.O_WRONLY)
+                    os.dup2(nowhere, descriptor)
+                    os.close(nowhere)
         act(number)
 
     before: dict[signal.Signals, Any] = {}
@@ -39,15 +43,6 @@ def on_stop_signal(act: Callable[[int], None]) -> Iterator[dict[signal.Signals, 
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _leave_terminal() -> None:
-    """Sends to nowhere what would be written to a terminal that is gone: each write would fail."""
-    for descriptor in (1, 2):
-        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, descriptor)
-            os.close(nowhere)
 
 
 class StopRequest:

@@ -71,7 +71,11 @@ def load_tokenizer(folder: Path, lower_case: bool = False) -> PreTrainedTokenize
         rules = _read_rules(folder / "tokenizer.json") or tokenizer.backend_tokenizer
         rules.no_padding()
         rules.no_truncation()
-        _apply_settings(rules, settings)
+        if isinstance(rules.normalizer, normalizers.BertNormalizer):  # decided by tokenizer_config.json
+            for key, name in NORMALIZER_SETTINGS.items():
+                value = getattr(settings, key)
+                if value is not None or (key == "strip_accents" and key in settings.model_fields_set):
+                    setattr(rules.normalizer, name, value)
         _check_encodes(rules, folder)
         if lower_case:
             before = [rules.normalizer] if rules.normalizer else []
@@ -110,15 +114,6 @@ def _read_rules(file: Path) -> Tokenizer | None:
     if lacking:
         raise RequestError(f"model: expected {', '.join(lacking)} in {file}, found none; copy the folder again")
     return Tokenizer.from_buffer(content)
-
-
-def _apply_settings(rules: Tokenizer, settings: _TokenizerConfig) -> None:
-    """tokenizer_config.json decides about BERT's normalizer, also against tokenizer.json."""
-    if isinstance(rules.normalizer, normalizers.BertNormalizer):
-        for key, name in NORMALIZER_SETTINGS.items():
-            value = getattr(settings, key)
-            if value is not None or (key == "strip_accents" and key in settings.model_fields_set):
-                setattr(rules.normalizer, name, value)
 
 
 def _check_encodes(rules: Tokenizer, folder: Path) -> None:
@@ -203,20 +198,14 @@ def truncating(tokenizer: PreTrainedTokenizerFast, max_tokens: int, sentences: i
     Raises RequestError unless an input of this many `sentences` has room for a token of each beside the special ones.
     """
     rules = plain_rules(tokenizer)
-    check_max_tokens(rules, max_tokens, sentences)
-    rules.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
-    return rules
-
-
-def check_max_tokens(rules: Tokenizer, max_tokens: int, sentences: int = 1) -> None:
-    """Raises RequestError as `truncating` does."""
-    rules.no_truncation()
     least = len(rules.encode("", "" if sentences == 2 else None).ids) + sentences
     if max_tokens < least:
         raise RequestError(
             f"max_tokens: expected {least} or more, as the special tokens alone are {least - sentences}, found "
             f"{max_tokens}; raise it, or max_seq_length or model_max_length in the model's folder"
         )
+    rules.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
+    return rules
 
 
 def pad_id_of(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:

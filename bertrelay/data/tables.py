@@ -193,18 +193,6 @@ def write_jsonl(path: Path, documents: Iterable[Mapping[str, Any]]) -> None:
             file.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
-def write_parquet(path: Path, columns: Mapping[str, Any], rows: Iterable[Sequence[Any]]) -> None:
-    """Writes the rows, block by block. columns: name to Arrow type, or its name such as int64 or string."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema, stream = pa.schema(list(columns.items())), iter(rows)
-    with path.open("wb") as file, pq.ParquetWriter(file, schema) as writer:
-        while block := list(islice(stream, PARQUET_ROWS)):
-            documents = [dict(zip(schema.names, row, strict=True)) for row in block]
-            writer.write_table(pa.Table.from_pylist(documents, schema))
-
-
 def write_table(output: Path, columns: Mapping[str, Any], rows: Iterable[Sequence[Any]]) -> None:
     """Writes rows in the format of the suffix: .csv, .tsv, .jsonl or .parquet. The file is whole or not there.
 
@@ -220,7 +208,13 @@ def write_table(output: Path, columns: Mapping[str, Any], rows: Iterable[Sequenc
             case ".jsonl":
                 write_jsonl(building, (dict(zip(names, row, strict=True)) for row in rows))
             case _:
-                write_parquet(building, columns, rows)
+                import pyarrow as pa
+                import pyarrow.parquet as pq
+
+                schema, stream = pa.schema(list(columns.items())), iter(rows)
+                with pq.ParquetWriter(building, schema) as writer:
+                    while block := [dict(zip(names, row, strict=True)) for row in islice(stream, PARQUET_ROWS)]:
+                        writer.write_table(pa.Table.from_pylist(block, schema))
 
 
 class StsTable(Table):

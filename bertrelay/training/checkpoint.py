@@ -7,9 +7,9 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
@@ -23,13 +23,11 @@ from bertrelay.stage import Metrics
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
 MANIFEST = "checkpoint.json"
-OLD_NAMES = {"best_figures": "best_metrics", "looks_without_better": "evaluations_since_best"}  # in older manifests
 
 Tensors = dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """What a training needs to resume.
 
     step: steps done when it was written.
@@ -57,8 +55,7 @@ class State:
     best_tensors: Tensors | None = None
 
 
-@dataclass(frozen=True)
-class ResumeInvariants:
+class ResumeInvariants(NamedTuple):
     """What must be the same when a training resumes, so that it ends where an uninterrupted one does."""
 
     precision: str
@@ -67,7 +64,7 @@ class ResumeInvariants:
 
 def capture(state: State, invariants: ResumeInvariants, model: nn.Module, optimizer: Optimizer) -> Checkpoint:
     """All that the training needs to resume here; tensors share memory with the live ones where possible."""
-    values = {**vars(state), **asdict(invariants)}
+    values = {**vars(state), **invariants._asdict()}
     best = values.pop("best_tensors")
     moments = {
         f"{key} {name}": value.detach().cpu()
@@ -85,16 +82,16 @@ def restore(
 
     folder: where it was found, for messages. Raises RequestError when it belongs to another training.
     """
-    values = {OLD_NAMES.get(name, name): value for name, value in checkpoint.state.items()}
-    found = ResumeInvariants(values.pop("precision"), values.pop("total_steps"))
-    if found.precision != invariants.precision:
+    values = dict(checkpoint.state)
+    precision, total_steps = values.pop("precision"), values.pop("total_steps")
+    if precision != invariants.precision:
         raise RequestError(
-            f"{folder}: expected to resume in {found.precision}, found precision {invariants.precision}, which changes "
-            f"the result. Set precision = {found.precision!r}, or train in another folder."
+            f"{folder}: expected to resume in {precision}, found precision {invariants.precision}, which changes "
+            f"the result. Set precision = {precision!r}, or train in another folder."
         )
-    if found.total_steps != invariants.total_steps:
+    if total_steps != invariants.total_steps:
         raise RequestError(
-            f"{folder}: the checkpoint is of a training of {found.total_steps:,} steps and this one has "
+            f"{folder}: the checkpoint is of a training of {total_steps:,} steps and this one has "
             f"{invariants.total_steps:,}, so data or settings differ. Train in another folder."
         )
     if others := set(checkpoint.tensors["model"]) ^ set(unique_tensors(model)):
@@ -121,7 +118,14 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     building = target.with_suffix(".partial")
     shutil.rmtree(building, ignore_errors=True)
     try:
-        _write(building, checkpoint)
+        building.mkdir(parents=True)
+        for name, tensors in checkpoint.tensors.items():
+            write_tensors(building / f"{name}.safetensors", tensors)
+        digests = {path.name: _sync_and_digest(path) for path in sorted(building.iterdir())}
+        manifest = {"step": checkpoint.step, "state": checkpoint.state, "sha256": digests}
+        (building / MANIFEST).write_text(json.dumps({**manifest, "seal": _seal(manifest)}))
+        _sync_and_digest(building / MANIFEST)
+        sync(building)
         shutil.rmtree(target, ignore_errors=True)
         building.rename(target)
         sync(folder)
@@ -159,17 +163,6 @@ def unique_tensors(module: torch.nn.Module) -> Tensors:
             seen.add(place)
             tensors[name] = tensor.detach().cpu().contiguous()
     return tensors
-
-
-def _write(building: Path, checkpoint: Checkpoint) -> None:
-    building.mkdir(parents=True)
-    for name, tensors in checkpoint.tensors.items():
-        write_tensors(building / f"{name}.safetensors", tensors)
-    digests = {path.name: _sync_and_digest(path) for path in sorted(building.iterdir())}
-    manifest = {"step": checkpoint.step, "state": checkpoint.state, "sha256": digests}
-    (building / MANIFEST).write_text(json.dumps({**manifest, "seal": _seal(manifest)}))
-    _sync_and_digest(building / MANIFEST)
-    sync(building)
 
 
 def _newest_first(folder: Path) -> list[Path]:

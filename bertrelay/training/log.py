@@ -107,7 +107,14 @@ class TrainingLog:
     def cut(self, after_step: int) -> None:
         """Drops the lines of steps that will be repeated, and one that a kill cut short."""
         if self.accelerator.is_main_process and self.path.is_file():
-            kept = [line for line in self.path.read_text().splitlines() if _step_of(line) <= after_step]
+
+            def step_of(line: str) -> float:
+                try:
+                    return float(json.loads(line)["step"])
+                except (ValueError, KeyError, TypeError):
+                    return math.inf
+
+            kept = [line for line in self.path.read_text().splitlines() if step_of(line) <= after_step]
             building = self.path.with_suffix(".partial")
             building.write_text("".join(f"{line}\n" for line in kept))
             building.replace(self.path)
@@ -116,10 +123,3 @@ class TrainingLog:
         self._own: dict[str, float] = defaultdict(float)
         self._counts: dict[str, int] = defaultdict(int)
         self._since = time.monotonic()
-
-
-def _step_of(line: str) -> float:
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -101,8 +101,7 @@ class Task(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class RankBatch:
+class RankBatch(NamedTuple):
     """What one process computes in a step.
 
     items: of each micro-batch. micro_batches: their tensors.

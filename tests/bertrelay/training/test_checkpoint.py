@@ -8,13 +8,8 @@ from torch import nn
 
 from bertrelay.errors import WorkError
 from bertrelay.training.checkpoint import (
-    OLD_NAMES,
     Checkpoint,
-    ResumeInvariants,
-    State,
-    capture,
     load_checkpoint,
-    restore,
     save_checkpoint,
     unique_tensors,
 )
@@ -159,20 +154,6 @@ def test_tied_tensors_are_written_once_and_tied_again(tmp_path):
     for name, tensor in written.state_dict().items():
         assert torch.equal(read.state_dict()[name], tensor)
     assert read.output.weight is read.embedding.weight
-
-
-def test_a_checkpoint_with_the_names_of_older_versions_resumes(tmp_path):
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.AdamW(model.parameters())
-    state, invariants = (
-        State(step=3, best_metrics={"score": 0.5}, evaluations_since_best=2),
-        ResumeInvariants("fp32", 9),
-    )
-    captured = capture(state, invariants, model, optimizer)
-    old = {new: name for name, new in OLD_NAMES.items()}
-    renamed = Checkpoint(3, {old.get(name, name): value for name, value in captured.state.items()}, captured.tensors)
-    assert {"best_figures", "looks_without_better"} < renamed.state.keys()
-    assert restore(renamed, invariants, model, optimizer, tmp_path) == state
 
 
 def test_the_newest_is_read_back_bit_for_bit(folder):
