@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModel
 
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.new_encoder import train_unigram, train_wordpiece
 
 sys.path.append(str(Path(__file__).parent))  # small_training is imported by name, in other processes too
 
@@ -22,8 +22,7 @@ SENTENCES = [
     "Rain.",
     "The woman in the blue coat waits for the bus, and nobody knows when it will come.",
 ]
-BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+UNLIMITED = 10**30  # as transformers writes it
 SIZES = {
     "vocab_size": 300,
     "hidden_size": 16,
@@ -49,30 +48,12 @@ def many(sentences):
 
 @pytest.fixture(scope="session")
 def word_piece():
-    rules = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    rules.normalizer = normalizers.BertNormalizer(lowercase=False)
-    rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    rules.train_from_iterator(SENTENCES, trainers.WordPieceTrainer(vocab_size=300, special_tokens=BERT_TOKENS))
-    rules.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), BERT_TOKENS, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=rules, **names)
+    return train_wordpiece(SENTENCES, 300, UNLIMITED, lowercase=False)
 
 
 @pytest.fixture(scope="session")
 def unigram():
-    rules = Tokenizer(models.Unigram())
-    rules.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("ß", "ss")])
-    rules.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=ROBERTA_TOKENS, unk_token="<unk>")
-    rules.train_from_iterator(SENTENCES, trainer)
-    rules.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
-    special = dict(zip(names, ROBERTA_TOKENS, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>", **special)
+    return train_unigram(SENTENCES, 200, UNLIMITED)
 
 
 @pytest.fixture(scope="session")

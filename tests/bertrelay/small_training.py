@@ -4,7 +4,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -128,7 +127,6 @@ class Orders:
     task: dict = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
     environment: dict = field(default_factory=dict)
-    largest_file: int | None = None
     rank: int = 0
 
 
@@ -138,9 +136,6 @@ def worker(orders):
     with (orders.folder / f"stderr-{orders.rank}").open("ab") as file:
         os.dup2(file.fileno(), 2)
     torch.set_num_threads(1)
-    if orders.largest_file:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (orders.largest_file, orders.largest_file))
     for fault in orders.faults:
         if fault.rank == orders.rank:
             arm(fault)

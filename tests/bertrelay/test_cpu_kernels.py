@@ -6,38 +6,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    BertConfig,
-    BertForPreTraining,
-    BertModel,
-    MPNetConfig,
-    MPNetModel,
-    XLMRobertaConfig,
-    XLMRobertaModel,
-)
+from transformers import BertConfig, BertForPreTraining, BertModel, MPNetConfig, MPNetModel
 from transformers.masking_utils import bidirectional_mask_function
 
 from bertrelay import cpu_kernels
-from bertrelay.cpu_kernels import (
-    VECTOR,
-    Dropout,
-    Linear,
-    apply_dropout,
-    pack,
-    use_attention_kernel,
-    use_cpu_kernels,
-    using,
-)
+from bertrelay.cpu_kernels import VECTOR, Dropout, Linear, apply_dropout, pack, use_attention_kernel, use_cpu_kernels
 from bertrelay.hardware import computes_in_bf16
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "pad_token_id": 0,
-}
+SIZES: dict[str, Any] = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES |= {"intermediate_size": 32, "pad_token_id": 0}
 MANY = 1_000_000
 EACH_ORDER = pytest.mark.parametrize("tokens", [VECTOR - 1, VECTOR, 2 * VECTOR])
 BF16_PRODUCTS = pytest.mark.skipif(
@@ -70,10 +47,10 @@ def inputs(tokens=9):
     return ids * mask, mask
 
 
-@pytest.mark.parametrize("network", [BertModel(BertConfig(**SIZES)), XLMRobertaModel(XLMRobertaConfig(**SIZES))])
 @pytest.mark.parametrize("padded", [True, False])
 @EACH_ORDER
-def test_products_give_what_torchs_kernel_gives(network, padded, tokens):
+def test_products_give_what_torchs_kernel_gives(padded, tokens):
+    network = BertModel(BertConfig(**SIZES))
     ids, mask = inputs(tokens)
     mask = mask if padded else torch.ones_like(mask)
     with torch.no_grad():
@@ -163,7 +140,7 @@ def test_packed_weights_give_what_autocast_gives():
     maps, values = maps_of_two(), torch.randn(3, 7, 24)
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         expected = maps(values)
-        with using(pack(maps)):
+        with cpu_kernels.using(pack(maps)):
             found = maps(values)
     assert found.dtype == expected.dtype == torch.bfloat16
     assert torch.equal(found, expected)
@@ -173,12 +150,12 @@ def test_packed_weights_give_what_autocast_gives():
 def test_changed_weights_are_packed_again_and_outside_nothing_is_kept_not_even_after_an_error():
     maps, values = maps_of_two(), torch.randn(5, 24)
     with torch.no_grad():
-        with using(pack(maps)):
+        with cpu_kernels.using(pack(maps)):
             before = maps(values)
         maps[2].weight.data.mul_(2)
-        with using(pack(maps)):
+        with cpu_kernels.using(pack(maps)):
             assert torch.equal(maps(values), 2 * before)
-    with pytest.raises(RuntimeError), using(pack(maps)):
+    with pytest.raises(RuntimeError), cpu_kernels.using(pack(maps)):
         maps(torch.randn(5, 23))
     first, second = maps[0], maps[2]
     hidden = nn.functional.gelu(nn.functional.linear(values, first.weight, first.bias))
@@ -191,10 +168,10 @@ def test_maps_that_share_an_input_give_what_each_gives_alone():
     both = nn.ModuleList([Linear(24, 8), Linear(24, 8)])
     one, other = torch.randn(5, 24), torch.randn(5, 24)
     with torch.inference_mode():
-        with using(pack(both)):
+        with cpu_kernels.using(pack(both)):
             found = [each(values) for values in (one, other, one) for each in both]
         for (values, each), result in zip([(v, m) for v in (one, other, one) for m in both], found, strict=True):
-            with using(pack(each)):
+            with cpu_kernels.using(pack(each)):
                 assert torch.equal(each(values.clone()), result)
 
 

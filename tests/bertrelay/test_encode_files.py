@@ -12,7 +12,6 @@ from torch import nn
 
 from bertrelay import encode_files, encoding
 from bertrelay.data.records import Table
-from bertrelay.data.shards import locked_output
 from bertrelay.data.vectors import open_vectors, shape_of, write_block
 from bertrelay.encode_files import encode_file, encoder_digest, fill_vectors, forget_manifest, run
 from bertrelay.encoder import SentenceEncoder
@@ -212,13 +211,6 @@ def test_a_vector_that_is_not_finite_is_told_and_never_written(make_encoder, tmp
     with pytest.raises(WorkError, match=r"spoilt gives a vector that is not finite for sentence 21\. Check the model"):
         encode_file(encoder, table, output, precision="fp32")
     assert not output.exists()
-
-
-def test_two_at_work_on_one_output_are_one_too_many(make_encoder, tmp_path):
-    table, output = lines_file(tmp_path, ["Rain."]), tmp_path / "out.npy"
-    with locked_output(output), pytest.raises(RequestError, match="another process is writing"):
-        encode_file(make_encoder(), table, output)
-    encode_file(make_encoder(), table, output)
 
 
 @pytest.mark.usefixtures("small_blocks")

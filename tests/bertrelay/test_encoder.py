@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ def test_every_architecture_reloads_to_the_same_vectors(architecture, make_encod
     encoder = make_encoder(architecture, pooling=["mean", "cls"], projection=Projection(32, 5), normalize=True)
     encoder.save(tmp_path)
     loaded = SentenceEncoder.load(tmp_path)
+    odd = ["Straße ﬁn", "한국어 문장", "  two  spaces ", "<mask> </s> [MASK]", ""]
+    assert loaded.tokenize(odd) == encoder.tokenize(odd)
     before, after = encoder.encode(sentences, precision="fp32"), loaded.encode(sentences, precision="fp32")
     assert before.shape == (len(sentences), 5)
     assert np.ptp(before, axis=0).min() > 0.01  # the sentences do differ
@@ -228,20 +231,15 @@ def test_do_lower_case_is_honoured_and_saved_within_the_tokenizer(folder, tmp_pa
     assert lowering.tokenize(["A DOG"]) == plain.tokenize(["a dog"]) == again.tokenize(["A DOG"])
 
 
-@pytest.mark.parametrize("architecture", ["roberta", "xlm-roberta", "bert"])
-def test_a_trained_tokenizer_gives_the_same_ids_after_reloading(architecture, make_encoder, sentences, tmp_path):
-    texts = [*sentences, "Straße ﬁn", "한국어 문장", "  two  spaces ", "<mask> </s> [MASK]", ""]
-    encoder = make_encoder(architecture)
-    encoder.save(tmp_path)
-    assert SentenceEncoder.load(tmp_path).tokenize(texts) == encoder.tokenize(texts)
-
-
 def test_a_plain_folder_keeps_the_normalizer_that_transformers_would_drop(make_encoder, tmp_path):
-    encoder = make_encoder("xlm-roberta")
-    encoder.save(tmp_path)
-    settings = tmp_path / "tokenizer_config.json"
-    settings.write_text(settings.read_text().replace("PreTrainedTokenizerFast", "XLMRobertaTokenizer"))
-    assert SentenceEncoder.load(tmp_path).tokenize(["Straße"]) == encoder.tokenize(["Strasse"])
+    make_encoder("xlm-roberta").save(tmp_path)
+    rules, settings = (json.loads((tmp_path / f"tokenizer{name}.json").read_text()) for name in ("", "_config"))
+    eszett = {"type": "Replace", "pattern": {"String": "ß"}, "content": "ss"}
+    rules["normalizer"] = {"type": "Sequence", "normalizers": [rules["normalizer"], eszett]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"tokenizer_class": "XLMRobertaTokenizer"}))
+    loaded = SentenceEncoder.load(tmp_path)
+    assert loaded.tokenize(["Straße"]) == loaded.tokenize(["Strasse"])
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

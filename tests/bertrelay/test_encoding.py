@@ -44,11 +44,13 @@ def one_by_one(encoder, sentences):
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("batch_tokens", [1, 40, 2_000])
-def test_row_i_is_sentence_i_whatever_the_batches(batch_tokens, make_encoder, many):
+@pytest.mark.parametrize("batch", [{"batch_tokens": 1}, {"batch_tokens": 40}, {"batch_size": 3}])
+def test_row_i_is_sentence_i_whatever_the_batches(batch, make_encoder, many):
     encoder = make_encoder()
-    found = encoder.encode(many, precision="fp32", batch_tokens=batch_tokens)
+    watched = Watched(encoder)
+    found = encoder.encode(many, precision="fp32", **batch)
     assert found.dtype == np.float32
+    assert max(rows for rows, _ in watched.shapes) <= batch.get("batch_size", 100)
     np.testing.assert_allclose(found, one_by_one(encoder, many), atol=2e-5)
 
 
@@ -199,13 +201,3 @@ def test_a_loaded_encoder_has_no_dropout_in_one_thread_when_another_ends(make_en
         finally:
             go_on.set()
     np.testing.assert_array_equal(later[0].result(), alone)
-
-
-def test_the_next_block_is_tokenized_in_another_thread(make_encoder, many, monkeypatch):
-    encoder = make_encoder()
-    threads = []
-    tokenize = encoder.tokenize
-    monkeypatch.setattr(encoder, "tokenize", lambda texts: (threads.append(threading.get_ident()), tokenize(texts))[1])
-    encoder.encode(many)
-    assert threads
-    assert threading.get_ident() not in threads

@@ -123,17 +123,6 @@ def test_queries_and_documents_without_a_prompt_of_their_own(path, make_encoder,
     np.testing.assert_array_equal(found, expected)
 
 
-def test_no_vector_depends_on_the_size_of_the_batch(path, sentences):
-    encoder = SentenceEncoder(path, device="cpu")
-    shapes = list[tuple[int, ...]]()
-    encoder.backbone.register_forward_pre_hook(
-        lambda *given: shapes.append(given[2]["input_ids"].shape), with_kwargs=True
-    )
-    found = encoder.encode(sentences, batch_size=3)
-    assert {rows for rows, _ in shapes} <= {1, 2, 3}
-    np.testing.assert_allclose(found, encoder.encode(sentences), atol=2e-5)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

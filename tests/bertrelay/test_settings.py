@@ -14,7 +14,6 @@ from bertrelay.settings import (
     leaves,
     no_model_folder,
     with_stage_paths,
-    with_values,
 )
 
 
@@ -126,9 +125,3 @@ def test_stage_paths_are_filled_in_everywhere_and_the_settings_stay_as_they_were
     assert filled.base.folder == Path("/runs/teacher/model")
     assert [corpus.path for corpus in filled.train] == ["/runs/samples/a.tsv", "/x"]
     assert settings.base == "@teacher/model"
-
-
-def test_values_are_replaced_by_key():
-    settings = Example(base="owner/name", train=[Corpus(path="/x")])
-    filled = with_values(settings, lambda key, value: f"{value}/y" if key in ("base", "train[0].path") else value)
-    assert (filled.base, filled.train[0].path, filled.epochs) == ("owner/name/y", "/x/y", 1)

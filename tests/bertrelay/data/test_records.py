@@ -172,12 +172,10 @@ REFUSED = [
     ("a.tsv", b"a\nx\nth\xc3(ree\n", "a", "line 3: not valid UTF-8 (byte 6 of the file"),
     ("a.csv", b'a\nx\n"th\xc3(ree"\n', "a", "line 3: not valid UTF-8 (byte 7 of the file"),
     ("a.jsonl", b'{"a": "x"}\n{"a": "y"}\n{"a": "th\xc3("}\n', "a", "line 3: not valid UTF-8 (byte 31 of the file"),
-    ("a.en", b"fine\n" * 100_000 + b"\xff\n", 0, "line 100,001"),
     ("a.csv", "a,a\n1,2\n", "a", "more than once"),
     ("a.jsonl", '{"score_A": 1, "score_B": 2}\n', "score_a", "are score_A, score_B. Did you mean 'score_A'?"),
     ("a.jsonl", '{"score_A": 1}\n', 7, "no column 7: it has 1"),
     ("a.parquet", b"not parquet", "a", "cannot be read as Parquet"),
-    ("a.parquet", b"PAR1 nor this PAR1", "a", "cannot be read as Parquet"),
     ("a.en", PACKED[:-20], 0, "is cut off or damaged after line "),
     ("a.en", PACKED[:-6] + bytes([PACKED[-6] ^ 1]) + PACKED[-5:], 0, "damaged"),
 ]
@@ -187,9 +185,6 @@ REFUSED = [
 def test_what_stops_the_reading_is_named_with_its_place(tmp_path, name, content, column, message):
     found = refusal(table(tmp_path / name, content), column)
     assert str(tmp_path / name) in found and message in found
-
-
-def test_a_missing_file_and_a_folder_are_named(tmp_path):
     assert f"there is no file {tmp_path}/gone.tsv" in refusal(Table(path=str(tmp_path / "gone.tsv")), "a")
     assert "cannot be read: Is a directory" in refusal(Table(path=str(tmp_path)), 0)
 
@@ -227,10 +222,8 @@ def test_a_quote_left_open_stops_with_the_line_where_it_opens(tmp_path):
     [
         ("a.tsv", f"{SECRET}\t1\n{SECRET}\t2\n"),
         ("a.csv", f'text,label\n"{SECRET}" x,1\n'),
-        ("a.csv", f'text,label\n{SECRET},1,"2"\n'),
         ("a.tsv", f"text\tlabel\n{SECRET}\n"),
         ("a.jsonl", f'{{"label": "{SECRET}\n'),
-        ("a.jsonl", f'["{SECRET}"]\n'),
         ("a.jsonl", f'{{"{SECRET}": 1}}\n'),
         ("a.jsonl", f'{{"label": "{SECRET} \\ud800"}}\n'),
     ],
@@ -318,28 +311,17 @@ def test_the_account_says_which_data_it_concerns(tmp_path, capsys):
     assert told == f"left out 4 of 11 records, which cannot be used: {rejects.summary()}; r.jsonl lists them\n"
 
 
-def test_a_bad_beginning_of_a_good_file_does_not_stop():
+def test_a_bad_beginning_of_a_good_file_does_not_stop_and_a_hopeless_file_stops_early():
     with Rejects(None, limit=0.01) as rejects:
         for line in range(900):
             rejects.add("f", line, "bad")
         rejects.used(100_000)
         for line in range(100):
             rejects.add("f", line, "bad")
-
-
-def test_a_hopeless_file_stops_early():
-    rejects = Rejects(None, limit=0.01)
-    with pytest.raises(WorkError, match="1,000 of 1,005"), rejects:
+    with pytest.raises(WorkError, match="1,000 of 1,005"), Rejects(None, limit=0.01) as rejects:
         rejects.used(5)
         for line in range(10_000):
             rejects.add("f", line, "bad")
-    assert rejects.counts["bad"] == 1000
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz", "@stage/a.tsv"])
-def test_a_header_is_for_csv_and_tsv_and_what_is_read_again_is_as_it_was(name):
-    settings = Table(path=name, header=False)
-    assert Table.model_validate(settings.model_dump()) == settings
 
 
 @pytest.mark.parametrize(
@@ -348,8 +330,6 @@ def test_a_header_is_for_csv_and_tsv_and_what_is_read_again_is_as_it_was(name):
         ({}, "exactly one of them"),
         ({"path": "a", "hub": "owner/name"}, "exactly one of them"),
         ({"path": "a", "config": "de"}, "config: without effect, because only data sets of the hub have one"),
-        ({"path": "a", "split": "test"}, "split: without effect, because only data sets of the hub have one"),
-        ({"hub": "owner/name", "format": "csv"}, "format: without effect, because a data set of the hub is no file"),
         ({"hub": "owner/name", "format": "csv", "header": False}, "format, header: without effect"),
         ({"path": "a.txt", "header": False}, "header: without effect, because only csv and tsv .* read as lines"),
         ({"path": "a.csv", "format": "jsonl", "header": False}, "header: without effect, .* read as jsonl"),

@@ -1,8 +1,6 @@
 """Token ids on disk: tokenized once, whole or not there, padded without touching another sentence."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +36,7 @@ def test_ids_come_back_padded(make):
     assert ids.dtype == mask.dtype == torch.int64
     assert found.lengths.tolist() == [3, 8, 2, 4]
     assert isinstance(found._ids, np.memmap)
+    assert make(tokenize=None).lengths.tolist() == [3, 8, 2, 4]  # a second call tokenizes nothing
 
 
 def test_blocks_are_joined_as_if_there_were_none(make, monkeypatch):
@@ -47,11 +46,6 @@ def test_blocks_are_joined_as_if_there_were_none(make, monkeypatch):
     assert found.lengths.tolist() == [len(row) for row in word_lengths(sentences)]
     for n in (0, 6, 7, 55, 99):
         assert found.padded(np.array([n]), PAD)[0][0].tolist() == word_lengths(sentences)[n]
-
-
-def test_a_second_call_tokenizes_nothing(make):
-    make()
-    assert make(tokenize=None).lengths.tolist() == [3, 8, 2, 4]
 
 
 def test_what_was_cut_short_is_written_anew(make):
@@ -90,23 +84,3 @@ def test_a_models_default_prompt_stands_before_what_is_learnt_as_before_what_is_
     with torch.inference_mode():
         np.testing.assert_allclose(encoder(ids, mask), encoder.encode(sentences, precision="fp32"), atol=1e-5)
     assert ids[0].tolist() == encoder.tokenize(["the dog a dog runs"])[0]
-
-
-def test_a_full_disk_keeps_its_error_number(tmp_path):
-    """The runner tells a full disk by it."""
-    code = """
-import resource, signal
-from pathlib import Path
-from bertrelay.data.tokens import tokens_of
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-try:
-    tokens_of(lambda a, b: range(a, b), 3000, lambda rows: [[1]] * len(rows), Path("tokens"))
-except OSError as error:
-    print(error.errno)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True,
-    )  # fmt: skip
-    assert done.stdout == "27\n"

@@ -99,14 +99,12 @@ def test_three_processes_resume_exactly_too(tmp_path, never_stopped):
 def test_patience_runs_out_at_the_same_step_in_a_killed_training(tmp_path, never_stopped):
     settings = {"patience": 3, "evaluate_every": 1, "epochs": 6}
     whole = never_stopped(1, **settings)
-    last = int(result(whole)["metrics"]["train_steps"])
-    assert 3 < last < len(planned(TwoLosses(), epochs=6))
-    assert result(whole)["metrics"]["best_step"] == last - 3
-    for step in (2, 3):  # the third look without a better score is in another process than the first
-        settings_now = {**settings, "checkpoint_every": 1}
-        run(tmp_path, settings=settings_now, faults=(Fault("evaluate", step, "after"),), **DROPOUT)
-    run(tmp_path, settings={**settings, "checkpoint_every": 1}, faults=(Fault("save", last - 4, "after"),), **DROPOUT)
-    assert run(tmp_path, settings={**settings, "checkpoint_every": 1}, **DROPOUT) == [0]
+    metrics = result(whole)["metrics"]
+    assert 3 < metrics["train_steps"] == metrics["best_step"] + 3 < len(planned(TwoLosses(), epochs=6))
+    settings["checkpoint_every"] = 1  # the third look without a better score is in another process than the first
+    fault = Fault("save", int(metrics["train_steps"]) - 1, "after")
+    assert run(tmp_path, settings=settings, faults=(fault,), **DROPOUT) == [-signal.SIGKILL]
+    assert run(tmp_path, settings=settings, **DROPOUT) == [0]
     assert_same_end(tmp_path, whole)
 
 
@@ -237,21 +235,6 @@ def test_dropout_differs_by_step_process_and_micro_batch_and_comes_again(never_s
     assert result(tmp_path)["seeds"][1:] == seeds[0]
 
 
-def test_a_training_resumes_with_another_number_of_processes(tmp_path):
-    """Without dropout only rounding tells it from one that kept its number."""
-    runs = {name: tmp_path / name for name in ("kept", "changed")}
-    plain = {"settings": {"evaluate_every": 100}, "task": {"criterion": None}}
-    run(runs["kept"], 1, **plain)
-    assert run(runs["changed"], 2, faults=(Fault("update", 11, sent=(signal.SIGTERM,)),), **plain) == [143, 143]
-    assert run(runs["changed"], 1, **plain) == [0], stderr_of(runs["changed"])
-    kept, changed = (load_file(folder / "gradients-0.safetensors") for folder in runs.values())
-    for step in range(11, 14):  # rounding grows from step to step under Adam
-        names = [name for name in kept if name.startswith(f"{step} weight")]
-        assert all(torch.allclose(kept[name], changed[name], atol=1e-3) for name in names)
-    steps = [line["step"] for line in logged(runs["changed"])]
-    assert steps == list(range(1, len(planned(TwoLosses())) + 1))
-
-
 # What is refused, and what fails
 
 
@@ -285,21 +268,6 @@ def test_a_non_finite_loss_stops_every_process_with_step_and_items(tmp_path, pro
         assert (
             f"step 7: expected finite numbers, found a non-finite one in the loss of training items [{item}]" in error
         )
-
-
-@pytest.mark.parametrize("largest_file", [500, 3000, 6000])
-def test_a_full_disk_is_an_error_and_the_checkpoints_before_it_are_good(tmp_path, never_stopped, largest_file):
-    """The limit on file sizes meets the manifest, the model's file, or the optimizer's, which is twice as long."""
-    run(tmp_path, faults=(Fault("update", 8),), **DROPOUT)
-    sizes = [path.stat().st_size for path in (tmp_path / "checkpoint-00000005").iterdir()]
-    assert max(sizes) > largest_file
-    (tmp_path / "metrics.jsonl").rename(tmp_path / "kept")  # it would meet the limit before the checkpoint does
-    assert run(tmp_path, largest_file=largest_file, settings={"log_every": 100}, **DROPOUT) == [1]
-    assert "checkpoint-00000010: File too large; free space" in stderr_of(tmp_path)
-    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-00000005"]
-    (tmp_path / "kept").rename(tmp_path / "metrics.jsonl")
-    assert run(tmp_path, **DROPOUT) == [0]
-    assert_same_end(tmp_path, never_stopped(1))
 
 
 # Updates and logs
