@@ -23,7 +23,8 @@ from benchmarks.trainer import OURS, arguments_of, behind, faster, options_of, t
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.settings import InputFile, with_stage_paths
+from bertrelay.leaves import with_stage_paths
+from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY

@@ -157,7 +157,7 @@ def _load_config(folder: Path) -> PreTrainedConfig:
 
 
 def _why_no_network(path: Path, error: Exception) -> str:
-    why = "".join(each for each in " ".join(str(error).split()) if each.isprintable())[:200]
+    why = "".join(character for character in " ".join(str(error).split()) if character.isprintable())[:200]
     return f"no network can be built from {path} ({type(error).__name__}: {why})"
 
 

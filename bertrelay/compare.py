@@ -80,5 +80,5 @@ def compare_all(
         check_finite(encoder, part, lambda row, name=name: f"sentence {row + 1:,} of the {name} list")  # type: ignore[misc]
     step = max(1, CELLS_AT_ONCE // len(columns))
     for start in range(0, len(rows), step):
-        found = matrix(rows[start : start + step], columns, metric)  # (rows, columns)
-        yield Compared(first[start : start + step], first if second is None else second, found)
+        similarity = matrix(rows[start : start + step], columns, metric)  # (rows, columns)
+        yield Compared(first[start : start + step], first if second is None else second, similarity)

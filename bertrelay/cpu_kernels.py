@@ -81,10 +81,10 @@ def attention(
 
 def mask(**options: Any) -> Tensor | None:
     """The mask that transformers makes; one of padding alone, the same for all tokens, as a single expanded row."""
-    found: Tensor | None = sdpa_mask(**options)
-    if found is None or options.get("mask_function") is not bidirectional_mask_function:
-        return found
-    return found[:, :, :1].expand_as(found)
+    full: Tensor | None = sdpa_mask(**options)
+    if full is None or options.get("mask_function") is not bidirectional_mask_function:
+        return full
+    return full[:, :, :1].expand_as(full)
 
 
 def _softmax(scores: Tensor, dim: int) -> Tensor:

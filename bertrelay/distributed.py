@@ -124,10 +124,10 @@ def _collective(name: str, process_group: ProcessGroup, *arguments: object) -> N
     from torch import distributed
 
     is_connected = distributed.is_available() and distributed.is_initialized()
-    found = distributed.get_world_size() if is_connected else 1
-    if found != process_group.size:
+    size = distributed.get_world_size() if is_connected else 1
+    if size != process_group.size:
         raise WorkError(
-            f"expected {process_group.size} connected processes, found {found}; call "
+            f"expected {process_group.size} connected processes, found {size}; call "
             "torch.distributed.init_process_group first, or let --processes N, torchrun or accelerate launch do it"
         )
     try:

@@ -83,10 +83,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in `path`; None when there is none, or when it is damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def sync_contents(folder: Path) -> None:

@@ -1,30 +1,22 @@
-"""What a stage's result depends on, as flat parts, and the hash of them that names its folder.
-
-A file counts by its content and suffix, never by its path; another stage's output by the fingerprint of that
-stage; a hub id by its revision. Run-only settings do not count. Loads neither torch nor transformers.
-"""
+"""Digests of files and folders, and the hash of what a result depends on. Loads neither torch nor transformers."""
 
 import hashlib
 import json
 import os
-import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from errno import EINVAL
 from pathlib import Path
 from typing import Any
 
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
-from bertrelay.settings import Source, is_auto_precision, leaves
-from bertrelay.stage import Stage
 
 Parts = dict[str, Any]
 """Key of a setting (`train[0].path`), or `uses` and `uses.version`, to what of it changes the result."""
 
 CLOCK_GRAIN_NS = 100_000_000
-COMPRESSED = {".gz", ".bz2", ".xz", ".zst"}
 
 
 class Digests:
@@ -87,10 +79,10 @@ class Digests:
 
 
 def _stamp(path: Path) -> list[int]:
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for its other end
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its other end
         raise OSError(EINVAL, "something else")
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
@@ -109,62 +101,3 @@ def fingerprint(parts: Parts) -> str:
     """sha256, in hex, of the canonical JSON of `parts`: the order of the keys does not count."""
     canonical = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def parts_of(
-    stage: Stage,
-    settings: Any,
-    digests: Digests,
-    upstream: Callable[[str], str],
-    revision: Callable[[Source], str],
-    auto_precision: str | None = None,
-) -> Parts:
-    """What the result of `stage` with `settings` depends on.
-
-    auto_precision: what precision `auto` means; when not given, what this machine computes in.
-    upstream: name of another stage to its fingerprint.
-    revision: the revision of a hub id that the recipe does not pin.
-    """
-
-    def part(key: str, value: Any) -> Any:
-        if isinstance(value, Source):
-            return _source_part(value, digests, upstream, revision)
-        if is_auto_precision(key, value):
-            from bertrelay.hardware import resolve_precision
-
-            return auto_precision or resolve_precision(value)
-        return value
-
-    counted = {leaf.key: part(leaf.key, leaf.value) for leaf in leaves(settings) if not leaf.run_only}
-    return {"uses": stage.kind, "uses.version": stage.version, **counted}
-
-
-def content_parts(settings: Any, fields: Iterable[str], digests: Digests) -> Parts:
-    """What depends on `fields` of a stage's settings, for naming what is kept in the cache.
-
-    Such settings hold no reference to another stage any more; a hub id without a revision counts by its name.
-    """
-    wanted = set(fields)
-    found = (leaf for leaf in leaves(settings) if re.split(r"[.\[]", leaf.key)[0] in wanted and not leaf.run_only)
-    return {
-        leaf.key: _source_part(leaf.value, digests, str, lambda _: "") if isinstance(leaf.value, Source) else leaf.value
-        for leaf in found
-    }
-
-
-def _source_part(
-    value: Source,
-    digests: Digests,
-    upstream: Callable[[str], str],
-    revision: Callable[[Source], str],
-) -> str:
-    if value.stage_reference:
-        stage, inner = value.stage_reference
-        return f"output:{upstream(stage)}/{inner}"
-    if path := value.folder:
-        if path.is_dir():
-            return f"folder:{digests.of_folder(path)}"
-        # The suffix by which a file is read counts: `.tsv`, `.tsv.gz`.
-        inner = Path(path.stem).suffix if path.suffix.lower() in COMPRESSED else ""
-        return f"file:{f'{inner}{path.suffix}'.lower()}:{digests.of_file(path)}"
-    return f"hub:{value.hub_id}@{value.revision or revision(value)}"

@@ -34,13 +34,13 @@ def default_device() -> "torch.device":
     import torch
 
     os.environ.setdefault(*CUBLAS_CONFIG)
-    found = None if cpu_is_requested() else torch.accelerator.current_accelerator(check_available=True)
-    if found is None:
+    accelerator = None if cpu_is_requested() else torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
         return torch.device("cpu")
     local_rank = os.environ.get("LOCAL_RANK")
     if local_rank is None:
-        return found
-    return torch.device(found.type, int(local_rank) % max(1, torch.accelerator.device_count()))
+        return accelerator
+    return torch.device(accelerator.type, int(local_rank) % max(1, torch.accelerator.device_count()))
 
 
 def as_device(device: "str | torch.device | None") -> "torch.device":
@@ -102,8 +102,8 @@ def _cpu_flags() -> set[str]:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:  # not Linux
         return set()
-    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
-    return set(found[1].split()) if found else set()
+    flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return set(flags[1].split()) if flags else set()
 
 
 def _cuda_compute_capability() -> int | None:
@@ -145,8 +145,8 @@ def private_memory_mb() -> float | None:
         status = Path("/proc/self/status").read_text()
     except OSError:  # not Linux
         return None
-    found = re.search(r"^RssAnon:\s*(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) / 1024 if found else None
+    size = re.search(r"^RssAnon:\s*(\d+) kB", status, re.MULTILINE)
+    return int(size[1]) / 1024 if size else None
 
 
 def release_memory() -> None:

@@ -158,7 +158,7 @@ def read_layout(folder: Path) -> Layout:
             f"model: expected the modules Transformer, Pooling and then perhaps Dense and Normalize, "
             f"found {', '.join(kinds) or 'none'} in {folder / 'modules.json'}; sentence-transformers itself can use it"
         )
-    paths = {each.kind: each.path for each in modules}
+    paths = {module.kind: module.path for module in modules}
     folders = {kind: folder / path for kind, path in paths.items()}
     for path in paths.values():
         _check_inside(folder, path)
@@ -208,10 +208,10 @@ def _check_inside(folder: Path, path: str) -> None:
 
 
 def _required(path: Path, content: type[Found]) -> Found:
-    found = read_model_file(path, content)
-    if found is None:
+    value = read_model_file(path, content)
+    if value is None:
         raise RequestError(f"model: expected {path}, which modules.json asks for, found none; copy the folder again")
-    return found
+    return value
 
 
 def _read_transformer(folder: Path) -> _Transformer:

@@ -97,9 +97,9 @@ def _of_family(declaration: dict[str, Any], shared: Mapping[str, Mapping[str, st
     }
     family = Family(**own, published=published)
 
-    def named_group(found: re.Match[str]) -> str:
-        return f"(?P<{found[1]}>{'|'.join(map(re.escape, labels[found[1]]))})"
+    def named_group(group: re.Match[str]) -> str:
+        return f"(?P<{group[1]}>{'|'.join(map(re.escape, labels[group[1]]))})"
 
-    for each in metrics:
-        each["pattern"] = re.sub(r"{(\w+)}", named_group, each["pattern"])
-    return [Metric(family=family, labels=labels, **each) for each in metrics]
+    for fields in metrics:
+        fields["pattern"] = re.sub(r"{(\w+)}", named_group, fields["pattern"])
+    return [Metric(family=family, labels=labels, **fields) for fields in metrics]

@@ -37,8 +37,8 @@ def read_model_file(path: Path, content: type[Content]) -> Content | None:
     Raises RequestError for a file that is no JSON, too large, too deeply nested, or of other types.
     """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
             raise RequestError(f"model: expected a file of at most {MAX_BYTES >> 20} MiB, found something else: {path}")
         value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
     except (FileNotFoundError, NotADirectoryError):
@@ -64,9 +64,9 @@ def checked(content: type[Content], value: object, path: Path) -> Content:
         faults = error.errors(include_input=False, include_url=False, include_context=False)
         objects = {"model_type", "dict_type"}  # whose messages name classes of ours
         named = [
-            f"{'.'.join(map(str, each['loc'])) or 'the file'}: "
-            f"{'expected an object' if each['type'] in objects else each['msg']}"
-            for each in faults[:SHOWN]
+            f"{'.'.join(map(str, fault['loc'])) or 'the file'}: "
+            f"{'expected an object' if fault['type'] in objects else fault['msg']}"
+            for fault in faults[:SHOWN]
         ]
         raise RequestError(
             f"model: {path} is not as expected: {'; '.join(named)}{'; …' if len(faults) > SHOWN else ''}. "

@@ -92,10 +92,10 @@ def font_families() -> list[str]:
 def missing_scripts() -> Iterator[set[str]]:
     """The scripts, by name, of the letters for which matplotlib finds no font within; other warnings are passed on."""
     scripts: set[str] = set()
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield scripts
-    for warning in found:
+    for warning in caught:
         glyph = re.match(r"Glyph (\d+) .*missing from", str(warning.message))
         if glyph is None:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

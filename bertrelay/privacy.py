@@ -98,8 +98,8 @@ def apply_umask(folder: Path) -> None:
     """Gives `folder` and all in it the permissions that the umask gives: temporary files and older ones have others."""
     umask = current_umask()
     for path in [folder, *folder.rglob("*")]:
-        found = stat.S_IMODE(path.lstat().st_mode)
-        wanted = (found & ~0o777) | ((0o777 if path.is_dir() else 0o666) & ~umask)
-        if found != wanted and not path.is_symlink():
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        wanted = (mode & ~0o777) | ((0o777 if path.is_dir() else 0o666) & ~umask)
+        if mode != wanted and not path.is_symlink():
             with suppress(PermissionError):  # of a colleague's file
                 path.chmod(wanted)

@@ -118,4 +118,4 @@ def printable(text: str) -> str:
     Halves of surrogate pairs, which represent undecodable bytes of a file's name, are escaped too. Files are called
     by the names in `NAMES`.
     """
-    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", renamed(text))
+    return CONTROL.sub(lambda control: f"\\u{ord(control[0]):04x}", renamed(text))

@@ -7,10 +7,9 @@ a `RUN_ONLY` setting nothing. This module loads neither torch nor transformers, 
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -221,70 +220,3 @@ def _package_folder(value: str) -> str:
     if not Path(folder).is_relative_to(package.resolve()):
         raise ValueError(f"expected a folder inside the Python package {name!r}, found {_shortened(value)!r}")
     return folder
-
-
-class Leaf(NamedTuple):
-    """One value of a settings model: its dotted key (`train[0].path`), the value, and whether the result ignores it."""
-
-    key: str
-    value: Any
-    run_only: bool
-
-
-def leaves(settings: Settings) -> Iterator[Leaf]:
-    """Every value of `settings`, flat, in the order of the fields."""
-    for name, field in type(settings).model_fields.items():
-        found = getattr(settings, name)
-        run_only = RUN_ONLY in field.metadata or (WHEN_SET in field.metadata and found == field.default)
-        for key, value in flatten(name, found):
-            yield Leaf(key, value, run_only)
-
-
-def flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of each plain value in `value`; settings, tables and lists are entered."""
-    if isinstance(value, Settings):
-        for leaf in leaves(value):
-            if not leaf.run_only:
-                yield f"{key}.{leaf.key}", leaf.value
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from flatten(f"{key}.{name}", item)
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from flatten(f"{key}[{index}]", item)
-    else:
-        yield key, value
-
-
-def with_values(settings: AnySettings, replace: Callable[[str, Any], Any]) -> AnySettings:
-    """`settings` with `replace(key, value)` for every value, keys as in `leaves`."""
-
-    def walk(key: str, value: Any) -> Any:
-        if isinstance(value, Settings):
-            prefix = f"{key}." if key else ""
-            return value.model_copy(
-                update={name: walk(f"{prefix}{name}", getattr(value, name)) for name in type(value).model_fields}
-            )
-        if isinstance(value, dict):
-            return {name: walk(f"{key}.{name}", item) for name, item in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(walk(f"{key}[{index}]", item) for index, item in enumerate(value))
-        return replace(key, value)
-
-    replaced: AnySettings = walk("", settings)
-    return replaced
-
-
-def with_stage_paths(settings: AnySettings, locate: Callable[[str, str], Path]) -> AnySettings:
-    """`settings` with every `@stage/path` replaced by `locate(stage, path)`."""
-
-    def located(_: str, value: Any) -> Any:
-        reference = value.stage_reference if isinstance(value, Source) else None
-        return type(value)(locate(*reference)) if reference else value
-
-    return with_values(settings, located)
-
-
-def is_auto_precision(key: str, value: object) -> bool:
-    """Whether a setting, by its key as in `leaves`, is a precision of `auto`."""
-    return key.rpartition(".")[2] == "precision" and value == "auto"

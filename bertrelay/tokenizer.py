@@ -211,13 +211,13 @@ def truncating(tokenizer: PreTrainedTokenizerFast, max_tokens: int, sentences: i
 def pad_id_of(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
     """The padding token: the tokenizer's, else the network's, else 0; the attention mask leaves it out."""
     known = (tokenizer.pad_token_id, network.config.pad_token_id, 0)
-    found, rows = int(next(value for value in known if value is not None)), network.config.vocab_size
-    if found >= rows:
+    pad_id, rows = int(next(value for value in known if value is not None)), network.config.vocab_size
+    if pad_id >= rows:
         raise RequestError(
             f"model: expected a padding token among the {rows:,} that the network has embeddings for, found number "
-            f"{found:,}; correct pad_token in the tokenizer's files"
+            f"{pad_id:,}; correct pad_token in the tokenizer's files"
         )
-    return found
+    return pad_id
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, max_tokens: int, has_types: bool) -> None:

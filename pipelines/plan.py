@@ -13,9 +13,10 @@ from pydantic import AfterValidator, Field
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.errors import RequestError
-from bertrelay.fingerprint import Digests, Parts, fingerprint, parts_of
+from bertrelay.fingerprint import Digests, Parts, fingerprint
 from bertrelay.hardware import resolve_precision
-from bertrelay.settings import InputFile, ModelSource, Settings, is_auto_precision, leaves, no_model_folder
+from bertrelay.leaves import is_auto_precision, leaves, parts_of
+from bertrelay.settings import InputFile, ModelSource, Settings, no_model_folder
 from pipelines.hub import lock_path, name_of, revisions_of, unknown_ids
 from pipelines.recipe import Key, Recipe, Step
 from pipelines.run_store import DIGITS, damage, has_work, partial_of, parts_in, previous_parts, unfinished

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from bertrelay.errors import RequestError
+from bertrelay.leaves import flatten, leaves
 from bertrelay.privacy import is_sensitive
-from bertrelay.settings import InputFile, PathText, Seed, Settings, Source, flatten, leaves, names_sensitive
+from bertrelay.settings import InputFile, PathText, Seed, Settings, Source, names_sensitive
 from bertrelay.stage import Stage
 from pipelines.validation import Problems, add_validation_errors, did_you_mean, shown, unknown
 

@@ -15,9 +15,10 @@ from bertrelay.distributed import check_shared, from_main, joined, wait_for_all
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.files import make_readable, read_json, write_json
 from bertrelay.fingerprint import Digests, Parts
+from bertrelay.leaves import is_auto_precision, with_stage_paths, with_values
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
 from bertrelay.progress import log
-from bertrelay.settings import Settings, Source, is_auto_precision, with_stage_paths, with_values
+from bertrelay.settings import Settings, Source
 from bertrelay.stage import Metrics, StageContext
 from pipelines.error_handling import disk_explained, force_explained, named, stopping_at_once
 from pipelines.hub import hub_ids, name_of, set_hub_access

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.files import write_json
-from bertrelay.fingerprint import Digests, content_parts, fingerprint
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.leaves import content_parts
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.log import accelerator

@@ -220,11 +220,11 @@ def rows(table: Table, default_columns: Sequence[str | int], context_cache: Path
     """
     columns = table.columns or default_columns
     if table.path is None:
-        found: Iterator[Row] = hub_rows(table, columns, context_cache)
+        stream: Iterator[Row] = hub_rows(table, columns, context_cache)
     else:
-        found = READERS[table.file_format](table, columns)
-    first = next(found, None)
+        stream = READERS[table.file_format](table, columns)
+    first = next(stream, None)
     if first is None:
         raise RequestError(f"{table.name} has no records. Check that it is the right one and complete.")
     yield first
-    yield from found
+    yield from stream

@@ -77,8 +77,8 @@ def as_table(source: Table | str | Path) -> Table:
     name = str(source)
     is_sentence = len(name.split()) > 1 and "/" not in name and not Path(name).suffix and not Path(name).exists()
     if not isinstance(source, str | Path) or is_sentence:  # an error may not show it
-        found = "a sentence" if isinstance(source, str) else type(source).__name__
-        raise RequestError(f"expected a Table or the name of a file of sentences, found {found}; write them to a file")
+        kind = "a sentence" if isinstance(source, str) else type(source).__name__
+        raise RequestError(f"expected a Table or the name of a file of sentences, found {kind}; write them to a file")
     return Table(path=InputFile.parse(name))
 
 
@@ -98,12 +98,12 @@ def sentence_records(table: Table, cache: Path | None = None, rejects: Rejects |
         if len(record.values) != 1:
             raise RequestError(f"{table.name}: expected one column of text, found {len(record.values)} columns named")
         if not isinstance(record.values[0], str):
-            found = type(record.values[0]).__name__
+            kind = type(record.values[0]).__name__
             if rejects is not None:
-                rejects.add(record.file, record.line, "not text", detail=f"found {found}")
+                rejects.add(record.file, record.line, "not text", detail=f"found {kind}")
                 continue
             raise RequestError(
-                f"{record.file}, line {record.line:,}: expected text, found {found}; name a column of text"
+                f"{record.file}, line {record.line:,}: expected text, found {kind}; name a column of text"
             )
         yield record
 

@@ -230,7 +230,7 @@ class Shards:
                 release_memory()
                 if others:
                     done = others.difference(self.missing())  # by other processes, since the last shard
-                    bar.advance(sum(self.spans[each].size for each in done))
+                    bar.advance(sum(self.spans[number].size for number in done))
                     others -= done
         wait_for_all(self.process_group)
         # Nobody returns before all have counted, as the main process then assembles and removes the shards.

@@ -53,8 +53,8 @@ def fit_temperature(confidences_at: Callable[[float], Floats], is_right: Flags) 
         return -float(np.where(is_right, np.log(confidences), np.log1p(-confidences)).mean())
 
     bounds = np.log(COLDEST), np.log(HOTTEST)
-    found = minimize_scalar(negative_log_likelihood, bounds=bounds, method="bounded", options={"xatol": 0.01})
-    return float(np.exp(found.x))
+    fitted = minimize_scalar(negative_log_likelihood, bounds=bounds, method="bounded", options={"xatol": 0.01})
+    return float(np.exp(fitted.x))
 
 
 def expected_calibration_error(confidences: Floats, is_right: Flags) -> float | None:
@@ -81,14 +81,12 @@ class Recalibration(NamedTuple):
 
 def calibrated(probability: Floats, slope: float, intercept: float) -> Floats:
     """Recalibrated probabilities; their order stays."""
-    found: Floats = expit(intercept + slope * log_odds(probability))
-    return found
+    return np.asarray(expit(intercept + slope * log_odds(probability)))
 
 
 def log_odds(probability: Floats) -> Floats:
     """Finite ones, also of 0 and 1."""
-    found: Floats = logit(np.clip(probability, TINY, 1 - TINY))
-    return found
+    return np.asarray(logit(np.clip(probability, TINY, 1 - TINY)))
 
 
 def fit_recalibration(probability: Floats, outcomes: Flags, name: str = "model") -> Recalibration:

@@ -69,14 +69,14 @@ def nearest(queries: Vectors, corpus: Vectors, block: int = 1024) -> NDArray[np.
     indices = np.zeros(len(queries), dtype=np.int64)
     for top in range(0, len(queries), block):
         rows = unit(queries[top : top + block])  # (rows, dim)
-        found = indices[top : top + block]  # a view
+        best_rows = indices[top : top + block]  # a view
         best = np.full(len(rows), -np.inf, dtype=np.float32)
         for start in range(0, len(corpus), block):
             cosines = rows @ unit(corpus[start : start + block]).T  # (rows, corpus block)
             block_best = cosines.max(axis=1)  # (rows,)
             first_of_ties = np.argmax(cosines >= block_best[:, None] - ROUNDING, axis=1)  # (rows,)
             better = block_best > best + ROUNDING  # an earlier block keeps a tie
-            found[better] = start + first_of_ties[better]
+            best_rows[better] = start + first_of_ties[better]
             best[better] = block_best[better]
     return indices
 

@@ -73,7 +73,7 @@ def with_interval(
     strata = np.zeros(len(columns[0])) if groups is None else groups
     members = [np.flatnonzero(strata == stratum) for stratum in np.unique(strata)]
     drawn = [statistic(*(column[rows] for column in columns)) for rows in _resampled_rows(members, seed, resamples)]
-    return _with_bounds(name, value, np.array([np.nan if each is None else each for each in drawn]), resamples)
+    return _with_bounds(name, value, np.array([np.nan if other is None else other for other in drawn]), resamples)
 
 
 def with_intervals(
@@ -92,9 +92,9 @@ def with_intervals(
     """
     drawn = [metrics_of(weights) for weights in resampled_weights(units, seed, resamples)]
     metrics: Metrics = {}
-    for name, found in metrics_of(np.ones(len(units))).items():
-        values = np.concatenate([np.zeros(0), *(each[name] for each in drawn)])
-        metrics |= _with_bounds(name, none_if_nan(found), values, resamples, name in distances)
+    for name, metric in metrics_of(np.ones(len(units))).items():
+        values = np.concatenate([np.zeros(0), *(block[name] for block in drawn)])
+        metrics |= _with_bounds(name, none_if_nan(metric), values, resamples, name in distances)
     return metrics
 
 

@@ -140,8 +140,8 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest intact checkpoint of `folder`, or None. Damaged ones are reported and removed."""
     for leftover in folder.glob("checkpoint-*.partial"):
         shutil.rmtree(leftover)
-    found = _newest_first(folder)
-    for path in found:
+    checkpoints = _newest_first(folder)
+    for path in checkpoints:
         damage = _damage(path)
         if damage is None:
             manifest = json.loads((path / MANIFEST).read_text())
@@ -149,7 +149,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
             return Checkpoint(manifest["step"], manifest["state"], tensors)
         log(f"{path}: this checkpoint is damaged ({damage}); removing it and using the one before")
         shutil.rmtree(path)
-    if found:
+    if checkpoints:
         log(f"{folder}: no intact checkpoint is left; starting from step 0")
     return None
 

@@ -32,15 +32,15 @@ def accelerator(tracker: str | None = None, folder: Path | None = None) -> Accel
     if tracker:
         _prepare_tracker(tracker, folder or Path.cwd())
     timeout = InitProcessGroupKwargs(timeout=TIMEOUT)
-    found = Accelerator(mixed_precision="no", log_with=tracker, project_dir=folder, kwargs_handlers=[timeout])
-    if found.distributed_type in {DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM}:
+    connected = Accelerator(mixed_precision="no", log_with=tracker, project_dir=folder, kwargs_handlers=[timeout])
+    if connected.distributed_type in {DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM}:
         raise RequestError(
-            f"expected data-parallel processes, found {found.distributed_type.value}: each process "
+            f"expected data-parallel processes, found {connected.distributed_type.value}: each process "
             "holds the whole model here. Run `accelerate config` and choose no FSDP, DeepSpeed or Megatron."
         )
     if tracker:
-        found.init_trackers("bertrelay")
-    return found
+        connected.init_trackers("bertrelay")
+    return connected
 
 
 def _prepare_tracker(tracker: str, folder: Path) -> None:

@@ -292,15 +292,15 @@ class Training:
 
     def _evaluate(self, criterion: str) -> None:
         """Evaluates, and keeps the weights when they are the best so far."""
-        found: list[Metrics] = [{}]
+        shared: list[Metrics] = [{}]
         if self.accelerator.is_main_process:
             self.task.model.eval()
             with torch.inference_mode():
-                found = [self.task.evaluate()]
+                shared = [self.task.evaluate()]
             self.task.model.train()
         if self.processes > 1:
-            broadcast_object_list(found)
-        metrics = found[0]
+            broadcast_object_list(shared)
+        metrics = shared[0]
         self.log.write({"step": self.state.step, **metrics})
         score, best = metrics[criterion], self.state.best_metrics.get(criterion)
         if score is not None and math.isfinite(score) and (best is None or score > best):
@@ -328,10 +328,10 @@ class Training:
     def resume(self) -> None:
         """Resumes from the newest intact checkpoint in `work`, if there is one."""
         with self.accelerator.main_process_first():  # it removes a damaged one before the others read
-            found = load_checkpoint(self.work)
-        self.log.cut(after_step=found.step if found else 0)
-        if found is not None:
-            self.state = restore(found, self.invariants, self.task.model, self.optimizer, self.work)
+            checkpoint = load_checkpoint(self.work)
+        self.log.cut(after_step=checkpoint.step if checkpoint else 0)
+        if checkpoint is not None:
+            self.state = restore(checkpoint, self.invariants, self.task.model, self.optimizer, self.work)
             log(f"resuming after step {self.state.step:,} of {self.schedule.total_steps:,}")
 
     def finish(self) -> Metrics:

@@ -27,7 +27,8 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, read_json, sync, write_json
-from bertrelay.fingerprint import Digests, content_parts, fingerprint
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.leaves import content_parts
 from bertrelay.progress import log, progress
 from bertrelay.tokenizer import before_sentences, plain_rules
 from domain.pretraining.documents import NO_TEXT, Item, SkippedDocument, TextDocument

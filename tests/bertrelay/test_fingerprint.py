@@ -8,7 +8,8 @@ import pytest
 
 from bertrelay import fingerprint as prints
 from bertrelay.errors import RequestError
-from bertrelay.fingerprint import Digests, fingerprint, parts_of
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.leaves import parts_of
 from bertrelay.settings import RUN_ONLY, WHEN_SET, DataSource, HubDataset, InputFile, ModelSource, Settings
 from bertrelay.stage import Stage
 

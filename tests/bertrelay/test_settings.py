@@ -4,6 +4,7 @@ from typing import Annotated
 import pytest
 from pydantic import ValidationError
 
+from bertrelay.leaves import leaves, with_stage_paths
 from bertrelay.settings import (
     RUN_ONLY,
     HubDataset,
@@ -11,9 +12,7 @@ from bertrelay.settings import (
     ModelSource,
     PathText,
     Settings,
-    leaves,
     no_model_folder,
-    with_stage_paths,
 )
 
 

@@ -13,7 +13,7 @@ from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
 from bertrelay.errors import RequestError, Stopped
-from bertrelay.settings import leaves
+from bertrelay.leaves import leaves
 from bertrelay.stage import StageContext
 from bertrelay.tokenizer import load_tokenizer
 from bertrelay.training.loop import Training

@@ -7,8 +7,8 @@ from hospital_tables import day, stay, write_hospital
 from pydantic import ValidationError
 
 from bertrelay.errors import RequestError
-from bertrelay.fingerprint import Digests, parts_of
-from bertrelay.settings import leaves, with_stage_paths
+from bertrelay.fingerprint import Digests
+from bertrelay.leaves import leaves, parts_of, with_stage_paths
 from domain.clinical.mimic import HOSPITAL, NOTES, find_tables, note_version, tables_of
 from domain.clinical.settings import CohortSettings
 from pipelines.registry import REGISTRY
