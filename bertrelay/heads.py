@@ -86,14 +86,13 @@ class Head:
         source: str | Path,
         config: Mapping[str, object] | None = None,
         *,
-        prepare: Callable[[PreTrainedModel, PreTrainedTokenizerFast], None] | None = None,
         dropout: float | None = None,
         seed: int = 0,
         cache_dir: Path | None = None,
     ) -> Loaded:
         """The BERT of `source`, a sentence encoder's among them, under a new head drawn from `seed`, and its tokenizer.
 
-        config: values for the network's configuration. prepare: what is done to the BERT first.
+        config: values for the network's configuration.
         dropout: in every layer and before the head; the BERT's own when None.
         """
         folder = model_folder(source, cache_dir=cache_dir)
@@ -108,8 +107,6 @@ class Head:
                 backbone = load_backbone(folder)
             tokenizer = load_tokenizer(folder, layout.lower_case)
             check_vocabulary(tokenizer, backbone.config.vocab_size)
-            if prepare is not None:
-                prepare(backbone, tokenizer)
             for name, value in (config or {}).items():
                 setattr(backbone.config, name, value)
             if not self.pooler_first:

@@ -6,7 +6,7 @@ from bertrelay import loader
 
 if TYPE_CHECKING:
     from domain.biomedical.documents import read_documents, write_documents
-    from domain.biomedical.documents.checking import check
+    from domain.biomedical.ner.checking import check
     from domain.biomedical.ner.tagger import EntityTagger
     from domain.biomedical.ner.tagging import tag_file
     from domain.biomedical.qa.answerer import QuestionAnswerer
@@ -33,7 +33,7 @@ __getattr__ = loader(
         "EntityTagger": "ner.tagger",
         "QuestionAnswerer": "qa.answerer",
         "answer_file": "qa.answering",
-        "check": "documents.checking",
+        "check": "ner.checking",
         "check_questions": "qa.checking",
         "read_documents": "documents",
         "read_questions": "qa.question_files",

@@ -246,7 +246,7 @@ def check(
 
 def _findings(splits: dict[Any, Path], options: CheckOptions) -> "list[Finding]":
     """The findings in files of entities, or of questions: by the format, else by what the files contain."""
-    from domain.biomedical.documents.checking import check as check_entities
+    from domain.biomedical.ner.checking import check as check_entities
     from domain.biomedical.qa.checking import are_questions, check_questions
 
     found: Any = options.format

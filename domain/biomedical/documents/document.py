@@ -138,17 +138,16 @@ Write = Callable[[Document], None]
 
 def usable(
     items: Iterable[AnyRecord | Unusable | LeftOut],
-    rejects: Rejects | None = None,
-    left_out: Counter[str] | None = None,
+    rejects: Rejects | None,
+    left_out: Counter[str],
 ) -> Iterator[AnyRecord]:
     """The records among the items; `rejects` counts the used and the unusable ones, `left_out` the rest.
 
     Without `rejects` the first unusable record raises RequestError.
     """
-    for item in numbered(items):
+    for item in items:
         if isinstance(item, LeftOut):
-            if left_out is not None:
-                left_out[item.reason] += 1
+            left_out[item.reason] += 1
         elif not isinstance(item, Unusable):
             if rejects is not None:
                 rejects.used()
@@ -162,30 +161,31 @@ def usable(
 def with_distinct_ids(
     items: Iterable[AnyRecord | Unusable | LeftOut], reason: str
 ) -> Iterator[AnyRecord | Unusable | LeftOut]:
-    """The items; a record with the id of an earlier one becomes unusable. 150 bytes are kept of each."""
+    """The items; a record with the id of an earlier one becomes unusable. 150 bytes are kept of each.
+
+    Where ids are withheld, unusable records go by their number in their file.
+    """
     seen: dict[int, int] = {}  # hash of an id to the file's number and the line
-    files: dict[str, int] = {}
+    files, number = list[str](), 0
     for item in items:
         record: Any = item
-        if isinstance(item, Unusable | LeftOut):
+        if isinstance(item, LeftOut):
             yield item
-        elif (first := seen.get(hash(record.id))) is not None:
-            number, line = divmod(first, MAX_LINES)
-            detail = f"the first with it is in {list(files)[number]}, line {line:,}; give each one of its own"
-            yield Unusable(record.file, record.line, reason, detail, shown_id(record.id))
-        else:
-            seen[hash(record.id)] = files.setdefault(record.file, len(files)) * MAX_LINES + record.line
-            yield item
-
-
-def numbered(items: Iterable[Any]) -> Iterator[Any]:
-    """The items of files; unusable ones go by their number in their file where ids are withheld."""
-    numbers = Counter[str]()
-    for item in items:
-        if not isinstance(item, LeftOut):
-            numbers[item.file] += 1
-        is_unnamed = isinstance(item, Unusable) and item.record == WITHHELD
-        yield item._replace(record=f"{numbers[item.file]:,}") if is_unnamed else item
+            continue
+        if files[-1:] != [record.file]:
+            files.append(record.file)
+            number = 0
+        number += 1
+        if not isinstance(item, Unusable):
+            first = seen.get(hash(record.id))
+            if first is None:
+                seen[hash(record.id)] = (len(files) - 1) * MAX_LINES + record.line
+                yield item
+                continue
+            file, line = files[first // MAX_LINES], first % MAX_LINES
+            detail = f"the first with it is in {file}, line {line:,}; give each one of its own"
+            record = Unusable(record.file, record.line, reason, detail, shown_id(record.id))
+        yield record._replace(record=f"{number:,}") if record.record == WITHHELD else record
 
 
 def place_of(fault: Unusable) -> str:

@@ -20,12 +20,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import has_types, model_folder, save_network
-from bertrelay.errors import RequestError, Stopped
+from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json, write_tensors
 from bertrelay.heads import Head, HeadNetwork, window_shape
 from bertrelay.inference import padded
-from bertrelay.model_files import Description, read_model_file
+from bertrelay.model_files import Description, read_model_file, refusing
 from bertrelay.progress import log
 from bertrelay.tokenizer import before_sentences, lowers_case, plain_rules
 from domain.biomedical.documents.tokens import Scheme
@@ -117,21 +117,21 @@ class WordSplitter:
         Rows beyond the windows repeat the last one. places: where the first subwords of the words that the windows own
         are in the flattened batch, window by window, (words,).
         """
-        starts, lengths = (np.pad(each, (0, height - len(each)), "edge") for each in (windows.starts, windows.lengths))
-        content, mask = padded(subwords.ids, starts, lengths, width - SPECIALS, self.pad)
+        rows = windows.chosen(np.pad(np.arange(len(windows.starts)), (0, height - len(windows.starts)), "edge"))
+        content, mask = padded(subwords.ids, rows.starts, rows.lengths, width - SPECIALS, self.pad)
         ids = np.pad(content, ((0, 0), (1, 1)), constant_values=self.pad)
         ids[:, 0] = self._cls
-        ids[np.arange(height), lengths + 1] = self._sep
+        ids[np.arange(height), rows.lengths + 1] = self._sep
         first_words, counts = subwords.owned_words(windows)
-        rows = np.repeat(np.arange(len(counts)), counts)
+        row_of = np.repeat(np.arange(len(counts)), counts)  # (words,)
         firsts = subwords.firsts[ranges(first_words, counts)]
         batch = {
             "input_ids": ids,
             "attention_mask": np.pad(mask, ((0, 0), (2, 0)), constant_values=True).astype(np.int64),
-            "places": rows * width + 1 + firsts - windows.starts[rows],
+            "places": row_of * width + 1 + firsts - windows.starts[row_of],
         }
         if subwords.token_types is not None:
-            token_types, _ = padded(subwords.token_types, starts, lengths, width - SPECIALS, 0)
+            token_types, _ = padded(subwords.token_types, rows.starts, rows.lengths, width - SPECIALS, 0)
             batch["token_type_ids"] = np.pad(token_types, ((0, 0), (1, 1)))
         return {name: torch.from_numpy(each) for name, each in batch.items()}
 
@@ -291,12 +291,13 @@ def start_model(settings: NerSettings, labels: LabelSet, cache_dir: Path | None 
 def _can_mark_capitals(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
     """Whether a second token type is there for it, and needed; logs why not."""
     if not lowers_case(tokenizer):
-        log("capitals: the base's vocabulary has capitals, so they are not marked")
-        return False
-    if not has_types(network):
-        log(f"capitals: the base, {network.config.model_type}, has no second token type, so they are not marked")
-        return False
-    return True
+        why = "base's vocabulary has capitals"
+    elif not has_types(network):
+        why = f"base, {network.config.model_type}, has no second token type"
+    else:
+        return True
+    log(f"capitals: the {why}, so they are not marked")
+    return False
 
 
 def _window(network: PreTrainedModel, max_tokens: int | None = None, overlap: int | None = None) -> tuple[int, int]:
@@ -355,14 +356,8 @@ def _labels(network: PreTrainedModel, scheme: Scheme | None, folder: Path) -> La
 
 
 def _load_crf(labels: LabelSet, folder: Path) -> LinearChain:
-    crf = LinearChain(labels)
-    try:
-        crf.load_state_dict(load_file(folder / CRF_WEIGHTS))
-    except Stopped:
-        raise
-    except Exception as error:  # absent, damaged, of other shapes: each fails in its own way
-        raise RequestError(
-            f"model: expected the CRF of {len(labels)} tags in {folder / CRF_WEIGHTS}, found none that can be read "
-            f"({type(error).__name__}); copy the folder again"
-        ) from error
+    crf, file = LinearChain(labels), folder / CRF_WEIGHTS
+    expected = f"expected the CRF of {len(labels)} tags in {file}, found none that can be read"
+    with refusing(lambda error: f"{expected} ({type(error).__name__}); copy the folder again"):
+        crf.load_state_dict(load_file(file))
     return crf

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from domain.biomedical.documents.document import numbered, reasons, shown_id
+from domain.biomedical.documents.document import reasons, shown_id
 from domain.biomedical.qa.question_files import question_format_of, question_items
 from domain.biomedical.qa.questions import ALIGNMENTS, DUPLICATE, NOWHERE, Question
 from domain.biomedical.qa.settings import QuestionFormat
@@ -163,7 +163,7 @@ def _survey(path: Path, format_name: QuestionFormat | None, training: ModelTrain
     survey = QuestionSurvey(str(path))
 
     def questions() -> Iterator[Question]:
-        for item in numbered(question_items((path, format_name))):
+        for item in question_items((path, format_name)):
             if isinstance(item, Question):
                 yield item
             elif isinstance(item, Unusable):

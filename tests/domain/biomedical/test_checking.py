@@ -5,8 +5,8 @@ from real_files import NER, with_ner
 
 from bertrelay.errors import RequestError
 from domain.biomedical.documents import write_documents
-from domain.biomedical.documents.checking import check
 from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.ner.checking import check
 from domain.findings import overall, splits_of
 
 NCBI = NER / "ncbi-disease"

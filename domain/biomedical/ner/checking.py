@@ -6,7 +6,7 @@ Each file is read as a stream; of a sentence or a document only a hash is kept, 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, combinations, islice
+from itertools import combinations, islice
 from pathlib import Path
 
 from bertrelay.data.tables import Unusable
@@ -18,7 +18,6 @@ from domain.biomedical.documents.document import (
     MISALIGNED,
     Document,
     Entity,
-    numbered,
     place_of,
     reasons,
     shown_id,
@@ -38,9 +37,6 @@ from domain.findings import (
     worst,
 )
 
-CountSubwords = Callable[[Sequence[Sequence[str]]], list[int]]
-"""The number of subwords of each sentence."""
-
 MIN_ENTITIES = 50  # of a type; with fewer a model is hardly trained on it
 MAX_UNTAGGABLE = 0.05  # of the entities
 MAX_LONG = 0.05  # of the sentences
@@ -54,13 +50,12 @@ class EntitySurvey:
     """What one pass over a file has counted.
 
     used: sentences of CoNLL, documents of other formats: what is used or unusable as a whole, as in training.
-    untaggable: entities that tags of words cannot represent: nested, discontinuous, of white space, or ending inside a
-        word.
+    untaggable: entities that tags of words cannot represent (see `Example`).
     """
 
     used: int = 0
     entities: Counter[str] = field(default_factory=Counter)
-    untaggable: Counter[str] = field(default_factory=Counter)
+    untaggable: int = 0
     unusable: list[Unusable] = field(default_factory=list)
     illegal: list[str] = field(default_factory=list)  # places
     overlaps: list[str] = field(default_factory=list)  # places
@@ -71,6 +66,7 @@ class EntitySurvey:
 
 
 Surveys = Mapping[Split, EntitySurvey]
+CountSubwords = Callable[[Sequence[Sequence[str]]], list[int]]
 
 
 def check(
@@ -85,8 +81,8 @@ def check(
     model: a folder or a hub id; measures lengths in the subwords of its tokenizer as well.
     Raises RequestError for a file that cannot be read at all, or without a sentence.
     """
-    count_subwords, limit = subword_counter(model) if model is not None else (None, 0)
-    surveys = {split: survey(path, format_name, count_subwords, columns) for split, path in files.items()}
+    count_subwords, limit = _subword_counter(model) if model is not None else (None, 0)
+    surveys = {split: _survey(path, format_name, count_subwords, columns) for split, path in files.items()}
     sentences = {split: len(found.words) for split, found in surveys.items()}
     repeated = {split: count - len(surveys[split].sentence_keys) for split, count in sentences.items()}
     return [
@@ -105,11 +101,8 @@ def check(
 # Reading a file
 
 
-def survey(
-    path: Path,
-    format_name: FormatName | None = None,
-    count_subwords: CountSubwords | None = None,
-    columns: Columns = TOKEN_AND_TAG,
+def _survey(
+    path: Path, format_name: FormatName | None, count_subwords: CountSubwords | None, columns: Columns
 ) -> EntitySurvey:
     """One pass over a file of any format."""
     found = EntitySurvey()
@@ -128,7 +121,7 @@ def _sentences(
     path: Path, format_name: FormatName | None, columns: Columns, found: EntitySurvey
 ) -> Iterator[Sequence[str]]:
     """The tokens of each sentence; all else is counted in `found`."""
-    for record in numbered(annotated_records(path, format_name, columns)):
+    for record in annotated_records(path, format_name, columns):
         if isinstance(record, Unusable):
             found.unusable.append(record)
         elif isinstance(record, AnnotatedRecord):
@@ -139,7 +132,7 @@ def _sentences(
             else:
                 found.illegal += [f"{path}, line {record.origin.line + at:,}" for at in record.origin.illegal]
             for example in record.examples:
-                found.untaggable.update(example.untaggable)
+                found.untaggable += len(example.untaggable)
                 found.entities.update(example.untaggable)
                 found.entities.update(split_tag(tag)[1] for tag in example.tags if tag.startswith("B"))
                 if example.tokens:
@@ -165,20 +158,20 @@ def _overlaps(document: Document) -> Iterator[str]:
 
 def _records(surveys: Surveys) -> Finding:
     """Unusable records, except for misaligned entities. The worst file decides: there training stops."""
-    unusable = {
-        split: [row for row in found.unusable if row.reason not in UNSOUND_SPANS] for split, found in surveys.items()
-    }
-    records = {split: found.used + len(found.unusable) for split, found in surveys.items()}
-    severity = worst([by_share(len(unusable[split]), count, MAX_UNUSABLE) for split, count in records.items()])
-    rows, whole = list(chain(*unusable.values())), sum(records.values())
+    rows, whole, severities = list[Unusable](), 0, list[Severity]()
+    for found in surveys.values():
+        unusable = [row for row in found.unusable if row.reason not in UNSOUND_SPANS]
+        records = found.used + len(found.unusable)
+        severities.append(by_share(len(unusable), records, MAX_UNUSABLE))
+        rows, whole = rows + unusable, whole + records
     summary = f"{len(rows):,} of {whole:,} records cannot be used: {reasons(rows)}" if rows else f"{whole:,} read"
-    return Finding("records", severity, summary, {"unusable": len(rows)})
+    return Finding("records", worst(severities), summary, {"unusable": len(rows)})
 
 
 def _spans(surveys: Surveys) -> Finding:
     """Entities whose offsets are wrong, and those that tags cannot represent."""
     wrong = [row for found in surveys.values() for row in found.unusable if row.reason in UNSOUND_SPANS]
-    untaggable = sum(found.untaggable.total() for found in surveys.values())
+    untaggable = sum(found.untaggable for found in surveys.values())
     entities = sum(found.entities.total() for found in surveys.values())
     overlaps = [place for found in surveys.values() for place in found.overlaps]
     summary = [f"{len(wrong):,} documents cannot be used: {reasons(wrong)}"] if wrong else []
@@ -271,7 +264,7 @@ def _subwords(surveys: Surveys, limit: int) -> Finding:
     return Finding("tokens in a sentence", severity, summary, {"longest": max(counts, default=0), "long": long})
 
 
-def subword_counter(model: str) -> tuple[CountSubwords, int]:
+def _subword_counter(model: str) -> tuple[CountSubwords, int]:
     """What counts the subwords of sentences with a model's tokenizer, and how many the model reads at once."""
     from bertrelay.heads import read_tokenizer
     from domain.biomedical.ner.model import SPECIALS, WordSplitter
