@@ -5,7 +5,6 @@ sentences of like length share a batch, so that little of it is padding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import NamedTuple, TypedDict, Unpack
 
@@ -13,13 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertrelay.cpu_kernels import Packed, using
 from bertrelay.data.sentences import texts_of
 from bertrelay.data.vectors import Vectors, not_finite_row
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import WorkError, check_count
-from bertrelay.hardware import resolve_precision
-from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches
+from bertrelay.inference import computed, padded, sorted_batches
 from bertrelay.progress import Bar
 from bertrelay.progress import progress as progress_of
 
@@ -89,21 +86,15 @@ def encode_blocks(
     batch_size: int | None = None,
 ) -> Iterator[Vectors]:
     """For each block of sentences its vectors, float32 (n, dim); `blocks` is read from another thread, one ahead."""
-    precision = resolve_precision(precision, encoder.device)
     check_count("batch_size", batch_size)
     bar = bar or Bar()
     text_before = encoder.prompts.text(prompt_name) if prompt is None else prompt
-    batch_tokens = best_batch_tokens(encoder.device, batch_tokens)
     tokenized = (_tokenize(encoder, text_before, sentences) for sentences in blocks)
-    packed: Packed = {}
-    with ThreadPoolExecutor(1, "tokenizer") as ahead:
-        waiting = ahead.submit(next, tokenized, None)
-        while (block := waiting.result()) is not None:
-            waiting = ahead.submit(next, tokenized, None)
-            packed = packed or pack_for(len(block.ids), encoder.backbone, precision, batch_tokens)
-            with computing(encoder, precision), using(packed):
-                vectors = _compute(encoder, block, batch_tokens, bar, batch_size)
-            yield vectors
+
+    def compute(block: _Tokens, batch_tokens: int) -> Vectors:
+        return _compute(encoder, block, batch_tokens, bar, batch_size)
+
+    return computed(encoder, tokenized, lambda block: len(block.ids), compute, precision, batch_tokens)
 
 
 def check_finite(encoder: SentenceEncoder, vectors: Vectors, place: Callable[[int], str], first: int = 0) -> None:

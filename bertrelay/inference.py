@@ -1,17 +1,18 @@
 """Batches of any network for inference: few shapes, packed weights, precision."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bertrelay.cpu_kernels import Packed, pack
+from bertrelay.cpu_kernels import Packed, pack, using
 from bertrelay.errors import check_count
-from bertrelay.hardware import autocast
+from bertrelay.hardware import autocast, release_memory, resolve_precision
 
 WIDTH_BITS, HEIGHT_BITS = 5, 3  # a batch of 32 to 63 tokens has an even number; 8 to 15 rows become 8, 10, 12, 14 or 16
 
@@ -100,3 +101,46 @@ def computing(network: Network, precision: str) -> Iterator[None]:
             yield
     finally:
         network.train(was_training)
+
+
+class Encoding(Network, Protocol):
+    """A network whose encoder takes most of the time."""
+
+    @property
+    def backbone(self) -> Any: ...
+
+
+Block = TypeVar("Block")
+Result = TypeVar("Result")
+
+
+def computed(
+    network: Encoding,
+    blocks: Iterable[Block],
+    count_tokens: Callable[[Block], int],
+    compute: Callable[[Block, int], Result],
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+) -> Iterator[Result]:
+    """What `compute` makes of each block, given it and how many tokens make a batch; the next is made meanwhile.
+
+    count_tokens: how many tokens the network reads of a block.
+    """
+    device = network.device
+    precision, batch_tokens = resolve_precision(precision, device), best_batch_tokens(device, batch_tokens)
+    packed: Packed = {}
+    for block in one_ahead(iter(blocks)):
+        packed = packed or pack_for(count_tokens(block), network.backbone, precision, batch_tokens)
+        with computing(network, precision), using(packed):
+            result = compute(block, batch_tokens)
+        yield result
+        release_memory()
+
+
+def one_ahead(items: Iterator[Block]) -> Iterator[Block]:
+    """The same items; each is made by another thread while the caller works on the one before it."""
+    with ThreadPoolExecutor(1, "ahead") as other:
+        waiting = other.submit(next, items, None)
+        while (item := waiting.result()) is not None:
+            waiting = other.submit(next, items, None)
+            yield item

@@ -1,10 +1,9 @@
-"""Overlapping windows over sequences of any length: how they are cut, and how a network reads them block by block.
+"""Overlapping windows over sequences of any length: how they are cut, and how a network reads them in batches.
 
 Sequences (a sentence's subwords, an article's words) lie end to end in one array; a window is a range of one of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -12,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertrelay.cpu_kernels import Packed, using
 from bertrelay.errors import check_count
-from bertrelay.hardware import release_memory, resolve_precision
 from bertrelay.heads import HeadNetwork
-from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
+from bertrelay.inference import sorted_batches
 
 Integers = NDArray[np.int64]
 
@@ -39,6 +36,10 @@ class Windows(NamedTuple):
     @property
     def lengths(self) -> Integers:
         return self.ends - self.starts
+
+    def filled(self, height: int) -> "Windows":
+        """The windows and the last one repeated, (height,): what pads a batch."""
+        return self.chosen(np.pad(np.arange(len(self.starts)), (0, height - len(self.starts)), "edge"))
 
     def chosen(self, which: NDArray[np.integer] | slice) -> "Windows":
         """Some of the windows."""
@@ -95,55 +96,24 @@ class WindowModel(Protocol):
     def max_tokens(self) -> int: ...
 
 
-class WindowSubwords(Protocol):
-    """The subwords of a block of sequences. to_read: how many a network reads of them, but for overlaps."""
-
-    @property
-    def to_read(self) -> int: ...
-    def window_lengths(self, windows: Windows) -> Integers: ...
-
-
 Item = TypeVar("Item")
-Result = TypeVar("Result")
-Subwords = TypeVar("Subwords", bound=WindowSubwords)
-
-
-def computed(
-    model: WindowModel,
-    cut: Iterable[tuple[Item, Subwords]],
-    compute: Callable[[Subwords, int], Result],
-    precision: str = "auto",
-    batch_tokens: int | None = None,
-) -> Iterator[tuple[Item, Result]]:
-    """What `compute` makes of each block, given its subwords and how many make a batch; the next is cut meanwhile.
-
-    batch_tokens: the most subwords in a batch, padding included; chosen by the device when None.
-    """
-    device = model.network.device
-    precision, batch_tokens = resolve_precision(precision, device), best_batch_tokens(device, batch_tokens)
-    packed: Packed = {}
-    for block, subwords in one_ahead(iter(cut)):
-        packed = packed or pack_for(subwords.to_read, model.network.backbone, precision, batch_tokens)
-        with computing(model.network, precision), using(packed):
-            result = compute(subwords, batch_tokens)
-        yield block, result
-        release_memory()
 
 
 def window_outputs(
     model: WindowModel,
-    subwords: Subwords,
     windows: Windows,
-    batch: Callable[[Subwords, Windows, int, int], dict[str, Tensor]],
+    lengths: Integers,
+    batch: Callable[[Windows, int, int], dict[str, Tensor]],
     batch_tokens: int,
 ) -> Iterator[tuple[Windows, Tensor]]:
     """Windows of about one length and what the network gives for them; rows beyond them are padding.
 
+    lengths: the tokens of each window, special ones among them, (windows,).
     batch: the inputs of the network for windows, with so many columns and rows.
     """
-    for rows, width, height in sorted_batches(subwords.window_lengths(windows), batch_tokens, model.max_tokens):
+    for rows, width, height in sorted_batches(lengths, batch_tokens, model.max_tokens):
         chosen = windows.chosen(rows)
-        inputs = batch(subwords, chosen, width, height)
+        inputs = batch(chosen, width, height)
         yield chosen, model.network(**{name: each.to(model.network.device) for name, each in inputs.items()})
 
 
@@ -165,12 +135,3 @@ def blocks(items: Iterable[Item], size: Callable[[Item], int], limit: int) -> It
             block, total = [], 0
     if block:
         yield block
-
-
-def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same items; each is made by another thread while the caller works on the one before it."""
-    with ThreadPoolExecutor(1, "ahead") as other:
-        waiting = other.submit(next, items, None)
-        while (item := waiting.result()) is not None:
-            waiting = other.submit(next, items, None)
-            yield item

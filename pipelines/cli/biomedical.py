@@ -11,7 +11,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.privacy import identifiers_shown
 from domain.biomedical.documents import TITLE_LINE, Columns, FormatName, read_documents
-from domain.biomedical.ner.settings import TagSettings
+from domain.biomedical.ner.settings import TagOptions, TagSettings
 from domain.biomedical.qa.question_files import SHAPES
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, QuestionFormat
 from domain.findings import exit_code, overall, report, splits_of
@@ -54,7 +54,8 @@ class TagOutput(WorkOptions):
 
 @command(
     ner,
-    *(TagSettings, "format", "max_rejects", "with_text", "precision", "batch_tokens"),
+    TagSettings,
+    *("format", *TagOptions.model_fields),
     names={"format": "--input-format", "output_format": "--format"},
 )
 def tag(

@@ -138,8 +138,8 @@ Write = Callable[[Document], None]
 
 def usable(
     items: Iterable[AnyRecord | Unusable | LeftOut],
-    rejects: Rejects | None,
-    left_out: Counter[str],
+    rejects: Rejects | None = None,
+    left_out: Counter[str] | None = None,
 ) -> Iterator[AnyRecord]:
     """The records among the items; `rejects` counts the used and the unusable ones, `left_out` the rest.
 
@@ -147,7 +147,8 @@ def usable(
     """
     for item in items:
         if isinstance(item, LeftOut):
-            left_out[item.reason] += 1
+            if left_out is not None:
+                left_out[item.reason] += 1
         elif not isinstance(item, Unusable):
             if rejects is not None:
                 rejects.used()

@@ -54,10 +54,6 @@ class SentenceSubwords:
     words: Integers
     token_types: Integers | None = None
 
-    @property
-    def to_read(self) -> int:
-        return len(self.ids)
-
     def windows(self, max_tokens: int, overlap: int) -> Windows:
         """Windows over the sentences that have at most `max_tokens` with [CLS] and [SEP]."""
         return cut_windows(self.lengths, max_tokens - SPECIALS, overlap)
@@ -117,7 +113,7 @@ class WordSplitter:
         Rows beyond the windows repeat the last one. places: where the first subwords of the words that the windows own
         are in the flattened batch, window by window, (words,).
         """
-        rows = windows.chosen(np.pad(np.arange(len(windows.starts)), (0, height - len(windows.starts)), "edge"))
+        rows = windows.filled(height)
         content, mask = padded(subwords.ids, rows.starts, rows.lengths, width - SPECIALS, self.pad)
         ids = np.pad(content, ((0, 0), (1, 1)), constant_values=self.pad)
         ids[:, 0] = self._cls

@@ -11,6 +11,7 @@ from bertrelay.settings import (
     InputFile,
     ModelSource,
     Positive,
+    Precision,
     Settings,
     refuse_idle,
 )
@@ -108,7 +109,7 @@ class NerEvaluateSettings(Settings):
     test: Annotated[list[EntitySource], Field(min_length=1)]
     types: list[str] = []
     published: dict[str, Share] = {}
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
     with_text: Annotated[bool, WHEN_SET] = False
 
@@ -117,14 +118,14 @@ class TagOptions(Settings):
     """How documents are tagged.
 
     max_rejects: the share of documents that may be unusable, and that the output format may be unable to hold.
-    batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
     with_text: allows a page of sensitive documents, as it shows their text.
+    batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
     """
 
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
     max_rejects: Share = 0.01
-    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
     with_text: Annotated[bool, RUN_ONLY] = False
+    precision: Precision = "auto"
+    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
 
 
 class TagSettings(TagOptions):

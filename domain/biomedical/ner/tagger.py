@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from bertrelay.data.sentences import each_text
 from bertrelay.hardware import as_device
+from bertrelay.inference import computed
 from domain.biomedical.documents.document import Document, Entity, Span
 from domain.biomedical.documents.tokens import TokenSpan, word_spans
 from domain.biomedical.ner.decoding import span_probabilities, spans_of, viterbi
 from domain.biomedical.ner.model import EntityModel, SentenceSubwords, Words, load_model
-from domain.biomedical.windows import blocks, computed, in_batches, ranges, window_outputs
+from domain.biomedical.windows import blocks, in_batches, ranges, window_outputs
 from domain.sentences import each_sentence
 
 BLOCK_WORDS = 65_536
@@ -71,7 +72,8 @@ def decode(model: EntityModel, subwords: SentenceSubwords, batch_tokens: int) ->
     """The best tags of sentences; each word is scored in the window in which it is most central."""
     windows = subwords.windows(model.max_tokens, model.overlap)
     words, scores = [np.zeros(0, np.int64)], [torch.zeros(0, len(model.labels), device=model.network.device)]
-    for chosen, output in window_outputs(model, subwords, windows, model.splitter.batch, batch_tokens):
+    lengths, batch = subwords.window_lengths(windows), partial(model.splitter.batch, subwords)
+    for chosen, output in window_outputs(model, windows, lengths, batch, batch_tokens):
         words.append(ranges(*subwords.owned_words(chosen)))
         scores.append(output)
     emissions = np.empty((len(subwords.firsts), len(model.labels)), np.float32)
@@ -92,9 +94,9 @@ def decoded_blocks(
     A sentence may be of any length, a whole document's words for example, and may be empty.
     batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
     """
-    cut = ((None, model.splitter(block)) for block in blocks(sentences, len, block_words))
-    for _, decoded in computed(model, cut, partial(decode, model), precision, batch_tokens):
-        yield decoded
+    cut = map(model.splitter, blocks(sentences, len, block_words))
+    decoding = partial(decode, model)
+    return computed(model.network, cut, lambda subwords: len(subwords.ids), decoding, precision, batch_tokens)
 
 
 class EntityTagger:

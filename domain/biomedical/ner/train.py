@@ -14,6 +14,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
 from bertrelay.hardware import default_device
+from bertrelay.inference import computed
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
@@ -24,7 +25,7 @@ from domain.biomedical.ner.metrics import count_entities, entity_metrics, which_
 from domain.biomedical.ner.model import EntityModel, save_model, start_model
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.ner.tagger import Decoded, decode
-from domain.biomedical.windows import computed, ranges
+from domain.biomedical.windows import ranges
 from domain.draws import uniform_draws
 
 
@@ -137,8 +138,8 @@ class NerTask:
         return fit_temperature(found.confidences, which_are_right(self.gold, found.token_spans()))
 
     def _decoded(self) -> Decoded:
-        compute = partial(decode, self.entity_model)
-        ((_, decoded),) = computed(self.entity_model, [(None, self.dev_subwords)], compute, self.precision)
+        decoding = partial(decode, self.entity_model)
+        (decoded,) = computed(self.model, [self.dev_subwords], lambda cut: len(cut.ids), decoding, self.precision)
         return decoded
 
 

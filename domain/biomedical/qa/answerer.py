@@ -6,6 +6,7 @@ Of spans with equal scores the one that begins first is the better one, and then
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, overload
 
@@ -19,16 +20,19 @@ from torch.nn.functional import pad
 from bertrelay.data.sentences import each_pair
 from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device
+from bertrelay.inference import computed
 from bertrelay.progress import log
 from domain.biomedical.documents.document import Span, shown_id
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import CANDIDATES
 from domain.biomedical.qa.subwords import Flags, PairSplitter, PairSubwords
-from domain.biomedical.windows import Integers, blocks, computed, in_batches, window_outputs
+from domain.biomedical.windows import Integers, blocks, in_batches, window_outputs
 from domain.sentences import sentence_spans
 
 Floats = NDArray[np.float64]
+
+Cut = tuple[list[Question], PairSubwords]
 
 BLOCK_CHARACTERS = 400_000
 """Questions and texts of as many characters are read, sorted and computed together; the unit of memory."""
@@ -180,13 +184,14 @@ def answered_blocks(
     """
     splitter = PairSplitter(model.tokenizer)
 
-    def compute(subwords: PairSubwords, batch_tokens: int) -> tuple[Flags, NBest]:
-        return subwords.too_long(model.max_tokens, model.stride), nbest_of(model, splitter, subwords, batch_tokens)
+    def compute(cut: Cut, batch_tokens: int) -> tuple[list[Question], Flags, NBest]:
+        block, subwords = cut
+        is_too_long = subwords.too_long(model.max_tokens, model.stride)
+        return block, is_too_long, nbest_of(model, splitter, subwords, batch_tokens)
 
     grouped = blocks(questions, lambda asked: len(asked.question) + len(asked.context), block_characters)
-    cut = ((block, splitter(block)) for block in grouped)
-    for block, (is_too_long, nbest) in computed(model, cut, compute, precision, batch_tokens):
-        yield block, is_too_long, nbest
+    cuts = ((block, splitter(block)) for block in grouped)
+    return computed(model.network, cuts, lambda cut: cut[1].to_read, compute, precision, batch_tokens)
 
 
 def nbest_of(model: AnswerModel, splitter: PairSplitter, subwords: PairSubwords, batch_tokens: int) -> NBest:
@@ -194,7 +199,8 @@ def nbest_of(model: AnswerModel, splitter: PairSplitter, subwords: PairSubwords,
     windows, contexts = subwords.windows(model.max_tokens, model.stride), subwords.contexts
     nulls = np.full(len(subwords.context_of), np.inf)
     parts = [CandidateSpans(np.zeros(0, np.int64), np.zeros((0, 3), np.int64), np.zeros(0))]
-    for chosen, output in window_outputs(model, subwords, windows, splitter.batch, batch_tokens):
+    lengths, batch = subwords.window_lengths(windows), partial(splitter.batch, subwords)
+    for chosen, output in window_outputs(model, windows, lengths, batch, batch_tokens):
         scores = output[: len(chosen.starts)]  # (windows, tokens, 2)
         np.minimum.at(nulls, chosen.sequences, scores[:, 0].sum(-1).double().cpu().numpy())
         if model.whole_words:

@@ -155,7 +155,7 @@ class PairSplitter:
         choices: where an answer may begin or end: in the text, but for white space, or on the first subword, which
         means no answer.
         """
-        windows = windows.chosen(np.pad(np.arange(len(windows.starts)), (0, height - len(windows.starts)), "edge"))
+        windows = windows.filled(height)
         questions, contexts = subwords.questions, subwords.contexts
         ids = np.full((height, width), self.pad, np.int64)
         for row, asked, start, end in zip(ids, *(column.tolist() for column in windows[:3]), strict=True):

@@ -16,6 +16,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
 from bertrelay.hardware import default_device
+from bertrelay.inference import computed
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
@@ -35,7 +36,6 @@ from domain.biomedical.qa.subwords import (
     golds_in_windows,
     training_faults,
 )
-from domain.biomedical.windows import computed
 
 UNCALIBRATED = "there is no dev data: the probabilities of this model are not calibrated; give some questions as `dev`"
 
@@ -207,5 +207,5 @@ class QaDevSet:
 
     def _nbest(self, model: AnswerModel) -> NBest:
         compute = partial(nbest_of, model, self.splitter)
-        found = computed(model, [(None, self.subwords)], compute, self.precision)
-        return self.pools.nbest(next(nbest for _, nbest in found))
+        (nbest,) = computed(model.network, [self.subwords], lambda cut: cut.to_read, compute, self.precision)
+        return self.pools.nbest(nbest)

@@ -6,7 +6,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from domain.biomedical.windows import Windows, blocks, cut_windows, one_ahead
+from bertrelay.inference import one_ahead
+from domain.biomedical.windows import Windows, blocks, cut_windows
 
 
 def by_hand(length: int, size: int, overlap: int) -> list[tuple[int, int]]:
