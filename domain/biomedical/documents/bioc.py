@@ -205,10 +205,8 @@ def _is_in(entity: Entity, passage: Passage) -> bool:
 
 
 def _annotation(number: int, entity: Entity) -> dict[str, Any]:
-    infons = {"type": entity.type}
-    if entity.identifier:
-        infons["identifier"] = entity.identifier
-    if entity.confidence is not None:
-        infons["confidence"] = repr(entity.confidence)
+    confidence = None if entity.confidence is None else repr(entity.confidence)
+    infons = {"type": entity.type, "identifier": entity.identifier or None, "confidence": confidence}
+    infons = {name: value for name, value in infons.items() if value is not None}
     locations = [{"offset": start, "length": end - start} for start, end in entity.spans]
     return {"id": str(number), "infons": infons, "text": entity.text, "locations": locations}

@@ -134,7 +134,13 @@ def _token_rows(path: Path, columns: Columns) -> Iterator[Row]:
         else:
             fields = row.values[0].split("\t")
             width = width or _checked_width(fields, columns, f"{row.file}, line {row.line:,}")
-            yield _token_row(row, fields, columns, width)
+            if len(fields) == width:
+                yield row._replace(values=(fields[columns.token], fields[columns.tag]))
+            else:
+                is_spaced = len(fields) == 1 and " " in fields[0]
+                detail = f"expected {width} columns with tabs between them, found {len(fields)}; "
+                detail += "put tabs for its spaces" if is_spaced else "is the file cut off here?"
+                yield Unusable(row.file, row.line, "another number of columns", detail)
 
 
 def _has_token(row: Row) -> bool:
@@ -155,14 +161,6 @@ def _checked_width(fields: Sequence[str], columns: Columns, place: str) -> int:
             f"{width - 1}. Choose among these; negative ones count from the end."
         )
     return width
-
-
-def _token_row(row: Record, fields: Sequence[str], columns: Columns, width: int) -> Row:
-    if len(fields) == width:
-        return row._replace(values=(fields[columns.token], fields[columns.tag]))
-    advice = "put tabs for its spaces" if len(fields) == 1 and " " in fields[0] else "is the file cut off here?"
-    detail = f"expected {width} columns with tabs between them, found {len(fields)}; {advice}"
-    return Unusable(row.file, row.line, "another number of columns", detail)
 
 
 def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> TaggedSentence | Unusable:

@@ -55,20 +55,15 @@ def read(path: Path) -> Iterator[Item]:
             yield row
         elif row.values[0].strip():
             try:
-                yield document_of(row.values[0], row.file, row.line)
+                found = parsed(_JsonDocument, row.values[0])
+                given = found.entities or ()
+                entities = tuple(Entity(**each.model_dump(exclude={"text"})) for each in given)
+                name = str(row.line if found.id is None else found.id)
+                document = Document(name, found.text, entities, found.passages, found.sentences, row.file, row.line)
+                check_document(document, [each.text for each in given])
+                yield document
             except Unfit as fault:
                 yield Unusable(row.file, row.line, fault.reason, fault.detail)
-
-
-def document_of(line: str, file: str = "", number: int = 0) -> Document:
-    """The document of a line. Raises Unfit for a line that holds none."""
-    found = parsed(_JsonDocument, line)
-    given = found.entities or ()
-    entities = tuple(Entity(**each.model_dump(exclude={"text"})) for each in given)
-    name = str(number if found.id is None else found.id)
-    document = Document(name, found.text, entities, found.passages, found.sentences, file, number)
-    check_document(document, [each.text for each in given])
-    return document
 
 
 def line_of(document: Document) -> str:

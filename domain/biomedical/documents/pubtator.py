@@ -63,7 +63,7 @@ def _items(block: Sequence[Record | Unusable], file: str) -> Iterator[Item]:
         yield next(row for row in block if isinstance(row, Unusable))
         return
     try:
-        name, title, abstract = _parts([row.values[0] for row in lines[:2]])
+        name, text, passages = _heading([row.values[0] for row in lines[:2]])
         entities, mentions = list[Entity](), list[str]()
         for row in lines[2:]:
             fields = row.values[0].split("\t")
@@ -74,30 +74,25 @@ def _items(block: Sequence[Record | Unusable], file: str) -> Iterator[Item]:
             entities.append(Entity(int(fields[1]), int(fields[2]), fields[4], identifier=identifier))
             mentions.append(fields[3])
             yield from [LeftOut(PARTS_OF_MENTION)] * (len(fields) > 6)
-        text, passages = _joined(title, abstract)
         check_entities(text, entities, mentions)
         yield Document(name, text, tuple(entities), passages, file=file, line=lines[0].line)
     except Unfit as fault:
         yield Unusable(file, lines[0].line, fault.reason, fault.detail)
 
 
-def _parts(lines: Sequence[str]) -> tuple[str, str, str]:
-    """Id, title and abstract of a document."""
+def _heading(lines: Sequence[str]) -> tuple[str, str, tuple[Passage, ...]]:
+    """Id, text and passages of a document; one without abstract ends with its title."""
     title, abstract = [*map(PART.fullmatch, lines), None][:2]
     if title is None or title[2] != "t":
         raise Unfit("no title line", "expected id|t|title where a document begins")
     if abstract is None or abstract[1] != title[1] or abstract[2] != "a":
         raise Unfit("no abstract line", "expected id|a|abstract after the title; is the file cut off here?")
-    return title[1], title[3], abstract[3]
-
-
-def _joined(title: str, abstract: str) -> tuple[str, tuple[Passage, ...]]:
-    """The text, and the passages of it; a document without abstract ends with its title."""
-    passage = Passage(0, len(title), TITLE)
-    if not abstract:
-        return title, (passage,)
-    text = f"{title} {abstract}"
-    return text, (passage, Passage(len(title) + 1, len(text), ABSTRACT))
+    text = title[3]
+    passages: tuple[Passage, ...] = (Passage(0, len(text), TITLE),)
+    if abstract[3]:
+        text = f"{title[3]} {abstract[3]}"
+        passages += (Passage(len(title[3]) + 1, len(text), ABSTRACT),)
+    return title[1], text, passages
 
 
 def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:

@@ -104,7 +104,6 @@ def check(
 def _survey(
     path: Path, format_name: FormatName | None, count_subwords: CountSubwords | None, columns: Columns
 ) -> EntitySurvey:
-    """One pass over a file of any format."""
     found = EntitySurvey()
     sentences = _sentences(path, format_name, columns, found)
     while block := list(islice(sentences, AT_ONCE)):
@@ -188,7 +187,6 @@ def _spans(surveys: Surveys) -> Finding:
 
 
 def _tags(surveys: Surveys) -> Finding:
-    """Illegal tag sequences and stray spaces, of CoNLL files."""
     illegal = [place for found in surveys.values() for place in found.illegal]
     rows = [row for found in surveys.values() for row in found.unusable if row.reason == STRAY_SPACE]
     summary = []
@@ -220,18 +218,16 @@ def _types(surveys: Surveys) -> Finding:
 
 
 def _rare(surveys: Surveys) -> Finding:
-    """Types with few examples to train on."""
     trained = surveys.get("train", next(iter(surveys.values()))).entities
     rare = {name or "entity": count for name, count in sorted(trained.items()) if count < MIN_ENTITIES}
-    if not rare:
-        return Finding("rare types", "good", f"every type has at least {MIN_ENTITIES} entities", {"rare": 0})
-    listed = ", ".join(f"{name} {count:,}" for name, count in rare.items())
-    summary = f"fewer than {MIN_ENTITIES} entities: {listed}; annotate more, merge types, or leave them out"
-    return Finding("rare types", "warn", summary, {"rare": len(rare)})
+    summary = f"every type has at least {MIN_ENTITIES} entities"
+    if rare:
+        listed = ", ".join(f"{name} {count:,}" for name, count in rare.items())
+        summary = f"fewer than {MIN_ENTITIES} entities: {listed}; annotate more, merge types, or leave them out"
+    return Finding("rare types", "warn" if rare else "good", summary, {"rare": len(rare)})
 
 
 def _leaks(surveys: Surveys) -> Iterator[Finding]:
-    """Sentences and documents that two splits share."""
     for first, second in combinations(surveys, 2):
         one, other = surveys[first], surveys[second]
         shared = len(one.sentence_keys & other.sentence_keys)
@@ -245,13 +241,12 @@ def _leaks(surveys: Surveys) -> Iterator[Finding]:
 
 
 def _lengths(surveys: Surveys) -> Finding:
-    """Words in a sentence."""
     longest = max((max(found.words) for found in surveys.values() if found.words), default=0)
     summary = spreads({split: found.words for split, found in surveys.items()})
-    if longest < MAX_WORDS:
-        return Finding("words in a sentence", "good", summary, {"longest": longest})
-    summary += f"; more than {MAX_WORDS:,} words are hardly one sentence: are blank lines missing?"
-    return Finding("words in a sentence", "warn", summary, {"longest": longest})
+    if longest >= MAX_WORDS:
+        summary += f"; more than {MAX_WORDS:,} words are hardly one sentence: are blank lines missing?"
+    severity: Severity = "warn" if longest >= MAX_WORDS else "good"
+    return Finding("words in a sentence", severity, summary, {"longest": longest})
 
 
 def _subwords(surveys: Surveys, limit: int) -> Finding:

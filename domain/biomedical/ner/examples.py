@@ -1,7 +1,7 @@
 """Annotated files to sentences of tokens with tags, for training, scoring and checking; no gold entity is lost."""
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from bertrelay.progress import log
 from domain.biomedical.documents import FormatName, document_items, format_of, once
 from domain.biomedical.documents.conll import CONLL, TOKEN_AND_TAG, Columns, TaggedSentence, sentence_rows
 from domain.biomedical.documents.document import Document, Entity, LeftOut, Span, log_left_out, usable
-from domain.biomedical.documents.tokens import OUTSIDE, TokenSpan, sentences_of, split_tag, tags_of, types_of
+from domain.biomedical.documents.tokens import OUTSIDE, Scheme, TokenSpan, sentences_of, split_tag, tags_of, types_of
 from domain.biomedical.ner.settings import EntitySource
 
 
@@ -39,17 +39,21 @@ class AnnotatedRecord(NamedTuple):
 
 
 def annotated_records(
-    path: Path, format_name: FormatName | None = None, columns: Columns = TOKEN_AND_TAG
+    path: Path,
+    format_name: FormatName | None = None,
+    columns: Columns = TOKEN_AND_TAG,
+    illegal: Collection[Scheme] = ("IOB2", "IOBES"),
 ) -> Iterator[AnnotatedRecord | Unusable | LeftOut]:
-    """Every sentence or document of a file in its place, usable or not; whether tags are legal is not judged.
+    """Every sentence or document of a file in its place, usable or not.
 
     columns: of CoNLL. Raises RequestError for other ones than the usual, of a file of another format.
+    illegal: the schemes whose illegal tag sequences are usable all the same.
     """
     name = format_name or format_of(path)
     if name in CONLL:
         for row in sentence_rows(path, "IOBES" if name == "conll-iobes" else None, columns):
-            if isinstance(row, Unusable):
-                yield row
+            if isinstance(row, Unusable) or (row.illegal and row.scheme not in illegal):
+                yield row if isinstance(row, Unusable) else row.as_illegal()
             elif row.tokens:
                 unit = f"document {row.document}" if row.document else f"line {row.line}"
                 yield AnnotatedRecord(row.file, row, [Example(row.tokens, row.tags, unit)])
@@ -80,9 +84,10 @@ def read_examples(
 
 
 def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> Iterator[Example]:
-    records = annotated_records(Path(source.path), source.format, Columns(*source.columns))
+    illegal: Sequence[Scheme] = () if only_legal else ("IOB2",)  # of IOBES there are no IOB2 tags to read
+    records = annotated_records(Path(source.path), source.format, Columns(*source.columns), illegal)
     untaggable, left_out = Counter[str](), Counter[str]()
-    for record in usable((_judged(each, only_legal) for each in records), rejects, left_out):
+    for record in usable(records, rejects, left_out):
         for example in record.examples:
             untaggable.update(example.untaggable)
             yield example._replace(document=f"{source.path} {example.document}")
@@ -90,15 +95,6 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> It
     if untaggable:
         kinds = ", ".join(f"{count:,} × {name}" for name, count in untaggable.most_common())
         log(f"{source.path}: entities that tags cannot represent (nested, discontinuous, or ending in a word): {kinds}")
-
-
-def _judged(record: AnnotatedRecord | Unusable | LeftOut, only_legal: bool) -> AnnotatedRecord | Unusable | LeftOut:
-    """The record, or what is wrong with its tags. Illegal IOBES has no IOB2 that a score could read."""
-    if isinstance(record, AnnotatedRecord) and isinstance(record.origin, TaggedSentence):
-        sentence = record.origin
-        if sentence.illegal and (only_legal or sentence.scheme == "IOBES"):
-            return sentence.as_illegal()
-    return record
 
 
 def of_document(document: Document) -> Iterator[Example]:

@@ -1,7 +1,6 @@
 """Texts and documents tagged as streams, in blocks and alone, and long sentences beside a walk over their windows."""
 
-from collections.abc import Iterator
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -156,19 +155,3 @@ def test_a_word_is_scored_in_the_window_in_which_it_is_most_central(tiny_bert: P
         with torch.inference_mode():
             logits = model.network.network(window).logits[0, 1 + place - start]
         np.testing.assert_allclose(block.emissions[place], logits.numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_only_a_block_ahead_is_read(model: EntityModel) -> None:
-    read = 0
-
-    def endless() -> Iterator[list[str]]:
-        nonlocal read
-        while True:
-            read += 1
-            yield ["the", "patient"] * 10
-
-    blocks = decoded_blocks(model, endless(), precision="fp32", block_words=100)
-    found = chain.from_iterable(block.by_sentence() for block in blocks)
-    for _ in range(20):
-        next(found)
-    assert read <= 20 + 3 * 5
