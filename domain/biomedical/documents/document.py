@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -292,13 +292,6 @@ def check_contiguous(document: Document, kept_by: str) -> None:
     """Raises Unfit for discontinuous entities, which `kept_by` cannot hold."""
     broken = [entity for entity in document.entities if entity.fragments]
     _refuse_any(broken, "a discontinuous entity", document.entities, f"; {kept_by} holds spans")
-
-
-def check_disjoint(entities: Sequence[Entity]) -> None:
-    """Raises Unfit for entities that overlap."""
-    spans = sorted((entity.start, entity.end) for entity in entities)
-    if any(following[0] < before[1] for before, following in pairwise(spans)):
-        raise Unfit("nested or overlapping entities", "on a page a character has one colour")
 
 
 def joined(spans: Iterable[Span]) -> tuple[int, int, tuple[Span, ...]]:

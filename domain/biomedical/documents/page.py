@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup, escape
 
 from bertrelay.files import atomic_write
-from domain.biomedical.documents.document import Document, Entity, Write, check_contiguous, check_disjoint
+from domain.biomedical.documents.document import Document, Entity, Unfit, Write, check_contiguous
 from domain.biomedical.documents.tokens import TokenSpan
 
 Verdict = Literal["found", "missed", "spurious", "border", "type", "both"]
@@ -127,8 +127,7 @@ def hues_of(types: Iterable[str]) -> dict[str, int]:
 
 
 def marked_entities(text: str, entities: Sequence[MarkedEntity], hues: Hues) -> Markup:
-    """The text as a paragraph of HTML with its entities marked. Raises Unfit for entities that overlap."""
-    check_disjoint([each.entity for each in entities])
+    """The text as a paragraph of HTML with its entities marked."""
     return marked(text, [_entity_mark(entity, verdict, hues) for entity, verdict in entities])
 
 
@@ -193,11 +192,13 @@ def writing(path: Path, check: Callable[[Document], None]) -> Iterator[Write]:
 def check(document: Document) -> None:
     """Raises Unfit for entities that a page cannot mark."""
     check_contiguous(document, "a page")
-    check_disjoint(document.entities)
+    spans = sorted((entity.start, entity.end) for entity in document.entities)
+    if any(following[0] < before[1] for before, following in pairwise(spans)):
+        raise Unfit("nested or overlapping entities", "on a page a character has one colour")
 
 
 def entity_page(documents: Iterable[Document], title: str) -> str:
-    """A page of documents with their entities. Raises Unfit for entities that overlap or are discontinuous."""
+    """A page of documents with their entities."""
     listed = [(document, [MarkedEntity(entity) for entity in document.entities]) for document in documents]
     everything = [each for _, found in listed for each in found]
     hues = hues_of(each.entity.type for each in everything)

@@ -16,6 +16,14 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
+class Chain(NamedTuple):
+    """Scores of what may begin a sentence, (tags,), follow, (from, to), and end one, (tags,); −inf where illegal."""
+
+    start: Floats
+    follow: Floats
+    end: Floats
+
+
 @dataclass(frozen=True)
 class LabelSet:
     """Tags in the order in which a network numbers them: `O`, `B-Disease`, `I-Disease` and so on.
@@ -66,24 +74,11 @@ class LabelSet:
         return ~self.begins & (self.type_numbers >= 0)
 
     @cached_property
-    def legal(self) -> tuple[Flags, Flags, Flags]:
-        """Which tags may begin a sentence, (tags,), follow which, (from, to), and end one: O stands for its borders."""
-        follow = np.array([[follows(tag, before, self.scheme) for tag in self.tags] for before in self.tags])
-        outside = self.number[OUTSIDE]
-        return follow[outside], follow, follow[:, outside]
-
-
-class Chain(NamedTuple):
-    """Scores of what may begin a sentence, (tags,), follow, (from, to), and end one, (tags,); −inf where illegal."""
-
-    start: Floats
-    follow: Floats
-    end: Floats
-
-
-def legal_chain(labels: LabelSet) -> Chain:
-    """0 for all that is legal: with it the emissions alone decide."""
-    return Chain(*(np.where(legal, 0.0, -np.inf) for legal in labels.legal))
+    def legal_chain(self) -> Chain:
+        """0 for all that is legal, where O stands for a sentence's borders: with it the emissions alone decide."""
+        legal = np.array([[follows(tag, before, self.scheme) for tag in self.tags] for before in self.tags])
+        follow, outside = np.where(legal, 0.0, -np.inf), self.number[OUTSIDE]
+        return Chain(follow[outside], follow, follow[:, outside])
 
 
 def viterbi(emissions: NDArray[np.floating], lengths: NDArray[np.integer], chain: Chain) -> Integers:

@@ -29,7 +29,7 @@ from bertrelay.model_files import Description, read_model_file, refusing
 from bertrelay.progress import log
 from bertrelay.tokenizer import before_sentences, lowers_case, plain_rules
 from domain.biomedical.documents.tokens import Scheme
-from domain.biomedical.ner.decoding import Chain, LabelSet, legal_chain
+from domain.biomedical.ner.decoding import Chain, LabelSet
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.windows import Integers, Windows, cut_windows, ranges
 
@@ -153,9 +153,9 @@ class LinearChain(nn.Module):
         self.start = nn.Parameter(torch.zeros(len(labels)))
         self.follow = nn.Parameter(torch.zeros(len(labels), len(labels)))  # (from, to)
         self.end = nn.Parameter(torch.zeros(len(labels)))
-        for name, legal in zip(("start", "follow", "end"), labels.legal, strict=True):
-            scores = torch.where(torch.from_numpy(legal), 0.0, ILLEGAL)
-            self.register_buffer(f"illegal_{name}", scores, persistent=False)
+        for name, scores in labels.legal_chain._asdict().items():
+            finite = torch.from_numpy(scores).float().clamp(min=ILLEGAL)
+            self.register_buffer(f"illegal_{name}", finite, persistent=False)
 
     def log_likelihood(self, emissions: Tensor, tags: Tensor, lengths: Tensor, opens: Tensor, closes: Tensor) -> Tensor:
         """Log P(tags | emissions) of each run of words, (runs,).
@@ -258,7 +258,7 @@ class EntityModel:
     @property
     def chain(self) -> Chain:
         """Which tags may follow which, with the scores of the CRF where there is one."""
-        legal, crf = legal_chain(self.labels), self.network.crf
+        legal, crf = self.labels.legal_chain, self.network.crf
         if crf is None:
             return legal
         trained = (each.detach().cpu().double().numpy() for each in (crf.start, crf.follow, crf.end))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from domain.biomedical.documents.tokens import Scheme, illegal_places
 from domain.biomedical.documents.tokens import spans_of as spans_of_tags
-from domain.biomedical.ner.decoding import Chain, LabelSet, legal_chain, marginals, span_probabilities, viterbi
+from domain.biomedical.ner.decoding import Chain, LabelSet, marginals, span_probabilities, viterbi
 from domain.biomedical.ner.model import LinearChain
 
 CASES: list[tuple[Scheme, list[str]]] = [("IOB2", ["A"]), ("IOB2", ["A", "B"]), ("IOBES", ["A"])]
@@ -22,7 +22,7 @@ def drawn(labels: LabelSet, seed: int, trained: bool) -> tuple[Floats, NDArray[n
     generator = np.random.default_rng(seed)
     lengths = generator.integers(0, 6 if len(labels) < 5 else 5, 7)
     emissions = generator.normal(scale=2.0, size=(int(lengths.sum()), len(labels)))
-    chain = legal_chain(labels)
+    chain = labels.legal_chain
     if trained:
         shapes = [(len(labels),), (len(labels), len(labels)), (len(labels),)]
         chain = Chain(*(scores + generator.normal(size=shape) for scores, shape in zip(chain, shapes, strict=True)))
@@ -85,7 +85,7 @@ def test_tags_are_the_best_and_probabilities_shares_of_all_legal_sequences(
 
 def test_nothing_decodes_to_nothing() -> None:
     labels = LabelSet.of_types(["A"])
-    none = np.zeros((0, 3)), np.zeros(0, np.int64), legal_chain(labels)
+    none = np.zeros((0, 3)), np.zeros(0, np.int64), labels.legal_chain
     assert len(viterbi(*none)) == len(span_probabilities(*none, viterbi(*none), labels)) == 0
 
 
@@ -93,7 +93,7 @@ def test_scores_far_apart_leave_finite_probabilities() -> None:
     labels = LabelSet.of_types(["A"], "IOBES")
     emissions = np.full((40, len(labels)), -2000.0)
     emissions[:20, labels.number["I-A"]] = emissions[20:, labels.number["O"]] = 2000.0
-    forward, backward, _ = marginals(emissions, np.array([40]), legal_chain(labels))
+    forward, backward, _ = marginals(emissions, np.array([40]), labels.legal_chain)
     np.testing.assert_allclose((forward * backward).sum(axis=1), 1.0, rtol=1e-9)
 
 
