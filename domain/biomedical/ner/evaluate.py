@@ -112,8 +112,9 @@ def _predicted(model: EntityModel, examples: Sequence[Example], settings: NerEva
 def _metrics(
     examples: Sequence[Example], gold: Spans, found: EntityPredictions, pairs: Sequence[Sequence[Pairing]]
 ) -> Metrics:
-    """Strict metrics with intervals over documents, or over sentences where no documents are known; lenient ones; how
-    many gold and predicted entities there are, of each kind of success and failure; calibration.
+    """Strict and lenient metrics, how many entities there are of each kind, and calibration.
+
+    Intervals are over documents, or over sentences where no documents are known.
     """
     types = sorted({*types_in(examples), *(span.type for span in chain.from_iterable(found.spans))})
     units = np.unique([example.document for example in examples], return_inverse=True)[1]
