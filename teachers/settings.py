@@ -198,20 +198,27 @@ class BiLstmSettings(LabelledTraining):
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
 
 
-class RerankSettings(Settings):
+class RerankOptions(Settings):
+    """How pairs are scored.
+
+    top: ranks the candidates of each query, which are in consecutive rows, and keeps so many; answers of a search
+        are ranked without it too.
+    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
+    """
+
+    top: Positive | None = None
+    precision: Precision = "auto"
+    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+
+
+class RerankSettings(RerankOptions):
     """Pairs of sentences scored from 0 to 1, in `scores.<output>`; candidates of queries ranked by their scores.
 
     model: a cross-encoder or a poly-encoder.
     pairs: a table with the columns sentence1 and sentence2, or two that it names; or the answers of a search.
-    top: ranks the candidates of each query, which are in consecutive rows, and keeps so many; answers of a search
-        are ranked without it too.
     output: `txt` has a score in each line; the others a row for each pair or candidate.
-    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
     """
 
     model: ModelSource
     pairs: Table
-    top: Positive | None = None
     output: Literal["jsonl", "csv", "parquet", "txt"] = "jsonl"
-    precision: Precision = "auto"
-    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None

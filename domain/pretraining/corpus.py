@@ -4,7 +4,6 @@ A shard is an Arrow file, a document a row, and a JSON file that is written afte
 read. A kill costs the shard that was being written, and no more.
 """
 
-import os
 import secrets
 import shutil
 from bisect import bisect_right
@@ -12,12 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from filelock import FileLock
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
@@ -31,7 +31,7 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.leaves import content_parts
 from bertrelay.progress import log, progress
 from bertrelay.tokenizer import before_sentences, plain_rules
-from domain.pretraining.documents import NO_TEXT, Item, SkippedDocument, TextDocument
+from domain.pretraining.documents import NO_TEXT, SkippedDocument, TextDocument
 from domain.pretraining.readers import Files, files_of, read_all
 from domain.pretraining.settings import DocumentSource
 from domain.sentences import sentence_spans
@@ -47,7 +47,7 @@ KEY_BYTES = 32
 COUNTS = ("documents", "documents_of_one_sentence", "sentences", "tokens", "unknown_tokens")
 FACTS, REJECTS, KEY = "corpus.json", "rejects.jsonl", "groups.key"
 
-Tokenize = Callable[[Sequence[str]], list[list[int]]]
+Tokenize = Callable[[list[str]], Iterator[list[int]]]
 
 
 # Shards
@@ -92,27 +92,23 @@ class Draft:
     left_out: Counter[str] = field(default_factory=Counter)
     rejects: list[Unusable] = field(default_factory=list)
 
-    def add(self, item: Item) -> None:
-        match item:
-            case SkippedDocument():
-                self.left_out[item.reason] += 1
-            case Unusable():
-                self.rejects.append(item)
-            case TextDocument(text):
-                sentences = [" ".join(text[start:end].split()) for start, end in sentence_spans(text)]
-                self.documents.append((item, sentences))
-                self.sentences += len(sentences)
-
 
 def drafts(files: Files, start: tuple[int, int], rejects: Rejects) -> Iterator[Draft]:
     """What the files give after `start`, in runs of whole documents with `SHARD_SENTENCES` or some more."""
     draft = Draft(start)
     for file, number, item in read_all(files, *start):
-        if isinstance(item, Unusable):
-            rejects.add(item.file, item.line, item.reason)
-        else:
-            rejects.used()
-        draft.add(item)
+        match item:
+            case Unusable():
+                rejects.add(item.file, item.line, item.reason)
+                draft.rejects.append(item)
+            case SkippedDocument():
+                rejects.used()
+                draft.left_out[item.reason] += 1
+            case TextDocument(text):
+                rejects.used()
+                sentences = [" ".join(text[start:end].split()) for start, end in sentence_spans(text)]
+                draft.documents.append((item, sentences))
+                draft.sentences += len(sentences)
         draft.after = (file, number)
         if draft.sentences >= SHARD_SENTENCES:
             yield draft
@@ -121,87 +117,36 @@ def drafts(files: Files, start: tuple[int, int], rejects: Rejects) -> Iterator[D
         yield draft
 
 
-class Shard(NamedTuple):
-    """A shard as it lies on the disk, memory-mapped.
-
-    groups: a hash of each document's group, (documents,). held_out: whether it is held out, (documents,).
-    document_starts: number of the first sentence of each document, and after the last one, (documents + 1,).
-    lengths: tokens of each sentence, at least 1, (sentences,).
-    ids: of all tokens, end to end, (tokens,).
-    """
-
-    groups: NDArray[np.int64]
-    held_out: NDArray[np.bool_]
-    document_starts: NDArray[np.int32]
-    lengths: NDArray[np.int32]
-    ids: NDArray[np.int32]
-
-
 def write_shard(
     path: Path, draft: Draft, tokenize: Tokenize, grouping: Grouping, unknown_id: int | None
 ) -> dict[str, Any]:
-    """Tokenizes and writes a shard, and returns its facts; both are on the disk then, the facts as JSON beside it."""
-    shard = _tokenized(draft, tokenize, grouping)
-    token_starts = _starts(shard.lengths)[shard.document_starts].astype(np.int32)
-    lists = ((shard.document_starts, shard.lengths), (token_starts, shard.ids))
-    columns = [pa.ListArray.from_arrays(pa.array(starts), pa.array(values)) for starts, values in lists]
-    batch = pa.record_batch([pa.array(shard.groups), pa.array(shard.held_out), *columns], schema=SCHEMA)
-    with path.open("wb") as file:
-        with pa.ipc.new_stream(file, SCHEMA) as writer:
-            writer.write_batch(batch)
-        file.flush()
-        os.fsync(file.fileno())
+    """Tokenizes and writes a shard, and returns its facts; both are on the disk then, the facts as JSON beside it.
+
+    Sentences without a token (control characters and the like) go, and documents of such sentences alone.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    tokenized = tokenize(list(chain.from_iterable(sentences for _, sentences in draft.documents)))
+    for document, sentences in draft.documents:
+        rows = [ids for ids in islice(tokenized, len(sentences)) if ids]
+        if rows:
+            ids = np.fromiter(chain.from_iterable(rows), np.int32)
+            for column, value in zip(columns.values(), (*grouping(document), list(map(len, rows)), ids), strict=True):
+                column.append(value)
+    with path.open("wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
+        writer.write_batch(pa.RecordBatch.from_pydict(columns, SCHEMA))
+    sync(path)
     facts = {
         "after": draft.after,
-        "documents": len(shard.groups),
-        "documents_of_one_sentence": int(np.count_nonzero(np.diff(shard.document_starts) == 1)),
-        "sentences": len(shard.lengths),
-        "tokens": len(shard.ids),
-        "unknown_tokens": int(np.count_nonzero(shard.ids == unknown_id)),
-        "left_out": dict(draft.left_out + Counter({NO_TEXT: len(draft.documents) - len(shard.groups)})),
-        "rejects": [(found.file, found.line, found.reason) for found in draft.rejects],
+        "documents": len(columns["ids"]),
+        "documents_of_one_sentence": sum(len(lengths) == 1 for lengths in columns["lengths"]),
+        "sentences": sum(map(len, columns["lengths"])),
+        "tokens": sum(map(len, columns["ids"])),
+        "unknown_tokens": sum(int(np.count_nonzero(ids == unknown_id)) for ids in columns["ids"]),
+        "left_out": dict(draft.left_out + Counter({NO_TEXT: len(draft.documents) - len(columns["ids"])})),
+        "rejects": [(item.file, item.line, item.reason) for item in draft.rejects],
     }
     write_json(path.with_suffix(".json"), facts, compact=True)
     return facts
-
-
-def _tokenized(draft: Draft, tokenize: Tokenize, grouping: Grouping) -> Shard:
-    """Sentences without a token (control characters and the like) go, and documents of such sentences alone."""
-    texts = list(chain.from_iterable(sentences for _, sentences in draft.documents))
-    rows = [np.empty(0, np.int32)]
-    for start in range(0, len(texts), BATCH):
-        rows += [np.array(row, np.int32) for row in tokenize(texts[start : start + BATCH])]
-    lengths = np.array([len(row) for row in rows[1:]], np.int32)
-    document = np.repeat(np.arange(len(draft.documents)), [len(sentences) for _, sentences in draft.documents])
-    sentences = np.bincount(document[lengths > 0], minlength=len(draft.documents))  # (documents,)
-    grouped = [grouping(found) for found, _ in draft.documents]
-    groups, held_out = (
-        np.array([group for group, _ in grouped], np.int64),
-        np.array([held for _, held in grouped], bool),
-    )
-    kept = sentences > 0
-    document_starts = _starts(sentences[kept]).astype(np.int32)
-    return Shard(groups[kept], held_out[kept], document_starts, lengths[lengths > 0], np.concatenate(rows))
-
-
-def open_shard(path: Path) -> Shard:
-    """Maps a shard into memory; nothing of its tokens is copied."""
-    table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
-    groups, held_out, lengths, ids = (
-        column.chunk(0) if column.num_chunks else column.combine_chunks() for column in table.columns
-    )
-    return Shard(
-        groups.to_numpy(),
-        held_out.to_numpy(zero_copy_only=False),
-        lengths.offsets.to_numpy(),
-        lengths.values.to_numpy(),
-        ids.values.to_numpy(),
-    )
-
-
-def _starts(counts: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Where each of some runs of these sizes begins, and the end of the last one."""
-    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 # The corpus
@@ -222,15 +167,15 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         self.facts: dict[str, Any] = read_json(folder / FACTS) or {}
         self.rejects = folder / REJECTS
-        shards = [open_shard(folder / _shard_name(number)) for number in range(self.facts["shards"])]
-        self.sentence_starts = _starts(np.concatenate([shard.lengths for shard in shards]))
-        self.document_starts = _starts(np.concatenate([np.diff(shard.document_starts) for shard in shards]))
-        self.held_out = np.concatenate([shard.held_out for shard in shards])
-        hashes = np.concatenate([shard.groups for shard in shards])
-        _, first, number = np.unique(hashes, return_index=True, return_inverse=True)
+        files = [pa.memory_map(str(folder / _shard_name(number))) for number in range(self.facts["shards"])]
+        shards = pa.concat_tables([pa.ipc.open_stream(file).read_all() for file in files])
+        self.sentence_starts = _starts(pc.list_flatten(shards["lengths"]).to_numpy())
+        self.document_starts = _starts(pc.list_value_length(shards["lengths"]).to_numpy())
+        self.held_out: NDArray[np.bool_] = shards["held_out"].to_numpy()
+        _, first, number = np.unique(shards["group"].to_numpy(), return_index=True, return_inverse=True)
         self.groups: NDArray[np.int64] = np.argsort(np.argsort(first))[number]
-        self._ids = [shard.ids for shard in shards]
-        self._id_starts = _starts(np.array([len(ids) for ids in self._ids])).tolist()
+        self._ids = [shard.values.to_numpy() for shard in shards["ids"].chunks]  # mapped, and not copied
+        self._id_starts = _starts([len(ids) for ids in self._ids]).tolist()
 
     def __len__(self) -> int:
         """The number of sentences."""
@@ -242,6 +187,11 @@ class Corpus:
         first, end = self._id_starts[shard : shard + 2]
         here = self._ids[shard][start - first : stop - first]
         return here if stop <= end else np.concatenate([here, self.tokens(end, stop)])
+
+
+def _starts(counts: NDArray[np.integer] | list[int]) -> NDArray[np.int64]:
+    """Where each of some runs of these sizes begins, and the end of the last one."""
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 def build_corpus(
@@ -282,7 +232,13 @@ def build_corpus(
             building.rename(folder)
             sync(corpora)
     corpus = Corpus(folder)
-    _log(corpus.facts)
+    facts = corpus.facts
+    log(
+        f"documents: {facts['documents']:,}, with {facts['sentences']:,} sentences and {facts['tokens']:,} tokens, "
+        f"{facts['unknown_tokens'] / facts['tokens']:.2%} of them unknown to the vocabulary; "
+        f"{facts['documents_of_one_sentence']:,} have one sentence, which begins no pair of sentences; left out "
+        f"{_listed(facts['left_out'])}"
+    )
     _check_held_out(corpus, held_out_share)
     return corpus
 
@@ -304,9 +260,10 @@ def _prepare(
     """Writes the shards that are not there yet; returns the facts of all."""
     space = before_sentences(rules)
 
-    def tokenize(sentences: Sequence[str]) -> list[list[int]]:
-        texts = [space + sentence for sentence in sentences]
-        return [row.ids for row in rules.encode_batch_fast(texts, add_special_tokens=False)]
+    def tokenize(sentences: list[str]) -> Iterator[list[int]]:
+        for start in range(0, len(sentences), BATCH):
+            texts = [space + sentence for sentence in sentences[start : start + BATCH]]
+            yield from (row.ids for row in rules.encode_batch_fast(texts, add_special_tokens=False))
 
     shards = _done_before(folder, rejects)
     sentences = sum(shard["sentences"] for shard in shards)
@@ -347,15 +304,6 @@ def _write_facts(folder: Path, shards: Sequence[dict[str, Any]], rejects: Reject
 
 def _shard_name(number: int) -> str:
     return f"{number:06}.arrow"
-
-
-def _log(facts: dict[str, Any]) -> None:
-    unknown = facts["unknown_tokens"] / facts["tokens"]
-    log(
-        f"documents: {facts['documents']:,}, with {facts['sentences']:,} sentences and {facts['tokens']:,} tokens, "
-        f"{unknown:.2%} of them unknown to the vocabulary; {facts['documents_of_one_sentence']:,} have one sentence, "
-        f"which begins no pair of sentences; left out {_listed(facts['left_out'])}"
-    )
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -303,7 +303,7 @@ def mine(
         print_result(mining, output, options.as_json)
 
 
-class RerankOptions(TableOptions, WorkOptions):
+class PairOptions(TableOptions, WorkOptions):
     """How the pairs are read and written.
 
     column: column of text, by name, or by position from 0; sentence1 and sentence2 when absent. Give it twice, the
@@ -320,7 +320,7 @@ def rerank(
         str, argument("PAIRS", "CSV, TSV, JSONL or Parquet with two columns of text, or what search --output wrote.")
     ],
     output: Annotated[Path, argument("OUT", "A .csv, .jsonl or .parquet file; .txt has scores alone.")],
-    options: RerankOptions,
+    options: PairOptions,
     **settings: Any,
 ) -> None:
     """Score pairs of sentences from 0 to 1, and rank what a search has found.
@@ -336,18 +336,14 @@ def rerank(
 
       bertrelay rerank MODEL answers.jsonl best.jsonl --top 10
     """
-    from teachers.rerank_files import SUFFIXES, PairSource, check_ranking
+    from teachers.rerank import SUFFIXES, PairSource, rerank_file
 
     process_group = check_process_group(options.processes)
     table = options.table(pairs, options.column)
     check_model(model)
     check_output(output, SUFFIXES, pairs, overwrite=options.overwrite)
-    source = PairSource.of(table, settings["top"])
-    check_ranking(source, output)
-    next(source.questions())  # finds most of what can be invalid
+    next(PairSource.of(table, settings["top"], output).questions())  # finds most of what can be invalid
     with distributed(process_group, options.processes):
-        from teachers.rerank import rerank_file
-
         reranked = rerank_file(model, table, output, process_group=process_group, **settings)
     if process_group.is_main:
         print_result(reranked, output, options.as_json)

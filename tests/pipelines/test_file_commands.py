@@ -76,7 +76,7 @@ COMMANDS = {
         model="cross_encoder",
         input="many.csv",
         lines=pairs,
-        blocks={"teachers.rerank.BLOCK_PAIRS": 100, "teachers.rerank_files.BLOCK_PAIRS": 100},
+        blocks={"teachers.rerank.BLOCK_PAIRS": 100},
         function=rerank_file,
         stage='uses = "teachers.rerank"\npairs.path = "many.csv"',
         summary="output pairs queries pairs_per_second",

@@ -1,12 +1,198 @@
+"""Which pieces begin a word, which tokens are masked, and how items become the sequences of a batch."""
+
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from tokenizers import ByteLevelBPETokenizer
+from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
 from bertrelay.new_encoder import train_unigram, train_wordpiece
+from bertrelay.tokenizer import before_sentences, plain_rules
+from domain.draws import nth_number, uniform_draws
 from domain.pretraining.items import Text, draw_pairs, pack
 from domain.pretraining.network import with_new_tokens
-from domain.pretraining.sequences import Sequences
-from domain.pretraining.settings import PretrainSettings
+from domain.pretraining.sequences import Masker, Sequences, WordStarts
+from domain.pretraining.settings import Masking, PretrainSettings
+
+# Where words begin
+
+WORD_TEXTS = [
+    "Metoprolol 12.5 mg was given to the patient, who had heart failure (systolic).",
+    "The patient's beta-blocker was stopped: bradycardia!",
+    "Naïve œdema of 37 °C — Größe.",
+] * 3
+
+
+def byte_level() -> PreTrainedTokenizerFast:
+    rules = ByteLevelBPETokenizer()
+    rules.train_from_iterator(WORD_TEXTS, 320, show_progress=False)
+    return PreTrainedTokenizerFast(tokenizer_object=rules._tokenizer, unk_token=None)
+
+
+def tokenizers() -> dict[str, PreTrainedTokenizerFast]:
+    return {
+        "wordpiece": train_wordpiece(WORD_TEXTS, 90, 32),
+        "unigram": train_unigram(WORD_TEXTS, 90, 32),
+        "byte level": byte_level(),
+    }
+
+
+def words(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
+    """The words that the starts make of a text."""
+    rules = plain_rules(tokenizer)
+    encoding = rules.encode(before_sentences(rules) + text, add_special_tokens=False)
+    starts = np.flatnonzero(WordStarts(tokenizer)(np.array(encoding.ids)))
+    cut = [*starts.tolist(), len(encoding.ids)]
+    shift = len(before_sentences(rules))
+    found = [(encoding.offsets[a][0], encoding.offsets[b - 1][1]) for a, b in pairwise(cut)]
+    return [text[max(start - shift, 0) : end - shift].strip() for start, end in found]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "byte level"])
+def test_words_are_whole_and_punctuation_is_alone_in_every_kind_of_vocabulary(kind: str) -> None:
+    tokenizer = tokenizers()[kind]
+    text = "the patient who had heart failure was given metoprolol (systolic): beta-blocker stopped!"
+    assert words(tokenizer, text) == [
+        "the", "patient", "who", "had", "heart", "failure", "was", "given", "metoprolol", "(", "systolic", ")", ":",
+        "beta", "-", "blocker", "stopped", "!",
+    ]  # fmt: skip
+
+
+def test_wordpiece_words_are_those_of_its_own_pre_tokenizer() -> None:
+    tokenizer = tokenizers()["wordpiece"]
+    for text in WORD_TEXTS:
+        encoding = plain_rules(tokenizer).encode(text, add_special_tokens=False)
+        changes = np.diff([-1, *encoding.word_ids]) != 0
+        assert WordStarts(tokenizer)(np.array(encoding.ids)).tolist() == changes.tolist()
+
+
+def test_added_tokens_characters_of_several_bytes_and_unmarked_first_pieces() -> None:
+    tokenizer = tokenizers()["wordpiece"]
+    tokenizer.add_tokens(["[NAME]"])
+    assert words(tokenizer, "the patient[NAME]had") == ["the", "patient", "[NAME]", "had"]
+    tokenizer = byte_level()
+    assert words(tokenizer, "naïve œdema") == ["naïve", "œdema"]
+    ids = plain_rules(tokenizer).encode("patient", add_special_tokens=False).ids
+    assert WordStarts(tokenizer)(np.array(ids)).tolist() == [True, *[False] * (len(ids) - 1)]
+    assert WordStarts(tokenizer)(np.array([], int)).tolist() == []
+
+
+# Masks
+
+TOKENS, LENGTH, VOCABULARY = 1_000_000, 125, 2_000
+MASK = 4
+PROTECTED = np.r_[0:5, 1_000:1_020]  # special ones, and marks such as [NAME]
+
+
+@pytest.fixture(scope="module")
+def million():
+    """Ids of a million tokens, of which one in fifty is protected, in sequences of 125."""
+    generator = np.random.default_rng(0)
+    ids = generator.integers(0, VOCABULARY, TOKENS)
+    return ids, np.arange(TOKENS) // LENGTH, np.arange(TOKENS) % LENGTH
+
+
+def masker(word_starts=None, **settings):
+    maskable = np.ones(VOCABULARY, dtype=bool)
+    maskable[PROTECTED] = False
+    return Masker(Masking(whole_words=word_starts is not None, **settings), MASK, maskable, word_starts)
+
+
+def begins_word(ids):
+    """Pieces that divide by three begin a word, and protected ones stand alone, and so begin what follows them."""
+    alone = np.isin(ids, PROTECTED)
+    begins = (ids % 3 == 0) | alone
+    begins[1:] |= alone[:-1]
+    begins[0] = True
+    return begins
+
+
+def masked(million, seed=0, epoch=0, word_starts=None, **settings):
+    ids, rows, places = million
+    return masker(word_starts, **settings)(ids, uniform_draws(seed, epoch, rows, places))
+
+
+@pytest.mark.parametrize("word_starts", [None, begins_word])
+def test_shares_hold_on_a_million_tokens(million, word_starts):
+    ids = million[0]
+    seen, is_masked = masked(million, word_starts=word_starts)
+    maskable = ~np.isin(ids, PROTECTED)
+    assert is_masked.sum() / maskable.sum() == pytest.approx(0.15, abs=0.002)
+    new, old = seen[is_masked], ids[is_masked]
+    assert (new == MASK).mean() == pytest.approx(0.8, abs=0.005)
+    assert ((new != MASK) & (new != old)).mean() == pytest.approx(0.1, abs=0.005)
+    assert (new == old).mean() == pytest.approx(0.1, abs=0.005)
+    assert np.array_equal(seen[~is_masked], ids[~is_masked])
+    assert (~maskable).sum() > 10_000 and not is_masked[~maskable].any()
+    assert not np.isin(seen[is_masked & (seen != MASK)], PROTECTED).any()
+
+
+def test_random_tokens_are_drawn_evenly(million):
+    seen, is_masked = masked(million, mask=0.0, random=1.0)
+    counts = np.bincount(seen[is_masked], minlength=VOCABULARY)
+    allowed = np.delete(counts, PROTECTED)
+    assert counts[PROTECTED].sum() == 0
+    expected = allowed.mean()
+    assert ((allowed - expected) ** 2 / expected).sum() / len(allowed) == pytest.approx(1, abs=0.15)  # chi-square
+
+
+def test_whole_words_are_masked_whole(million):
+    ids = million[0]
+    _, is_masked = masked(million, word_starts=begins_word)
+    words = np.cumsum(begins_word(ids)) - 1
+    sizes, hidden = np.bincount(words), np.bincount(words, weights=is_masked)
+    assert ((hidden == 0) | (hidden == sizes)).all()
+    assert sizes[hidden > 0].mean() > 2
+
+
+def test_every_place_and_every_word_is_as_likely(million):
+    _, _, places = million
+    _, is_masked = masked(million)
+    by_place = np.bincount(places, weights=is_masked) / np.bincount(places)
+    assert np.abs(by_place - by_place.mean()).max() < 5 * np.sqrt(0.15 * 0.85 / (TOKENS / LENGTH))
+    ids = million[0]
+    _, by_word = masked(million, word_starts=begins_word)
+    sizes = np.bincount(np.cumsum(begins_word(ids)) - 1)
+    size_of_token = np.repeat(sizes, sizes)
+    shares = [by_word[(size_of_token == size) & ~np.isin(ids, PROTECTED)].mean() for size in (1, 2, 5)]
+    assert max(shares) - min(shares) < 0.01
+
+
+@pytest.mark.parametrize("word_starts", [None, begins_word])
+def test_an_item_is_masked_alike_in_any_company(million, word_starts):
+    """Which items share a batch depends on the number of processes, and the masks must not."""
+    ids, rows, places = (values[: 40 * LENGTH] for values in million)
+    rules = masker(word_starts)
+    together = rules(ids, uniform_draws(5, 2, rows, places))[0].reshape(40, LENGTH)
+    for item in (0, 7, 39):
+        own = slice(item * LENGTH, (item + 1) * LENGTH)
+        draws = uniform_draws(5, 2, np.full(LENGTH, item), places[own])
+        assert np.array_equal(rules(ids[own], draws)[0], together[item])
+
+
+def test_numbers_are_those_of_splitmix64():
+    """The first ones of the reference implementation in C, for the seeds 0 and 1234567."""
+    seeds = np.array([[0], [1234567]], dtype=np.uint64)
+    numbers = nth_number(seeds, np.arange(3, dtype=np.uint64))
+    assert numbers[0].tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert numbers[1].tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_draws_of_neighbouring_tokens_items_and_epochs_have_nothing_to_do_with_one_another():
+    items, places = np.repeat(np.arange(2_000), 50), np.tile(np.arange(50), 2_000)
+    draws = uniform_draws(0, 0, items, places)
+    assert draws.min() >= 0 and draws.max() < 1
+    assert draws.mean() == pytest.approx(0.5, abs=0.003)
+    other_epoch = uniform_draws(0, 1, items, places)
+    by_item = draws.reshape(2_000, 150)
+    columns = [draws[:, 0], draws[:, 1], draws[:, 2], other_epoch[:, 0], np.roll(draws[:, 0], 1)]
+    assert np.abs(np.corrcoef(columns) - np.eye(len(columns))).max() < 0.02
+    assert np.abs(np.corrcoef(by_item[:-1, 0], by_item[1:, 0])[0, 1]) < 0.1
+
+
+# Sequences
 
 TOKENIZER = train_wordpiece(["the heart and the lung", "a fever, a cough and a rash", "kidney, liver, spleen"], 90, 40)
 UNIGRAM = train_unigram(["the heart and the lung", "a fever, a cough and a rash", "kidney, liver, spleen"], 90, 40)
