@@ -1,7 +1,9 @@
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -181,3 +183,71 @@ def test_a_new_bert_has_the_vocabulary_of_its_documents(tmp_path):
     pairs = zip(network.named_parameters(), sinusoidal.parameters(), strict=True)
     changed = [name for (name, tensor), other in pairs if not torch.equal(tensor, other)]
     assert changed == ["bert.embeddings.position_embeddings.weight"]
+
+
+# Losses
+
+
+def network_of(kind):
+    """Random and in float64, without dropout, and with biases that are not zero."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, vocab_size=50, **{**SIZES, "num_hidden_layers": 2})
+    network = AutoModelForPreTraining.from_config(config).double().eval()
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return network
+
+
+def batch_of(rows=3, tokens=9):
+    """Inputs with padding, masked places in all rows but the last, and what transformers calls the labels."""
+    generator = np.random.default_rng(0)
+    mask = np.arange(tokens) < np.array([tokens, tokens - 2, tokens - 4])[:, None]
+    ids = np.where(mask, generator.integers(5, 50, (rows, tokens)), 1)
+    masked = np.flatnonzero((generator.random((rows, tokens)) < 0.4) & mask & (np.arange(rows)[:, None] < rows - 1))
+    masked_ids = generator.integers(5, 50, len(masked))
+    labels = np.full(rows * tokens, -100)
+    labels[masked] = masked_ids
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": mask.astype(np.int64),
+        "token_type_ids": ((np.arange(tokens) > 3) & mask).astype(np.int64),
+        "masked": masked,
+        "masked_ids": masked_ids,
+        "is_random": np.array([0, 1, 1]),
+    }
+    tensors = {name: torch.from_numpy(values) for name, values in inputs.items()}
+    return tensors, torch.from_numpy(labels.reshape(rows, tokens))
+
+
+def gradients(network):
+    return {name: each.grad.clone() for name, each in network.named_parameters() if each.grad is not None}
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "camembert", "mpnet", "distilbert"])
+def test_losses_and_gradients_are_those_of_transformers(kind):
+    """Against transformers' own loss, whose head is computed at every place, in float64."""
+    network = network_of(kind)
+    inputs, labels = batch_of()
+    objectives = ["mlm", "nsp"] if kind == "bert" else ["mlm"]
+    loss = sum(each.mean() for each in losses(Pretraining(network, objectives)(inputs), inputs).values())
+    loss.backward()
+    ours = gradients(network)
+    network.zero_grad()
+    given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    if kind == "bert":
+        given |= {"token_type_ids": inputs["token_type_ids"], "next_sentence_label": inputs["is_random"]}
+    theirs = network(**given, labels=labels).loss
+    theirs.backward()
+    assert loss.item() == pytest.approx(theirs.item(), rel=1e-6)
+    torch.testing.assert_close(ours, gradients(network), rtol=1e-9, atol=1e-12)
+
+
+def test_a_batch_without_a_masked_word_has_a_loss_of_nought_and_gradients_of_nought():
+    network = network_of("bert")
+    none = torch.empty(0, dtype=torch.int64)
+    inputs = {**batch_of()[0], "masked": none, "masked_ids": none}
+    loss = losses(Pretraining(network, ["mlm"])(inputs), inputs)["mlm"].sum()
+    loss.backward()
+    assert loss.item() == 0
+    assert not any(gradient.any() for gradient in gradients(network).values())
+    assert "cls.predictions.transform.dense.weight" in gradients(network)  # processes wait for one another's
