@@ -27,17 +27,13 @@ LOSS, DEV = "cross_entropy", "dev/spearman_score"
 
 def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
     """Trains a network that reads both sentences at once."""
-
-    def start() -> PairScorer:
-        return start_cross_encoder(
-            settings.base,
-            settings.max_tokens,
-            settings.seed,
-            context.cache / "hub",
-            both_orders=settings.both_orders,
-        )
-
-    return _run(start, settings, context)
+    return _run(
+        lambda: start_cross_encoder(
+            settings.base, settings.max_tokens, settings.seed, context.cache / "hub", both_orders=settings.both_orders
+        ),
+        settings,
+        context,
+    )
 
 
 def run_poly(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
@@ -58,8 +54,9 @@ def _run(start: Callable[[], PairScorer], settings: PairSettings, context: Stage
         dev = read_examples(settings.dev, "cosine", context, rejects, settings.score_range) if settings.dev else None
         tests = {name: read_sts(table, context, rejects) for name, table in settings.test.items()}
     model = start()
-    if model.both_orders:
-        examples = in_both_orders(examples)
+    if model.both_orders:  # each pair as (a, b) and as (b, a)
+        indices = np.concatenate([examples.indices, examples.indices[:, ::-1]])  # (2 × pairs, 2)
+        examples = replace(examples, indices=indices, labels=[*examples.labels, *examples.labels])
     metrics = train(PairTask(model, settings, examples, dev), settings, context.output, context.work)
     if not context.process_group.is_main:
         return metrics
@@ -68,12 +65,6 @@ def _run(start: Callable[[], PairScorer], settings: PairSettings, context: Stage
         scores = model.predict(zip(pairs.first, pairs.second, strict=True), precision=settings.precision)
         metrics |= with_interval(f"sts/{name}/spearman_score", spearman, scores, pairs.scores)
     return {**metrics, "train_items": len(examples.indices)}
-
-
-def in_both_orders(examples: Examples) -> Examples:
-    """Each pair as (a, b) and as (b, a)."""
-    indices = np.concatenate([examples.indices, examples.indices[:, ::-1]])  # (2 × pairs, 2)
-    return replace(examples, indices=indices, labels=[*examples.labels, *examples.labels])
 
 
 def pairs_of(examples: Examples) -> Pairs:

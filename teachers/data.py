@@ -76,9 +76,16 @@ def _example(record: Record, objective: Objective, score_range: Sequence[float])
     values = values_of(record, f"the {objective} objective", COLUMNS[objective])
     if objective == "triplet":
         return [_sentence(value) for value in values], None
-    *sentences, label = values
-    name_or_score = _class_name(label) if objective == "softmax" else _unit_score(label, *score_range)
-    return [_sentence(value) for value in sentences], name_or_score
+    sentences = [_sentence(value) for value in values[:2]]
+    if objective == "softmax":
+        name = str(values[2]).strip()
+        if name in NO_GOLD_LABEL:
+            raise ValueError("no gold label")
+        return sentences, name
+    score, (low, high) = parse_score(values[2]), score_range
+    if not low <= score <= high:
+        raise ValueError(f"a score outside {low:g} … {high:g}")
+    return sentences, (score - low) / (high - low)
 
 
 def values_of(record: Record, reader: str, columns: Sequence[str | int]) -> tuple[Any, ...]:
@@ -97,20 +104,6 @@ def _sentence(value: Any) -> str:
     if not value.strip():
         raise ValueError(BLANK)
     return value
-
-
-def _class_name(value: Any) -> str:
-    name = str(value).strip()
-    if name in NO_GOLD_LABEL:
-        raise ValueError("no gold label")
-    return name
-
-
-def _unit_score(value: Any, low: float, high: float) -> float:
-    score = parse_score(value)
-    if not low <= score <= high:
-        raise ValueError(f"a score outside {low:g} … {high:g}")
-    return (score - low) / (high - low)
 
 
 def parse_score(value: Any) -> float:

@@ -6,11 +6,10 @@ from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.data.tables import StsTable, Table
 from bertrelay.encoder_settings import Base, PoolingMode
-from bertrelay.settings import RUN_ONLY, InputFile, MaxTokens, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.settings import RUN_ONLY, InputFile, MaxTokens, ModelSource, Positive, Precision, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
 
 Objective = Literal["softmax", "cosine", "triplet"]
-Precision = Literal["auto", "bf16", "fp32"]
 Part = Literal["u", "v", "|u-v|", "u*v"]
 
 CONCATENATIONS: tuple[tuple[Part, ...], ...] = (

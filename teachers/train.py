@@ -140,25 +140,16 @@ class TeacherTask:
 
     def __init__(self, model: Teacher, settings: TrainSettings, data: TeacherData, tokens: Tokens) -> None:
         self.model, self.settings, self.data, self.tokens = model, settings, data, tokens
-        self.labels = self._as_tensor()
+        labels = data.train.labels
+        if settings.objective == "softmax":
+            labels = [data.classes.index(label) for label in labels]
+        self.labels = torch.tensor(labels) if settings.objective != "triplet" else torch.zeros(len(labels))  # (items,)
         self.indices = data.train.indices
         lengths = tokens.lengths[self.indices]  # (items, 2 or 3)
         self.lengths: NDArray[np.integer] = lengths.sum(axis=1)
         self.padded_lengths: NDArray[np.integer] = lengths.shape[1] * lengths.max(axis=1)  # padded together
         # The mean over the STS sets if there are any, else the objective's own metric.
         self.criterion = STS_MEAN if data.dev_sts else OWN[settings.objective] if data.dev else None
-
-    def _as_tensor(self) -> Tensor:
-        """Class numbers, scores, or zeros for triplets, (items,)."""
-        labels = self.data.train.labels
-        match self.settings.objective:
-            case "softmax":
-                number = {name: index for index, name in enumerate(self.data.classes)}
-                return torch.tensor([number[label] for label in labels])
-            case "cosine":
-                return torch.tensor(labels, dtype=torch.float32)
-            case "triplet":
-                return torch.zeros(len(labels))
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
         """All first sentences of the items, then all second ones, then the triplets' negatives, padded together."""

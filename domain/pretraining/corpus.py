@@ -31,8 +31,7 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.leaves import content_parts
 from bertrelay.progress import log, progress
 from bertrelay.tokenizer import before_sentences, plain_rules
-from domain.pretraining.documents import NO_TEXT, SkippedDocument, TextDocument
-from domain.pretraining.readers import Files, files_of, read_all
+from domain.pretraining.readers import NO_TEXT, Files, SkippedDocument, TextDocument, files_of, read_all
 from domain.pretraining.settings import DocumentSource
 from domain.sentences import sentence_spans
 
@@ -239,7 +238,12 @@ def build_corpus(
         f"{facts['documents_of_one_sentence']:,} have one sentence, which begins no pair of sentences; left out "
         f"{_listed(facts['left_out'])}"
     )
-    _check_held_out(corpus, held_out_share)
+    held_out, documents = int(corpus.held_out.sum()), len(corpus.held_out)
+    if held_out_share > 0 and held_out in (0, documents):
+        raise RequestError(
+            f"held_out_share: {held_out_share:g} of {documents:,} documents holds {'all' if held_out else 'none'} of "
+            "them out, because whole groups go by a hash. Give another share, or more documents."
+        )
     return corpus
 
 
@@ -265,7 +269,12 @@ def _prepare(
             texts = [space + sentence for sentence in sentences[start : start + BATCH]]
             yield from (row.ids for row in rules.encode_batch_fast(texts, add_special_tokens=False))
 
-    shards = _done_before(folder, rejects)
+    shards: list[dict[str, Any]] = []
+    while (done := read_json((folder / _shard_name(len(shards))).with_suffix(".json"))) is not None:
+        rejects.used(done["documents"] + sum(done["left_out"].values()))
+        for file, line, reason in done["rejects"]:
+            rejects.add(file, line, reason)
+        shards.append(done)
     sentences = sum(shard["sentences"] for shard in shards)
     if shards:
         log(f"preparing documents: resuming after {sentences:,} sentences")
@@ -277,17 +286,6 @@ def _prepare(
             bar.advance(draft.after[0] - at[0], f"{sentences:,} sentences")
             at = draft.after
         bar.advance(len(files) - at[0])
-    return shards
-
-
-def _done_before(folder: Path, rejects: Rejects) -> list[dict[str, Any]]:
-    """The facts of the shards that are done, in order, with what they rejected."""
-    shards: list[dict[str, Any]] = []
-    while (shard := read_json((folder / _shard_name(len(shards))).with_suffix(".json"))) is not None:
-        rejects.used(shard["documents"] + sum(shard["left_out"].values()))
-        for file, line, reason in shard["rejects"]:
-            rejects.add(file, line, reason)
-        shards.append(shard)
     return shards
 
 
@@ -308,12 +306,3 @@ def _shard_name(number: int) -> str:
 
 def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} × {reason}" for reason, count in sorted(counts.items())) or "none"
-
-
-def _check_held_out(corpus: Corpus, share: float) -> None:
-    held_out, documents = int(corpus.held_out.sum()), len(corpus.held_out)
-    if share > 0 and held_out in (0, documents):
-        raise RequestError(
-            f"held_out_share: {share:g} of {documents:,} documents holds {'none' if not held_out else 'all'} of them "
-            "out, because whole groups go by a hash. Give another share, or more documents."
-        )

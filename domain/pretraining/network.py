@@ -20,8 +20,7 @@ from bertrelay.new_encoder import bert_config, start_positions, train_wordpiece
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
 from bertrelay.tokenizer import as_fast, check_vocabulary, load_tokenizer, plain_rules
-from domain.pretraining.documents import TextDocument
-from domain.pretraining.readers import files_of, read_all
+from domain.pretraining.readers import TextDocument, files_of, read_all
 from domain.pretraining.settings import DocumentSource, Objective, PretrainSettings
 
 LABELS: dict[Objective, str] = {"mlm": "masked_ids", "nsp": "is_random"}
@@ -45,24 +44,18 @@ class Pretraining(nn.Module):
         output = network.base_model(**{name: inputs[name] for name in names})
         logits: dict[Objective, Tensor] = {}
         if "mlm" in self.objectives:
-            hidden = output.last_hidden_state.flatten(0, 1)  # (batch · tokens, dim)
-            logits["mlm"] = word_logits(network, hidden[inputs["masked"]])
+            hidden = output.last_hidden_state.flatten(0, 1)[inputs["masked"]]  # (masked, dim)
+            match network.config.model_type:
+                case "bert":
+                    logits["mlm"] = network.cls.predictions(hidden)
+                case "distilbert":
+                    transformed = network.activation(network.vocab_transform(hidden))  # (masked, dim)
+                    logits["mlm"] = network.vocab_projector(network.vocab_layer_norm(transformed))
+                case _:
+                    logits["mlm"] = network.lm_head(hidden)
         if "nsp" in self.objectives:
             logits["nsp"] = network.cls.seq_relationship(output.pooler_output)
         return logits
-
-
-def word_logits(network: Any, hidden: Tensor) -> Tensor:
-    """What the language-model head of `network` makes of vectors (n, dim): logits (n, vocabulary)."""
-    match network.config.model_type:
-        case "bert":
-            logits: Tensor = network.cls.predictions(hidden)
-        case "distilbert":
-            transformed = network.activation(network.vocab_transform(hidden))  # (n, dim)
-            logits = network.vocab_projector(network.vocab_layer_norm(transformed))
-        case _:
-            logits = network.lm_head(hidden)
-    return logits
 
 
 def losses(logits: Mapping[Objective, Tensor], inputs: Mapping[str, Tensor]) -> dict[Objective, Tensor]:
@@ -129,19 +122,6 @@ def _load(source: str, objectives: list[Objective], cache: Path) -> tuple[PreTra
     layout = read_layout(folder)
     folder = folder / layout.transformer_folder
     network, missing = load_network(folder, AutoModelForPreTraining)
-    _refuse_without_heads(network, objectives)
-    heads = HEADS[network.config.model_type]
-    refuse_missing(folder, {name for name in missing if not any(name.startswith(head) for head in heads.values())})
-    if "nsp" in objectives and not network.get_parameter(POOLER).any():  # as saved for a network that never had one
-        nn.init.normal_(network.get_parameter(POOLER), std=network.config.initializer_range)
-        missing.add(POOLER)
-    for objective in objectives:
-        if any(name.startswith(heads[objective]) for name in missing):
-            log(f"base: {source} has no whole head for {NAMES[objective]}; what is missing of it starts fresh")
-    return network, load_tokenizer(folder, layout.lower_case)
-
-
-def _refuse_without_heads(network: PreTrainedModel, objectives: list[Objective]) -> None:
     kind = network.config.model_type
     if kind not in HEADS:
         raise RequestError(f"base: expected one of {', '.join(HEADS)}, found {kind!r}, which no head is known for here")
@@ -150,6 +130,15 @@ def _refuse_without_heads(network: PreTrainedModel, objectives: list[Objective])
             "objectives: next sentences need a BERT that has token types for two segments, and the base is a "
             f"{kind!r} that has not; set objectives = ['mlm']"
         )
+    heads = HEADS[kind]
+    refuse_missing(folder, {name for name in missing if not any(name.startswith(head) for head in heads.values())})
+    if "nsp" in objectives and not network.get_parameter(POOLER).any():  # as saved for a network that never had one
+        nn.init.normal_(network.get_parameter(POOLER), std=network.config.initializer_range)
+        missing.add(POOLER)
+    for objective in objectives:
+        if any(name.startswith(heads[objective]) for name in missing):
+            log(f"base: {source} has no whole head for {NAMES[objective]}; what is missing of it starts fresh")
+    return network, load_tokenizer(folder, layout.lower_case)
 
 
 # New words of a domain that become one token each

@@ -1,8 +1,9 @@
-"""Documents in XML: abstracts of MEDLINE/PubMed, articles of PubMed Central (JATS), alone or in a tar.
+"""Documents of tables (JSONL, CSV, TSV, Parquet), of blocks of plain text, and of XML.
 
-expat reads them. It fetches nothing: external entities and DTDs are not followed, and one that is used is an error, as
-is an internal one that grows beyond bounds ("billion laughs"; expat 2.4 and later). Named characters of HTML, which
-JATS takes from its DTD, are known without it.
+XML is abstracts of MEDLINE/PubMed and articles of PubMed Central (JATS), alone or in a tar. expat reads it and fetches
+nothing: external entities and DTDs are not followed, and one that is used is an error, as is an internal one that grows
+beyond bounds ("billion laughs"; expat 2.4 and later). Named characters of HTML, which JATS takes from its DTD, are
+known without it.
 """
 
 import html.entities
@@ -10,9 +11,9 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from xml.parsers.expat import ErrorString
@@ -20,186 +21,40 @@ from xml.parsers.expat import ErrorString
 import pandas as pd
 
 from bertrelay.data.readers import open_input
-from bertrelay.data.tables import Unusable
+from bertrelay.data.records import rows
+from bertrelay.data.tables import Record, Table, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import progress
-from domain.pretraining.documents import NO_TEXT, Item, SkippedDocument, TextDocument, read_blocks, read_table
 from domain.pretraining.settings import FORMATS, DocumentSource, format_of
 
-COLLECTIONS = ("PubmedArticleSet", "MedlineCitationSet", "pmc-articleset")
-ARTICLE, DELETE_CITATION = "article", "DeleteCitation"
-NOT_PROSE = {
-    "title", "label", "fig", "fig-group", "table-wrap", "table-wrap-group", "table", "disp-formula",
-    "disp-formula-group", "tex-math", "supplementary-material", "ref-list", "fn-group", "fn", "object-id",
-}  # fmt: skip
-NAMED_CHARACTERS = {name[:-1]: text for name, text in html.entities.html5.items() if name.endswith(";")}
-BREAK = "\0"  # not allowed in XML
-EMPTY_BRACKETS = re.compile(r"\s*(?:\([\s,;–-]*\)|\[[\s,;–-]*\])")
-ONLY_SEPARATORS = re.compile(r"[\s,;–-]*")
-TRANSLATED = re.compile(r"^\[([^\[\]]*)\](\.?)$")
-NO_TITLE = "Not Available"
-CUT_BY_MEDLINE = re.compile(r"\s*\(ABSTRACT TRUNCATED[^)]*\)")
+SPLIT, TRAIN = "split", "train"
+PARQUET = b"PAR1"
+NO_TEXT, NOT_TRAIN = "without text", "not of the train split"
 
 
-def read_papers(file: Path) -> Iterator[Item]:
-    """Streams the documents of an XML file or of a tar of such files; memory holds one at a time.
+class TextDocument(NamedTuple):
+    """A text, paragraphs in lines, and what is known of where it comes from; unknown is empty.
 
-    Broken XML makes an article that is a file of its own unusable; in a collection nothing after it can be read.
-    Raises RequestError for that, and for a file that is cut off or neither MEDLINE nor JATS.
+    id: of the document, such as PubMed's number.
+    group: whose it is, such as a patient's number.
     """
-    for element in _elements(file, READERS):
-        yield element if isinstance(element, Unusable) else READERS[_tag(element)](element)
+
+    text: str
+    id: str = ""
+    group: str = ""
 
 
-def _elements(file: Path, tags: Container[str]) -> Iterator[Element | Unusable]:
-    try:
-        with open_input(str(file)) as stream:
-            if ".tar" not in file.suffixes and file.suffix != ".tgz":
-                yield from _parsed(stream, str(file), tags)
-                return
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
-                for member in archive:
-                    content = archive.extractfile(member) if member.name.endswith((".xml", ".nxml")) else None
-                    if content is not None:
-                        yield from _parsed(content, f"{file}:{member.name}", tags)
-    except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
-        raise RequestError(f"{file} is cut off or damaged ({type(error).__name__}). Fetch or pack it again.") from None
+class SkippedDocument(NamedTuple):
+    """A document that is sound and is not read, for a reason to count by."""
+
+    reason: str
 
 
-def _parsed(stream: IO[bytes], name: str, tags: Container[str]) -> Iterator[Element | Unusable]:
-    parser = ElementTree.XMLParser()
-    parser.entity.update(NAMED_CHARACTERS)
-    root: Element | None = None
-    try:
-        for event, element in ElementTree.iterparse(stream, ("start", "end"), parser):
-            if root is None:
-                root = element
-                _check_root(root, name)
-            if event == "end" and _tag(element) in tags:
-                yield element
-                root.clear()  # else the tree of all documents would grow in memory
-    except ElementTree.ParseError as error:
-        line, detail = error.position[0], ErrorString(error.code)
-        if root is not None and _tag(root) in COLLECTIONS:
-            raise RequestError(
-                f"{name}, line {line:,}: broken XML ({detail}), so the documents after it cannot be found. "
-                "Fetch this file again, or leave it out."
-            ) from None
-        yield Unusable(name, line, "broken XML", detail)
+Item = TextDocument | SkippedDocument | Unusable
+"""What a source gives for each of its documents."""
 
 
-def _check_root(root: Element, name: str) -> None:
-    if _tag(root) not in (*COLLECTIONS, ARTICLE):
-        raise RequestError(
-            f"{name}: expected XML of MEDLINE/PubMed or of JATS ({', '.join(COLLECTIONS)} or {ARTICLE}), found "
-            f"{_tag(root)!r}. Leave this file out."
-        )
-
-
-def _tag(element: Element) -> str:
-    return element.tag.rpartition("}")[2]
-
-
-def _document(paragraphs: list[str], name: str) -> Item:
-    text = "\n\n".join(filter(None, paragraphs))
-    return TextDocument(text, name) if text else SkippedDocument(NO_TEXT)
-
-
-def _citation(element: Element) -> Item:
-    """Title and abstract of MEDLINE; sections keep their labels, as PubMed shows them."""
-    title = TRANSLATED.sub(r"\1\2", _text(element.find(".//ArticleTitle")))
-    abstract = [_section(part) for part in element.iterfind(".//Abstract/AbstractText")]
-    return _document(["" if title.startswith(NO_TITLE) else title, *abstract], element.findtext("PMID", ""))
-
-
-def _section(element: Element) -> str:
-    text, label = CUT_BY_MEDLINE.sub("", _text(element)), element.get("Label", "")
-    return f"{label}: {text}" if text and label not in ("", "UNLABELLED") else text
-
-
-def _article(element: Element) -> Item:
-    """The paragraphs of the body of a JATS article, without headings, figures, tables and marks of references."""
-    ids = element.iterfind("{*}front/{*}article-meta/{*}article-id")
-    names = {found.get("pub-id-type"): found.text for found in ids}
-    name = next(filter(None, map(names.get, ("pmcid", "pmc", "pmid", "doi"))), "")
-    body = element.find("{*}body")
-    return _document([] if body is None else _paragraphs(body), name)
-
-
-def _paragraphs(body: Element) -> list[str]:
-    for element in reversed(list(body.iter())):  # what is inside another comes first
-        if _tag(element) in NOT_PROSE or _is_reference(element):
-            tail = element.tail
-            element.clear()
-            element.tail = tail
-        elif _tag(element) == "p":  # a list is inside a paragraph and has its own
-            element.text = BREAK + (element.text or "")
-            element.tail = BREAK + (element.tail or "")
-    parts = "".join(body.itertext()).split(BREAK)
-    return [EMPTY_BRACKETS.sub("", " ".join(part.split())) for part in parts]
-
-
-def _is_reference(element: Element) -> bool:
-    """A mark such as "12" (names and years stay), or a superscript with nothing left but commas between such marks."""
-    if _tag(element) == "xref":
-        return element.get("ref-type") == "bibr" and not any(map(str.isalpha, "".join(element.itertext())))
-    holds_marks = _tag(element) == "sup" and any(_tag(inner) == "xref" for inner in element)
-    return holds_marks and ONLY_SEPARATORS.fullmatch("".join(element.itertext())) is not None
-
-
-def _text(element: Element | None) -> str:
-    return "" if element is None else " ".join("".join(element.itertext()).split())
-
-
-READERS: dict[str, Callable[[Element], Item]] = {
-    "MedlineCitation": _citation,
-    "BookDocument": _citation,
-    ARTICLE: _article,
-}
-
-
-REVISED, DELETED = "revised in a newer record", "deleted from PubMed"
-PUBMED_FILE = re.compile(r"pubmed(\d\d)n(\d+)\.xml")  # the year, and a number that runs through baseline and updates
-CITATION_COLUMNS = ["item", "number", "version", "is_deletion"]
-
-
-def outdated(files: Mapping[int, Path]) -> dict[tuple[int, int], str]:
-    """The records in XML files that are out of date, with the reason: by the place of the file and of the item in it.
-
-    files: by their places. Items are those of `read_papers`, from 1. The highest version of a citation is kept, and of
-    equal ones that of the newest file; files are as old as PubMed's names, others as they are ordered.
-    """
-    tables = []
-    with progress("searching for revised records", len(files), "files") as bar:
-        for place in sorted(files, key=lambda place: _age(files[place])):
-            table = pd.DataFrame(_citations(files[place]), columns=CITATION_COLUMNS, dtype="int64")
-            tables.append(table.assign(place=place))
-            bar.advance(1)
-    records = pd.concat(tables, ignore_index=True).sort_values(["number", "version"], kind="stable")
-    is_deletion = records["is_deletion"] == 1
-    is_deleted = is_deletion.groupby([records["number"], records["version"]]).transform("last")
-    last = records[~is_deletion & ~is_deleted].drop_duplicates("number", keep="last")
-    old = records[~is_deletion].drop(last.index)
-    reasons = is_deleted[old.index].map({True: DELETED, False: REVISED})
-    return dict(zip(zip(old["place"], old["item"], strict=True), reasons, strict=True))
-
-
-def _citations(file: Path) -> Iterator[tuple[int, int, int, bool]]:
-    """`CITATION_COLUMNS` of the citations of a file and of those that it deletes, which count to the item before."""
-    item = 0
-    for element in _elements(file, {*READERS, DELETE_CITATION}):
-        is_deletion = isinstance(element, Element) and _tag(element) == DELETE_CITATION
-        item += not is_deletion
-        for number in element.iterfind("PMID") if isinstance(element, Element) else ():
-            digits, version = (number.text or "").strip(), number.get("Version", "1")
-            if digits.isdecimal() and int(digits) and version.isdecimal():
-                yield item, int(digits), int(version), is_deletion
-
-
-def _age(file: Path) -> tuple[int, int]:
-    found = PUBMED_FILE.match(file.name)
-    return (int(found[1]), int(found[2])) if found else (-1, 0)
-
+# Files
 
 Files = Sequence[tuple[DocumentSource, Path]]
 """Files, each with the source that it belongs to."""
@@ -254,3 +109,227 @@ def read_documents(source: DocumentSource, file: Path) -> Iterator[Item]:
             return read_papers(file)
         case _:
             return read_table(source, file)
+
+
+# Tables and plain text
+
+
+def read_table(source: DocumentSource, file: Path) -> Iterator[Item]:
+    """Streams the rows of a table; those of another split than `train` are left out.
+
+    The column `split` of a table, as clinical notes have it, is read whatever the source names and whatever the format:
+    notes of validation and test patients are never trained on.
+    """
+    table = Table.model_validate({"path": str(file), "format": source.format})
+    wanted = {"text": source.text, "id": source.id, "group": source.group, "split": source.split}
+    if source.split != SPLIT and _has_splits(table):
+        wanted["own_split"] = SPLIT
+    columns = {name: column for name, column in wanted.items() if column is not None}
+    for row in rows(table, list(columns.values())):
+        yield row if isinstance(row, Unusable) else _row_document(dict(zip(columns, row.values, strict=True)), row)
+
+
+def _has_splits(table: Table) -> bool:
+    try:
+        return any(isinstance(row, Record) for row in rows(table, [SPLIT]))
+    except RequestError:
+        return False  # it does not, or reading it reports the fault
+
+
+def _row_document(values: dict[str, Any], row: Record) -> Item:
+    text, *name = (values.get(column) for column in ("text", "id", "group"))
+    if any(values.get(column, TRAIN) != TRAIN for column in ("split", "own_split")):
+        return SkippedDocument(NOT_TRAIN)
+    if text is not None and not isinstance(text, str):
+        return Unusable(row.file, row.line, "not text")
+    if not text or text.isspace():
+        return SkippedDocument(NO_TEXT)
+    return TextDocument(text, *("" if value is None else str(value) for value in name))
+
+
+def read_blocks(file: Path) -> Iterator[Item]:
+    """Streams documents with blank lines between them; one that has a line that cannot be read is unusable."""
+    with open_input(str(file)) as stream:
+        if stream.read(len(PARQUET)) == PARQUET:  # as plain text its splits would not be seen
+            raise RequestError(f"documents: {file} is Parquet and is to be read as blocks; give format = 'parquet'.")
+    table = Table.model_validate({"path": str(file), "format": "lines"})
+    for has_text, block in groupby(
+        rows(table, [0]), lambda row: isinstance(row, Unusable) or bool(row.values[0].strip())
+    ):
+        if has_text:
+            lines = list(block)
+            fault = next((line for line in lines if isinstance(line, Unusable)), None)
+            yield fault or TextDocument("\n".join(line.values[0] for line in lines if isinstance(line, Record)))
+
+
+# XML
+
+COLLECTIONS = ("PubmedArticleSet", "MedlineCitationSet", "pmc-articleset")
+ARTICLE, DELETE_CITATION = "article", "DeleteCitation"
+NOT_PROSE = {
+    "title", "label", "fig", "fig-group", "table-wrap", "table-wrap-group", "table", "disp-formula",
+    "disp-formula-group", "tex-math", "supplementary-material", "ref-list", "fn-group", "fn", "object-id",
+}  # fmt: skip
+NAMED_CHARACTERS = {name[:-1]: text for name, text in html.entities.html5.items() if name.endswith(";")}
+BREAK = "\0"  # not allowed in XML
+EMPTY_BRACKETS = re.compile(r"\s*(?:\([\s,;–-]*\)|\[[\s,;–-]*\])")
+ONLY_SEPARATORS = re.compile(r"[\s,;–-]*")
+TRANSLATED = re.compile(r"^\[([^\[\]]*)\](\.?)$")
+NO_TITLE = "Not Available"
+CUT_BY_MEDLINE = re.compile(r"\s*\(ABSTRACT TRUNCATED[^)]*\)")
+
+
+def read_papers(file: Path) -> Iterator[Item]:
+    """Streams the documents of an XML file or of a tar of such files; memory holds one at a time.
+
+    Broken XML makes an article that is a file of its own unusable; in a collection nothing after it can be read.
+    Raises RequestError for that, and for a file that is cut off or neither MEDLINE nor JATS.
+    """
+    for element in _elements(file, READERS):
+        yield element if isinstance(element, Unusable) else READERS[_tag(element)](element)
+
+
+def _elements(file: Path, tags: Container[str]) -> Iterator[Element | Unusable]:
+    try:
+        with open_input(str(file)) as stream:
+            if ".tar" not in file.suffixes and file.suffix != ".tgz":
+                yield from _parsed(stream, str(file), tags)
+                return
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    content = archive.extractfile(member) if member.name.endswith((".xml", ".nxml")) else None
+                    if content is not None:
+                        yield from _parsed(content, f"{file}:{member.name}", tags)
+    except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
+        raise RequestError(f"{file} is cut off or damaged ({type(error).__name__}). Fetch or pack it again.") from None
+
+
+def _parsed(stream: IO[bytes], name: str, tags: Container[str]) -> Iterator[Element | Unusable]:
+    parser = ElementTree.XMLParser()
+    parser.entity.update(NAMED_CHARACTERS)
+    root: Element | None = None
+    try:
+        for event, element in ElementTree.iterparse(stream, ("start", "end"), parser):
+            if root is None:
+                root = element
+                if _tag(root) not in (*COLLECTIONS, ARTICLE):
+                    raise RequestError(
+                        f"{name}: expected XML of MEDLINE/PubMed or of JATS ({', '.join(COLLECTIONS)} or {ARTICLE}), "
+                        f"found {_tag(root)!r}. Leave this file out."
+                    )
+            if event == "end" and _tag(element) in tags:
+                yield element
+                root.clear()  # else the tree of all documents would grow in memory
+    except ElementTree.ParseError as error:
+        line, detail = error.position[0], ErrorString(error.code)
+        if root is not None and _tag(root) in COLLECTIONS:
+            raise RequestError(
+                f"{name}, line {line:,}: broken XML ({detail}), so the documents after it cannot be found. "
+                "Fetch this file again, or leave it out."
+            ) from None
+        yield Unusable(name, line, "broken XML", detail)
+
+
+def _tag(element: Element) -> str:
+    return element.tag.rpartition("}")[2]
+
+
+def _document(paragraphs: list[str], name: str) -> Item:
+    text = "\n\n".join(filter(None, paragraphs))
+    return TextDocument(text, name) if text else SkippedDocument(NO_TEXT)
+
+
+def _citation(element: Element) -> Item:
+    """Title and abstract of MEDLINE; sections keep their labels, as PubMed shows them."""
+    title = TRANSLATED.sub(r"\1\2", _text(element.find(".//ArticleTitle")))
+    paragraphs = ["" if title.startswith(NO_TITLE) else title]
+    for section in element.iterfind(".//Abstract/AbstractText"):
+        text, label = CUT_BY_MEDLINE.sub("", _text(section)), section.get("Label", "")
+        paragraphs.append(f"{label}: {text}" if text and label not in ("", "UNLABELLED") else text)
+    return _document(paragraphs, element.findtext("PMID", ""))
+
+
+def _article(element: Element) -> Item:
+    """The paragraphs of the body of a JATS article, without headings, figures, tables and marks of references."""
+    ids = element.iterfind("{*}front/{*}article-meta/{*}article-id")
+    names = {found.get("pub-id-type"): found.text for found in ids}
+    name = next(filter(None, map(names.get, ("pmcid", "pmc", "pmid", "doi"))), "")
+    body = element.find("{*}body")
+    return _document([] if body is None else _paragraphs(body), name)
+
+
+def _paragraphs(body: Element) -> list[str]:
+    for element in reversed(list(body.iter())):  # what is inside another comes first
+        if _tag(element) in NOT_PROSE or _is_reference(element):
+            tail = element.tail
+            element.clear()
+            element.tail = tail
+        elif _tag(element) == "p":  # a list is inside a paragraph and has its own
+            element.text = BREAK + (element.text or "")
+            element.tail = BREAK + (element.tail or "")
+    parts = "".join(body.itertext()).split(BREAK)
+    return [EMPTY_BRACKETS.sub("", " ".join(part.split())) for part in parts]
+
+
+def _is_reference(element: Element) -> bool:
+    """A mark such as "12" (names and years stay), or a superscript with nothing left but commas between such marks."""
+    if _tag(element) == "xref":
+        return element.get("ref-type") == "bibr" and not any(map(str.isalpha, "".join(element.itertext())))
+    holds_marks = _tag(element) == "sup" and any(_tag(inner) == "xref" for inner in element)
+    return holds_marks and ONLY_SEPARATORS.fullmatch("".join(element.itertext())) is not None
+
+
+def _text(element: Element | None) -> str:
+    return "" if element is None else " ".join("".join(element.itertext()).split())
+
+
+READERS: dict[str, Callable[[Element], Item]] = {
+    "MedlineCitation": _citation,
+    "BookDocument": _citation,
+    ARTICLE: _article,
+}
+
+
+# Revised records of PubMed
+
+REVISED, DELETED = "revised in a newer record", "deleted from PubMed"
+PUBMED_FILE = re.compile(r"pubmed(\d\d)n(\d+)\.xml")  # the year, and a number that runs through baseline and updates
+CITATION_COLUMNS = ["item", "number", "version", "is_deletion"]
+
+
+def outdated(files: Mapping[int, Path]) -> dict[tuple[int, int], str]:
+    """The records in XML files that are out of date, with the reason: by the place of the file and of the item in it.
+
+    files: by their places. Items are those of `read_papers`, from 1. The highest version of a citation is kept, and of
+    equal ones that of the newest file; files are as old as PubMed's names, others as they are ordered.
+    """
+    tables = []
+    with progress("searching for revised records", len(files), "files") as bar:
+        for place in sorted(files, key=lambda place: _age(files[place])):
+            table = pd.DataFrame(_citations(files[place]), columns=CITATION_COLUMNS, dtype="int64")
+            tables.append(table.assign(place=place))
+            bar.advance(1)
+    records = pd.concat(tables, ignore_index=True).sort_values(["number", "version"], kind="stable")
+    is_deletion = records["is_deletion"] == 1
+    is_deleted = is_deletion.groupby([records["number"], records["version"]]).transform("last")
+    last = records[~is_deletion & ~is_deleted].drop_duplicates("number", keep="last")
+    old = records[~is_deletion].drop(last.index)
+    reasons = is_deleted[old.index].map({True: DELETED, False: REVISED})
+    return dict(zip(zip(old["place"], old["item"], strict=True), reasons, strict=True))
+
+
+def _citations(file: Path) -> Iterator[tuple[int, int, int, bool]]:
+    """`CITATION_COLUMNS` of the citations of a file and of those that it deletes, which count to the item before."""
+    item = 0
+    for element in _elements(file, {*READERS, DELETE_CITATION}):
+        is_deletion = isinstance(element, Element) and _tag(element) == DELETE_CITATION
+        item += not is_deletion
+        for number in element.iterfind("PMID") if isinstance(element, Element) else ():
+            digits, version = (number.text or "").strip(), number.get("Version", "1")
+            if digits.isdecimal() and int(digits) and version.isdecimal():
+                yield item, int(digits), int(version), is_deletion
+
+
+def _age(file: Path) -> tuple[int, int]:
+    found = PUBMED_FILE.match(file.name)
+    return (int(found[1]), int(found[2])) if found else (-1, 0)

@@ -65,7 +65,14 @@ class WordVectors:
                     raise RequestError(f"{path}, line {line_number:,}: expected a word and {dim} values, found {found}")
                 if word not in rows and (only is None or word in only):
                     rows[word] = len(rows)
-                    vectors.append(_finite_values(values, path, line_number))
+                    try:
+                        vectors.append(np.array(values, dtype=np.float32))
+                    except ValueError:
+                        vectors.append(np.full(dim, np.nan, np.float32))
+                    if not np.isfinite(vectors[-1]).all():
+                        raise RequestError(
+                            f"{path}, line {line_number:,}: expected a word and {dim} finite values, found others"
+                        )
         if not dim:
             raise RequestError(f"{path}: expected word vectors, found none")
         return cls(rows, np.stack(vectors) if vectors else np.zeros((0, dim), np.float32))
@@ -95,16 +102,6 @@ def vectors_for(path: Path, sentences: Sequence[str]) -> WordVectors:
     if not vectors.rows:
         raise RequestError(f"{path}: knows no word of these sentences. Check that it is a file of word vectors.")
     return vectors
-
-
-def _finite_values(texts: Sequence[str], path: Path, line: int) -> NDArray[np.float32]:
-    try:
-        values = np.array(texts, dtype=np.float32)
-    except ValueError:
-        values = np.full(len(texts), np.nan, np.float32)
-    if not np.isfinite(values).all():
-        raise RequestError(f"{path}, line {line:,}: expected a word and {len(texts)} finite values, found others")
-    return values
 
 
 DESCRIPTION, WEIGHTS = "bilstm.json", "bilstm.safetensors"

@@ -54,14 +54,10 @@ class OfficialFiles:
 
 def _files_below(data: Path) -> Iterator[Path]:
     for root, folders, names in os.walk(data, followlinks=True):
-        folders[:] = [name for name in folders if not _leads_back(Path(root, name), data)]
+        above = {folder.resolve() for folder in (Path(root), *Path(root).parents) if folder.is_relative_to(data)}
+        # A link to a folder that it lies in would be followed without end.
+        folders[:] = [name for name in folders if Path(root, name).resolve() not in above]
         yield from (path for name in names if (path := Path(root, name)).is_file())
-
-
-def _leads_back(folder: Path, data: Path) -> bool:
-    """Whether `folder` is a link to one that it lies in, where following links would never end."""
-    above = (each for each in folder.parents if each.is_relative_to(data))
-    return folder.is_symlink() and folder.resolve() in {each.resolve() for each in above}
 
 
 def distinct(paths: Iterable[Path]) -> list[Path]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.tables import Record, Table
@@ -25,7 +24,7 @@ from teachers.evaluation import senteval
 from teachers.evaluation.facets import facet_metrics, read_topics
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.settings import SETS, TRIPLET, ProtocolSettings
-from teachers.evaluation.sts import Encode, Fit, at_once, read_sts, sts_metrics
+from teachers.evaluation.sts import Fit, at_once, read_sts, sts_metrics
 from teachers.evaluation.sts_sets import read_sets, set_metrics, without_year
 from teachers.settings import StsSettings
 
@@ -79,7 +78,9 @@ def _read(
     match protocol:
         case "sts":
             sets = read_sets(files, names, context, rejects)
-            pairs = _there(protocol, sets, settings, _hint(files, [name for name in names if sets[name] is None]))
+            path = without_year(files, [name for name in names if sets[name] is None])
+            hint = "is a file of an STS year, but no folder below DIR names one year: name its folder so, as "
+            pairs = _there(protocol, sets, settings, f". {path} {hint}STS13-en-test" if path else "")
             return lambda fit: set_metrics(pairs, at_once(fit))
         case "senteval":
             labelled = _there(protocol, senteval.read_sets(files, names, settings.folds), settings)
@@ -90,13 +91,6 @@ def _read(
         case _:
             triplets = _there(protocol, {"sections": read_sections(files, context, rejects)}, settings)["sections"]
             return lambda fit: section_metrics(triplets, fit)
-
-
-def _hint(files: OfficialFiles, missing: list[str]) -> str:
-    """What to do where a year is missing because the folder of its files does not name it."""
-    path = without_year(files, missing)
-    hint = "is a file of an STS year, but no folder below DIR names one year: name its folder so, as STS13-en-test"
-    return f". {path} {hint}" if path else ""
 
 
 def _there(
@@ -135,17 +129,12 @@ def read_sections(files: OfficialFiles, context: StageContext, rejects: Rejects)
 def section_metrics(triplets: Triplets, fit: Fit) -> Metrics:
     """`sections/accuracy`: how often the positive is nearer than the negative, by Euclidean distance and by cosine."""
     encode = fit([sentence for triplet in triplets for sentence in triplet])
-    blocks = [_nearer(triplets[start : start + BLOCK], encode) for start in range(0, len(triplets), BLOCK)]
+    blocks = []  # whether the positive is nearer, by each of `MEASURES`, (measures, triplets)
+    for start in range(0, len(triplets), BLOCK):
+        columns = zip(*triplets[start : start + BLOCK], strict=True)
+        a, p, n = np.split(encode([sentence for column in columns for sentence in column]), 3)  # (triplets, dim) each
+        blocks.append([pairwise(a, p, measure) > pairwise(a, n, measure) for measure in MEASURES.values()])
     metrics: Metrics = {}
     for name, nearer in zip(MEASURES, np.concatenate(blocks, axis=1), strict=True):
         metrics |= with_interval(f"sections/{name}", share, nearer)
     return metrics
-
-
-def _nearer(triplets: Triplets, encode: Encode) -> NDArray[np.bool_]:
-    """Whether the positive is nearer, by each of `MEASURES`, (measures, triplets)."""
-    columns = zip(*triplets, strict=True)
-    anchors, positives, negatives = np.split(encode([sentence for column in columns for sentence in column]), 3)
-    return np.stack(
-        [pairwise(anchors, positives, each) > pairwise(anchors, negatives, each) for each in MEASURES.values()]
-    )

@@ -6,9 +6,9 @@ from pydantic import Field, model_validator
 
 from bertrelay.data.tables import Table
 from bertrelay.encoder_settings import Base, PoolingMode
-from bertrelay.settings import InputFile, MaxTokens, ModelSource, Positive, Seed, Settings, refuse_idle
+from bertrelay.settings import InputFile, MaxTokens, ModelSource, Positive, Precision, Seed, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
-from teachers.settings import CONCATENATIONS, Concatenation, MaxRejects, Poolings, Precision
+from teachers.settings import CONCATENATIONS, Concatenation, MaxRejects, Poolings
 
 Protocol = Literal["sts", "senteval", "facets", "sections"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)

@@ -6,6 +6,7 @@ which is how some papers count.
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -60,21 +61,19 @@ def read_sets(
 
     Raises RequestError for one of which a part is missing, and for a file that is not in its official form.
     """
-    found = {
-        name: _year(files, name, rejects) if name in YEARS else _single(files, name, context, rejects) for name in names
-    }
-    for name, subsets in found.items():
-        if missing := sum(each.without_gold for each in (subsets or {}).values()):
+    found: dict[str, StsSet | None] = {}
+    for name in names:
+        if name in YEARS:
+            found[name] = _year(files, name, rejects)
+        elif path := files.find(*SINGLE[name]):
+            table = Table(path=InputFile(path.resolve()), **SINGLE[name][path.name.removesuffix(".gz")])
+            records = list(read(table, (), context.cache, rejects))
+            found[name] = {"": _scored(records, path, rejects, SCALES[name])}
+        else:
+            found[name] = None
+        if missing := sum(subset.without_gold for subset in (found[name] or {}).values()):
             log(f"{name}: left out {missing:,} pairs, which nobody has scored")
     return found
-
-
-def _single(files: OfficialFiles, name: str, context: StageContext, rejects: Rejects) -> StsSet | None:
-    path = files.find(*SINGLE[name])
-    if path is None:
-        return None
-    table = Table(path=InputFile(path.resolve()), **SINGLE[name][path.name.removesuffix(".gz")])
-    return {"": _scored(list(read(table, (), context.cache, rejects)), path, rejects, SCALES[name])}
 
 
 def _year(files: OfficialFiles, name: str, rejects: Rejects) -> StsSet | None:
@@ -163,7 +162,6 @@ def _scored(records: Sequence[Record], gold: Path, rejects: Rejects, scale: Scal
         return first, second, score
 
     known = [record for record in records if record.values[2].strip()]
-
     found = list(usable(known, pair, rejects))
     if not found:
         raise RequestError(f"{gold}: expected pairs with a gold score, found none that can be used")
@@ -230,24 +228,21 @@ def correlations(
     grouped = np.zeros(len(scores), np.int64) if groups is None else groups
     for similarity, values in similar.items():
         for correlation, statistic in CORRELATIONS.items():
-            measure = f"{correlation}_{similarity}"
-            mean_statistic = over_groups(statistic)
+            measure, mean = f"{correlation}_{similarity}", partial(_mean_over_groups, statistic)
             if intervals and measure in MAIN:
-                metrics |= with_interval(f"{name}/{measure}", mean_statistic, values, scores, grouped, groups=grouped)
+                metrics |= with_interval(f"{name}/{measure}", mean, values, scores, grouped, groups=grouped)
                 if metrics[f"{name}/{measure}"] is None:
                     log(f"{name}: no correlation, for all its gold scores are equal, or all similarities are")
             else:
-                metrics[f"{name}/{measure}"] = mean_statistic(values, scores, grouped)
+                metrics[f"{name}/{measure}"] = mean(values, scores, grouped)
     return metrics
 
 
-def over_groups(statistic: Callable[[Floats, Floats], float | None]) -> Callable[..., float | None]:
-    """`statistic` as the mean of what it is in each group; None where it is that in one of them."""
-
-    def mean(first: Floats, second: Floats, groups: NDArray[np.int64]) -> float | None:
-        return _mean([statistic(first[groups == group], second[groups == group]) for group in np.unique(groups)])
-
-    return mean
+def _mean_over_groups(
+    statistic: Callable[[Floats, Floats], float | None], first: Floats, second: Floats, groups: NDArray[np.int64]
+) -> float | None:
+    """The mean of what `statistic` is in each group; None where it is that in one of them."""
+    return _mean([statistic(first[groups == group], second[groups == group]) for group in np.unique(groups)])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -16,15 +16,7 @@ from pipelines.samples.sbert_paper import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 
 TRAINING = {"epochs": 2, "batch_items": 8, "learning_rate": 1e-3, "checkpoint_every": 2, "log_every": 1, "seed": 3}
-NAMES = [
-    "train",
-    "cross-encoder",
-    "poly-encoder",
-    "bilstm",
-    "ten-fold",
-    "ten-fold-cross-encoder",
-    "ablation",
-]
+NAMES = ["train", "cross-encoder", "poly-encoder", "bilstm", "ten-fold", "ablation"]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -62,10 +54,6 @@ def given(name, data, base, dropout=False):
         "poly-encoder": ("teachers.poly-encoder", {**shared, **scored, "codes": 4}),
         "bilstm": ("teachers.bilstm", {**glove, **labelled, "hidden": 8}),
         "ten-fold": ("teachers.facets", {**shared, "data": str(data), "folds": 2}),
-        "ten-fold-cross-encoder": (
-            "teachers.facets",
-            {**shared, "learner": "cross-encoder", "data": str(data), "folds": 2},
-        ),
         "ablation": ("teachers.ablation", {**shared, **ablation}),
     }[name]
 

@@ -108,20 +108,6 @@ def test_a_teacher_from_scratch_learns_to_classify(nli):
     assert found == {"head", "metrics.jsonl", "model", "rejects.jsonl"}
 
 
-def test_the_best_dev_score_chooses_the_weights_that_are_saved(context, tmp_path):
-    spoilt = {"learning_rate": 0.2, "schedule": "constant", "evaluate_every": 5, "epochs": 3}
-    given = {**write_toy(tmp_path, "cosine"), **spoilt}
-    metrics = teach(context, given)
-    evaluations = lines(context, "dev/spearman_cosine")
-    scores = [each["dev/spearman_cosine"] for each in evaluations]
-    best = max(range(len(scores)), key=lambda place: -1 if scores[place] is None else scores[place])
-    assert best < len(scores) - 1, "the learning rate was to spoil the end"
-    assert metrics["best_step"] == evaluations[best]["step"]
-    assert metrics["dev/spearman_cosine"] == scores[best]
-    task = toy_task(in_folder(tmp_path / "again"), {**given, "base": str(context.output / "model")})
-    assert task.evaluate()["dev/spearman_cosine"] == scores[best]
-
-
 def test_sts_sets_choose_by_their_mean_and_the_own_metric_is_beside_it(context, tmp_path):
     given = write_toy(tmp_path, "softmax", train=64)
     write_toy(tmp_path, "cosine")
@@ -274,17 +260,6 @@ def start(context, base, sentences=SENTENCES, **given):
 
 def weights(encoder):
     return torch.cat([weight.flatten() for weight in encoder.parameters()])
-
-
-def test_a_new_teacher_has_the_given_size_and_word_pieces_of_its_own_corpus(context):
-    encoder = start(context, SMALL)
-    config = encoder.backbone.config
-    sizes = (config.model_type, config.num_hidden_layers, config.hidden_size, config.intermediate_size)
-    assert sizes == ("bert", 2, 16, 64)
-    assert (encoder.dim, encoder.max_tokens, encoder.pooling.modes) == (16, 24, ("mean",))
-    assert encoder.tokenizer.unk_token_id not in encoder.tokenizer("the tall bird reads").input_ids
-    foreign = start(context, SMALL, ["Zwölf Boxkämpfer jagen Viktor quer."]).tokenizer
-    assert foreign.unk_token_id in foreign("sphinx").input_ids  # no h in that corpus: another vocabulary
 
 
 def test_the_seed_decides_a_new_teachers_weights_and_nothing_else_does(context):

@@ -21,8 +21,7 @@ from bertrelay.stage import StageContext
 from domain.clinical import mimic, notes
 from domain.clinical.settings import NotesSettings
 from domain.pretraining.corpus import build_corpus
-from domain.pretraining.documents import NOT_TRAIN, SkippedDocument, TextDocument
-from domain.pretraining.readers import read_documents
+from domain.pretraining.readers import NOT_TRAIN, SkippedDocument, TextDocument, read_documents
 from domain.pretraining.settings import DocumentSource
 
 OF_III = ["ROW_ID", "SUBJECT_ID", "HADM_ID", "CHARTDATE", "CHARTTIME", "STORETIME", "CATEGORY", "DESCRIPTION"]

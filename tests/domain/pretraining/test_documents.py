@@ -12,8 +12,7 @@ import pytest
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from domain.pretraining.documents import NO_TEXT, NOT_TRAIN, Item, SkippedDocument, TextDocument
-from domain.pretraining.readers import files_of, read_documents
+from domain.pretraining.readers import NO_TEXT, NOT_TRAIN, Item, SkippedDocument, TextDocument, files_of, read_documents
 from domain.pretraining.settings import DocumentSource
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from domain.pretraining.documents import Item, SkippedDocument, TextDocument
-from domain.pretraining.readers import DELETED, REVISED, files_of, read_all
+from domain.pretraining.readers import DELETED, REVISED, Item, SkippedDocument, TextDocument, files_of, read_all
 from domain.pretraining.settings import DocumentSource
 
 
