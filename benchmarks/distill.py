@@ -171,7 +171,7 @@ def translation_accuracy(student: SentenceEncoder, test: dict[str, list[str]]) -
     vectors = {code: student.encode(sentences, precision="fp32") for code, sentences in test.items()}
     found: list[float] = []
     for code in test.keys() - {"en"}:
-        found += cast(Any, translation_metrics(code, vectors["en"], vectors[code], intervals=False).values())
+        found += cast(Any, translation_metrics(code, vectors["en"], vectors[code]).values())
     return statistics.mean(found)
 
 

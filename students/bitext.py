@@ -4,10 +4,12 @@ Artetxe & Schwenk (2019), "Margin-based Parallel Corpus Mining with Multilingual
 means little, as some sentences are near to everything. The margin divides it by how near both are to their neighbours.
 """
 
+import math
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from numbers import Real
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,21 +22,14 @@ from bertrelay.data.vectors import open_vectors
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, on_main
 from bertrelay.encode_files import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.errors import BertRelayError
+from bertrelay.errors import BertRelayError, RequestError, check_choice, check_count, shown
 from bertrelay.evaluation.similarity import DIGITS, Vectors, unit
 from bertrelay.files import check_output, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
-from students.neighbours import (
-    Neighbours,
-    at_unit_length,
-    bidirectional_knn,
-    check_options,
-    forget_neighbours,
-    load_faiss,
-)
+from students.neighbours import Neighbours, at_unit_length, bidirectional_knn, forget_neighbours, load_faiss
 from students.search_settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineSettings, work_beside
 from students.sentence_files import SentenceFile, read_gold, read_sentences
 
@@ -42,13 +37,8 @@ CHUNK = 1_000_000  # pairs that are Python numbers at once
 DIGITS_SHOWN = 6  # of a score
 VECTORS = ("source.npy", "target.npy")
 SENTENCES = ("source.arrow", "target.arrow")
-OUTPUT_COLUMNS = {
-    "score": "double",
-    "source_line": "int64",
-    "target_line": "int64",
-    "source": "string",
-    "target": "string",
-}
+OUTPUT_COLUMNS = {"score": "double"}
+OUTPUT_COLUMNS |= {"source_line": "int64", "target_line": "int64", "source": "string", "target": "string"}
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float64]
@@ -132,6 +122,23 @@ def quality_at(threshold: float, scores: Scores, right: Mask, true_pairs: int) -
     return Quality(2 * found / (count + true_pairs), precision, found / true_pairs, threshold)
 
 
+@dataclass(frozen=True)
+class MineOptions:
+    """How pairs are mined: the settings of these names of `MineSettings`."""
+
+    k: int = NEIGHBOURS
+    threshold: float | None = None
+    method: Method = "auto"
+    precision: str = "auto"
+    batch_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("k", self.k)
+        check_choice("method", self.method, get_args(Method))
+        if self.threshold is not None and not (isinstance(self.threshold, Real) and math.isfinite(self.threshold)):
+            raise RequestError(f"threshold: expected a number, 1.1 for example, found {shown(self.threshold)}")
+
+
 class Mined(NamedTuple):
     """A source and a target row that translate one another, with their ratio margin as the score."""
 
@@ -159,12 +166,12 @@ def mine(
     """The pairs of rows of `source` (n, dim) and `target` (m, dim) that translate one another, best first.
 
     Each row is in one pair at most. Vectors of any length; equal ones are rows of their own.
-    threshold: pairs with a lower margin are left out; without one, every row that finds a partner has it.
-    method: as in `MineSettings`. Raises RequestError for vectors that cannot be compared.
+    k, threshold, method: as in `MineSettings`; without a threshold, every row that finds a partner has it.
+    Raises RequestError for vectors that cannot be compared.
     """
-    check_options(k, method, threshold)
-    pairs = one_to_one(score_pairs(*bidirectional_knn(unit(source), unit(target), k, method)))
-    kept = pairs if threshold is None else pairs.where(pairs.scores >= threshold)
+    given = MineOptions(k, threshold, method)
+    pairs = one_to_one(score_pairs(*bidirectional_knn(unit(source), unit(target), given.k, given.method)))
+    kept = pairs if given.threshold is None else pairs.where(pairs.scores >= given.threshold)
     return [Mined(*row) for row in zip(*(column.tolist() for column in kept), strict=True)]
 
 
@@ -174,23 +181,19 @@ def mine_files(
     target: Table | str | Path,
     output: str | Path,
     *,
-    k: int = NEIGHBOURS,
-    threshold: float | None = None,
     gold: Table | str | Path | None = None,
-    method: Method = "auto",
-    precision: str = "auto",
-    batch_tokens: int | None = None,
     work: Path | None = None,
     cache: Path | None = None,
     rejects: Rejects | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    **options: Any,
 ) -> Mining:
     """Writes the pairs of sentences of two files that translate one another, best first, with lines and texts.
 
     Blank sentences are left out, and of equal ones the first line counts.
 
     output: `.tsv`, `.csv`, `.jsonl` or `.parquet`, with the columns score, source_line, target_line, source, target.
-    k, threshold, gold, method: as in `MineSettings`.
+    gold: as in `MineSettings`; options: the fields of `MineOptions`.
     work: a folder to keep vectors and neighbours in, from which another call with the same sentences resumes; without
         one, next to `output` until it is written.
     cache: where a model or data set of the hub is kept.
@@ -198,7 +201,7 @@ def mine_files(
     process_group: all processes encode, each its share of the blocks; the main one does the rest.
     Raises RequestError for files that cannot be what they should be, before anything is encoded.
     """
-    check_options(k, method, threshold)
+    given = MineOptions(**options)
     load_faiss()  # where it is missing, say so before hours of encoding
     tables, output = (as_table(source), as_table(target)), Path(output)
     gold_table = None if gold is None else as_table(gold)
@@ -207,14 +210,12 @@ def mine_files(
     refuse_symlink(folder)
     with locked_output(output, process_group):
         files, true_pairs = on_main(lambda: _read(tables, gold_table, folder, cache, rejects), process_group)
-        encoder = at_unit_length(as_encoder(model, cache))
-        precision = from_main(resolve_precision(precision, encoder.device), process_group)
-        key = _encode(encoder, files, folder, precision, batch_tokens, process_group)
+        key = _encode(at_unit_length(as_encoder(model, cache)), files, folder, given, process_group)
 
         def compare() -> Mining:
             vectors = open_vectors(folder / VECTORS[0]), open_vectors(folder / VECTORS[1])
-            neighbours = bidirectional_knn(*vectors, k=k, method=method, folder=folder, key=key)
-            mining = _write(output, one_to_one(score_pairs(*neighbours)), files, threshold, true_pairs)
+            neighbours = bidirectional_knn(*vectors, k=given.k, method=given.method, folder=folder, key=key)
+            mining = _write(output, one_to_one(score_pairs(*neighbours)), files, given.threshold, true_pairs)
             if work is None:
                 _clear(folder)
             return mining
@@ -224,18 +225,17 @@ def mine_files(
 
 def run(settings: MineSettings, context: StageContext) -> Metrics:
     """The stage `students.mine`: the pairs in `mined.tsv`, or another kind of file."""
-    given = dict(settings)
-    options = {name: given[name] for name in ("k", "threshold", "gold", "method", "precision", "batch_tokens")}
     mining = mine_files(
         settings.model,
         settings.source,
         settings.target,
         context.output / f"mined.{settings.output}",
-        **options,
+        gold=settings.gold,
         work=context.work,
         cache=context.cache,
         rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
         process_group=context.process_group,
+        **{option.name: getattr(settings, option.name) for option in fields(MineOptions)},
     )
     return asdict(mining)
 
@@ -276,11 +276,11 @@ def _encode(
     encoder: SentenceEncoder,
     files: tuple[SentenceFile, SentenceFile],
     folder: Path,
-    precision: str,
-    batch_tokens: int | None,
+    options: MineOptions,
     process_group: ProcessGroup,
 ) -> str:
     """Fills both files of vectors; returns their key."""
+    precision = from_main(resolve_precision(options.precision, encoder.device), process_group)
     digest = encoder_digest(encoder)
     keys = [fingerprint({"model": digest, "sentences": file.digest}) for file in files]
     for file, name, key in zip(files, VECTORS, keys, strict=True):
@@ -291,7 +291,7 @@ def _encode(
             folder / name,
             key,
             precision=precision,
-            batch_tokens=batch_tokens,
+            batch_tokens=options.batch_tokens,
             process_group=process_group,
             description=f"encoding {Path(file.name).name}",
             place=file.place,
@@ -311,10 +311,8 @@ def _write(
     quality = None
     if true_pairs is not None:
         right = np.isin(pairs.sources * len(target) + pairs.targets, true_pairs)
-        if threshold is None:
-            quality = best_quality(pairs.scores, right, len(true_pairs))
-        else:
-            quality = quality_at(threshold, pairs.scores, right, len(true_pairs))
+        judged = pairs.scores, right, len(true_pairs)
+        quality = best_quality(*judged) if threshold is None else quality_at(threshold, *judged)
     f1, precision, recall, threshold = quality or (None, None, None, threshold)
     if threshold is None:
         log("no threshold: all pairs are written; give a threshold, or a gold file to choose it by")

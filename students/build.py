@@ -148,7 +148,20 @@ def start_student(
 
     Returns the sizes of a base that was made smaller too, before and after.
     """
-    bare, sizes = _made_smaller(_base_encoder(settings, corpus, teacher, context), settings, corpus)
+    if isinstance(settings.base, NewEncoder):
+        tokenizer = train_unigram(_sample(corpus), settings.base.vocabulary, settings.base.max_tokens)
+        bare = new_xlmr(settings.base, tokenizer, settings.seed)
+    elif isinstance(settings.base, TeacherCopy):
+        bare = copy_of(teacher, train_unigram(_sample(corpus), settings.base.vocabulary, settings.max_tokens))
+    else:
+        bare = SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
+    before, sizes = counts(bare), Metrics()
+    if settings.trim_vocabulary:
+        bare = trim_vocabulary(bare, corpus)
+    if settings.layers:
+        keep_layers(bare.backbone, settings.layers)
+    if settings.trim_vocabulary or settings.layers:
+        sizes = before_and_after(before, counts(bare))
     if settings.dropout is not None:
         set_dropout(bare.backbone, settings.dropout)
     needs_fit = bare.dim != teacher.dim or not targets.is_unit
@@ -165,33 +178,9 @@ def start_student(
     return student, sizes
 
 
-def _base_encoder(
-    settings: DistillSettings, corpus: ParallelCorpus, teacher: SentenceEncoder, context: StageContext
-) -> SentenceEncoder:
-    if isinstance(settings.base, NewEncoder):
-        tokenizer = train_unigram(_sample(corpus), settings.base.vocabulary, settings.base.max_tokens)
-        return new_xlmr(settings.base, tokenizer, settings.seed)
-    if isinstance(settings.base, TeacherCopy):
-        return copy_of(teacher, train_unigram(_sample(corpus), settings.base.vocabulary, settings.max_tokens))
-    return SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
-
-
 def _sample(corpus: ParallelCorpus) -> Iterator[str]:
     """The corpus, or sentences evenly spread over it when it is large."""
     return islice(corpus, 0, None, -(-len(corpus) // VOCABULARY_SENTENCES))
-
-
-def _made_smaller(
-    base: SentenceEncoder, settings: DistillSettings, corpus: ParallelCorpus
-) -> tuple[SentenceEncoder, Metrics]:
-    """The base without the pieces and layers that it is to lose, and its sizes before and after."""
-    if not (settings.trim_vocabulary or settings.layers):
-        return base, {}
-    before = counts(base)
-    bare = trim_vocabulary(base, corpus) if settings.trim_vocabulary else base
-    if settings.layers:
-        keep_layers(bare.backbone, settings.layers)
-    return bare, before_and_after(before, counts(bare))
 
 
 def new_xlmr(size: NewEncoder, tokenizer: PreTrainedTokenizerFast, seed: int) -> SentenceEncoder:

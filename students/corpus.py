@@ -132,7 +132,12 @@ def build_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | None
             sync_contents(building)
             building.rename(folder)
     corpus = ParallelCorpus.open(folder)
-    _check_rejects(corpus, settings.max_rejects)
+    rejects = Rejects(None, settings.max_rejects)  # the limit may be lower than it was when the list was written
+    rejects.used(corpus.facts["records"] - sum(corpus.facts["rejects"].values()))
+    for line in corpus.rejects.read_text(encoding="utf-8").splitlines():
+        rejects.add(**json.loads(line))
+    rejects.path = corpus.rejects
+    rejects.check()
     return corpus
 
 
@@ -146,16 +151,6 @@ def _remove_abandoned(cache: Path) -> None:
             continue
 
 
-def _check_rejects(corpus: ParallelCorpus, limit: float) -> None:
-    """Raises WorkError where more records are unusable than `limit`, which may be lower than it was at first."""
-    rejects = Rejects(None, limit)  # counts alone: the list exists
-    rejects.used(corpus.facts["records"] - sum(corpus.facts["rejects"].values()))
-    for line in corpus.rejects.read_text(encoding="utf-8").splitlines():
-        rejects.add(**json.loads(line))
-    rejects.path = corpus.rejects
-    rejects.check()
-
-
 def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | None) -> None:
     counts, dev_counts = PairCounts(settings.parallel), PairCounts(settings.dev)
     with Rejects(folder / REJECTS, settings.max_rejects) as rejects:
@@ -166,7 +161,13 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
     outcomes = split_pairs(spool, counts.languages, settings, dev)
     for outcome, mask in outcomes.items():
         counts.add(outcome, spool["stream"].filter(pa.array(mask)).to_numpy())
-    _check_trained(counts)
+    for language in counts.languages:
+        total = counts.total(language)
+        if TRAIN not in total:
+            raise RequestError(
+                f"no pair of {ENGLISH} and {language} is left to train on; of those read, "
+                f"{_listed(total) or 'none was usable'}. Check the sources, the filters and dev_sentences."
+            )
     if not settings.dev:
         drawn = spool.select(Pair._fields).filter(pa.array(outcomes[DEV])).to_pylist()
         dev = counts.by_language(Pair(**pair) for pair in drawn)
@@ -174,7 +175,7 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
     (folder / SPOOL).unlink()
     write_json(folder / "dev.json", {language: sentences._asdict() for language, sentences in dev.items()})
     train = {language: counts.total(language)[TRAIN] for language in dict.fromkeys(counts.languages)}
-    facts = {
+    facts: dict[str, Any] = {
         "english": english_count,
         "items": english_count + sum(train.values()),
         "train": train,
@@ -185,26 +186,11 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
         "dev_sources": dev_counts.by_source(),
     }
     write_json(folder / "corpus.json", facts)
-    _log_summary(facts, counts)
-
-
-def _check_trained(counts: PairCounts) -> None:
-    """Raises RequestError, with the drop reasons, for a language that has no pair left to train on."""
-    for language in counts.languages:
-        total = counts.total(language)
-        if TRAIN not in total:
-            raise RequestError(
-                f"no pair of {ENGLISH} and {language} is left to train on; of those read, "
-                f"{_listed(total) or 'none was usable'}. Check the sources, the filters and dev_sentences."
-            )
-
-
-def _log_summary(facts: dict[str, Any], counts: PairCounts) -> None:
-    train, dev = (", ".join(f"{n:,} {language}" for language, n in facts[part].items()) for part in ("train", "dev"))
+    trained, held = (", ".join(f"{n:,} {language}" for language, n in facts[part].items()) for part in ("train", "dev"))
     dropped = {outcome: count for outcome, count in counts.total().items() if outcome not in (TRAIN, DEV)}
     log(
-        f"parallel corpus: {facts['english']:,} English sentences to train on, translations {train}; "
-        f"held out {dev or 'none'}; left out {_listed(dropped) or 'none'}"
+        f"parallel corpus: {english_count:,} English sentences to train on, translations {trained}; "
+        f"held out {held or 'none'}; left out {_listed(dropped) or 'none'}"
     )
 
 
@@ -218,12 +204,6 @@ def _listed(counts: dict[str, int]) -> str:
 def digest_of(text: str, key: bytes = b"") -> bytes:
     """128 bits that identify a text."""
     return hashlib.blake2b(text.encode(), digest_size=DIGEST.byte_width, key=key).digest()
-
-
-def digests_of(pair: Pair, language: str, seed: int) -> tuple[bytes, bytes, bytes]:
-    """One digest of each of DIGESTS."""
-    whole = "\n".join((language, pair.english, pair.other))
-    return digest_of(pair.english), _sentence_digest(pair.english, seed), digest_of(whole)
 
 
 def _sentence_digest(english: str, seed: int) -> bytes:
@@ -252,19 +232,13 @@ def split_pairs(
         distinct = pc.unique(sentences)
         held_out = distinct.take(pc.sort_indices(distinct)[: settings.dev_sentences])
     held = ~repeated & pc.is_in(sentences, value_set=held_out).to_numpy()
-    dev = np.zeros(len(spool), bool) if settings.dev else _first_of_each(held, spool, languages)
+    dev = np.zeros(len(spool), bool)
+    if not settings.dev:
+        places = np.flatnonzero(held)
+        numbers, _ = numbered(sentences.filter(pa.array(held)).combine_chunks())
+        language_numbers = np.unique(languages, return_inverse=True)[1][spool["stream"].to_numpy()[places]]
+        dev[places[np.unique([numbers, language_numbers], axis=1, return_index=True)[1]]] = True
     return {DUPLICATE: repeated, DEV: dev, IN_DEV: held & ~dev, TRAIN: ~repeated & ~held}
-
-
-def _first_of_each(held: Mask, spool: pa.Table, languages: Sequence[str]) -> Mask:
-    """The first pair of each sentence and language among those `held`, which are few."""
-    first: dict[tuple[bytes, str], int] = {}
-    found = spool.select(["sentence", "stream"]).filter(pa.array(held)).to_pylist()
-    for place, pair in zip(np.flatnonzero(held).tolist(), found, strict=True):
-        first.setdefault((pair["sentence"], languages[pair["stream"]]), place)
-    chosen = np.zeros(len(held), bool)
-    chosen[list(first.values())] = True
-    return chosen
 
 
 def numbered(digests: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -286,8 +260,11 @@ def write_arrow(path: Path, schema: pa.Schema, blocks: Iterable[Mapping[str, Any
 def _spooled(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator[dict[str, Any]]:
     """Blocks of the pairs that passed the filters, with their digests."""
     while block := list(islice(pairs, BLOCK_PAIRS)):
-        rows = ((*pair, *digests_of(pair, languages[pair.stream], seed)) for pair in block)
-        yield dict(zip(SPOOLED.names, zip(*rows, strict=True), strict=True))
+        columns: dict[str, Any] = dict(zip(Pair._fields, zip(*block, strict=True), strict=True))
+        whole = ("\n".join((languages[stream], english, other)) for stream, english, other in block)
+        columns["target"] = list(map(digest_of, columns["english"]))
+        columns["sentence"] = [_sentence_digest(english, seed) for english in columns["english"]]
+        yield {**columns, "pair": list(map(digest_of, whole))}
 
 
 def _write_items(folder: Path, spool: pa.Table, train: Mask) -> int:

@@ -4,6 +4,7 @@ Reimers & Gurevych (2020), "Making Monolingual Sentence Embeddings Multilingual 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from shutil import copyfile
 
 import numpy as np
@@ -32,7 +33,9 @@ CORPUS_VERSION = 1
 def run(settings: DistillSettings, context: StageContext) -> Metrics:
     """Builds the corpus, computes the teacher's vectors, trains the student, and writes `model/`."""
     digests = Digests(context.cache / "digests.json")
-    corpus_key = fingerprint({"version": CORPUS_VERSION, **content_parts(settings, _corpus_fields(settings), digests)})
+    drawn = [] if settings.dev else ["dev_sentences", "seed"]  # a dev split that is given is not drawn
+    parts = content_parts(settings, ["parallel", "filters", "dev", *drawn], digests)
+    corpus_key = fingerprint({"version": CORPUS_VERSION, **parts})
     with accelerator().main_process_first():
         corpus = build_corpus(context.cache / "corpora" / corpus_key[:32], settings, context.cache)
     teacher = SentenceEncoder.load(settings.teacher, cache_dir=context.cache / "hub")
@@ -53,12 +56,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     return {**metrics, **sizes, "target_variance": targets.variance, "train_items": len(corpus)}
 
 
-def _corpus_fields(settings: DistillSettings) -> tuple[str, ...]:
-    """The settings that a corpus depends on; a dev split that is given is not drawn."""
-    always = ("parallel", "filters", "dev")
-    return always if settings.dev else (*always, "dev_sentences", "seed")
-
-
+@dataclass
 class DistillationTask:
     """Squared error of the student to the teacher's vector of the English, for the English and its translations.
 
@@ -68,19 +66,16 @@ class DistillationTask:
     dev_teacher: gives the teacher's vectors of the held-out English.
     """
 
-    def __init__(
-        self,
-        student: SentenceEncoder,
-        settings: DistillSettings,
-        corpus: ParallelCorpus,
-        targets: Targets,
-        tokens: Tokens,
-        dev_teacher: Encode,
-    ) -> None:
-        self.model, self.settings, self.corpus, self.targets = student, settings, corpus, targets
-        self.tokens, self.dev_teacher = tokens, dev_teacher
-        self.lengths = self.padded_lengths = tokens.lengths
-        self.criterion = CRITERION if corpus.dev else None
+    model: SentenceEncoder
+    settings: DistillSettings
+    corpus: ParallelCorpus
+    targets: Targets
+    tokens: Tokens
+    dev_teacher: Encode
+
+    def __post_init__(self) -> None:
+        self.lengths = self.padded_lengths = self.tokens.lengths
+        self.criterion = CRITERION if self.corpus.dev else None
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
         ids, mask = self.tokens.padded(items, self.model.pad_id)
@@ -103,6 +98,6 @@ class DistillationTask:
         pairs = self.corpus.dev
         sentences = english_of(pairs) + [sentence for each in pairs.values() for sentence in each.other]
         encode = encoded_once(self.model, sentences, self.settings.precision)
-        metrics = parallel_metrics(pairs, encode, self.dev_teacher, self.targets.variance, intervals=False)
+        metrics = parallel_metrics(pairs, encode, self.dev_teacher, self.targets.variance)
         distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
         return {f"dev/{name}": value for name, value in metrics.items()} | {CRITERION: 1 - float(np.mean(distances))}

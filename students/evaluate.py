@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertrelay.compare import compare_all, compare_pairs
 from bertrelay.data.records import Rejects
@@ -14,6 +15,7 @@ from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Metric, Vectors, matrix
+from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import write_json
 from bertrelay.stage import Metrics, StageContext
 from students.metrics import Encode, encoded_once, english_of, parallel_metrics, translation_metrics
@@ -58,6 +60,11 @@ def similarity(
     return np.concatenate([block.similarity for block in blocks])
 
 
+def with_share_interval(name: str, hits: NDArray[np.float64]) -> Metrics:
+    """The mean of ones and zeros, with its 95 % interval."""
+    return with_interval(name, share, hits)
+
+
 @dataclass(frozen=True)
 class EvaluationSets:
     """Test sets, and what an encoder scores on them: parallel sentences by language, STS pairs by name of the set."""
@@ -77,7 +84,7 @@ class EvaluationSets:
         return encoded_once(encoder, parallel + scored, precision, progress)
 
     def metrics(self, encode: Encode, teacher: Encode | None = None, variance: float | None = None) -> Metrics:
-        scores = parallel_metrics(self.parallel, encode, teacher, variance)
+        scores = parallel_metrics(self.parallel, encode, teacher, variance, with_share_interval)
         return scores | (sts_metrics(self.sts, encode) if self.sts else {})
 
 
@@ -142,7 +149,7 @@ def lookup_metrics(language: str, train: Translations, test: Translations) -> Me
     weights = TfidfTransformer().fit(english_in)
     counts = english.transform(test.english), other.transform(test.other) @ dictionary  # (sentences, English words)
     of_english, looked_up = (np.asarray(weights.transform(each).todense(), np.float32) for each in counts)
-    return translation_metrics(language, of_english, looked_up, name="lookup_accuracy")
+    return translation_metrics(language, of_english, looked_up, "lookup_accuracy", with_share_interval)
 
 
 def best_by_dice(other_in: "csr_matrix", english_in: "csr_matrix") -> "csr_matrix":

@@ -97,7 +97,14 @@ class SearchIndex:
         vectors = self.encoder.encode(queries, **options)  # (queries, dim)
         check_finite(self.encoder, vectors, place)
         neighbours = self.neighbours(unit(vectors), k, exact, ef_search)
-        return [self._hits(similarities, rows) for similarities, rows in zip(*neighbours, strict=True)]
+        return [
+            [
+                Hit(min(similarity, 1.0), **self.sentences.slice(row, 1).to_pylist()[0])
+                for similarity, row in zip(similarities.tolist(), rows.tolist(), strict=True)
+                if row >= 0
+            ]
+            for similarities, rows in zip(*neighbours, strict=True)
+        ]
 
     def check_graph(self, kind: IndexKind, ef_search: int | None) -> None:
         """Raises RequestError where `kind` or `ef_search` asks for a graph and none is walked."""
@@ -119,13 +126,6 @@ class SearchIndex:
         if exact or self.graph is None:
             return exact_neighbours(queries, self.vectors, k)
         return approximate_neighbours(self.graph, queries, k, ef_search or self.manifest.hnsw["ef_search"])
-
-    def _hits(self, similarities: Vectors, rows: Rows) -> list[Hit]:
-        return [
-            Hit(min(similarity, 1.0), **self.sentences.slice(row, 1).to_pylist()[0])
-            for similarity, row in zip(similarities.tolist(), rows.tolist(), strict=True)
-            if row >= 0
-        ]
 
 
 def open_index(

@@ -3,16 +3,22 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, nearest
-from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.stage import Metrics
 from students.pairs import Translations
 from students.settings import ENGLISH
 
 Encode = Callable[[Sequence[str]], Vectors]
 """Sentences to their vectors, float32 (sentences, dim)."""
+Proportion = Callable[[str, NDArray[np.float64]], Metrics]
+"""Name, and ones and zeros, to their mean under that name, with an interval or not."""
+
+
+def plain_proportion(name: str, hits: NDArray[np.float64]) -> Metrics:
+    return {name: float(hits.mean()) if len(hits) else None}
 
 
 def encoded_once(encoder: SentenceEncoder, sentences: Sequence[str], precision: str, progress: bool = False) -> Encode:
@@ -32,7 +38,7 @@ def parallel_metrics(
     student: Encode,
     teacher: Encode | None,
     variance: float | None,
-    intervals: bool = True,
+    proportion: Proportion = plain_proportion,
 ) -> Metrics:
     """Translation accuracy of every language and, where there is a teacher, the distances to its vectors.
 
@@ -40,9 +46,8 @@ def parallel_metrics(
     """
     metrics: Metrics = {}
     for language, sentences in pairs.items():
-        metrics |= translation_metrics(
-            language, student(sentences.english), student(sentences.other), intervals=intervals
-        )
+        vectors = student(sentences.english), student(sentences.other)
+        metrics |= translation_metrics(language, *vectors, proportion=proportion)
     if teacher is None or not pairs:
         return metrics
     english = english_of(pairs)
@@ -53,9 +58,13 @@ def parallel_metrics(
 
 
 def translation_metrics(
-    language: str, english: Vectors, other: Vectors, name: str = "translation_accuracy", intervals: bool = True
+    language: str,
+    english: Vectors,
+    other: Vectors,
+    name: str = "translation_accuracy",
+    proportion: Proportion = plain_proportion,
 ) -> Metrics:
-    """How often the nearest sentence of the other moment, by cosine, is the translation: both directions.
+    """How often the nearest sentence of the other language, by cosine, is the translation: both directions.
 
     english, other: row i of one translates row i of the other, (sentences, dim). A sentence that is there
     twice counts by its row, as in other tools, so one of the two is a miss.
@@ -64,8 +73,7 @@ def translation_metrics(
     directions = {f"{ENGLISH}-{language}": (english, other), f"{language}-{ENGLISH}": (other, english)}
     for direction, (source, target) in directions.items():
         hits = (nearest(source, target) == np.arange(len(source))).astype(np.float64)
-        full_name = f"{name}/{direction}"
-        metrics |= with_interval(full_name, share, hits) if intervals else {full_name: share(hits)}
+        metrics |= proportion(f"{name}/{direction}", hits)
     return metrics
 
 

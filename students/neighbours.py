@@ -6,15 +6,13 @@ Similarity is the inner product, which of unit vectors is the cosine. Vectors ma
 import copy
 import hashlib
 import json
-import math
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +20,7 @@ from numpy.typing import NDArray
 from bertrelay.data.shards import Shards, Span
 from bertrelay.data.vectors import not_finite_row
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError, WorkError, check_choice, check_count, shown
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.similarity import DIGITS, ROUNDING, Vectors
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
@@ -178,10 +176,9 @@ def _save_checkpoint(index: Any, path: Path, key: str) -> None:
     """Writes the graph without its vectors, under a line with its key and sha256."""
     faiss = load_faiss()
     with atomic_write(path) as building, building.open("w+b") as file:
-        unknown = _head(key, "0" * 64)
-        file.write(unknown)
+        head_size = file.write(_head(key, "0" * 64))
         faiss.write_index(index, faiss.PyCallbackIOWriter(file.write), faiss.IO_FLAG_SKIP_STORAGE)
-        file.seek(len(unknown))
+        file.seek(head_size)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
         file.write(_head(key, digest))
@@ -227,8 +224,18 @@ def bidirectional_knn(
     folder: for what is found; killed and called again with the same `key`, which identifies the vectors, it resumes.
     Raises RequestError for vectors that cannot be compared.
     """
-    check_options(k, method)
-    _check_vectors(source, target)
+    if source.ndim != 2 or target.ndim != 2 or source.shape[1] != target.shape[1] or 0 in (len(source), len(target)):
+        raise RequestError(
+            "mine: expected vectors of source and target, (n, dim) and (m, dim), with the same dim and at least one of "
+            f"each, found {source.shape} and {target.shape}. Encode both with one model"
+        )
+    for name, vectors in (("source", source), ("target", target)):
+        row = not_finite_row(vectors)
+        if row is not None:
+            raise RequestError(
+                f"mine: expected finite vectors, found another one for distinct {name} sentence {row + 1:,}. Check the "
+                "model, or try precision fp32"
+            )
     exact = method == "exact" or (method == "auto" and len(source) * len(target) <= EXACT_PAIRS)
     why = "" if method == "approximate" else f", as they make more than {EXACT_PAIRS:,} pairs"
     how = "exactly, all with all" if exact else f"through a graph{why}; the method exact compares all with all"
@@ -246,29 +253,6 @@ def forget_neighbours(folder: Path) -> None:
     for path in (folder / "forward", folder / "backward"):
         Shards(path, []).remove()
         _checkpoint(path).unlink(missing_ok=True)
-
-
-def check_options(k: int, method: Method, threshold: float | None = None) -> None:
-    """Raises RequestError for no neighbours, a method that there is not, and a threshold that is no number."""
-    check_count("k", k)
-    check_choice("method", method, get_args(Method))
-    if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
-        raise RequestError(f"threshold: expected a number, 1.1 for example, found {shown(threshold)}")
-
-
-def _check_vectors(source: Vectors, target: Vectors) -> None:
-    if source.ndim != 2 or target.ndim != 2 or source.shape[1] != target.shape[1] or 0 in (len(source), len(target)):
-        raise RequestError(
-            "mine: expected vectors of source and target, (n, dim) and (m, dim), with the same dim and at least one of "
-            f"each, found {source.shape} and {target.shape}. Encode both with one model"
-        )
-    for name, vectors in (("source", source), ("target", target)):
-        row = not_finite_row(vectors)
-        if row is not None:
-            raise RequestError(
-                f"mine: expected finite vectors, found another one for distinct {name} sentence {row + 1:,}. Check the "
-                "model, or try precision fp32"
-            )
 
 
 def _nearest_rows(

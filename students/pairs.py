@@ -93,26 +93,23 @@ def read_pairs(sources: Sequence[ParallelSource], hub_cache: Path | None, reject
     """
     stream = 0
     for source in sources:
-        for english, *others in _sentences(source, hub_cache, rejects):
+        table_rows: Iterator[tuple[Row, ...]]
+        if isinstance(source, AlignedFiles):
+            table_rows = aligned_rows(*source.tables(), ())
+        else:
+            table_rows = zip(rows(source.table(), (), hub_cache))
+        for row in table_rows:
+            unusable = next((part for part in map(_as_text, row) if isinstance(part, Unusable)), None)
+            if unusable is not None:
+                rejects.add(unusable.file, unusable.line, unusable.reason)
+                continue
+            rejects.used()
+            english, *others = [
+                clean(value or "") for part in row if isinstance(part, Record) for value in part.values
+            ]  # a missing one is empty
             for offset, other in enumerate(others):
                 yield Pair(stream + offset, english, other)
         stream += len(source.languages)
-
-
-def _sentences(source: ParallelSource, hub_cache: Path | None, rejects: Rejects) -> Iterator[list[str]]:
-    """Row by row the English sentence, then one for each other language of `source`; a missing one is empty."""
-    table_rows: Iterator[tuple[Row, ...]]
-    if isinstance(source, AlignedFiles):
-        table_rows = aligned_rows(*source.tables(), ())
-    else:
-        table_rows = zip(rows(source.table(), (), hub_cache))
-    for row in table_rows:
-        fault = next((part for part in map(_as_text, row) if isinstance(part, Unusable)), None)
-        if fault is not None:
-            rejects.add(fault.file, fault.line, fault.reason)
-            continue
-        rejects.used()
-        yield [clean(value or "") for part in row if isinstance(part, Record) for value in part.values]
 
 
 def _as_text(row: Row) -> Row:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bertrelay.data.records import Record, Rejects, Table, read
+from bertrelay.data.records import Rejects, Table, read
 from bertrelay.data.sentences import sentence_records
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
@@ -130,15 +130,23 @@ def read_gold(table: Table, source: SentenceFile, target: SentenceFile, cache: P
 
     Raises RequestError, with file and line, for what is no line number, or of a line without a sentence.
     """
-    found = set()
+    pairs = set()
     for record in read(_without_header(table), LINES, cache):
         if len(record.values) != len(LINES):
             raise RequestError(f"{table.name}: expected two columns of line numbers, found {len(record.values)} named")
-        source_row, target_row = (
-            _row_at(value, sentences, record) for value, sentences in zip(record.values, (source, target), strict=True)
-        )
-        found.add(source_row * len(target) + target_row)
-    return np.array(sorted(found), np.int64)
+        place, rows = f"{record.file}, line {record.line:,}", list[int]()
+        for value, sentences in zip(record.values, (source, target), strict=True):
+            if isinstance(value, bool) or not str(value).isdecimal():
+                raise RequestError(f"{place}: expected the numbers of two lines, found something else")
+            row = sentences.row_at(int(value))
+            if row is None:
+                raise RequestError(
+                    f"{place}: expected the line of a sentence in {sentences.name}, found {int(value):,}, where there "
+                    "is none. Lines count from 1, a header included; blank ones are no sentences"
+                )
+            rows.append(row)
+        pairs.add(rows[0] * len(target) + rows[1])
+    return np.array(sorted(pairs), np.int64)
 
 
 def _without_header(table: Table) -> Table:
@@ -148,18 +156,3 @@ def _without_header(table: Table) -> Table:
     as_rows = table.model_copy(update={"header": False, "format": "csv" if table.file_format == "csv" else "tsv"})
     first = next(read(as_rows, [0, 1]))
     return as_rows if all(str(value).isdecimal() for value in first.values) else table
-
-
-def _row_at(value: Any, sentences: SentenceFile, record: Record) -> int:
-    number = int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else None
-    if number is None or isinstance(value, bool):
-        raise RequestError(
-            f"{record.file}, line {record.line:,}: expected the numbers of two lines, found something else"
-        )
-    row = sentences.row_at(number)
-    if row is None:
-        raise RequestError(
-            f"{record.file}, line {record.line:,}: expected the line of a sentence in {sentences.name}, "
-            f"found {number:,}, where there is none. Lines count from 1, a header included; blank ones are no sentences"
-        )
-    return row

@@ -81,16 +81,12 @@ class TranslationColumns(TableSource):
 
 def _kind(value: Any) -> str | None:
     """The kind of source that the keys of `value` belong to, so that its errors are of that kind alone."""
-    keys = set(value) if isinstance(value, dict) else set(type(value).model_fields) if _is_source(value) else set()
+    keys = set(value if isinstance(value, dict) else getattr(type(value), "model_fields", ()))
     if keys & {"others", "path", "hub"}:
         return "columns"
     if keys & {"other", "language", "english"}:
         return "files"
     return None
-
-
-def _is_source(value: Any) -> bool:
-    return isinstance(value, AlignedFiles | TranslationColumns)
 
 
 ParallelSource = Annotated[

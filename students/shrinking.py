@@ -174,16 +174,12 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     rates = speeds(list(encoders.values()), sample, settings.precision)
     measured: list[Metrics] = []
     for (folder, encoder), rate in zip(encoders.items(), rates, strict=True):
+        bytes_on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        sizes = {"size_mb": bytes_on_disk / 1e6, **counts(encoder), "dimensions": encoder.dim}
         scores = tests.metrics(tests.encoded(encoder, settings.precision))
-        measured.append(size(encoder, folder) | {"sentences_per_second": rate} | scores)
+        measured.append({**sizes, "sentences_per_second": rate, **scores})
     before, after = (encoder.encode(sample, precision=settings.precision) for encoder in encoders.values())
     return before_and_after(*measured) | moved(before, after, shrunk.axes)
-
-
-def size(encoder: SentenceEncoder, folder: Path) -> Metrics:
-    """What the encoder, saved in `folder`, consists of; megabytes are of 10⁶ bytes."""
-    bytes_on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return {"size_mb": bytes_on_disk / 1e6, **counts(encoder), "dimensions": encoder.dim}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
-from students.corpus import ParallelCorpus, Sentences
+from students.corpus import ParallelCorpus
 
 BLOCK = 8192
 VARIANCE = "distillation.json"
@@ -47,7 +47,10 @@ def fill_targets(
 
     teacher_digest: identifies the teacher's weights; with the text and the precision it names the vectors.
     """
-    key = fingerprint({"teacher": teacher_digest, "text": _text_digest(corpus.english)})
+    text = hashlib.sha256()
+    for start in range(0, len(corpus.english), BLOCK):
+        text.update("\n".join([*corpus.english.read(start, min(start + BLOCK, len(corpus.english))), ""]).encode())
+    key = fingerprint({"teacher": teacher_digest, "text": text.hexdigest()})
     precision = from_main(resolve_precision(precision, teacher.device), context.process_group)
     folder = context.cache / "targets" / f"{key[:32]}-{precision}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,13 +68,6 @@ def fill_targets(
     vectors = open_vectors(path)
     variance, is_unit = _spread(vectors, corpus.weights[: len(vectors)])
     return Targets(vectors, variance, is_unit)
-
-
-def _text_digest(english: Sentences) -> str:
-    digest = hashlib.sha256()
-    for start in range(0, len(english), BLOCK):
-        digest.update("\n".join([*english.read(start, min(start + BLOCK, len(english))), ""]).encode())
-    return digest.hexdigest()
 
 
 def save_variance(variance: float, model_folder: Path) -> None:

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.new_encoder import train_unigram, train_wordpiece
@@ -29,17 +29,17 @@ def pytest_configure():
 
 @pytest.fixture(scope="session")
 def tiny_encoder():
-    """`tiny_encoder("xlm-roberta", texts, layers=4, pooling=["cls"])`: random, and always the same for one seed."""
+    """`tiny_encoder("xlm-roberta", texts, layers=4, pooling=["cls"])`: random, and always the same for one seed.
+
+    texts: what its vocabulary is trained on, or a tokenizer.
+    """
 
     def make(kind, texts, layers=2, seed=0, sizes=None, **parts):
-        tokenizer = (train_unigram if kind in LIKE_ROBERTA else train_wordpiece)(texts, 400, 32)
-        config = AutoConfig.for_model(
-            kind,
-            vocab_size=len(tokenizer),
-            pad_token_id=tokenizer.pad_token_id,
-            num_hidden_layers=layers,
-            **{**SIZES, **(sizes or {})},
-        )
+        tokenizer = texts
+        if not isinstance(texts, PreTrainedTokenizerFast):
+            tokenizer = (train_unigram if kind in LIKE_ROBERTA else train_wordpiece)(texts, 400, 32)
+        given = {"vocab_size": len(tokenizer), "num_hidden_layers": layers, **SIZES, **(sizes or {})}
+        config = AutoConfig.for_model(kind, pad_token_id=tokenizer.pad_token_id, **given)
         torch.manual_seed(seed)
         network = AutoModel.from_config(config)
         for weight in network.parameters():  # BERT starts so near to zero that all sentences look the same

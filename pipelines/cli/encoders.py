@@ -11,7 +11,7 @@ from pydantic import Field
 
 from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.errors import RequestError
-from bertrelay.files import check_output
+from bertrelay.files import check_output, check_place
 from bertrelay.settings import ModelSource
 from pipelines.cli.options import (
     FILE_HELP,
@@ -77,16 +77,14 @@ def encode(
       zcat table.csv.gz | bertrelay encode MODEL - vectors.npy --format csv
     """
     from bertrelay.data.records import Rejects
-    from bertrelay.data.sentences import check_first
     from bertrelay.data.vectors import SUFFIXES
 
     process_group = check_process_group(options.processes)
     check_model(model)
     check_output(output, SUFFIXES, source, overwrite=options.overwrite)
-    listed = output.with_name(f"{output.name}.rejects.jsonl")
     with input_file(source, output) as name:
         table = options.table(name, options.column)
-        check_first(table, Rejects(None, limit=1.0) if options.skip_invalid else None)
+        listed = output.with_name(f"{output.name}.rejects.jsonl")
         rejects = Rejects(listed, limit=1.0, keep_empty=False) if options.skip_invalid else None
         with distributed(process_group, options.processes):
             from bertrelay.encode_files import encode_file
@@ -196,26 +194,17 @@ def shrink(
 
       bertrelay shrink MODEL table.csv smaller --layers 4 --dimensions 128 --sts test.csv
     """
-    from bertrelay.data.sentences import check_first
-
     columns: list[str | None] = [*options.column] or [None]
     tables = [options.table(each, column) for each in corpus for column in columns]
     check_model(model)
-    _check_new_folder(output)
-    for table in tables:
-        check_first(table)
+    if output.exists():
+        raise RequestError(f"OUT: expected a folder that is not there yet, found {output}; name another")
+    check_place(output.absolute(), option="OUT")
     named = {"sts": _named(options.sts, options.header), "parallel": list(map(_translations, options.parallel))}
     given = {"model": model, "corpus": tables, "trim_vocabulary": options.trim, **named, **settings}
     metrics = _shrunk(validated(ShrinkSettings, given), output)
     document = json.dumps({"output": str(output), **metrics})
     write_out(document if options.as_json else "\n".join(_lines(metrics, output)))
-
-
-def _check_new_folder(output: Path) -> None:
-    if output.exists():
-        raise RequestError(f"OUT: expected a folder that is not there yet, found {output}; name another")
-    if not output.absolute().parent.is_dir():
-        raise RequestError(f"OUT: there is no folder {output.parent} to make {output.name} in; make it first")
 
 
 def _named(sts: list[str], header: bool) -> dict[str, dict[str, Any]]:

@@ -103,14 +103,6 @@ def test_invalid_records_are_skipped_counted_and_listed_when_asked(call, model, 
     assert f"left out {len(lines)} of {len(lines) + len(kept)} records" in capsys.readouterr().err
 
 
-def test_invalid_records_of_standard_input_are_listed_as_its_own(call, model, tmp_path, capsys):
-    out = tmp_path / "v.npy"
-    call("encode", model, "-", out, "--skip-invalid", "--format", "jsonl", stdin=b'{"text": 5}\n{"text": "a dog"}\n')
-    (listed,) = (tmp_path / "v.npy.rejects.jsonl").read_text().splitlines()
-    assert (json.loads(listed)["file"], json.loads(listed)["line"]) == ("standard input", 1)
-    assert "left out 1 of 2 records, which cannot be used: 1 × not text in standard input;" in capsys.readouterr().err
-
-
 def test_without_invalid_records_there_is_no_list_and_without_others_an_error(call, model, english, tmp_path):
     call("encode", model, english, tmp_path / "v.npy", "--skip-invalid")
     assert {path.name for path in tmp_path.iterdir()} == {"english.txt", "v.npy"}

@@ -75,26 +75,3 @@ def test_kept_vectors_and_neighbours_stand_beside_the_output(call, model, sides,
     assert (document["output"], document["pairs"]) == (str(tmp_path / "m.tsv"), 3)
     assert (document["threshold"], document["f1"]) == (None, None)
     assert not (tmp_path / "m.tsv.work").exists()
-
-
-def test_a_recipe_mines_and_skips_what_is_mined(call, model, sides, tmp_path, write_recipe):
-    recipe = write_recipe(
-        f"""
-        name = "pairs"
-        [mine]
-        uses = "students.mine"
-        model = "{model}"
-        source = {{ path = "{sides[0]}" }}
-        target = {{ path = "{sides[1]}" }}
-        gold = {{ path = "{tmp_path / "gold.tsv"}", header = false }}
-        k = 2
-        precision = "fp32"
-        """
-    )
-    out = call("run", recipe, "--runs", tmp_path / "runs")
-    assert "pairs 2  f1 1  precision 1  recall 1" in out
-    latest = tmp_path / "runs" / "pairs" / "mine" / "latest"
-    assert json.loads((latest / "metrics.json").read_text())["f1"] == 1.0
-    assert len((latest / "mined.tsv").read_text().splitlines()) == 3
-    assert not (latest / "work").exists()
-    assert "SKIP" in call("run", recipe, "--runs", tmp_path / "runs")

@@ -77,13 +77,6 @@ def test_tables_have_a_row_for_every_hit(call, model, corpus, queries, tmp_path,
     assert [path.name for path in tmp_path.glob("answers*")] == [output.name]
 
 
-def test_many_queries_are_answered_in_blocks(call, model, corpus, write_lines, monkeypatch):
-    monkeypatch.setattr(search, "QUERIES_AT_ONCE", 2)
-    queries = write_lines("queries.csv", ["id,text", *(f"{n},{LINES[n % 2]}" for n in range(5))])
-    out = call("search", model, corpus, "--queries", queries, "-k", "1")
-    assert [line.split()[3] for line in out.splitlines()[1::2]] == ["1", "2", "1", "2", "1"]
-
-
 def test_a_query_without_a_finite_vector_is_named_by_its_line(call, model, corpus, write_lines, monkeypatch):
     call("search", model, corpus)
     encode = SentenceEncoder.encode

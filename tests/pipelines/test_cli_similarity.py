@@ -111,10 +111,6 @@ def test_a_matrix_has_every_line_with_every_line(
         }
 
 
-def test_a_sentence_may_be_longer_than_the_name_of_a_file(call, model):
-    assert call("similarity", model, "一只狗在叫" * 60, "b" * 5000).startswith("1.0000\t一只狗")  # both unknown words
-
-
 def test_a_matrix_as_text_numbers_its_columns_and_names_them_below(call, model, english, others):
     lines = call("similarity", model, english, others, "--matrix", *FP32).splitlines()
     assert lines[0].split() == ["1", "2"]

@@ -292,26 +292,17 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_corpus_that_stands_is_not_read_again_and_a_half_built_one_is_built_anew(tmp_path):
+def test_a_corpus_that_stands_is_only_read_and_what_a_killed_run_has_left_is_removed(tmp_path):
     source = aligned(tmp_path, "de", numbered("de", range(5)))
     cache = tmp_path / "cache"
-    (cache / "key.partial").mkdir(parents=True)
-    (cache / "key.partial" / "english.arrow").write_text("half")
-    build_corpus(cache / "key", settings(source))
-    Path(source.english).unlink()
-    assert len(build_corpus(cache / "key", settings(source))) == len(ParallelCorpus.open(cache / "key")) == 10
-    assert sorted(path.name for path in cache.iterdir() if path.suffix != ".lock") == ["key"]
-
-
-def test_what_a_killed_run_has_left_is_removed_and_what_another_one_lays_down_is_not(tmp_path):
-    source = aligned(tmp_path, "de", numbered("de", range(5)))
-    cache = tmp_path / "cache"
-    for key in ("killed", "busy"):
+    for key in ("key", "killed", "busy"):
         (cache / f"{key}.partial").mkdir(parents=True)
         (cache / f"{key}.partial" / "english.arrow").write_text("half")
     with FileLock(cache / "busy.lock"):
         build_corpus(cache / "key", settings(source))
     assert sorted(path.name for path in cache.iterdir() if path.is_dir()) == ["busy.partial", "key"]
+    Path(source.english).unlink()
+    assert len(build_corpus(cache / "key", settings(source))) == len(ParallelCorpus.open(cache / "key")) == 10
 
 
 def test_a_lower_limit_of_unusable_records_is_held_by_a_corpus_that_stands(tmp_path):

@@ -1,5 +1,3 @@
-"""None"""
-
 import json
 import os
 import signal
@@ -20,10 +18,8 @@ from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
 from students.corpus import build_corpus
 from students.distill import CRITERION, DistillationTask, run
-from students.metrics import english_of
-from students.pairs import Translations
 from students.settings import DistillSettings
-from students.targets import Targets, fill_targets, read_variance
+from students.targets import Targets, read_variance
 
 NEW = {"layers": 2, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 24, "dropout": 0.0}
 TRAINING = {
@@ -132,17 +128,6 @@ def test_the_mean_of_the_targets_scores_1_and_the_teacher_0(corpus, task):
     assert score(task.targets.vectors[corpus.targets[:]]) == 0
 
 
-def test_each_item_meets_the_target_of_its_own_english(task):
-    texts = task.corpus.texts(0, len(task.corpus))
-    english_of = {**{other: english for english, other in PAIRS}, **{english: english for english, _ in PAIRS}}
-    items = np.array([4, 0, 7])
-    inputs = task.collate(items, 0).inputs
-    for row, item in enumerate(items):
-        np.testing.assert_array_equal(inputs["targets"][row], target_of(task, english_of[texts[item]]))
-        ids = inputs["input_ids"][row][inputs["attention_mask"][row].bool()]
-        assert ids.tolist() == task.model.tokenize([texts[item]])[0]
-
-
 # The stage
 
 
@@ -178,7 +163,8 @@ def test_from_two_languages_to_one_space(context, given, toy):
         *(f"dev/{name}/{language}" for name in ("mse", "mse_relative") for language in ("en", "de", "fr")),
         *(f"dev/translation_accuracy/{way}" for way in ("en-de", "de-en", "en-fr", "fr-en")),
     }
-    assert best["dev/explained_variance"] > 0.3
+    relative = [best[f"dev/mse_relative/{language}"] for language in ("en", "de", "fr")]
+    assert best["dev/explained_variance"] == pytest.approx(1 - np.mean(relative)) and best[CRITERION] > 0.3
     assert best["dev/translation_accuracy/fr-en"] > 10 / 30  # one in thirty by chance
     assert metrics["train_items"] == 3 * (len(toy.train) - 30)
     assert read_variance(SimpleNamespace(folder=context.output / "model")) == metrics["target_variance"]
@@ -312,54 +298,3 @@ def test_two_processes_distill_what_one_does(context, given, tmp_path):
         assert found[name] == pytest.approx(expected[name], rel=1e-3), name
     vectors = [SentenceEncoder.load(each.output / "model").encode(["a dog runs here"]) for each in (context, two)]
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-3)
-
-
-@pytest.fixture
-def toy_corpus(toy, tmp_path):
-    return toy.corpus(tmp_path / "corpora", dev_sentences=30)
-
-
-@pytest.fixture
-def evaluated(tiny_encoder, toy_corpus, context, given):
-    """A task that is only evaluated: the student is another network than the teacher."""
-    teacher = tiny_encoder("bert", toy_corpus.english.read(0, 100))
-    student = tiny_encoder("xlm-roberta", toy_corpus.texts(0, len(toy_corpus)), seed=4)
-    targets = fill_targets(teacher, toy_corpus, context, "key", "fp32")
-    tokens = SimpleNamespace(lengths=None)
-    settings = DistillSettings.model_validate(given)
-    return DistillationTask(student, settings, toy_corpus, targets, tokens, teacher.encode)
-
-
-def cosines(first, second):
-    return first @ second.T / np.linalg.norm(first, axis=1)[:, None] / np.linalg.norm(second, axis=1)[None, :]
-
-
-def test_dev_metrics_are_those_of_arithmetic_on_the_vectors(evaluated):
-    student, pairs = evaluated.model, evaluated.corpus.dev
-    english_sentences = english_of(pairs)
-    assert len(english_sentences) == 30
-    expected = {}
-    for language, sentences in {**pairs, "en": Translations(english_sentences, english_sentences)}.items():
-        vectors = student.encode(sentences.other, precision="fp32").astype(np.float64)
-        distances = vectors - evaluated.dev_teacher(sentences.english).astype(np.float64)
-        expected[f"dev/mse/{language}"] = np.mean(distances**2)
-        expected[f"dev/mse_relative/{language}"] = np.mean(np.sum(distances**2, axis=1)) / evaluated.targets.variance
-        if language != "en":
-            table = cosines(student.encode(sentences.english, precision="fp32"), vectors)
-            found = {f"en-{language}": table.argmax(axis=1), f"{language}-en": table.argmax(axis=0)}
-            for direction, rows in found.items():
-                expected[f"dev/translation_accuracy/{direction}"] = np.mean(rows == np.arange(30))
-    relative = [expected[f"dev/mse_relative/{language}"] for language in ("en", "de", "fr")]
-    assert evaluated.evaluate() == {
-        **{name: pytest.approx(value, rel=1e-4) for name, value in expected.items()},
-        CRITERION: pytest.approx(1 - np.mean(relative), rel=1e-4),
-    }
-
-
-def test_one_encoding_of_each_sentence_serves_all_metrics(evaluated, monkeypatch):
-    calls = []
-    encode = evaluated.model.encode
-    monkeypatch.setattr(evaluated.model, "encode", lambda texts, **given: calls.append(texts) or encode(texts, **given))
-    evaluated.evaluate()
-    [sentences] = calls
-    assert len(sentences) == len(set(sentences)) == 30 * 3

@@ -1,5 +1,3 @@
-"""None"""
-
 import json
 import os
 import signal
@@ -16,8 +14,9 @@ from scipy.spatial.distance import cdist
 from bertrelay import encode_files, encoding
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import RequestError
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests
+from bertrelay.layout import Prompts
 from students import index_build as building
 from students import neighbours
 from students.index import build_index, open_index, run, search
@@ -147,14 +146,6 @@ def test_recall_of_a_graph_is_measured_printed_and_kept(encoder, corpus, capsys)
     assert exact.manifest.recall == {}
 
 
-def test_an_exact_index_gets_its_graph_from_its_vectors(encoder, corpus, encoded):
-    build(encoder, corpus)
-    encoded.clear()
-    assert build(encoder, corpus, kind="hnsw").graph is not None
-    assert build(encoder, corpus).graph is not None
-    assert encoded == []
-
-
 # What is refused
 
 
@@ -248,16 +239,6 @@ def test_a_foreign_index_json_makes_no_folder_ours(encoder, corpus, tmp_path):
         }
 
 
-def test_a_file_of_ones_own_in_an_index_is_never_deleted_with_it(encoder, corpus):
-    folder = build(encoder, corpus).folder
-    (folder / "notes.txt").write_text("mine")
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(RequestError, match=r"nothing else.*found .* with notes\.txt in it"):
-        build(encoder, corpus, rebuild=True)
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    assert len(open_index(encoder, folder).search(["a dog"], 1)[0]) == 1
-
-
 @pytest.mark.parametrize("name", ["sentences.arrow", "vectors.npy", "index.json"])
 def test_a_damaged_index_is_built_anew_with_rebuild(name, encoder, corpus):
     folder = build(encoder, corpus).folder
@@ -333,13 +314,6 @@ def test_a_corpus_that_is_not_there_and_a_prompt_that_the_model_lacks_are_told(e
     with pytest.raises(RequestError, match=r"prompt: .*none, the model has no prompts.*found 'question'"):
         build(encoder, corpus, query_prompt_name="question")
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
-
-
-def test_vectors_that_are_not_finite_are_told(tiny_encoder, texts, corpus):
-    broken = tiny_encoder("bert", texts)
-    broken.backbone.embeddings.word_embeddings.weight.data.fill_(float("nan"))
-    with pytest.raises(WorkError, match=r"not finite for line 1 of .*corpus\.txt"):
-        build(broken, corpus)
 
 
 # Stopped and gone on with
@@ -509,38 +483,25 @@ def test_the_stage_builds_an_index_and_lists_what_it_could_not_use(encoder, corp
     assert open_index(tmp_path / "model", context.output / "index").search(["the dog runs here"], 1)[0][0].line == 1
 
 
-SUBJECTS, VERBS = ["the dog", "two cats", "ein Hund", "le chat", "une souris"], ["runs", "bellt", "dort", "singt"]
-LINES = [f"{subject} {verb}" for verb in VERBS for subject in SUBJECTS]
+# Queries
 
 
 @pytest.fixture(scope="module")
-def word_encoder(tiny_encoder):
-    return tiny_encoder("bert", LINES)
-
-
-@pytest.fixture(scope="module")
-def index(word_encoder, tmp_path_factory):
+def index(encoder, texts, tmp_path_factory):
     corpus = tmp_path_factory.mktemp("search") / "corpus.txt"
-    corpus.write_text("\n".join(LINES), encoding="utf-8")
-    return build_index(word_encoder, corpus, f"{corpus}.index", kind="hnsw", precision="fp32")
+    corpus.write_text("\n".join(texts), encoding="utf-8")
+    return build(encoder, corpus, kind="hnsw")
 
 
-def test_every_query_of_many_has_its_own_hits_best_first(index):
-    found = index.search([*LINES, LINES[0]], 4, precision="fp32")
-    assert [hits[0].text for hits in found] == [*LINES, LINES[0]]
-    assert [hits[0].line for hits in found] == [*range(1, 21), 1]
+def test_every_query_of_many_has_its_own_hits_best_first(index, texts):
+    found = index.search([*texts, texts[0]], 4, precision="fp32")
+    assert [hits[0].text for hits in found] == [*texts, texts[0]]
+    assert [hits[0].line for hits in found] == [*range(1, 62), 1]
     for hits in found:
         assert hits[0].similarity == pytest.approx(1, abs=1e-5)
         assert [hit.similarity for hit in hits] == sorted((hit.similarity for hit in hits), reverse=True)
     assert max(hit.similarity for hits in found for hit in hits) <= 1
     assert index.search([]) == []
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_vectors_of_ones_own_find_what_their_sentences_find(index, exact):
-    similarities, rows = index.neighbours(index.vectors[[3, 7]], 2, exact)
-    assert rows[:, 0].tolist() == [3, 7]
-    np.testing.assert_allclose(similarities[:, 0], 1, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -557,11 +518,9 @@ def test_wrong_queries_are_refused(index, queries, k, told):
         index.search(queries, k)
 
 
-def test_candidates_of_a_graph_are_for_one_that_is_walked(index, tmp_path):
-    (tmp_path / "corpus.txt").write_text("\n".join(LINES), encoding="utf-8")
-    without = build_index(index.encoder, tmp_path / "corpus.txt", tmp_path / "index", precision="fp32")
+def test_candidates_of_a_graph_are_for_one_that_is_walked(index, corpus):
     with pytest.raises(RequestError, match=r"ef_search: expected search through a graph .*found exact search"):
-        without.search(["a dog"], ef_search=5)
+        build(index.encoder, corpus).search(["a dog"], ef_search=5)
     with pytest.raises(RequestError, match="ef_search: expected search through a graph"):
         index.search(["a dog"], exact=True, ef_search=5)
     with pytest.raises(RequestError, match="ef_search: expected 1 or more, found 0"):
@@ -569,38 +528,19 @@ def test_candidates_of_a_graph_are_for_one_that_is_walked(index, tmp_path):
     assert len(index.search(["a dog"], 3, ef_search=5)[0]) == 3
 
 
-def test_where_the_graph_leads_to_fewer_there_are_fewer_hits(index, monkeypatch):
+def test_where_the_graph_leads_to_fewer_there_are_fewer_hits(index, texts, monkeypatch):
     def lost(*_):
         return np.array([[0.5, -np.inf]], np.float32), np.array([[6, -1]])
 
     monkeypatch.setattr("students.index.approximate_neighbours", lost)
-    assert index.search(["a dog"], 2) == [[(0.5, 7, LINES[6])]]
+    assert index.search(["a dog"], 2) == [[(0.5, 7, texts[6])]]
 
 
-def test_a_query_prompt_stands_before_queries_alone(tiny_encoder, tmp_path):
-    from bertrelay.layout import Prompts
-
-    encoder = tiny_encoder("bert", LINES, prompts=Prompts({"query": "le chat "}))
-    (tmp_path / "corpus.txt").write_text("\n".join(LINES), encoding="utf-8")
-    index = build_index(encoder, tmp_path / "corpus.txt", tmp_path / "index", precision="fp32")
-    hit = index.search(["dort"], 1, prompt_name="query", precision="fp32")[0][0]
-    assert hit.text == "le chat dort"
+def test_a_query_prompt_stands_before_queries_alone(tiny_encoder, texts, corpus):
+    encoder = tiny_encoder("bert", texts, prompts=Prompts({"query": "le chat "}))
+    hit = build(encoder, corpus).search(["sleeps dehors"], 1, prompt_name="query", precision="fp32")[0][0]
+    assert hit.text == "le chat sleeps dehors"
     assert hit.similarity == pytest.approx(1, abs=1e-5)
-
-
-def test_a_model_whose_vectors_are_all_zero_finds_something_at_zero(tiny_encoder, tmp_path):
-    encoder = _with_norms(tiny_encoder("bert", LINES), 0.0)
-    (tmp_path / "corpus.txt").write_text("\n".join(LINES), encoding="utf-8")
-    hits = build_index(encoder, tmp_path / "corpus.txt", tmp_path / "index").search(["a dog"], 3)[0]
-    assert [hit.similarity for hit in hits] == [0, 0, 0]
-
-
-def _with_norms(word_encoder, value):
-    """The last normalisation scaled by `value`, and so every vector."""
-    norm = word_encoder.backbone.encoder.layer[-1].output.LayerNorm
-    norm.weight.data.fill_(value)
-    norm.bias.data.fill_(value)
-    return word_encoder
 
 
 def test_an_index_that_is_not_there_is_told_before_the_model_is_loaded(tmp_path):
@@ -608,50 +548,30 @@ def test_an_index_that_is_not_there_is_told_before_the_model_is_loaded(tmp_path)
         open_index("/no/such/model", tmp_path)
 
 
-@pytest.fixture
-def lines_file(tmp_path):
-    (tmp_path / "c.txt").write_text("\n".join(LINES), encoding="utf-8")
-    return tmp_path / "c.txt"
-
-
-def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(word_encoder, lines_file):
-    built = search(word_encoder, lines_file, LINES[1:3], 2, precision="fp32")
+def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(encoder, texts, corpus):
+    built = search(encoder, corpus, texts[1:3], 2, precision="fp32")
     assert [[hit.line for hit in hits[:1]] for hits in built] == [[2], [3]]
-    before = (lines_file.with_name("c.txt.index") / "index.json").stat()
-    assert search(word_encoder, Table(path=str(lines_file)), LINES[1:3], 2, precision="fp32") == built
-    assert search(word_encoder, None, LINES[1:3], 2, index=f"{lines_file}.index", precision="fp32") == built
-    assert (lines_file.with_name("c.txt.index") / "index.json").stat() == before
-
-
-def test_an_index_stands_where_it_is_told_to(word_encoder, lines_file, tmp_path):
-    search(word_encoder, lines_file, ["a dog"], index=tmp_path / "elsewhere", kind="hnsw")
-    assert open_index(word_encoder, tmp_path / "elsewhere").manifest.kind == "hnsw"
-    assert not Path(f"{lines_file}.index").exists()
-
-
-def test_an_index_is_built_anew_and_its_graph_walked_as_told(word_encoder, lines_file):
-    def ask(**given):
-        return search(word_encoder, lines_file, LINES[:1], 1, precision="fp32", **given)
-
-    assert ask(kind="hnsw", ef_search=5)[0][0].line == 1
-    lines_file.write_text("\n".join(["ein Hund bellt", *LINES]), encoding="utf-8")
-    with pytest.raises(RequestError, match="its content differs"):
-        ask()
-    assert ask(rebuild=True)[0][0].line == 2
+    before = Path(f"{corpus}.index", "index.json").stat()
+    assert search(encoder, Table(path=str(corpus)), texts[1:3], 2, precision="fp32") == built
+    assert search(encoder, None, texts[1:3], 2, index=f"{corpus}.index", precision="fp32") == built
+    assert Path(f"{corpus}.index", "index.json").stat() == before
 
 
 @pytest.mark.parametrize(
     ("given", "error"),
     [
         ({"corpus": None}, "expected the folder of an index"),
-        ({"corpus": None, "index": "c.txt.index", "rebuild": True}, "rebuild: expected a corpus"),
-        ({"corpus": None, "index": "c.txt.index", "kind": "hnsw"}, r"kind: expected a graph \(hnsw\) .*found none"),
+        ({"corpus": None, "index": "corpus.txt.index", "rebuild": True}, "rebuild: expected a corpus"),
+        (
+            {"corpus": None, "index": "corpus.txt.index", "kind": "hnsw"},
+            r"kind: expected a graph \(hnsw\) .*found none",
+        ),
         ({"kind": "hsnw"}, "kind: expected auto, exact or hnsw, found 'hsnw'"),
         ({"ef_search": 5}, "ef_search: expected search through a graph"),
     ],
 )
-def test_searches_that_cannot_be_are_refused(given, error, word_encoder, lines_file, monkeypatch):
-    monkeypatch.chdir(lines_file.parent)
-    search(word_encoder, "c.txt", ["a dog"])
+def test_searches_that_cannot_be_are_refused(given, error, encoder, corpus, monkeypatch):
+    monkeypatch.chdir(corpus.parent)
+    search(encoder, "corpus.txt", ["a dog"])
     with pytest.raises(RequestError, match=error):
-        search(word_encoder, **{"corpus": "c.txt", "queries": ["a dog"], **given})
+        search(encoder, **{"corpus": "corpus.txt", "queries": ["a dog"], **given})

@@ -1,5 +1,3 @@
-"""None"""
-
 import os
 import resource
 import signal
@@ -99,15 +97,6 @@ def test_vectors_of_another_size_are_refused():
     ):
         with pytest.raises(RequestError, match=r"shape \(n, 16\), found \(2, 8\)"):
             ask()
-
-
-def test_a_graph_finds_what_exact_search_finds(capsys):
-    corpus = drawn(800)
-    similarities, rows = approximate_neighbours(build_hnsw(corpus, Hnsw()), corpus[:100], 10, 400)
-    expected = brute_force(corpus[:100], corpus, 10)
-    assert (rows == expected[1]).mean() > 0.99
-    np.testing.assert_allclose(similarities[:, 0], 1, atol=1e-6)
-    assert "graph: 800 of 800 vectors" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ef_search", [1, 4, 400])
@@ -325,13 +314,7 @@ def test_auto_is_exact_up_to_a_number_of_pairs_and_says_which(monkeypatch, capsy
         (drawn(3, dim=8), drawn(3, dim=4), 4, r"same dim.*found \(3, 8\) and \(3, 4\)"),
         (drawn(3), drawn(3)[:0], 4, r"at least one of each.*\(0, 16\)"),
         (drawn(3)[0], drawn(3), 4, r"\(16,\)"),
-        (drawn(3), drawn(3), 0, "k: expected 1 or more, found 0"),
-        (
-            drawn(3),
-            np.where(np.arange(48).reshape(3, 16) == 20, np.nan, drawn(3)),
-            4,
-            "target sentence 2",
-        ),
+        (drawn(3), np.where(np.arange(48).reshape(3, 16) == 20, np.nan, drawn(3)), 4, "target sentence 2"),
     ],
 )
 def test_vectors_that_cannot_be_compared_are_refused(source, target, k, told):
@@ -364,9 +347,7 @@ neighbours.bidirectional_knn(source, target, 4, method, folder=folder, key="k")
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(
-    ("method", "after", "left"), [("exact", 3, 7), ("exact", 6, 4), ("approximate", 2, 8), ("approximate", 8, 2)]
-)
+@pytest.mark.parametrize(("method", "after", "left"), [("exact", 3, 7), ("approximate", 8, 2)])
 def test_killed_and_called_again_it_resumes_after_the_last_shard(method, after, left, tmp_path, monkeypatch):
     source, target = drawn(110, seed=1), drawn(70, seed=2)
     np.save(tmp_path / "s.npy", source)

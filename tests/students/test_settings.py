@@ -29,39 +29,11 @@ def test_a_base_is_a_model_a_size_or_the_teachers_layers():
     assert isinstance(base({"layers_of": "teacher", "vocabulary": 100}), TeacherCopy)
 
 
-def test_of_a_mistake_inside_base_only_that_key_is_told():
-    assert mistakes(base={**SIZE, "headz": 2}) == [("extra_forbidden", "base.headz")]
-    assert mistakes(base={"layers_of": "teacher", "vocab": 9}) == [
-        ("missing", "base.vocabulary"),
-        ("extra_forbidden", "base.vocab"),
-    ]
-    assert mistakes(base={"layers_of": "techer", "vocabulary": 90}) == [("literal_error", "base.layers_of")]
-
-
-def test_a_base_that_is_none_of_the_three_is_told_all_three():
-    assert mistakes(base=3) == [("student_base", "base")]
-    with pytest.raises(ValidationError, match=r"'xlm-roberta-base'.*layers = 6.*layers_of = 'teacher'"):
-        DistillSettings.model_validate({**GIVEN, "base": 3})
-
-
-def test_of_a_mistake_inside_parallel_only_that_key_is_told():
-    assert mistakes(parallel=[FILES, {**FILES, "langauge": "de"}]) == [("extra_forbidden", "parallel.1.langauge")]
-    assert mistakes(parallel=[{"path": "x.tsv", "others": {}}]) == [("too_short", "parallel.0.others")]
-    assert mistakes(parallel=[]) == [("too_short", "parallel")]
-    assert mistakes(filters={"max_character": 9}) == [("extra_forbidden", "filters.max_character")]
-
-
 def test_all_mistakes_are_told_at_once():
     found = {key for _, key in mistakes(base=3, layers=0, dropout=1.0, epochs="2", parallel=[{**FILES, "column": -1}])}
     assert {"base", "layers", "dropout", "epochs"} <= found and any(
         key.startswith("parallel.0.column") for key in found
     )
-
-
-def test_students_learn_from_token_budgets_unless_items_are_asked_for():
-    assert DistillSettings.model_validate(GIVEN).batch_tokens == 2048
-    chosen = DistillSettings.model_validate({**GIVEN, "batch_items": 64})
-    assert (chosen.batch_items, chosen.batch_tokens) == (64, None)
 
 
 @pytest.mark.parametrize(

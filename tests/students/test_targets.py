@@ -1,18 +1,12 @@
 import json
-import os
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
-from bertrelay import encode_files
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.settings import ModelSource
-from bertrelay.stage import StageContext
 from students import targets as room
 from students.corpus import build_corpus
 from students.settings import DistillSettings
@@ -54,19 +48,6 @@ def test_row_i_is_the_teachers_vector_of_english_sentence_i(teacher, corpus, con
     assert isinstance(found.vectors, np.memmap) and not found.vectors.flags.writeable
 
 
-def rows_computed(teacher, monkeypatch):
-    """Grows by the number of sentences in every batch the teacher sees."""
-    seen = []
-    forward = teacher.forward
-
-    def spy(input_ids, attention_mask):
-        seen.append(len(input_ids))
-        return forward(input_ids, attention_mask)
-
-    monkeypatch.setattr(teacher, "forward", spy)
-    return seen
-
-
 def test_variance_is_the_weighted_mean_squared_distance_to_the_weighted_mean(teacher, corpus, context, monkeypatch):
     monkeypatch.setattr(room, "BLOCK", 7)  # several blocks, the last one short
     found = fill(teacher, corpus, context)
@@ -104,54 +85,6 @@ def test_a_teacher_that_tells_no_sentences_apart_is_refused(teacher, corpus, con
                 weight.zero_()
     with pytest.raises(RequestError, match="teacher: expected vectors that differ"):
         fill(teacher, corpus, context)
-
-
-# Stopped and resumed
-
-KILLED_AFTER_TWO_SHARDS = """
-import os, signal, sys
-from pathlib import Path
-from bertrelay import encode_files
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.data.shards import Shards
-from bertrelay.stage import StageContext
-from students.corpus import ParallelCorpus
-from students.targets import fill_targets
-
-folder = Path(sys.argv[1])
-encode_files.BLOCK_SENTENCES = 5
-write, written = Shards.write, []
-
-def killed(self, number, vectors):
-    write(self, number, vectors)
-    written.append(number)
-    if len(written) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Shards.write = killed
-context = StageContext(folder / "output", folder / "cache")
-corpus = ParallelCorpus.open(folder / "corpora" / "key")
-fill_targets(SentenceEncoder.load(folder / "teacher"), corpus, context, "d", "fp32")
-"""
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", 5)
-    return
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_killed_and_resumed_no_block_is_computed_twice(teacher, corpus, context, tmp_path, monkeypatch):
-    teacher.save(tmp_path / "teacher")
-    done = subprocess.run([sys.executable, "-c", KILLED_AFTER_TWO_SHARDS, tmp_path], env=dict(os.environ), check=False)
-    assert done.returncode == -signal.SIGKILL
-    seen = rows_computed(teacher, monkeypatch)
-    resumed = fill(teacher, corpus, context)
-    assert sum(seen) == len(ENGLISH) - 2 * 5
-    whole = fill(teacher, corpus, StageContext(context.output, tmp_path / "another cache"))
-    assert np.array_equal(resumed.vectors, whole.vectors)
-    assert (resumed.variance, resumed.is_unit) == (whole.variance, whole.is_unit)
 
 
 # Kept with the model

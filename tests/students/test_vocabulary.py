@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
@@ -22,6 +22,7 @@ ENGLISH = ["a dog runs near the old station", "two cats and a bird sleep outside
 GERMAN = ["ein großer Hund läuft über die Straße", "zwei Kätzchen schlafen draußen", "ÖÄÜ?! 3,50 €"]
 ALL = [*ENGLISH, *GERMAN]
 ROLES = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+LONG = {"max_position_embeddings": 60}
 KINDS = ["bert", "distilbert", "albert", "xlm-roberta", "mpnet", "roberta"]
 
 
@@ -38,32 +39,23 @@ def byte_level(texts):
     return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>", **ROLES)
 
 
-def encoder_of(tokenizer, kind="roberta", **parts):
-    config = AutoConfig.for_model(
-        kind,
-        vocab_size=len(tokenizer) + 3,  # a network may have more rows than there are pieces
-        pad_token_id=tokenizer.pad_token_id,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=60,
-    )
-    torch.manual_seed(0)
-    network = AutoModel.from_config(config)
-    for weight in network.parameters():
-        torch.nn.init.normal_(weight, std=0.3)
-    return SentenceEncoder(network, tokenizer, **parts).eval()
+@pytest.fixture
+def encoder_of(tiny_encoder):
+    def make(tokenizer, kind="roberta", **parts):
+        rows = len(tokenizer) + 3  # a network may have more than there are pieces
+        return tiny_encoder(kind, tokenizer, layers=1, sizes={"vocab_size": rows, **LONG}, **parts)
+
+    return make
 
 
 @pytest.fixture
-def make(tiny_encoder):
+def make(tiny_encoder, encoder_of):
     """An encoder of a kind, whose vocabulary knows English and German."""
 
     def of(kind, **parts):
         if kind == "roberta":
             return encoder_of(byte_level(ALL), **parts)
-        return tiny_encoder(kind, ALL * 20, sizes={"max_position_embeddings": 60}, **parts)
+        return tiny_encoder(kind, ALL * 20, sizes=LONG, **parts)
 
     return of
 
@@ -160,7 +152,7 @@ def test_pieces_behind_the_cut_and_of_prompts_stay_too(make):
         assert small.tokenizer.tokenize(text) == encoder.tokenizer.tokenize(text)
 
 
-def test_added_tokens_stay_and_are_found_in_text(make):
+def test_added_tokens_stay_and_are_found_in_text(make, encoder_of):
     tokenizer = make("bert").tokenizer
     tokenizer.add_tokens(["[name]"])
     encoder = encoder_of(tokenizer, "bert")
@@ -177,7 +169,7 @@ def unigram(scores):
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.Unigram(known, unk_id=3)), **ROLES)
 
 
-def test_an_unknown_character_is_as_unlikely_as_before():
+def test_an_unknown_character_is_as_unlikely_as_before(encoder_of):
     """It is rated 10 below the lowest score, so the piece of that score stays, though nothing uses it."""
     scores = {"a": -15.0, "b": -15.0, "c": -15.0, "ab": -20.0, "cx": -20.0, "abc": -1.0, "longest": -30.0}
     encoder = encoder_of(unigram(scores), "xlm-roberta")
@@ -201,7 +193,7 @@ DEAD_END = ["a", "x", "ab", "##bc", "##de"]
 """`abc` is unknown, because `ab` fits and nothing follows it; without `ab` it would be `a ##bc`."""
 
 
-def test_an_unknown_word_does_not_become_known():
+def test_an_unknown_word_does_not_become_known(encoder_of):
     encoder = encoder_of(word_piece(*DEAD_END), "bert")
     texts = ["abc xbc", "x", "x" * 200]
     assert pieces(encoder, texts)[0] == ["[UNK]", "x", "##bc"]
@@ -210,7 +202,7 @@ def test_an_unknown_word_does_not_become_known():
     assert small.tokenizer.get_vocab().keys() - {"[PAD]", "[UNK]"} == {"a", "x", "ab", "##bc"}
 
 
-def test_all_that_a_piece_is_merged_from_stays():
+def test_all_that_a_piece_is_merged_from_stays(encoder_of):
     encoder = encoder_of(byte_level(["lowest lower low est"] * 5))
     small = trim_vocabulary(encoder, ["lowest"])
     assert pieces(small, ["lowest"]) == pieces(encoder, ["lowest"])
@@ -228,7 +220,7 @@ def test_all_that_a_piece_is_merged_from_stays():
 
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bpe"])
-def test_random_vocabularies_cut_random_texts_as_before(kind):
+def test_random_vocabularies_cut_random_texts_as_before(kind, encoder_of):
     for seed in range(5 if kind == "bpe" else 20):
         drawn = random.Random(seed)
 
@@ -252,7 +244,7 @@ def test_random_vocabularies_cut_random_texts_as_before(kind):
 # What cannot be trimmed
 
 
-def test_tokens_that_would_change_stop_the_work(monkeypatch):
+def test_tokens_that_would_change_stop_the_work(encoder_of, monkeypatch):
     monkeypatch.setattr(room, "longest_failed_matches", lambda *_: ())
     with pytest.raises(WorkError, match="cut into other tokens than before, so nothing was trimmed"):
         trim_vocabulary(encoder_of(word_piece(*DEAD_END), "bert"), ["abc xbc"])
@@ -271,14 +263,7 @@ def test_a_corpus_that_changes_while_it_is_read_stops_the_work(make):
         trim_vocabulary(make("bert"), Growing())
 
 
-def test_texts_are_read_in_blocks_and_the_last_one_counts(make, monkeypatch):
-    encoder = make("xlm-roberta")
-    at_once = trim_vocabulary(encoder, ALL).tokenizer.get_vocab()
-    monkeypatch.setattr(room, "TEXTS_AT_ONCE", 4)
-    assert trim_vocabulary(encoder, ALL).tokenizer.get_vocab() == at_once
-
-
-def test_a_generator_no_texts_and_whole_words_are_refused(make):
+def test_a_generator_no_texts_and_whole_words_are_refused(make, encoder_of):
     with pytest.raises(RequestError, match="found a generator"):
         trim_vocabulary(make("bert"), (text for text in ENGLISH))
     with pytest.raises(RequestError, match="expected texts to trim it to, found none"):
@@ -318,13 +303,3 @@ def test_a_student_can_start_from_a_base_trimmed_to_the_parallel_corpus(tiny_enc
     assert nothing == {} and pieces_gone > 0
     assert (sizes["vocabulary/before"], sizes["vocabulary/after"]) == (len(whole.tokenizer), len(small.tokenizer))
     assert sizes["parameters/before"] - sizes["parameters/after"] == pieces_gone * base.dim
-
-
-@pytest.mark.parametrize(
-    "base", [{"layers_of": "teacher", "vocabulary": 90}, {"layers": 1, "dim": 8, "heads": 2, "vocabulary": 90}]
-)
-def test_a_vocabulary_that_is_learnt_from_the_corpus_is_not_trimmed_to_it(base):
-    given = {"teacher": "./teacher", "base": base, "parallel": [{"path": "train.tsv", "others": {"de": "de"}}]}
-    with pytest.raises(ValueError, match="trim_vocabulary: without effect, because the vocabulary of this base"):
-        DistillSettings.model_validate({**given, "trim_vocabulary": True})
-    DistillSettings.model_validate(given)
