@@ -8,7 +8,7 @@ PATIENTS = "domain.clinical"
 STAGES = {
     "pipelines.samples": [
         ("samples.write", 1, "settings:SampleSettings", "sentences:run", ""),
-        ("samples.papers", 1, "settings:PaperSettings", "papers:run_papers", ""),
+        ("samples.papers", 2, "settings:PaperSettings", "papers:run_papers", ""),
         ("samples.hospital", 3, "settings:HospitalSettings", "hospital:run", ""),
         ("samples.entities", 1, "settings:EntitySettings", "papers:run_entities", ""),
         ("samples.questions", 1, "settings:QuestionSettings", "papers:run_questions", ""),

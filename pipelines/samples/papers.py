@@ -1,4 +1,4 @@
-"""Made-up abstracts of biomedical papers: plain, with every entity marked, and with questions about them.
+"""Made-up abstracts of biomedical papers: their text alone, with every entity marked, and with questions about them.
 
 Which words are an entity, and of which type, follows from the sentence alone: a name may be met in training and again
 in a test, or be coined for one abstract. Names are coordinated, introduced with their abbreviation and afterwards
@@ -24,9 +24,6 @@ from pipelines.samples.grammar import Scope, capitalised, grammar, load, write_l
 from pipelines.samples.settings import EntitySettings, PaperSettings, QuestionSettings
 
 PAPERS = "papers.jsonl.gz"
-LEFT_OUT = 0.2
-"""Of the sections of a plain abstract, those that are left out."""
-
 TYPES = ("Disease", "Chemical", "Gene")
 PARTS = ("train", "dev", "test")
 FORMATS: dict[FormatName, str] = {"jsonl": "jsonl", "conll": "tsv", "pubtator": "pubtator"}
@@ -73,47 +70,17 @@ def run_questions(settings: QuestionSettings, context: StageContext) -> Metrics:
 
 def write_papers(folder: Path, seed: int = 7, documents: int = 1_500) -> dict[str, int]:
     """Writes documents of an `id` and a `text`, a function of `seed` and their number alone; how many, by file name."""
-    random, sections = Random(seed), [section["sentences"] for section in load("papers")["sections"]]
-    papers = list[Json]()
-    for number in range(documents):
-        names = _subject_of_paper(random)
-        kept = [sentences for sentences in sections if random.random() >= LEFT_OUT] or sections
-        text = " ".join(random.choice(sentences).format(**names) for sentences in kept)
-        papers.append({"id": f"paper-{number}", "text": text})
+    abstracts = Abstracts(seed)
+    papers = [
+        {"id": f"paper-{number}", "text": " ".join(sentence.text for sentence in abstracts.next().sentences)}
+        for number in range(documents)
+    ]
     write_lines(folder / PAPERS, map(json.dumps, papers))
     return {PAPERS: documents}
 
 
-def _subject_of_paper(random: Random) -> dict[str, str | float]:
-    """What one paper is about: the same names and numbers from its title to its conclusion."""
-    data = load("papers")
-    words = {kind: random.choice(options) for kind, options in data["words"].items()}
-    words["organ"], symptoms = random.choice(list(data["symptoms"].items()))
-    words |= {
-        "outcome": random.choice(symptoms),
-        "disease": _coined(random, data["disease_endings"]),
-        "drug": _coined(random, data["drug_endings"]),
-        "rival": random.choice(("placebo", _coined(random, data["drug_endings"]))),
-        "gene": "".join(random.choices("BDGJKQWXZ", k=3)) + str(random.randint(1, 19)),
-        "name": _coined(random, data["author_endings"]),
-    }
-    patients, percent = random.randint(40, 900), random.randint(8, 60)
-    numbers = {
-        "n": patients,
-        "m": random.randint(5, patients // 3),
-        "dose": random.choice((0.5, 2.5, 10, 25, 80)),
-        "weeks": random.choice((4, 8, 12, 24, 52)),
-        "percent": percent,
-        "other": random.randint(1, percent),
-        "low": percent - random.randint(2, 7),
-        "high": percent + random.randint(2, 7),
-        "p": random.randint(1, 9),
-    }
-    return words | {word.capitalize(): capitalised(text) for word, text in words.items()} | numbers
-
-
 def _coined(random: Random, endings: Sequence[str] = ("",), syllables: int = 2) -> str:
-    return "".join(random.choices(load("papers")["syllables"], k=syllables)) + random.choice(endings)
+    return "".join(random.choices(load("entities")["syllables"], k=syllables)) + random.choice(endings)
 
 
 class Name(NamedTuple):
@@ -126,15 +93,11 @@ class Name(NamedTuple):
 
 def coin(random: Random, type_: str) -> Name:
     """A name of `type_` in one of the forms that the data has: `talorin`, `KVR3`, `familial renal corlomitis` (FRC)."""
-    data, endings = load("entities"), load("papers")
-    draws = {
-        "symbol": lambda: _symbol(random),
-        "surname": lambda: _surname(random),
-        "drug_ending": lambda: random.choice(endings["drug_endings"]),
-    }
+    data = load("entities")
+    draws = {"symbol": lambda: _symbol(random), "surname": lambda: _surname(random)}
     words = dict[str, Any]()
     if type_ == "Disease":
-        words["word"] = _coined(random, endings["disease_endings"])
+        words["word"] = _coined(random, data["lists"]["disease_ending"])
         words["organ"], words["organ2"] = random.sample(data["lists"]["organ"], 2)
     else:
         words["stem"] = _coined(random)
@@ -310,42 +273,18 @@ def lookup_metrics(train: Sequence[Document], test: Sequence[Document]) -> dict[
     What a model has to be better than, to have learned more than names. Case does not count; a name of several types
     is taken for the most frequent one.
     """
-    names = names_of(train)
+    types: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for document in train:
+        for entity in document.entities:
+            types[document.text[entity.start : entity.end].lower()][entity.type] += 1
+    names = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(types, key=len, reverse=True)))})\b")
     gold = found = right = 0
     for document in test:
-        marked = set(find_names(names, document))
+        hits = list(names.finditer(document.text.lower()))
+        marked = {(*hit.span(), types[hit[0]].most_common(1)[0][0]) for hit in hits}
         expected = {(entity.start, entity.end, entity.type) for entity in document.entities}
         gold, found, right = gold + len(expected), found + len(marked), right + len(marked & expected)
-    precision, recall = right / max(found, 1), right / max(gold, 1)
-    return {"precision": precision, "recall": recall, "f1": 2 * right / max(gold + found, 1)}
-
-
-def names_of(documents: Sequence[Document]) -> dict[tuple[str, ...], str]:
-    """Each name, in lower-case words, and its type."""
-    types: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
-    for document in documents:
-        words = [span for sentence in document.sentences for span in sentence]
-        for entity in document.entities:
-            inside = [span for span in words if entity.start <= span[0] and span[1] <= entity.end]
-            types[_lowered(document, inside)][entity.type] += 1
-    return {name: counts.most_common(1)[0][0] for name, counts in types.items()}
-
-
-def find_names(names: dict[tuple[str, ...], str], document: Document) -> Iterator[tuple[int, int, str]]:
-    """The spans of `document` that are one of `names`, and their types."""
-    longest = max(map(len, names), default=0)
-    for sentence in document.sentences:
-        place = 0
-        while place < len(sentence):
-            ends = range(min(place + longest, len(sentence)), place, -1)
-            end = next((end for end in ends if _lowered(document, sentence[place:end]) in names), None)
-            if end is not None:
-                yield sentence[place][0], sentence[end - 1][1], names[_lowered(document, sentence[place:end])]
-            place = end or place + 1
-
-
-def _lowered(document: Document, spans: Sequence[Span]) -> tuple[str, ...]:
-    return tuple(document.text[start:end].lower() for start, end in spans)
+    return {"precision": right / max(found, 1), "recall": right / max(gold, 1), "f1": 2 * right / max(gold + found, 1)}
 
 
 def write_questions(folder: Path, settings: QuestionSettings) -> dict[str, int]:

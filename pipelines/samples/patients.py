@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import exp
 from random import Random
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pipelines.samples.grammar import load
 
@@ -19,8 +19,6 @@ WEIGHTS = (2.1, 2.2, 2.3, 2.4)
 INTERCEPT = -4.4
 SHARE = 0.35
 """Of stays that a condition is present in; the conditions are independent of each other."""
-
-Kind = Literal["unplanned", "planned", "observation", "newborn", "donor"]
 
 FIRST_YEAR = 2105
 DAY_MINUTES = 24 * 60
@@ -56,42 +54,32 @@ def draw_prognosis(random: Random) -> Prognosis:
     return Prognosis(present, risk, random.random() < risk)
 
 
-def draw_given(random: Random, returns: bool) -> Prognosis:
-    """A patient's conditions, given whether the patient returns: the risk is as true as it is for all."""
-    while (drawn := draw_prognosis(random)).returns != returns:
-        pass
-    return drawn
-
-
 def risk_of(present: tuple[bool, ...]) -> float:
     """The probability of an unplanned return within 30 days."""
     log_odds = INTERCEPT + sum(weight for weight, is_present in zip(WEIGHTS, present, strict=True) if is_present)
     return 1 / (1 + exp(-log_odds))
 
 
-Diagnosis = dict[str, str]
-"""Of `data/hospital.toml`: `name`, and the codes `icd9` and `icd10`; why a patient comes has more."""
-
-
 @dataclass(frozen=True)
 class Stay:
     """One admission.
 
+    kind: unplanned, planned, observation, newborn or donor.
     prognosis: None where nobody is to come back: a newborn, a death, a donor.
     severity: 0 to 2, how ill the patient came; it affects death and length, and not the risk of return.
-    besides: other diagnoses, which affect nothing.
+    problem, besides: diagnoses of `data/hospital.toml`; those besides affect nothing.
     """
 
     hadm_id: int
-    kind: Kind
+    kind: str
     admitted: datetime
     discharged: datetime
-    problem: Diagnosis
+    problem: dict[str, str]
     severity: int
     prognosis: Prognosis | None
     died: bool = False
     transferred: bool = False
-    besides: tuple[Diagnosis, ...] = ()
+    besides: tuple[dict[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,7 +101,7 @@ class Subject:
 def draw_subject(seed: int, number: int) -> tuple[Subject, Random]:
     """Patient `number` of the hospital, and the generator for what is written of this one."""
     random, others = Random(f"{seed} {number}"), Random(f"{seed} {number} besides")
-    start = datetime(FIRST_YEAR, 1, 1) + _minutes(random.randrange(80 * 365 * DAY_MINUTES))
+    start = datetime(FIRST_YEAR, 1, 1) + timedelta(minutes=random.randrange(80 * 365 * DAY_MINUTES))
     is_newborn = random.random() < chance("newborn")
     stays = tuple(
         replace(stay, besides=tuple(others.sample(load("hospital")["diagnoses"], others.randint(1, MOST_DIAGNOSES))))
@@ -125,14 +113,14 @@ def draw_subject(seed: int, number: int) -> tuple[Subject, Random]:
 
 
 def _newborn(random: Random, number: int, start: datetime) -> Iterator[Stay]:
-    discharged = start + _minutes(random.randint(DAY_MINUTES, 9 * DAY_MINUTES))
+    discharged = start + timedelta(minutes=random.randint(DAY_MINUTES, 9 * DAY_MINUTES))
     yield Stay(_hadm_id(number, 0), "newborn", start, discharged, random.choice(load("hospital")["problems"]), 0, None)
 
 
 def _stays(random: Random, number: int, start: datetime) -> Iterator[Stay]:
     """Stays until one is not followed by another; each return is the outcome of the prognosis before it."""
     ids = (_hadm_id(number, order) for order in range(STAYS_OF_IDS))
-    kind: Kind = "planned" if random.random() < chance("first_is_planned") else _unplanned(random)
+    kind: str = "planned" if random.random() < chance("first_is_planned") else _unplanned(random)
     for order in range(MOST_STAYS):
         prognosis = draw_prognosis(random)
         stay = _stay(random, next(ids), kind, start, prognosis)
@@ -154,27 +142,27 @@ def _hadm_id(number: int, order: int) -> int:
     return (STAYS_OF_IDS * (number + 1) + order) * ID_STEP % ID_PRIME
 
 
-def _unplanned(random: Random) -> Kind:
+def _unplanned(random: Random) -> str:
     """Of a stay that is no return: one for observation may then be counted or not."""
     return "observation" if random.random() < chance("observed") else "unplanned"
 
 
-def _stay(random: Random, hadm_id: int, kind: Kind, start: datetime, prognosis: Prognosis) -> Stay:
+def _stay(random: Random, hadm_id: int, kind: str, start: datetime, prognosis: Prognosis) -> Stay:
     severity = random.choices((0, 1, 2), (5, 3, 2))[0]
     days = min(random.lognormvariate(0.9 + 0.35 * severity, 0.6), 40)
-    end = start + _minutes(max(int(days * DAY_MINUTES), 600))
+    end = start + timedelta(minutes=max(int(days * DAY_MINUTES), 600))
     return Stay(hadm_id, kind, start, end, random.choice(load("hospital")["problems"]), severity, prognosis)
 
 
 def _next_start(random: Random, discharged: datetime, returns: bool) -> datetime:
     if not returns:
-        return discharged + WINDOW + _minutes(1 + int(random.expovariate(1 / (120 * DAY_MINUTES))))
+        return discharged + WINDOW + timedelta(minutes=1 + int(random.expovariate(1 / (120 * DAY_MINUTES))))
     drawn, exactly = random.random(), chance("exactly_the_window")
     if drawn < exactly:
         return discharged + WINDOW
     if drawn < exactly + chance("same_day") and discharged.hour < 20:
         return discharged.replace(hour=23, minute=random.randrange(60))
-    return discharged + _minutes(random.randint(DAY_MINUTES, 30 * DAY_MINUTES - 1))
+    return discharged + timedelta(minutes=random.randint(DAY_MINUTES, 30 * DAY_MINUTES - 1))
 
 
 def _between(random: Random, hadm_id: int, before: Stay, following: datetime) -> Stay:
@@ -184,7 +172,8 @@ def _between(random: Random, hadm_id: int, before: Stay, following: datetime) ->
     """
     gap = following - before.discharged
     admitted = _whole_minutes(before.discharged + gap * random.uniform(0.2, 0.5))
-    prognosis = draw_given(random, before.prognosis is not None and before.prognosis.returns)
+    while (prognosis := draw_prognosis(random)).returns != (before.prognosis is not None and before.prognosis.returns):
+        pass
     stay = _stay(random, hadm_id, "planned", admitted, prognosis)
     return replace(stay, discharged=_whole_minutes(min(stay.discharged, admitted + gap * 0.4)))
 
@@ -213,9 +202,9 @@ def _last(random: Random, stay: Stay, ids: Iterator[int]) -> Iterator[Stay]:
     dead = replace(stay, died=True, prognosis=None)
     yield dead
     if random.random() < chance("donors"):
-        admitted = dead.discharged + _minutes(random.randint(0, 60))
+        admitted = dead.discharged + timedelta(minutes=random.randint(0, 60))
         # Accounts are opened when all is over: about half of them end before they begin.
-        discharged = admitted + _minutes(random.randint(-600, 600))
+        discharged = admitted + timedelta(minutes=random.randint(-600, 600))
         yield replace(dead, hadm_id=next(ids), kind="donor", admitted=admitted, discharged=discharged)
 
 
@@ -229,10 +218,6 @@ def _death(random: Random, stays: tuple[Stay, ...]) -> datetime | None:
     if drawn < chance("dies_soon") + chance("dies_later"):
         return end + timedelta(days=random.uniform(31, 2000))
     return None
-
-
-def _minutes(count: int) -> timedelta:
-    return timedelta(minutes=count)
 
 
 def _whole_minutes(moment: datetime) -> datetime:

@@ -4,6 +4,7 @@ Tests are drawn first, development parts next, and training avoids the sentences
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -54,7 +55,8 @@ EDITS = (0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5)
 PLAIN_FILES = {"english.txt": "en", "german.txt": "de", "korean.txt": "ko"}
 PLAIN_SENTENCES, QUERIES = 200, 20
 
-Items = Sequence[tuple[Features | str | float, ...]]
+Item = tuple[Features | str | float, ...]
+Items = Sequence[Item]
 
 
 def run(settings: SampleSettings, context: StageContext) -> Metrics:
@@ -66,19 +68,19 @@ def run(settings: SampleSettings, context: StageContext) -> Metrics:
 def write_samples(folder: Path, settings: SampleSettings) -> dict[str, int]:
     """Writes all sample files into `folder`, a function of `settings` alone; rows by file name."""
     source = Meanings(settings.seed)
-    tests = source.hold_out(draw_single(source, settings.parallel_test))
-    scored = source.hold_out(draw_scored(source, settings.sts // 6))
+    tests = source.hold_out(islice(singles(source), settings.parallel_test))
+    scored_tests = source.hold_out(islice(scored(source), settings.sts // 6))
     files: dict[str, Items] = {
         "parallel.test.tsv": tests,
-        "sts.test.tsv": scored,
-        "nli.dev.tsv": source.hold_out(draw_labelled(source, settings.nli // 12)),
-        "sts.dev.tsv": source.hold_out(draw_scored(source, settings.sts // 12)),
-        "triplets.dev.tsv": source.hold_out(draw_triplets(source, settings.triplets // 10)),
-        "nli.train.tsv": draw_labelled(source, settings.nli),
-        "sts.train.tsv": draw_scored(source, settings.sts),
-        "triplets.train.tsv": draw_triplets(source, settings.triplets),
-        "parallel.train.tsv.gz": draw_single(source, settings.parallel_train),
-        "sts.multilingual.test.tsv": scored,
+        "sts.test.tsv": scored_tests,
+        "nli.dev.tsv": source.hold_out(islice(labelled(source), settings.nli // 12)),
+        "sts.dev.tsv": source.hold_out(islice(scored(source), settings.sts // 12)),
+        "triplets.dev.tsv": source.hold_out(islice(triplets(source), settings.triplets // 10)),
+        "nli.train.tsv": list(islice(labelled(source), settings.nli)),
+        "sts.train.tsv": list(islice(scored(source), settings.sts)),
+        "triplets.train.tsv": list(islice(triplets(source), settings.triplets)),
+        "parallel.train.tsv.gz": list(islice(singles(source), settings.parallel_train)),
+        "sts.multilingual.test.tsv": scored_tests,
     }
     for file, items in files.items():
         kind = file.partition(".")[0]
@@ -89,14 +91,14 @@ def write_samples(folder: Path, settings: SampleSettings) -> dict[str, int]:
     return {file: len(items) for file, items in files.items()}
 
 
-def _row(item: tuple[Features | str | float, ...], languages: Sequence[str]) -> list[str]:
+def _row(item: Item, languages: Sequence[str]) -> list[str]:
     parts = ([render(part, each) for each in languages] if isinstance(part, Features) else [str(part)] for part in item)
     return [cell for cells in parts for cell in cells]
 
 
 def write_plain_files(folder: Path, seed: int, sentences: int = PLAIN_SENTENCES) -> dict[str, int]:
     """Writes sentences line by line in three languages, queries, and the lines that are translations; rows by name."""
-    meanings = [meaning for (meaning,) in draw_single(Meanings(seed), sentences)]
+    meanings = [meaning for (meaning,) in islice(singles(Meanings(seed)), sentences)]
     lines = {name: [render(meaning, language) for meaning in meanings] for name, language in PLAIN_FILES.items()}
     lines["questions.txt"] = lines["english.txt"][:QUERIES]
     pairs = [f"{number}\t{number}" for number in range(1, sentences + 1)]
@@ -118,10 +120,11 @@ class Meanings:
         """A meaning not drawn before."""
         return next(self._meanings)
 
-    def hold_out(self, items: Items) -> Items:
+    def hold_out(self, items: Iterable[Item]) -> Items:
         """Keeps the meanings of `items` from all that is drawn from now on; returns `items`."""
-        self._held_out |= {part for item in items for part in item if isinstance(part, Features)}
-        return items
+        held_out = list(items)
+        self._held_out |= {part for item in held_out for part in item if isinstance(part, Features)}
+        return held_out
 
     def allows(self, *meanings: Features) -> bool:
         return self._held_out.isdisjoint(meanings)
@@ -136,20 +139,20 @@ class Meanings:
                     yield drawn
 
 
-def draw_single(source: Meanings, count: int) -> list[tuple[Features]]:
-    """`count` new meanings, for parallel sentences."""
-    return [(source.new(),) for _ in range(count)]
+def singles(source: Meanings) -> Iterator[tuple[Features]]:
+    """New meanings, for parallel sentences."""
+    while True:
+        yield (source.new(),)
 
 
-def draw_labelled(source: Meanings, count: int) -> list[tuple[Features, Features, str]]:
-    """`count` premises and hypotheses; the labels follow one another, so each has a third."""
-    drawn: list[tuple[Features, Features, str]] = []
-    while len(drawn) < count:
-        premise, label = source.new(), LABELS[len(drawn) % len(LABELS)]
-        hypothesis = HYPOTHESES[label](premise, source.random)
-        if hypothesis is not None and source.allows(hypothesis):
-            drawn.append((premise, hypothesis, label))
-    return drawn
+def labelled(source: Meanings) -> Iterator[tuple[Features, Features, str]]:
+    """Premises and hypotheses; the labels follow one another, so each has a third."""
+    for label in cycle(LABELS):
+        hypothesis = None
+        while hypothesis is None or not source.allows(hypothesis):
+            premise = source.new()
+            hypothesis = HYPOTHESES[label](premise, source.random)
+        yield premise, hypothesis, label
 
 
 def _neutral(premise: Features, random: Random) -> Features | None:
@@ -180,29 +183,26 @@ HYPOTHESES: dict[str, Callable[[Features, Random], Features | None]] = dict(
 )
 
 
-def draw_scored(source: Meanings, count: int) -> list[tuple[Features, Features, float]]:
-    """`count` pairs from nought to five edits apart, and some unrelated ones, with their similarity."""
-    drawn: list[tuple[Features, Features, float]] = []
-    while len(drawn) < count:
-        first, random = source.new(), source.random
+def scored(source: Meanings) -> Iterator[tuple[Features, Features, float]]:
+    """Pairs from nought to five edits apart, and some unrelated ones, with their similarity."""
+    random = source.random
+    while True:
+        first = source.new()
         second = draw_meaning(random) if random.random() < UNRELATED else _edited(first, random.choice(EDITS), random)
         if source.allows(second):
-            drawn.append((first, second, similarity(first, second)))
-    return drawn
+            yield first, second, similarity(first, second)
 
 
-def draw_triplets(source: Meanings, count: int) -> list[tuple[Features, Features, Features]]:
-    """`count` anchors, each with something similar and something less similar."""
-    drawn: list[tuple[Features, Features, Features]] = []
-    while len(drawn) < count:
+def triplets(source: Meanings) -> Iterator[tuple[Features, Features, Features]]:
+    """Anchors, each with something similar and something less similar."""
+    while True:
         anchor = source.new()
         gentle = shortened(anchor) + generalised(anchor) + extended(anchor, source.random)
         positive, negative = pick(source.random, gentle, unlike=anchor), _edited(anchor, 2, source.random)
         if positive is None or not source.allows(positive, negative):
             continue
         if similarity(anchor, positive) >= similarity(anchor, negative) + MARGIN:
-            drawn.append((anchor, positive, negative))
-    return drawn
+            yield anchor, positive, negative
 
 
 def _edited(meaning: Features, edits: int, random: Random) -> Features:

@@ -22,9 +22,7 @@ from pipelines.samples.papers import (
     article,
     as_document,
     draw_documents,
-    find_names,
     lookup_metrics,
-    names_of,
     questions_of,
     run_entities,
     run_papers,
@@ -35,20 +33,13 @@ from pipelines.samples.settings import EntitySettings, PaperSettings, QuestionSe
 QUESTIONS = questions_of()
 
 
-def papers(folder):
-    with gzip.open(folder / "papers.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
-def test_every_paper_has_a_text_of_its_own_and_keeps_to_its_gene(tmp_path):
+def test_papers_are_the_texts_of_marked_abstracts(tmp_path):
     assert run_papers(PaperSettings(documents=300), StageContext(tmp_path, tmp_path)) == {"documents/papers": 300.0}
-    found = papers(tmp_path)
-    assert len({paper["id"] for paper in found}) == len({paper["text"] for paper in found}) == 300
-    assert not any(re.search(r"[{}]", paper["text"]) for paper in found)
-    genes = [set(re.findall(r"\b[A-Z]{3}\d+\b", paper["text"])) for paper in found]
-    assert max(map(len, genes)) == 1
-    assert sum(map(len, genes)) > 250
-    assert len(set().union(*genes)) > 200
+    with gzip.open(tmp_path / "papers.jsonl.gz", "rt", encoding="utf-8") as lines:
+        papers = [json.loads(line) for line in lines]
+    assert len({paper["id"] for paper in papers}) == len({paper["text"] for paper in papers}) == 300
+    abstracts = Abstracts(7)
+    assert [paper["text"] for paper in papers] == [as_document("", abstracts.next()).text for _ in papers]
 
 
 @pytest.fixture(scope="module")
@@ -102,26 +93,20 @@ def test_an_abbreviation_is_introduced_before_it_is_used_alone(documents):
 
 
 def marked(text, *entities):
-    words = tuple((found.start(), found.end()) for found in re.finditer(r"\w+", text))
-    found = tuple(Entity(text.index(name), text.index(name) + len(name), kind) for name, kind in entities)
-    return Document("x", text, found, sentences=(words,))
+    return Document("x", text, tuple(Entity(text.index(n), text.index(n) + len(n), kind) for n, kind in entities))
 
 
 def test_a_lookup_marks_the_longest_names_it_knows_and_nothing_else():
     train = [
         marked("renal gout and fever", ("renal gout", "Disease"), ("fever", "Disease")),
+        marked("gout", ("gout", "Chemical")),
         marked("lead harms", ("lead", "Chemical")),
     ]
     test = [
         marked("Renal gout may lead to fever in ABC", ("Renal gout", "Disease"), ("ABC", "Gene"), ("fever", "Disease"))
     ]
-    assert set(find_names(names_of(train), test[0])) == {
-        (0, 10, "Disease"),
-        (15, 19, "Chemical"),
-        (23, 28, "Disease"),
-    }
-    figures = lookup_metrics(train, test)  # 2 right of 3 marked and 3 gold
-    assert figures == pytest.approx({"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3})
+    metrics = lookup_metrics(train, test)  # 2 right of 3 marked, "lead" being no chemical here, and of 3 gold
+    assert metrics == pytest.approx({"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3})
 
 
 def test_the_files_hold_what_was_drawn(tmp_path):

@@ -14,7 +14,7 @@ SIZES = {"parallel_train": 100, "parallel_test": 20, "nli": 120, "sts": 120, "tr
 PARTS = {"train": 30, "dev": 5, "test": 10}
 CASES = [
     ("samples.write", SIZES, "4eaa42fbfc20b6e6"),
-    ("samples.papers", {"documents": 60}, "5029c84d7fc9be51"),
+    ("samples.papers", {"documents": 60}, "b7466a580d89c679"),
     ("samples.hospital", {"subjects": 30}, "008286483f7803f1"),
     ("samples.hospital", {"subjects": 30, "version": "IV", "words": 100}, "0fa67a359eb74745"),
     ("samples.entities", PARTS, "1300ddb2957bfa28"),
