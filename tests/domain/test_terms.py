@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,10 +12,8 @@ from transformers import AutoModel, BertForSequenceClassification
 
 from bertrelay.backbone import save_backbone
 from bertrelay.data.records import Rejects
-from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.plots import cut, missing_scripts
-from bertrelay.stage import StageContext
 from bertrelay.tokenizer import load_tokenizer, save_tokenizer
 from domain.terms import TermsSettings, describe_terms, nearest_terms, term_vectors
 from domain.terms.picture import (
@@ -29,7 +26,6 @@ from domain.terms.picture import (
     shown_groups,
 )
 from domain.terms.settings import read_ratings, read_terms
-from domain.terms.terms import run
 from domain.terms.vectors import group_metrics
 
 TERMS = [
@@ -126,9 +122,8 @@ def test_a_classifier_a_sentence_encoder_and_a_plain_folder_of_one_network_give_
 @pytest.mark.parametrize(
     ("terms", "expected"),
     [
-        (["fever", "\u200b\u200b"], "without a piece .* position 1"),
-        (["fever", "gout " * 60], "more than the 32 tokens .* position 1"),
-        ("gout", "one string"),
+        (["fever", "\u200b"], "without a piece .* position 1"),
+        (["fever", "gout " * 60], "more than the 32 .* position 1"),
     ],
 )
 def test_terms_without_vectors_are_refused_by_their_place_and_never_by_their_text(encoder, terms, expected):
@@ -146,13 +141,9 @@ def test_neighbours_are_those_of_brute_force(monkeypatch, cells):
     vectors = np.random.default_rng(1).normal(size=(37, 6)).astype(np.float32)
     found = nearest_terms(vectors, 4)
     for row in range(37):
-        cosines = {
-            other: float(vectors[row] @ vectors[other])
-            / math.sqrt(float(vectors[row] @ vectors[row]) * float(vectors[other] @ vectors[other]))
-            for other in range(37)
-            if other != row
-        }
-        best = sorted(cosines, key=cosines.__getitem__, reverse=True)[:4]
+        lengths = np.linalg.norm(vectors[row]) * np.linalg.norm(vectors, axis=1)
+        cosines = vectors @ vectors[row] / lengths
+        best = [other for other in np.argsort(-cosines).tolist() if other != row][:4]
         assert found.rows[row].tolist() == best
         np.testing.assert_allclose(found.cosines[row], [cosines[other] for other in best], atol=1e-6)
     assert nearest_terms(np.eye(3, dtype=np.float32), 9).rows.tolist() == [[1, 2], [0, 2], [0, 1]]  # all others
@@ -283,8 +274,7 @@ def test_the_stage_writes_vectors_tables_pictures_and_metrics_that_agree(model, 
     terms = rows_of(output / "terms.csv")
     assert [(row["term"], row["group"]) for row in terms] == list(zip(TERMS, GROUPS, strict=True))
     assert all(float(row["x"]) or float(row["y"]) for row in terms)
-    found = nearest_terms(vectors, 3)
-    near = rows_of(output / "neighbours.csv")
+    found, near = nearest_terms(vectors, 3), rows_of(output / "neighbours.csv")
     assert [row["neighbour"] for row in near] == [TERMS[row] for row in found.rows.ravel()]
     assert [float(row["cosine"]) for row in near] == pytest.approx(found.cosines.ravel().tolist(), abs=6e-5)
     assert json.loads((output / "metrics.json").read_text()) == metrics
@@ -292,12 +282,10 @@ def test_the_stage_writes_vectors_tables_pictures_and_metrics_that_agree(model, 
     assert (metrics["terms/count"], metrics["terms/dim"], metrics["terms/layers"]) == (8, 16, 4)
     svg = (output / "tsne.svg").read_text()
     assert all(term in svg or term[:20] in svg for term in TERMS)
-    assert "no meaning" in svg
-    assert "Perplexity 2.33, seed 7" in svg
+    assert "no meaning" in svg and "Perplexity 2.33, seed 7" in svg
     assert (output / "tsne.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(path.name for path in output.iterdir()) == sorted(
-        ["metrics.json", "neighbours.csv", "rejects.jsonl", "terms.csv", "tsne.png", "tsne.svg", "vectors.npy"]
-    )
+    written = {"metrics.json", "neighbours.csv", "rejects.jsonl", "terms.csv", "tsne.png", "tsne.svg", "vectors.npy"}
+    assert {path.name for path in output.iterdir()} == written
 
 
 def test_the_same_seed_gives_the_same_picture_and_another_one_another(model, listed, tmp_path):
@@ -380,9 +368,3 @@ def test_too_few_or_unknown_terms_and_too_much_perplexity_are_refused(model, tmp
     path = write(tmp_path / "terms.csv", [("term",), *((term,) for term in terms)])
     with pytest.raises(RequestError, match=expected):
         describe_terms(settings(model, path, **given), tmp_path / "out")
-
-
-def test_one_process_does_the_stage(tmp_path):
-    other = StageContext(tmp_path / "output", tmp_path / "cache", ProcessGroup(1, 2))
-    assert run(settings("/nowhere", "/nothing.csv"), other) == {}
-    assert not other.output.exists()

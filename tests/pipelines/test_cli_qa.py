@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import re
-import subprocess
-import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,12 +14,6 @@ from domain.biomedical import QuestionAnswerer, answer_file
 SHORT = "The mice had fever of BRCA1. The 𝒢out <b>p53</b>, gout in rats."
 LONG = " ".join(f"gout ({n}) of p53, in the rats. BRCA1 < fever of the mice." for n in range(40))
 ASKED = [("Who had gout?", SHORT), ("fever in mice?", LONG), ("who, of p53?", LONG)]
-
-
-@pytest.fixture(scope="module")
-def doubting(save_answerer):
-    """The folder of a model that finds no answer anywhere."""
-    return save_answerer(threshold=-1e6)
 
 
 @pytest.fixture
@@ -74,14 +66,15 @@ def test_tables_have_the_best_answer_flat(call, answerer, questions, expected, t
     assert flat == [of(row) for row in table.to_pylist()] == expected
 
 
-def test_no_answer_is_an_empty_text_without_a_place(call, doubting, questions, tmp_path):
+def test_no_answer_is_an_empty_text_without_a_place(call, save_answerer, questions, tmp_path):
+    doubting = save_answerer(threshold=-1e6)
     out = call("qa", "answer", doubting, questions, tmp_path / "a.jsonl", "--html", tmp_path / "a.html")
     assert out.endswith(": 3 questions, 3 without answer\n")
     assert {of(row) for row in answers(tmp_path / "a.jsonl")} == {("", None, None, "")}
     assert (tmp_path / "a.html").read_text(encoding="utf-8").count("no answer in this text") == 3
-    call("qa", "answer", doubting, questions, tmp_path / "a.parquet")
+    for suffix in ("parquet", "csv"):
+        call("qa", "answer", doubting, questions, tmp_path / f"a.{suffix}")
     assert {of(row) for row in pq.read_table(tmp_path / "a.parquet").to_pylist()} == {("", None, None, "")}
-    call("qa", "answer", doubting, questions, tmp_path / "a.csv")
     assert (tmp_path / "a.csv").read_text().splitlines()[1].startswith("q0,,,,")
 
 
@@ -90,9 +83,8 @@ def test_other_columns_and_rows_without_ids(call, answerer, expected, tmp_path):
         csv.writer(file).writerows([("asked", "text"), *ASKED])
     columns = ["--question", "asked", "--context", "text", "--precision", "fp32"]
     call("qa", "answer", answerer, tmp_path / "q.csv", tmp_path / "a.jsonl", *columns)
-    rows = answers(tmp_path / "a.jsonl")
-    assert [of(row) for row in rows] == expected
-    assert [row["id"] for row in rows] == ["2", "3", "4"]
+    rows = [(row["id"], of(row)) for row in answers(tmp_path / "a.jsonl")]
+    assert rows == list(zip("234", expected, strict=True))
 
 
 def test_squad_is_read_with_its_ids_and_bioasq_snippet_by_snippet(call, answerer, expected, tmp_path):
@@ -112,10 +104,9 @@ def test_squad_is_read_with_its_ids_and_bioasq_snippet_by_snippet(call, answerer
 
 
 def test_a_page_marks_every_answer_and_shows_markup_as_text(call, answerer, questions, expected, tmp_path):
-    call(
-        "qa", "answer", answerer, questions, tmp_path / "a.jsonl", "--html", tmp_path / "a.html", "--precision", "fp32"
-    )
-    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    html = tmp_path / "a.html"
+    call("qa", "answer", answerer, questions, tmp_path / "a.jsonl", "--html", html, "--precision", "fp32")
+    page = html.read_text(encoding="utf-8")
     assert "3 questions about 2 contexts" in page
     assert "<b>p53" not in page
     assert not re.search(r"(?:src|href)=[\"']?http|<script", page)
@@ -150,18 +141,15 @@ def test_what_cannot_be_asked_is_counted_and_listed_with_its_id(call, answerer, 
         answer_file(answerer, source, tmp_path / "b.jsonl")
 
 
-def test_an_over_long_question_is_told_with_its_id_and_the_others_are_answered(answerer, write_lines, tmp_path):
+def test_an_over_long_question_is_told_with_its_id_and_the_others_are_answered(
+    call, answerer, write_lines, tmp_path, capsys
+):
     rows = [("q0", "gout?"), ("q1", "who had the gout of the mice in rats , " * 5), ("q2", "fever?")]
     lines = [json.dumps({"id": name, "question": question, "context": LONG}) for name, question in rows]
     source, page = write_lines("q.jsonl", lines), tmp_path / "a.html"
-    done = subprocess.run(
-        [sys.executable, "-m", "pipelines", "qa", "answer", answerer, source, tmp_path / "a.jsonl", "--html", page],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "1 too long" in done.stdout
-    assert "1 questions are left without an answer, 'q1' the first: too long: a window of 48 subwords" in done.stderr
+    assert "1 too long" in call("qa", "answer", answerer, source, tmp_path / "a.jsonl", "--html", page)
+    logged = capsys.readouterr().err
+    assert "1 questions are left without an answer, 'q1' the first: too long: a window of 48 subwords" in logged
     found = answers(tmp_path / "a.jsonl")
     assert [bool(row["answer"]) for row in found] == [True, False, True]
     assert (found[1]["probability"], found[1]["nbest"]) == (None, [])
@@ -179,17 +167,3 @@ def test_standard_input_is_json_or_what_it_is_said_to_be(call, answerer, questio
     with pytest.raises(RequestError, match="standard input: expected JSON, found something else"):
         call("qa", "answer", answerer, "-", *output, stdin=table.getvalue())
     assert {path.name for path in tmp_path.iterdir()} == {"questions.jsonl", "a.jsonl"}
-
-
-def test_offsets_in_a_quoted_field_count_its_line_breaks_as_they_are(call, answerer, tmp_path):
-    """Ten line breaks of two characters in front of a context shift its answer by twenty."""
-    found = {}
-    for breaks in ("", "\n" * 10, "\r\n" * 10):
-        context = f"{breaks}{SHORT}"
-        content = f'question,context\r\nWho had gout?,"{context}"\r\n'
-        (tmp_path / "q.csv").write_bytes(content.encode())
-        call("qa", "answer", answerer, tmp_path / "q.csv", tmp_path / "a.jsonl", "--precision", "fp32", "--overwrite")
-        (row,) = answers(tmp_path / "a.jsonl")
-        assert context[row["start"] : row["end"]] == row["answer"] != ""
-        found[breaks] = row["start"]
-    assert [start - found[""] for start in found.values()] == [0, 10, 20]

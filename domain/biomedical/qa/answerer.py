@@ -316,7 +316,16 @@ class QuestionAnswerer:
         options: `top`, `precision` and `batch_tokens`, as of `replies`.
         Raises RequestError for an empty question or context, and for a question that leaves a context no space.
         """
-        for block in in_batches(_questions(asked), batch_size):
+
+        def questions() -> Iterator[Question]:
+            for place, pair in enumerate(each_pair(asked, "answer")):
+                for name, text in zip(("question", "context"), pair, strict=True):
+                    if not text.strip():
+                        found = f"found an empty one at position {place}"
+                        raise RequestError(f"answer: expected a {name}, {found}; leave it out")
+                yield Question(str(place), *pair)
+
+        for block in in_batches(questions(), batch_size):
             for question, reply in self.replies(block, **options):
                 if reply is None:
                     raise RequestError(f"question {shown_id(question.id)!r}: {too_long(self.model)}")
@@ -342,14 +351,6 @@ class QuestionAnswerer:
                 if question.context != context:
                     context, sentences = question.context, sentence_spans(question.context)
                 yield question, None if is_out else _reply(choices, context, sentences)
-
-
-def _questions(asked: Iterable[tuple[str, str]]) -> Iterator[Question]:
-    for place, (question, context) in enumerate(each_pair(asked, "answer")):
-        for name, text in (("question", question), ("context", context)):
-            if not text.strip():
-                raise RequestError(f"answer: expected a {name}, found an empty one at position {place}; leave it out")
-        yield Question(str(place), question, context)
 
 
 def _reply(choices: Sequence[Choice], context: str, sentences: Sequence[Span]) -> Reply:

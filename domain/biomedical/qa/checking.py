@@ -149,7 +149,6 @@ def check_questions(
     )
     return [
         *_records(surveys),
-        *_aligned(surveys),
         _answers(surveys),
         duplicates(repeated, asked, "questions asked of their context again"),
         *_leaks(surveys),
@@ -189,7 +188,7 @@ def _total(surveys: Surveys, *names: str) -> int:
 
 
 def _records(surveys: Surveys) -> Iterator[Finding]:
-    """What cannot be used: ids that are there twice, answers that are not at their offsets, and all else."""
+    """What cannot be used: ids that are there twice, answers that are not at their offsets, all else; alignment."""
     whole = sum(survey.records for survey in surveys.values())
     unusable = [row for survey in surveys.values() for row in survey.unusable]
     repeated, misplaced = ([row for row in unusable if row.reason == reason] for reason in (DUPLICATE, NOWHERE))
@@ -215,14 +214,10 @@ def _records(surveys: Surveys) -> Iterator[Finding]:
     good = "every answer is at its offset" if _total(surveys, "in place") else "no answer came with an offset"
     yield Finding("offsets", severity, "; ".join(offsets) or good, {"mended": corrected, "nowhere": lost})
 
-
-def _aligned(surveys: Surveys) -> Iterator[Finding]:
-    """How the answers of BioASQ's questions were found in the snippets; nothing in other files."""
-    counts: dict[str, float] = {how: _total(surveys, how) for how in ALIGNMENTS}
-    if any(counts.values()):
-        missing, whole = counts[ALIGNMENTS[-1]], sum(counts.values())
+    counts: dict[str, float] = {how: _total(surveys, how) for how in ALIGNMENTS}  # of BioASQ's alone
+    if answers := sum(counts.values()):
         summary = "answers in snippets: " + ", ".join(f"{count:,} {how}" for how, count in counts.items())
-        yield Finding("alignment", "warn" if missing > MAX_NOT_FOUND * whole else "good", summary, counts)
+        yield Finding("alignment", "warn" if counts["not found"] > MAX_NOT_FOUND * answers else "good", summary, counts)
 
 
 def _answers(surveys: Surveys) -> Finding:

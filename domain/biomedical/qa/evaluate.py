@@ -28,7 +28,7 @@ from domain.biomedical.qa.metrics import (
 )
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.question_files import bioasq_golds, question_format_of, read_all
-from domain.biomedical.qa.questions import Question, Synonyms
+from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QaEvaluateSettings, QuestionSource
 from domain.biomedical.qa.subwords import PairSplitter, count_long_answers, gold_spans
 from domain.findings import spread_evenly
@@ -86,7 +86,7 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
     return {
         **squad_metrics(score_of, found.pools.scored, intervals=True),
         "scored": len(score_of),
-        **_bioasq(found, _golds_in(settings.test)),
+        **_bioasq(found, settings.test),
         **_baseline(found.pools.scored),
         **_calibration(found, score_of, model.temperature),
         **{f"published_{name}": value for name, value in settings.published.items()},
@@ -118,12 +118,15 @@ def _of_nbest(model: AnswerModel, pools: Pools, spans: NBest) -> AnswerPredictio
 # Metrics
 
 
-def _bioasq(found: AnswerPredictions, in_files: Mapping[str, Sequence[Synonyms]]) -> Metrics:
+def _bioasq(found: AnswerPredictions, sources: Sequence[QuestionSource]) -> Metrics:
     """The metrics of BioASQ with intervals over questions, where there are questions of its kind.
 
-    in_files: the gold answers that the files have, by id; those that could not be asked count as not answered.
+    In BioASQ's own files a question that cannot be asked, without snippets for example, counts as not answered.
     """
-    golds = {each.scored_as: each.synonyms for each in found.pools.asked if each.synonyms} | dict(in_files)
+    golds = {asked.scored_as: asked.synonyms for asked in found.pools.asked if asked.synonyms}
+    for source in sources:
+        if (source.format or question_format_of(Path(source.path))) == "bioasq":
+            golds |= bioasq_golds(Path(source.path))
     if not golds:
         return {}
     texts = defaultdict[str, list[tuple[str, float]]](list)  # every span: equal ones are joined before the cut
@@ -133,16 +136,6 @@ def _bioasq(found: AnswerPredictions, in_files: Mapping[str, Sequence[Synonyms]]
         texts[asked.scored_as].append((asked.context[start:end], logit))
     answers = {name: best for name, scored in texts.items() if (best := best_answers(scored))}
     return factoid_metrics(answers, golds, intervals=True)
-
-
-def _golds_in(sources: Sequence[QuestionSource]) -> dict[str, tuple[Synonyms, ...]]:
-    """The gold answers of every question in BioASQ's own files: a question without snippets is not read, and counts."""
-    golds = dict[str, tuple[Synonyms, ...]]()
-    for source in sources:
-        path = Path(source.path)
-        if (source.format or question_format_of(path)) == "bioasq":
-            golds |= bioasq_golds(path)
-    return golds
 
 
 def _baseline(questions: Sequence[Question]) -> Metrics:

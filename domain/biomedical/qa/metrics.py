@@ -60,23 +60,18 @@ def means(
 
 def score(answer: str, golds: Iterable[str], version: Version = "1.1") -> Score:
     """The best of an answer against each gold; none of these, or `""`, means in 2.0 that no answer is right."""
-    compared = [normalised(gold) for gold in golds]
+    text, compared = normalised(answer), [normalised(gold) for gold in golds]
     if version == "2.0":
         compared = [gold for gold in compared if gold] or [""]
-    scored = [_score(normalised(answer), gold, version) for gold in compared]
-    return Score(*map(max, zip(*scored, strict=True)))
-
-
-def _score(answer: str, gold: str, version: Version) -> Score:
-    """Of normalised texts."""
-    exact, words, gold_words = float(answer == gold), answer.split(), gold.split()
-    if version == "2.0" and not (words and gold_words):
-        return Score(exact, exact)
-    shared = (Counter(words) & Counter(gold_words)).total()
-    if not shared:
-        return Score(exact, 0.0)
-    precision, recall = shared / len(words), shared / len(gold_words)
-    return Score(exact, 2 * precision * recall / (precision + recall))
+    f1 = 0.0
+    for gold in compared:
+        words, gold_words = text.split(), gold.split()
+        if version == "2.0" and not (words and gold_words):
+            f1 = max(f1, float(text == gold))
+        elif shared := (Counter(words) & Counter(gold_words)).total():
+            precision, recall = shared / len(words), shared / len(gold_words)
+            f1 = max(f1, 2 * precision * recall / (precision + recall))
+    return Score(float(text in compared), f1)
 
 
 def normalised(text: str) -> str:
@@ -169,10 +164,9 @@ def best_threshold(gaps: Floats, answered: Floats, unanswered: Floats) -> float:
 
 @dataclass(frozen=True)
 class Pools:
-    """Questions as they are scored: what is asked of several texts is one question.
+    """Questions as they are scored: what is `asked` of several texts is one question.
 
-    asked: of each text. scored: each with everything that is right in any of its texts. pool_of: which of these each
-    of those belongs to, (asked,).
+    scored: each with everything that is right in any of its texts. pool_of: which of these are asked, (asked,).
     """
 
     asked: Sequence[Question]
@@ -181,12 +175,21 @@ class Pools:
 
     @classmethod
     def of(cls, questions: Sequence[Question]) -> "Pools":
-        members = defaultdict[str, list[Question]](list)
+        pools = defaultdict[str, list[Question]](list)
         for question in questions:
-            members[question.scored_as].append(question)
-        place = {name: number for number, name in enumerate(members)}
-        pool_of = np.array([place[question.scored_as] for question in questions], dtype=np.int64)
-        return cls(questions, [_joined(name, pool) for name, pool in members.items()], pool_of)
+            pools[question.scored_as].append(question)
+        scored = []
+        for name, members in pools.items():
+            if len(members) == 1 and members[0].id == name:
+                scored.append(members[0])
+                continue
+            golds = tuple(
+                dict.fromkeys(text for each in members if each.answers or each.golds for text in each.gold_texts)
+            )
+            is_impossible = not golds and any(member.impossible for member in members)
+            scored.append(replace(members[0], id=name, answers=(), golds=golds, impossible=is_impossible))
+        place = {name: number for number, name in enumerate(pools)}
+        return cls(questions, scored, np.array([place[question.scored_as] for question in questions], dtype=np.int64))
 
     @property
     def known(self) -> Integers:
@@ -209,11 +212,3 @@ class Pools:
         best = nbest.with_no_answer(threshold).places[:, 0].tolist()
         answers = {question.id: self.text(*place) for question, place in zip(self.scored, best, strict=True)}
         return scores(answers, self.scored)
-
-
-def _joined(name: str, members: Sequence[Question]) -> Question:
-    if len(members) == 1 and members[0].id == name:
-        return members[0]
-    golds = dict.fromkeys(text for member in members if member.answers or member.golds for text in member.gold_texts)
-    is_impossible = not golds and any(member.impossible for member in members)
-    return replace(members[0], id=name, answers=(), golds=tuple(golds), impossible=is_impossible)

@@ -36,10 +36,7 @@ HEAD = Head(
 
 
 class AnswerFinder(HeadNetwork):
-    """Subwords to their scores as the first and the last one of an answer.
-
-    network: one of transformers' for question answering.
-    """
+    """Subwords to their scores as the first and the last one of an answer, by a network of transformers'."""
 
     def __init__(self, network: PreTrainedModel) -> None:
         super().__init__(network, network.qa_outputs)

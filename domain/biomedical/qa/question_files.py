@@ -173,28 +173,26 @@ class _SquadQuestion(Shape):
 
 def _read_squad(path: Path) -> Iterator[Item]:
     """Memory has one article at a time."""
+    file = str(path)
     for line, value, version in _listed(path, "data"):
-        yield from _of_article(value, str(path), line, version.lower().lstrip("v").startswith("2"))
-
-
-def _of_article(value: object, file: str, line: int, is_version_2: bool) -> Iterator[Item]:
-    try:
-        article = fitted(_Article, value)
-    except Unfit as fault:
-        yield Unusable(file, line, fault.reason, f"expected an article with `paragraphs`: {fault.detail}")
-        return
-    paragraphs = list[_Paragraph]()
-    for number, given in enumerate(article.paragraphs, 1):
+        is_version_2 = version.lower().lstrip("v").startswith("2")
         try:
-            paragraphs.append(fitted(_Paragraph, given))
+            article = fitted(_Article, value)
         except Unfit as fault:
-            detail = f"paragraph {number:,}: expected `context` and `qas`: {fault.detail}"
-            yield Unusable(file, line, fault.reason, detail)
-    ids = [str(paragraph.document_id) for paragraph in paragraphs if paragraph.document_id is not None]
-    document = article.title or next(iter(ids), "") or _name_of(paragraph.context or "" for paragraph in paragraphs)
-    for paragraph in paragraphs:
-        for asked in paragraph.qas:
-            yield built(file, line, _id_of(asked), _of_squad, asked, paragraph.context, document, is_version_2)
+            yield Unusable(file, line, fault.reason, f"expected an article with `paragraphs`: {fault.detail}")
+            continue
+        paragraphs = list[_Paragraph]()
+        for number, given in enumerate(article.paragraphs, 1):
+            try:
+                paragraphs.append(fitted(_Paragraph, given))
+            except Unfit as fault:
+                detail = f"paragraph {number:,}: expected `context` and `qas`: {fault.detail}"
+                yield Unusable(file, line, fault.reason, detail)
+        ids = [str(paragraph.document_id) for paragraph in paragraphs if paragraph.document_id is not None]
+        document = article.title or next(iter(ids), "") or _name_of(paragraph.context or "" for paragraph in paragraphs)
+        for paragraph in paragraphs:
+            for asked in paragraph.qas:
+                yield built(file, line, _id_of(asked), _of_squad, asked, paragraph.context, document, is_version_2)
 
 
 def _of_squad(value: object, context: str | None, document: str, is_version_2: bool) -> Question:
@@ -210,27 +208,25 @@ def _of_squad(value: object, context: str | None, document: str, is_version_2: b
 
 def _squad_text(questions: Iterable[Question]) -> Iterator[str]:
     """Questions that follow one another share an article and a context."""
+
+    def asked(question: Question) -> dict[str, Any]:
+        if question.golds or question.pool or question.synonyms:
+            raise RequestError(
+                f"question {shown_id(question.id)!r}: SQuAD's JSON holds neither answers that are not in the "
+                "context nor snippets that are pooled. Write JSONL."
+            )
+        answers = [{"text": answer.text, "answer_start": answer.start} for answer in question.answers]
+        value = {"id": question.id, "question": question.question, "answers": answers}
+        return {**value, "is_impossible": question.impossible}
+
     yield '{"version": "v2.0", "data": ['
     between = "\n"
     for title, article in groupby(questions, key=lambda question: question.document):
-        paragraphs = [
-            {"context": context, "qas": [_to_squad(question) for question in asked]}
-            for context, asked in groupby(article, key=lambda question: question.context)
-        ]
+        by_context = groupby(article, key=lambda question: question.context)
+        paragraphs = [{"context": context, "qas": list(map(asked, group))} for context, group in by_context]
         yield between + json.dumps({"title": title, "paragraphs": paragraphs}, ensure_ascii=False)
         between = ",\n"
     yield "\n]}\n"
-
-
-def _to_squad(question: Question) -> dict[str, Any]:
-    if question.golds or question.pool or question.synonyms:
-        raise RequestError(
-            f"question {shown_id(question.id)!r}: SQuAD's JSON holds neither answers that are not in the "
-            "context nor snippets that are pooled. Write JSONL."
-        )
-    answers = [{"text": answer.text, "answer_start": answer.start} for answer in question.answers]
-    value = {"id": question.id, "question": question.question, "answers": answers}
-    return {**value, "is_impossible": question.impossible}
 
 
 # BioASQ

@@ -7,7 +7,7 @@ from `answer.start` on: what the readers could not place is no answer here.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from domain.biomedical.documents.document import Unfit
 
@@ -39,7 +39,7 @@ class Question:
         scored. Empty when it is asked of one context alone.
     synonyms: of BioASQ: each right answer with its synonyms.
     file, line: where it was read; empty and 0 when it was not.
-    notes: a `Placing` or an `Alignment` for each answer.
+    notes: for each answer one of `PLACINGS` or `ALIGNMENTS`.
     """
 
     id: str
@@ -76,31 +76,27 @@ class Question:
         return self.pool or self.id
 
 
-Placing = Literal["in place", "corrected", "nowhere"]
-Alignment = Literal["exactly", "by case", "in a synonym", "not found"]
-
-ALIGNMENTS: tuple[Alignment, ...] = ("exactly", "by case", "in a synonym", "not found")
-"""How an answer was found, the best first."""
+PLACINGS = ("in place", "corrected", "nowhere")
+"""How an answer with an offset was placed."""
+ALIGNMENTS = ("exactly", "by case", "in a synonym", "not found")
+"""How an answer without one was found, the best first."""
 
 MOST_SHIFT = 10  # characters; further off it may be another mention
 
 NOWHERE = "an answer that is not in its context at its offset, nor a few characters off"
 NO_CONTEXT = "a question without a context"
-NO_QUESTION = "an empty question"
-NO_ANSWER = "an empty answer"
-CONTRADICTION = "an impossible question with an answer"
 DUPLICATE = "an id that another question has"
 
 
 def placed_answers(
     context: str, given: Sequence[Answer]
-) -> tuple[tuple[Answer, ...], tuple[str, ...], tuple[Placing, ...]]:
+) -> tuple[tuple[Answer, ...], tuple[str, ...], tuple[str, ...]]:
     """The answers at their places, the texts of those that are not there, and how each one was placed.
 
     Raises Unfit when none of several can be placed, and for an empty one.
     """
     if any(not answer.text.strip() for answer in given):
-        raise Unfit(NO_ANSWER, "give it its text, or leave it out")
+        raise Unfit("an empty answer", "give it its text, or leave it out")
     placings = [placed(context, *answer) for answer in given]
     answers = tuple(answer for answer, _ in placings if answer is not None)
     if given and not answers:
@@ -110,7 +106,7 @@ def placed_answers(
     return answers, lost, tuple(how for _, how in placings)
 
 
-def placed(context: str, text: str, start: int) -> tuple[Answer | None, Placing]:
+def placed(context: str, text: str, start: int) -> tuple[Answer | None, str]:
     """The answer at `start`, else one at most `MOST_SHIFT` characters off.
 
     One that is no part of a longer word goes before one that is; then the nearest, and of two the earlier.
@@ -126,13 +122,13 @@ def placed(context: str, text: str, start: int) -> tuple[Answer | None, Placing]
     return Answer(text, min(starts, key=lambda place: (place not in whole, abs(place - start)))), "corrected"
 
 
-def aligned(context: str, wordings: Synonyms) -> tuple[tuple[Answer, ...], Alignment]:
+def aligned(context: str, wordings: Synonyms) -> tuple[tuple[Answer, ...], str]:
     """The place of an answer without offsets: its first wording, in other cases, or else a synonym of it.
 
     Every mention of the best kind counts; a mention begins and ends where words do. `Ret` is not in `retina`.
     """
     name, synonyms = wordings[:1], wordings[1:]
-    tries: list[tuple[Alignment, Synonyms, re.RegexFlag]] = [
+    tries: list[tuple[str, Synonyms, re.RegexFlag]] = [
         ("exactly", name, re.NOFLAG),
         ("by case", name, re.IGNORECASE),
         ("in a synonym", synonyms, re.NOFLAG),
@@ -154,11 +150,11 @@ def _mentions(context: str, text: str, flags: re.RegexFlag = re.NOFLAG) -> list[
 def checked(question: Question) -> Question:
     """The question. Raises Unfit for one that cannot be asked or contradicts itself."""
     if not question.question.strip():
-        raise Unfit(NO_QUESTION, "write the question, or remove its record")
+        raise Unfit("an empty question", "write the question, or remove its record")
     if not question.context.strip():
         raise Unfit(NO_CONTEXT, "give the text that it is asked of")
     if question.impossible and (question.answers or question.golds):
-        raise Unfit(CONTRADICTION, "remove the answers, or set is_impossible to false")
+        raise Unfit("an impossible question with an answer", "remove the answers, or set is_impossible to false")
     texts = [question.id, question.question, question.context, question.document, question.pool, *question.golds]
     try:
         "".join([*texts, *(text for wordings in question.synonyms for text in wordings)]).encode()

@@ -6,7 +6,6 @@ Writes `train.jsonl`, `dev.jsonl` and `test.jsonl`, `rejects.jsonl`, and of BioA
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import ExitStack
-from pathlib import Path
 
 import pandas as pd
 from scipy.sparse import coo_array
@@ -59,20 +58,15 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
     metrics |= {"answers_mended": notes["corrected"], "answers_nowhere": notes["nowhere"]}
     if aligned:
         metrics |= {f"aligned/{how.replace(' ', '_')}": notes[how] for how in ALIGNMENTS}
-        _write_alignment(context.output, notes, aligned, settings.with_text or not context.sensitive)
+        best, has_ids = Counter(aligned.values()), settings.with_text or not context.sensitive
+        alignment = {
+            "snippets": {how: notes[how] for how in ALIGNMENTS},
+            "questions": {how: best[how] for how in ALIGNMENTS},
+            "by_question": aligned if has_ids else {},
+        }
+        write_json(context.output / "alignment.json", alignment)
     log_notes(notes, "; alignment.json has them question by question")
     return {**metrics, "rejected": rejects.counts.total()}
-
-
-def _write_alignment(folder: Path, notes: Counter[str], aligned: dict[str, str], by_question: bool) -> None:
-    """How answers were found, snippet by snippet and question by question."""
-    best = Counter(aligned.values())
-    alignment = {
-        "snippets": {how: notes[how] for how in ALIGNMENTS},
-        "questions": {how: best[how] for how in ALIGNMENTS},
-        "by_question": aligned if by_question else {},
-    }
-    write_json(folder / "alignment.json", alignment)
 
 
 def article_groups(questions: Iterable[Question]) -> dict[int, str]:

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -123,7 +123,17 @@ class PairSplitter:
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._rules = plain_rules(tokenizer)
         self._before_text = before_sentences(self._rules)
-        self.before, self.between, self.after = _frame(tokenizer, self._rules)
+        pair = self._rules.encode("a", "a")
+        ids, of = np.array(pair.ids, dtype=np.int64), [-1 if text is None else text for text in pair.sequence_ids]
+        first, second = of.index(0), of.index(1)
+        ends = [len(of) - of[::-1].index(text) for text in (0, 1)]
+        self.before, self.between, self.after = ids[:first], ids[ends[0] : second], ids[ends[1] :]
+        is_framed = all(map(len, (self.before, self.between, self.after))) and ids[0] == tokenizer.cls_token_id
+        if not is_framed or tokenizer.pad_token_id is None:
+            raise RequestError(
+                "model: answering questions needs a tokenizer that frames a pair of texts as [CLS] a [SEP] b [SEP] and "
+                "has a pad_token, and this one does not; take that of a BERT"
+            )
         self.pad: int = tokenizer.pad_token_id
 
     def __call__(self, questions: Sequence[Question]) -> PairSubwords:
@@ -174,21 +184,6 @@ class PairSplitter:
         }
 
 
-def _frame(tokenizer: PreTrainedTokenizerFast, rules: Tokenizer) -> tuple[Integers, Integers, Integers]:
-    """The special tokens before, between and after a pair of texts."""
-    pair = rules.encode("a", "a")
-    ids, of = np.array(pair.ids, dtype=np.int64), [-1 if text is None else text for text in pair.sequence_ids]
-    first, second = of.index(0), of.index(1)
-    ends = [len(of) - of[::-1].index(text) for text in (0, 1)]
-    frame = ids[:first], ids[ends[0] : second], ids[ends[1] :]
-    if not all(map(len, frame)) or ids[0] != tokenizer.cls_token_id or tokenizer.pad_token_id is None:
-        raise RequestError(
-            "model: answering questions needs a tokenizer that frames a pair of texts as [CLS] a [SEP] b [SEP] and has "
-            "a pad_token, and this one does not; take that of a BERT"
-        )
-    return frame
-
-
 # Characters of subwords
 
 _WITHOUT_SPACES = re.compile(
@@ -200,9 +195,9 @@ _SPACES = np.array([number for number in range(0x3001) if chr(number).isspace()]
 
 
 def _trimmed(text: str, cut: Encoding, added: int) -> Integers:
-    """Where the subwords of a text begin and end, white space at their ends left out, (subwords, 2).
+    """Where the subwords of a text begin and end, (subwords, 2), without white space at their ends.
 
-    added: characters before the text that are not its own. A subword of white space alone has no character.
+    A subword of white space alone has no character. added: characters before the text that are not its own.
     """
     spans = np.asarray(cut.offsets, dtype=np.int64).reshape(-1, 2) - added
     solid = np.flatnonzero(~np.isin(_characters(text), _SPACES))  # places of all else
@@ -215,19 +210,19 @@ def _trimmed(text: str, cut: Encoding, added: int) -> Integers:
 
 def _inside_words(text: str) -> Flags:
     """Of each place in a text, from before its first character to after its last one, whether it is inside a word."""
+
+    def is_part(character: str) -> bool:
+        """Whether it makes one word with such ones beside it: letters, digits and marks of scripts with spaces."""
+        is_word = character.isalnum() or unicodedata.category(character)[0] == "M"
+        return is_word and not _WITHOUT_SPACES.match(character)
+
     distinct, which = np.unique(_characters(text), return_inverse=True)
-    is_of_word = np.array([_is_of_word(chr(code)) for code in distinct], bool)[which]
+    is_of_word = np.array([is_part(chr(code)) for code in distinct], bool)[which]
     return np.pad(is_of_word[:-1] & is_of_word[1:], (min(1, len(text)), 1))
 
 
 def _characters(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-
-
-def _is_of_word(character: str) -> bool:
-    """Whether a character makes one word with such ones beside it: letters, digits and marks of scripts with spaces."""
-    is_word = character.isalnum() or unicodedata.category(character)[0] == "M"
-    return is_word and not _WITHOUT_SPACES.match(character)
 
 
 # Right answers

@@ -7,7 +7,6 @@ from itertools import compress
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 from torch.nn.utils.rnn import pad_sequence
@@ -37,8 +36,6 @@ from domain.biomedical.qa.subwords import (
     training_faults,
 )
 
-UNCALIBRATED = "there is no dev data: the probabilities of this model are not calibrated; give some questions as `dev`"
-
 
 def run(settings: QaSettings, context: StageContext) -> Metrics:
     """Trains a model, settles its threshold and temperature on the dev data, and writes `model/`."""
@@ -57,9 +54,10 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
             model = task.dev.tuned(model)
             metrics |= {"temperature": model.temperature, "threshold": model.threshold}
         else:
-            log(UNCALIBRATED)
+            log("there is no dev data: the probabilities of this model are not calibrated; give questions as `dev`")
         save_model(model, context.output / "model")
-    return {**metrics, **task.counts()}
+    counts = {"train_questions": task.questions, "train_windows": len(task.golds)}
+    return {**metrics, **counts, "answered_windows": int(task.is_answered.sum())}
 
 
 class QaTask:
@@ -90,18 +88,10 @@ class QaTask:
         self.golds = golds_in_windows(golds, self.windows)
         self.is_answered = np.array([bool(spans) for spans in self.golds], bool)  # (windows,)
         self.window_lengths = self.subwords.window_lengths(self.windows)
-        self.lengths = self.padded_lengths = self._lengths
+        self.lengths = self.padded_lengths = lambda epoch: self.window_lengths[self._items(epoch)]
         self._drawn: tuple[int, Items] = (-1, np.zeros(0, np.int64))
         self.dev = QaDevSet(dev, model, self.splitter, settings.precision) if dev else None
         self.criterion = "dev/f1" if dev else None
-
-    def counts(self) -> Metrics:
-        """How many questions and windows there are to train on, and how many of these have an answer."""
-        return {
-            "train_questions": self.questions,
-            "train_windows": len(self.golds),
-            "answered_windows": int(self.is_answered.sum()),
-        }
 
     def _items(self, epoch: int) -> Items:
         """The windows of an epoch: all that have an answer, and of each question up to `empty_windows` others."""
@@ -115,9 +105,6 @@ class QaTask:
             is_first = np.arange(len(empty)) - np.searchsorted(questions, questions) < self.empty_windows
             self._drawn = epoch, np.sort(np.concatenate([np.flatnonzero(self.is_answered), empty[is_first]]))
         return self._drawn[1]
-
-    def _lengths(self, epoch: int) -> NDArray[np.int64]:
-        return self.window_lengths[self._items(epoch)]
 
     def collate(self, items: Items, epoch: int) -> Batch:
         """The windows `items` of an epoch, and of each one the answers in it.
@@ -151,13 +138,10 @@ class QaTask:
 
 
 def _trainable(questions: Sequence[Question], faults: Sequence[str | None], rejects: Rejects) -> Flags:
-    """Which questions can be trained on, (questions,); the others become rejects, or are logged where nothing is known.
-
-    faults: see `training_faults`. These questions were counted as used when they were read.
-    """
+    """Which questions can be trained on, (questions,); others become rejects, or are logged where nothing is known."""
     for reason in dict.fromkeys(filter(None, faults)):
         for question in compress(questions, [fault == reason for fault in faults]):
-            rejects.used(-1)
+            rejects.used(-1)  # as which it was counted when it was read
             rejects.add(question.file, question.line, reason, shown_id(question.id))
     if unknown := [question for question in questions if not question.is_known]:
         log(
@@ -192,7 +176,7 @@ class QaDevSet:
         threshold = self._threshold(model, nbest)
         is_right = [score.exact_match == 1 for score in self.pools.scores_at(nbest, threshold).values()]
         choices = nbest.with_no_answer(threshold)
-        temperature = fit_temperature(lambda each: choices.probabilities(each)[known, 0], np.array(is_right, bool))
+        temperature = fit_temperature(lambda by: choices.probabilities(by)[known, 0], np.array(is_right, bool))
         return replace(model, threshold=threshold, temperature=temperature)
 
     def _threshold(self, model: AnswerModel, nbest: NBest) -> float | None:
@@ -200,7 +184,7 @@ class QaDevSet:
         if not any(question.impossible for question in self.pools.scored):
             return model.threshold
         answered, unanswered = (
-            np.array([each.f1 for each in self.pools.scores_at(nbest, threshold).values()])
+            np.array([score.f1 for score in self.pools.scores_at(nbest, threshold).values()])
             for threshold in (None, -np.inf)
         )
         return best_threshold(nbest.gaps[self.pools.known], answered, unanswered)
