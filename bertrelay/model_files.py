@@ -7,7 +7,7 @@ import json
 import math
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -101,3 +101,13 @@ def refusing(message: Callable[[Exception], str]) -> Iterator[None]:
         raise
     except Exception as error:
         raise RequestError(f"model: {message(error)}") from error
+
+
+def reading_weights(file: Path, what: str) -> AbstractContextManager[None]:
+    """Raises RequestError, naming `file`, where the weights in it cannot be read or are not those of `what`."""
+    return refusing(
+        lambda error: (
+            f"expected {what} in {file}, found none that can be read ({type(error).__name__}); it is incomplete, "
+            "damaged, or of another model: copy the folder again"
+        )
+    )

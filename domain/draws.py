@@ -1,6 +1,8 @@
-"""Uniform numbers as functions of a name or of a place: the same wherever, and with whatever else, they are drawn."""
+"""Choices that come out the same wherever they are made: uniform numbers by a name or a place, and an even sample."""
 
 import hashlib
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +10,8 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.uint64]
+
+Item = TypeVar("Item")
 
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 
@@ -40,3 +44,9 @@ def mixed(values: Numbers) -> Numbers:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
+
+
+def spread_evenly(items: Sequence[Item], most: int) -> list[Item]:
+    """At most so many of them, from the first to the last part."""
+    kept = min(most, len(items))
+    return [items[number * len(items) // kept] for number in range(kept)]

@@ -7,11 +7,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from bertrelay.errors import RequestError
 
-Item = TypeVar("Item")
 Severity = Literal["good", "warn", "fail"]
 Split = Literal["train", "dev", "test"]
 
@@ -92,12 +91,6 @@ def spreads(lengths: Mapping[Split, Sequence[int]]) -> str:
         median, most = statistics.median_low(ordered), ordered[int(0.95 * (len(ordered) - 1))]
         listed.append(f"{split}: median {median:,}, 95 % up to {most:,}, longest {ordered[-1]:,}")
     return "; ".join(listed) or "none"
-
-
-def spread_evenly(items: Sequence[Item], most: int) -> list[Item]:
-    """At most so many of them, from the first to the last part."""
-    kept = min(most, len(items))
-    return [items[number * len(items) // kept] for number in range(kept)]
 
 
 def splits_of(files: Sequence[Path]) -> dict[Split, Path]:

@@ -1,10 +1,9 @@
 """The three objectives of Sentence-BERT (Reimers & Gurevych 2019, section 3), as sums over the items of a batch."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
@@ -12,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812 (its usual name)
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
-from bertrelay.model_files import read_model_file
+from bertrelay.model_files import read_model_file, reading_weights
 from teachers.settings import TrainSettings
 
 
@@ -81,7 +80,8 @@ def start_head(settings: TrainSettings, encoder: SentenceEncoder, classes: Seque
             f"head: the one in {folder} was trained for {found.get('classes')} on {found.get('concatenation')}, "
             f"and this training has {classes} on {settings.concatenation}. Leave `head` out to begin a new one."
         )
-    fill(head, read_weights(folder / HEAD_WEIGHTS), folder / HEAD_WEIGHTS)
+    with reading_weights(folder / HEAD_WEIGHTS, f"a linear map of {head.in_features} numbers"):
+        head.load_state_dict(load_file(folder / HEAD_WEIGHTS))
     return head
 
 
@@ -94,30 +94,3 @@ def save_head(head: nn.Linear, classes: Sequence[str], parts: Sequence[str], fol
 
 def _description(classes: Sequence[str], parts: Sequence[str]) -> dict[str, list[str]]:
     return {"classes": list(classes), "concatenation": list(parts)}
-
-
-SHOWN = 3
-
-
-def read_weights(file: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file. Raises RequestError for a damaged one."""
-    try:
-        return load_file(file)
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise RequestError(f"model: expected weights in {file}, found what cannot be read; copy it again") from error
-
-
-def fill(module: nn.Module, weights: Mapping[str, Tensor], file: Path, names: Collection[str] | None = None) -> None:
-    """Gives `module`, or its parameters `names`, the `weights` of `file`.
-
-    Raises RequestError, naming the file, where one is missing, not expected, or of another shape.
-    """
-    own = {name: each.shape for name, each in module.state_dict().items() if names is None or name in names}
-    wrong = sorted({name for name, _ in own.items() ^ {name: each.shape for name, each in weights.items()}.items()})
-    if wrong:
-        raise RequestError(
-            f"model: expected the weights of this network in {file}, found {', '.join(wrong[:SHOWN])}"
-            f"{', …' if len(wrong) > SHOWN else ''} missing or of another shape; the file is incomplete, or belongs to "
-            "another model"
-        )
-    module.load_state_dict(dict(weights), strict=names is None, assign=names is None)

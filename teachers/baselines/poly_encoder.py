@@ -11,13 +11,14 @@ from typing import cast
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
+from bertrelay.model_files import reading_weights
 from teachers.cross_encoder import Pairs, PairScorer, PairTokens
-from teachers.objectives import fill, read_weights
 
 WEIGHTS = "poly.safetensors"
 OWN = ("codes", "scale", "shift")  # parameters that are not in the encoder's files
@@ -53,9 +54,12 @@ class PolyEncoder(PairScorer):
             raise RequestError(
                 f"model: expected a poly-encoder with {WEIGHTS} in {folder}; train it with teachers.poly-encoder"
             )
-        weights = read_weights(path)
-        model = cls(SentenceEncoder.load(folder, device), len(weights.get("codes", ())))
-        fill(model, weights, path, OWN)
+        encoder = SentenceEncoder.load(folder, device)
+        with reading_weights(path, "the codes of a poly-encoder"):
+            weights = load_file(path)
+            model = cls(encoder, len(weights["codes"]))
+            own = {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
+            model.load_state_dict({**own, **weights})
         return model.eval().to(model.encoder.device)  # its own weights too
 
     def save(self, folder: str | Path) -> None:

@@ -14,6 +14,7 @@ from typing import Self, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
@@ -22,12 +23,11 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
 from bertrelay.layout import Prompts
-from bertrelay.model_files import Description, Size, read_model_file
+from bertrelay.model_files import Description, Size, read_model_file, reading_weights
 from bertrelay.pooling import Pooling
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from teachers.data import number
-from teachers.objectives import fill, read_weights
 from teachers.settings import BiLstmSettings, TrainSettings, common_values
 from teachers.train import TeacherData, learn
 
@@ -191,7 +191,8 @@ class BiLstmEncoder(nn.Module):
             )
         with torch.device("meta"):  # sizes take memory only when the weights have them
             encoder = cls(found.words, found.word_dim, found.hidden)
-        fill(encoder, read_weights(folder / WEIGHTS), folder / WEIGHTS)
+        with reading_weights(folder / WEIGHTS, f"the weights that {DESCRIPTION} describes"):
+            encoder.load_state_dict(load_file(folder / WEIGHTS), assign=True)
         encoder.embeddings.requires_grad_(False)
         return encoder.eval()
 

@@ -32,7 +32,7 @@ from domain.biomedical.ner.metrics import (
 from domain.biomedical.ner.model import EntityModel, load_model
 from domain.biomedical.ner.settings import NerEvaluateSettings
 from domain.biomedical.ner.tagger import WordSpan, decoded_blocks
-from domain.findings import spread_evenly
+from domain.draws import spread_evenly
 
 EXAMPLES_KEPT = 12
 """Sentences in which all entities were found, and in which not, that are kept for the report; of each so many."""

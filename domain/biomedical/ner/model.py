@@ -25,7 +25,7 @@ from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json, write_tensors
 from bertrelay.heads import Head, HeadNetwork, window_shape
 from bertrelay.inference import padded
-from bertrelay.model_files import Description, read_model_file, refusing
+from bertrelay.model_files import Description, read_model_file, reading_weights
 from bertrelay.progress import log
 from bertrelay.tokenizer import before_sentences, lowers_case, plain_rules
 from domain.biomedical.documents.tokens import Scheme
@@ -353,7 +353,6 @@ def _labels(network: PreTrainedModel, scheme: Scheme | None, folder: Path) -> La
 
 def _load_crf(labels: LabelSet, folder: Path) -> LinearChain:
     crf, file = LinearChain(labels), folder / CRF_WEIGHTS
-    expected = f"expected the CRF of {len(labels)} tags in {file}, found none that can be read"
-    with refusing(lambda error: f"{expected} ({type(error).__name__}); copy the folder again"):
+    with reading_weights(file, f"the CRF of {len(labels)} tags"):
         crf.load_state_dict(load_file(file))
     return crf

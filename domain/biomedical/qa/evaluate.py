@@ -31,7 +31,7 @@ from domain.biomedical.qa.question_files import bioasq_golds, question_format_of
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QaEvaluateSettings, QuestionSource
 from domain.biomedical.qa.subwords import PairSplitter, count_long_answers, gold_spans
-from domain.findings import spread_evenly
+from domain.draws import spread_evenly
 from domain.sentences import sentence_spans
 
 EXAMPLES_KEPT = 12
