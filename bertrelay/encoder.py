@@ -52,12 +52,8 @@ class SentenceEncoder(nn.Module):
     ) -> None:
         super().__init__()
         if isinstance(backbone, str | os.PathLike):
-            given: dict[str, object] = {
-                "tokenizer": tokenizer,
-                "pooling": pooling != ("mean",),
-                "projection": projection,
-            }
-            given |= {"normalize": normalize, "max_tokens": max_tokens, "prompts": prompts}
+            given: dict[str, object] = {"tokenizer": tokenizer, "projection": projection, "normalize": normalize}
+            given |= {"pooling": pooling != ("mean",), "max_tokens": max_tokens, "prompts": prompts}
             if extra := [name for name, value in {**given, "similarity_fn_name": similarity_fn_name}.items() if value]:
                 raise RequestError(f"{', '.join(extra)}: the model in {backbone} has its own; set them after loading")
             vars(self).update(vars(SentenceEncoder.load(backbone, device)))

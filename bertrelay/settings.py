@@ -11,8 +11,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, core_schema
+
+from bertrelay.errors import RequestError
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w.-]+)?")
 PACKAGE = "package:"
@@ -68,6 +70,17 @@ def refuse_idle(settings: Settings, *keys: str, because: str) -> None:
     idle = [key for key in keys if getattr(settings, key) != fields[key].default]
     if idle:
         raise ValueError(f"{', '.join(idle)}: without effect, because {because}. Leave it out.")
+
+
+def options_of(model: type[AnySettings], given: dict[str, Any]) -> AnySettings:
+    """Keyword arguments of a Python function as `model`. Raises RequestError, which names those that do not fit."""
+    try:
+        return model(**given)
+    except ValidationError as error:
+        faults = error.errors(include_input=False, include_url=False, include_context=False)
+        raise RequestError(
+            "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+        ) from None
 
 
 class PathText(str):

@@ -56,21 +56,18 @@ def tokens_of(read_block: Callable[[int, int], Sequence[str]], count: int, token
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        if not (folder / "done.json").is_file():
-            _write(read_block, count, tokenize, folder)
+        if (folder / "done.json").is_file():
+            return Tokens(folder)
+        folder.mkdir(exist_ok=True)
+        lengths = np.zeros(count + 1, dtype=np.int64)
+        with (folder / "ids.bin").open("wb") as file, progress("tokenizing", count, "sentences") as bar:
+            for start in range(0, count, BLOCK):
+                rows = tokenize(read_block(start, min(start + BLOCK, count)))
+                lengths[start + 1 : start + 1 + len(rows)] = [len(row) for row in rows]
+                # NumPy's own writing hides that it was the disk that was full.
+                file.write(np.concatenate([np.asarray(row, dtype=np.int32) for row in rows]).data)
+                bar.advance(len(rows))
+        (folder / "starts.bin").write_bytes(np.cumsum(lengths).data)
+        sync_contents(folder)
+        write_json(folder / "done.json", {"sentences": count})  # last: its presence means all is there
     return Tokens(folder)
-
-
-def _write(read_block: Callable[[int, int], Sequence[str]], count: int, tokenize: Tokenize, folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    lengths = np.zeros(count + 1, dtype=np.int64)
-    with (folder / "ids.bin").open("wb") as file, progress("tokenizing", count, "sentences") as bar:
-        for start in range(0, count, BLOCK):
-            rows = tokenize(read_block(start, min(start + BLOCK, count)))
-            lengths[start + 1 : start + 1 + len(rows)] = [len(row) for row in rows]
-            # NumPy's own writing hides that it was the disk that was full.
-            file.write(np.concatenate([np.asarray(row, dtype=np.int32) for row in rows]).data)
-            bar.advance(len(rows))
-    (folder / "starts.bin").write_bytes(np.cumsum(lengths).data)
-    sync_contents(folder)
-    write_json(folder / "done.json", {"sentences": count})  # last: its presence means all is there

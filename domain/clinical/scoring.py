@@ -18,6 +18,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
+from bertrelay.settings import options_of
 from domain.clinical.outcomes import OutcomeName, ScoreOptions
 from domain.clinical.records import canonical_id, given_note, note_database, sort_notes, stays_of, warn_of_mixed_ids
 
@@ -77,7 +78,7 @@ def score_file(
     Killed and called again it resumes. Raises RequestError, before anything is computed, for an input or output that
     cannot be what it should be, and WorkError when too many rows are unusable.
     """
-    settings, output = ScoreOptions(**options), Path(output)
+    settings, output = options_of(ScoreOptions, options), Path(output)
     check_output(output, SUFFIXES, notes, overwrite=overwrite)
     if page is not None:
         check_output(Path(page), (".html",), option="page", overwrite=overwrite)

@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -118,35 +118,23 @@ class Fault:
     rank: int = 0
 
 
-@dataclass(frozen=True)
-class Orders:
-    """What one process does."""
-
-    folder: Path
-    settings: dict
-    task: dict = field(default_factory=dict)
-    faults: tuple[Fault, ...] = ()
-    environment: dict = field(default_factory=dict)
-    rank: int = 0
-
-
-def worker(orders):
+def worker(folder, rank, environment, settings, task, faults):
     """One process: trains, and leaves the weights' digest, the items it saw and its gradients in the folder."""
-    os.environ.update(orders.environment)
-    with (orders.folder / f"stderr-{orders.rank}").open("ab") as file:
+    os.environ.update(environment)
+    with (folder / f"stderr-{rank}").open("ab") as file:
         os.dup2(file.fileno(), 2)
     torch.set_num_threads(1)
-    for fault in orders.faults:
-        if fault.rank == orders.rank:
+    for fault in faults:
+        if fault.rank == rank:
             arm(fault)
-    task = TwoLosses(**orders.task)
+    task = TwoLosses(**task)
     gradients = captured_gradients(Training)
     try:
-        metrics = train(task, TrainingSettings(**{**SETTINGS, **orders.settings}), orders.folder)
+        metrics = train(task, TrainingSettings(**{**SETTINGS, **settings}), folder)
     except BertRelayError as error:
         print(error, file=sys.stderr, flush=True)
         os._exit(error.exit_code)
-    save_file(gradients, orders.folder / f"gradients-{orders.rank}.safetensors")
+    save_file(gradients, folder / f"gradients-{rank}.safetensors")
     result = {
         "weights": digest(task.model),
         "frozen": task.model.frozen.weight.tolist(),
@@ -154,7 +142,7 @@ def worker(orders):
         "collated": task.collated,
         "seeds": task.seeds,
     }
-    (orders.folder / f"result-{orders.rank}.json").write_text(json.dumps(result))
+    (folder / f"result-{rank}.json").write_text(json.dumps(result))
     os._exit(0)  # without the clean-up of a launcher's worker
 
 
@@ -232,18 +220,18 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["bertrelay.training.loop", "torch._dynamo"])  # a new process then costs no import
 
 
-def start(folder, processes=1, environment=None, **orders):
-    """Starts the processes of a training in `folder`; `orders` as in `Orders`."""
+def start(folder, processes=1, settings=None, task=None, faults=()):
+    """Starts the processes of a training in `folder`. task: the arguments of `TwoLosses`."""
     folder.mkdir(exist_ok=True)
     started, port = [], free_port()
     for rank in range(processes):
-        place = {"ACCELERATE_USE_CPU": "true", **(environment or {})}
+        place = {"ACCELERATE_USE_CPU": "true"}
         if processes > 1:
             place |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        words = {name: str(value) for name, value in place.items()}
-        given = {"settings": {}, **orders, "folder": folder, "environment": words, "rank": rank}
-        started.append(CONTEXT.Process(target=worker, args=(Orders(**given),)))
+        environment = {name: str(value) for name, value in place.items()}
+        given = (folder, rank, environment, settings or {}, task or {}, faults)
+        started.append(CONTEXT.Process(target=worker, args=given))
         started[-1].start()
     return started
 
@@ -271,8 +259,8 @@ def kill(started):
         process.join()
 
 
-def run(folder, processes=1, **orders):
-    return finish(start(folder, processes, **orders))
+def run(folder, processes=1, **given):
+    return finish(start(folder, processes, **given))
 
 
 def result(folder, rank=0):

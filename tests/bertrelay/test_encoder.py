@@ -265,6 +265,6 @@ def test_all_minilm_gives_the_vectors_that_sentence_transformers_gives(sentences
 
 def test_a_model_that_is_loaded_takes_no_other_parts(make_encoder, tmp_path):
     make_encoder().save(tmp_path)
-    with pytest.raises(RequestError, match=r"pooling, normalize: the model in .* has its own"):
+    with pytest.raises(RequestError, match=r"normalize, pooling: the model in .* has its own"):
         SentenceEncoder(tmp_path, pooling=("cls",), normalize=True)
     assert SentenceEncoder(tmp_path, device="cpu").dim == make_encoder().dim

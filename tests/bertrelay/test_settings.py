@@ -4,6 +4,7 @@ from typing import Annotated
 import pytest
 from pydantic import ValidationError
 
+from bertrelay.errors import RequestError
 from bertrelay.leaves import leaves, with_stage_paths
 from bertrelay.settings import (
     RUN_ONLY,
@@ -13,6 +14,7 @@ from bertrelay.settings import (
     PathText,
     Settings,
     no_model_folder,
+    options_of,
 )
 
 
@@ -35,6 +37,8 @@ class Example(Settings):
 def test_nothing_is_coerced_and_nothing_unknown_is_taken(wrong):
     with pytest.raises(ValidationError):
         Example(**wrong)
+    with pytest.raises(RequestError, match=f"^{next(iter(wrong))}: "):
+        options_of(Example, wrong)
 
 
 def test_a_path_counts_from_where_it_was_written(tmp_path, monkeypatch):

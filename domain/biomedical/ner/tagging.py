@@ -19,6 +19,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import check_place
 from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
+from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents import (
     FORMATS,
@@ -104,7 +105,7 @@ def tag_file(
     """
     from domain.biomedical.ner.tagger import EntityTagger
 
-    asked, documents, output = TagOptions(**options), Path(documents), Path(output)
+    asked, documents, output = options_of(TagOptions, options), Path(documents), Path(output)
     output_format = checked_format(output, output_format, documents, with_text=asked.with_text)
     rejects, refused = (
         Rejects(output.with_name(f"{output.name}.{what}.jsonl"), asked.max_rejects, keep_empty=False)

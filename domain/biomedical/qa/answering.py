@@ -21,6 +21,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
+from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.document import Unfit, shown_id, usable, with_distinct_ids
 from domain.biomedical.documents.page import HUES, Highlight, marked, render, shown
@@ -187,7 +188,7 @@ def answer_file(
     """
     from domain.biomedical.qa.answerer import QuestionAnswerer, too_long
 
-    given = AnswerOptions(**options)
+    given = options_of(AnswerOptions, options)
     source = QuestionFile(Path(questions), source_format, id_column, question_column, context_column)
     output, page = Path(output), Path(page) if page else None
     check_outputs(source.path, output, page, given.with_text)
