@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from filelock import FileLock
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from bertrelay.data.records import Rejects
@@ -209,11 +208,10 @@ def build_corpus(
     WorkError for too many unusable documents.
     """
     files = [(source, file) for source in sources for file in files_of(source)]
-    rules = plain_rules(tokenizer)
     decisive = {
         "version": VERSION,
         "sources": [content_parts(source, type(source).model_fields, digests) for source in sources],
-        "rules": rules.to_str(),
+        "rules": plain_rules(tokenizer).to_str(),
         "held_out_share": held_out_share,
     }
     key = fingerprint(decisive)[:32]
@@ -225,12 +223,18 @@ def build_corpus(
             if not (building / FACTS).is_file():
                 grouping = Grouping(_group_key(building), held_out_share)
                 with Rejects(building / REJECTS, rejects_limit) as rejects:
-                    shards = _prepare(building, files, rules, tokenizer.unk_token_id, grouping, rejects)
+                    shards = _prepare(building, files, tokenizer, grouping, rejects)
                 _write_facts(building, shards, rejects)
             (building / KEY).unlink(missing_ok=True)
             building.rename(folder)
             sync(corpora)
     corpus = Corpus(folder)
+    _report(corpus, held_out_share)
+    return corpus
+
+
+def _report(corpus: Corpus, held_out_share: float) -> None:
+    """Logs what the corpus holds. Raises RequestError where nothing or all is held out, against the request."""
     facts = corpus.facts
     log(
         f"documents: {facts['documents']:,}, with {facts['sentences']:,} sentences and {facts['tokens']:,} tokens, "
@@ -244,7 +248,6 @@ def build_corpus(
             f"held_out_share: {held_out_share:g} of {documents:,} documents holds {'all' if held_out else 'none'} of "
             "them out, because whole groups go by a hash. Give another share, or more documents."
         )
-    return corpus
 
 
 def _group_key(building: Path) -> bytes:
@@ -259,9 +262,10 @@ def _group_key(building: Path) -> bytes:
 
 
 def _prepare(
-    folder: Path, files: Files, rules: Tokenizer, unknown_id: int | None, grouping: Grouping, rejects: Rejects
+    folder: Path, files: Files, tokenizer: PreTrainedTokenizerBase, grouping: Grouping, rejects: Rejects
 ) -> list[dict[str, Any]]:
     """Writes the shards that are not there yet; returns the facts of all."""
+    rules, unknown_id = plain_rules(tokenizer), tokenizer.unk_token_id
     space = before_sentences(rules)
 
     def tokenize(sentences: list[str]) -> Iterator[list[int]]:

@@ -48,12 +48,10 @@ def read_sets(files: OfficialFiles, names: Sequence[str], folds: int) -> dict[st
 
     Raises RequestError for a set in part, a line of another form, and a class with fewer sentences than folds.
     """
-    found: dict[str, TransferSet | None] = {}
+    found = dict[str, TransferSet | None].fromkeys(names)
     for name in names:
         wanted = FOLDED[name].values() if name in FOLDED else SPLIT[name]
-        paths = files.all_or_none(name, *wanted, within=WITHIN.get(name, ""))
-        found[name] = None
-        if paths is not None:
+        if paths := files.all_or_none(name, *wanted, within=WITHIN.get(name, "")):
             parts = [_by_class(name, paths)] if name in FOLDED else [_part(name, path) for path in paths]
             found[name] = TransferSet(*parts)
             _check_classes(name, *parts, folds=folds)

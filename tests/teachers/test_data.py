@@ -82,11 +82,3 @@ def test_a_wrong_number_of_columns_is_refused_with_the_right_ones(context):
     path = context.cache / "train.jsonl"
     with pytest.raises(RequestError, match=r"reads 3 columns \(premise, hypothesis, label\), found 2"):
         read(context, "softmax", pair("a", "b", "x"), train=[{"path": str(path), "columns": ["premise", "label"]}])
-
-
-def test_several_tables_are_read_one_after_the_other(context, tmp_path):
-    for name, label in (("snli", "0"), ("multinli", "1")):
-        (tmp_path / f"{name}.tsv").write_text(f"premise\thypothesis\tlabel\na {name}\tb\t{label}\n")
-    tables = [{"path": str(tmp_path / f"{name}.tsv")} for name in ("snli", "multinli")]
-    found = read(context, "softmax", pair("a", "b", "x"), train=tables)
-    assert (found.sentences, found.labels) == (["a snli", "b", "a multinli"], ["0", "1"])
