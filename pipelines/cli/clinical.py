@@ -8,7 +8,6 @@ import typer
 
 from bertrelay.errors import RequestError
 from bertrelay.settings import ModelSource
-from bertrelay.stage import Metrics
 from domain.clinical.outcomes import ScoreOptions
 from domain.clinical.settings import AuditSettings
 from domain.findings import exit_code
@@ -29,8 +28,11 @@ from pipelines.cli.options import (
 )
 from pipelines.error_handling import stopping_at_once
 
-readmission = typer.Typer(no_args_is_help=True)
-outcome = typer.Typer(no_args_is_help=True)
+readmission = typer.Typer(help="Predict from notes how probable an unplanned readmission is.", no_args_is_help=True)
+outcome = typer.Typer(
+    help="Predict from notes what a model was trained for: death in hospital, length of stay, diagnoses, readmission.",
+    no_args_is_help=True,
+)
 vocabularies = typer.Typer()
 
 OF_READMISSIONS = """
@@ -66,15 +68,9 @@ For example:
 
 
 @readmission.callback()
-def of_readmissions(context: typer.Context) -> None:
-    """Predict from notes how probable an unplanned readmission is."""
-    context.obj = "readmission"
-
-
 @outcome.callback()
-def of_any(context: typer.Context) -> None:
-    """Predict from notes what a model was trained for: death in hospital, length of stay, diagnoses, readmission."""
-    context.obj = None
+def _() -> None:
+    """Keeps a group with one command a group."""
 
 
 class ScoreCommand(ScoreOptions, OutputOptions):
@@ -102,30 +98,27 @@ def score(
 ) -> None:
     """Scores for the task of the group that the command is called in, for any where it has none."""
     check_model(model)
-    settings = options.model_dump(exclude={"as_json"})
-    if options.admission is not None:
-        if options.page is None:
-            raise RequestError("--admission: without effect without --html; give both, or neither")
-        if options.admission.startswith("@"):
-            settings["admission"] = _id_in(Path(options.admission[1:]))
+    settings, admission = options.model_dump(exclude={"as_json"}), options.admission
+    if admission is not None and options.page is None:
+        raise RequestError("--admission: without effect without --html; give both, or neither")
+    if admission is not None and admission.startswith("@"):
+        file = Path(admission[1:])
+        try:
+            found = file.read_text(encoding="utf-8-sig").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RequestError(
+                f"--admission: expected a file with an id, found none that can be read at {file} "
+                f"({type(error).__name__})"
+            ) from None
+        if len(found) != 1:
+            raise RequestError(f"--admission: expected one id in {file}, found {len(found):,} words; leave one there")
+        settings["admission"] = found[0]
+    is_readmission = context.parent is not None and context.parent.info_name == "readmission"
     with stopping_at_once():
         from domain.clinical.scoring import score_file
 
-        scored = score_file(model, notes, output, task=context.obj, **settings)
+        scored = score_file(model, notes, output, task="readmission" if is_readmission else None, **settings)
     print_result(scored, output, options.as_json)
-
-
-def _id_in(file: Path) -> str:
-    """The id of an admission that is all that is in a file."""
-    try:
-        found = file.read_text(encoding="utf-8-sig").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(
-            f"--admission: expected a file with an id, found none that can be read at {file} ({type(error).__name__})"
-        ) from None
-    if len(found) != 1:
-        raise RequestError(f"--admission: expected one id in {file}, found {len(found):,} words; leave one there")
-    return found[0]
 
 
 @command(data, AuditSettings, "near")
@@ -200,15 +193,12 @@ def terms(
         from domain.terms.terms import describe_terms
 
         metrics = describe_terms(checked, folder, overwrite=options.overwrite)
-    document = json.dumps({"output": str(folder), "metrics": metrics})
-    write_out(document if options.as_json else _described(metrics, folder))
-
-
-def _described(metrics: Metrics, folder: Path) -> str:
-    """How many terms there are, and how good their vectors are where that is known."""
+    if options.as_json:
+        write_out(json.dumps({"output": str(folder), "metrics": metrics}))
+        return
     from pipelines.report.tables import cell_of, metric_values
 
     first = f"{metrics['terms/count']:,.0f} terms of {metrics['terms/dim']:,.0f} dimensions in {folder}"
     known = {name: value for name, value in metric_values(metrics).items() if value.interval}
     rows = [f"{cell_of('', name, 'domain.terms').row}: {value} ({value.interval})" for name, value in known.items()]
-    return "\n".join([first, *rows])
+    write_out("\n".join([first, *rows]))
