@@ -54,18 +54,20 @@ def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) ->
     """
     file = tables["admissions"]
     race = "race" if "race" in columns_of(file) else "ethnicity"
-    found = read_table(file, (*ADMISSION_COLUMNS, race), rejects)
-    flow.count("rows of the table of admissions that can be read", found)
+    admissions = read_table(file, (*ADMISSION_COLUMNS, race), rejects)
+    flow.count("rows of the table of admissions that can be read", admissions)
     for column in ("subject_id", "hadm_id", "admittime", "dischtime"):
-        found = _without(found, found[column].isna() | (found[column] == ""), f"without {column}", file, rejects)
-    found = _without(found, found.duplicated("hadm_id"), "a hadm_id that an earlier row has", file, rejects)
-    found = found.rename(columns={"admittime": "admitted_at", "dischtime": "discharged_at", race: "race"})
-    flow.count("with ids, times and a hadm_id of their own", found)
+        missing = admissions[column].isna() | (admissions[column] == "")
+        admissions = _without(admissions, missing, f"without {column}", file, rejects)
+    again = admissions.duplicated("hadm_id")
+    admissions = _without(admissions, again, "a hadm_id that an earlier row has", file, rejects)
+    admissions = admissions.rename(columns={"admittime": "admitted_at", "dischtime": "discharged_at", race: "race"})
+    flow.count("with ids, times and a hadm_id of their own", admissions)
     for column in ("admission_type", "discharge_location"):
-        found[column] = found[column].str.strip().str.upper()
-    found["died_in_hospital"] = found["deathtime"].notna() | (found["hospital_expire_flag"] == "1")
-    death = found["deathtime"].fillna(found["discharged_at"])  # a few deaths have the flag alone
-    found["died_at"] = death.where(found["died_in_hospital"])
+        admissions[column] = admissions[column].str.strip().str.upper()
+    admissions["died_in_hospital"] = admissions["deathtime"].notna() | (admissions["hospital_expire_flag"] == "1")
+    death = admissions["deathtime"].fillna(admissions["discharged_at"])  # a few deaths have the flag alone
+    admissions["died_at"] = death.where(admissions["died_in_hospital"])
 
     file = tables["patients"]
     patients = read_table(file, PATIENT_COLUMNS[version_of(file)], rejects)
@@ -73,16 +75,16 @@ def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) ->
     again = patients.duplicated("subject_id")
     patients = _without(patients, again, "a subject_id that an earlier row has", file, rejects)
     patients = patients.drop(columns=ROW).rename(columns={"gender": "sex", "dod": "day_of_death"})
-    found = found.drop(columns=["hospital_expire_flag", ROW])
-    found = found.merge(patients, on="subject_id", how="left", validate="many_to_one", indicator="listed")
-    unlisted = int((found["listed"] == "left_only").sum())
+    admissions = admissions.drop(columns=["hospital_expire_flag", ROW])
+    admissions = admissions.merge(patients, on="subject_id", how="left", validate="many_to_one", indicator="listed")
+    unlisted = int((admissions["listed"] == "left_only").sum())
     if unlisted:
         log(
-            f"{unlisted:,} of {len(found):,} admissions are of subjects that {file.name} does not list, "
+            f"{unlisted:,} of {len(admissions):,} admissions are of subjects that {file.name} does not list, "
             "and so without an age: see that both tables are whole and of one release"
         )
-    found["age"] = _age(found)
-    return found.sort_values(ORDER, ignore_index=True)
+    admissions["age"] = _age(admissions)
+    return admissions.sort_values(ORDER, ignore_index=True)
 
 
 def _without(
@@ -94,21 +96,21 @@ def _without(
     return table[~wrong]
 
 
-def _age(found: "pd.DataFrame") -> "pd.Series[float]":
+def _age(admissions: "pd.DataFrame") -> "pd.Series[float]":
     """Years at admission, as the table of patients has it; null where it is unknown.
 
     Over 89 becomes 91, as MIMIC-IV has it; MIMIC-III sets such a birth 300 years before the first admission.
     """
     import pandas as pd
 
-    admitted = found["admitted_at"].dt
+    admitted = admissions["admitted_at"].dt
     age: pd.Series[float]
-    if "dob" in found:
-        born = found["dob"].dt
+    if "dob" in admissions:
+        born = admissions["dob"].dt
         before_birthday = (admitted.month < born.month) | ((admitted.month == born.month) & (admitted.day < born.day))
         age = admitted.year - born.year - before_birthday.astype(int)
     else:
-        anchors = found[["anchor_age", "anchor_year"]].apply(pd.to_numeric, errors="coerce")
+        anchors = admissions[["anchor_age", "anchor_year"]].apply(pd.to_numeric, errors="coerce")
         age = anchors["anchor_age"] + admitted.year - anchors["anchor_year"]
     return age.where(age >= 0).mask(age > OLDEST, AFTER_OLDEST)
 

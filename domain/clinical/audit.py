@@ -46,15 +46,15 @@ class Shingler:
 
     def __call__(self, text: str) -> Shingles:
         """The distinct shingles, sorted: of five words in lower case each, or all words where there are fewer."""
-        found = text.lower().split()
-        for word in found:
+        words = text.lower().split()
+        for word in words:
             if word not in self._words:  # Python's own hash changes with every run
                 self._words[word] = zlib.crc32(word.encode()) << 32 | zlib.adler32(word.encode())
-        words = np.array([self._words[word] for word in found], np.uint64)
+        hashed = np.array([self._words[word] for word in words], np.uint64)
         length = min(WORDS_OF_SHINGLE, len(words))
-        hashes = np.zeros(len(words) - length + 1 if found else 0, np.uint64)
+        hashes = np.zeros(len(words) - length + 1 if words else 0, np.uint64)
         for place in range(length):
-            hashes = mixed(hashes + words[place : place + len(hashes)])
+            hashes = mixed(hashes + hashed[place : place + len(hashes)])
         return np.unique(hashes)
 
 

@@ -84,8 +84,8 @@ def _fitted(name: str, notes: LabelledNotes, candidates: Sequence[Any], features
 
 def _probability(classifier: Any, features: Any) -> Floats:
     """That a label is true, (stays,)."""
-    found: Floats = classifier.predict_proba(features) @ classifier.classes_.astype(np.float64)
-    return found
+    probability: Floats = classifier.predict_proba(features) @ classifier.classes_.astype(np.float64)
+    return probability
 
 
 def _permuted_aurocs(
@@ -94,11 +94,11 @@ def _permuted_aurocs(
     """The AUROC on test of the same classifier, fitted to labels of train permuted over subjects, (permutations,)."""
     train, *_, test = features
     outcomes, generator = notes.labels[notes.is_in("test"), 0], np.random.default_rng(seed)
-    found = np.full(permutations, np.nan)
+    aurocs = np.full(permutations, np.nan)
     with progress("fitting permuted labels", permutations, "permutations") as bar:
         for place in range(permutations):
             labels = notes.permuted_labels("train", generator)[:, 0]
             scores = clone(fitted).fit(train, labels).decision_function(test)
-            found[place] = auroc_of(scores, outcomes)
+            aurocs[place] = auroc_of(scores, outcomes)
             bar.advance()
-    return found
+    return aurocs

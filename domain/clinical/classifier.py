@@ -129,22 +129,23 @@ def load_model(source: str | Path, task: OutcomeName | None = None, cache_dir: P
 
 def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeModelSettings:
     """How the model of a folder uses chunks. Raises RequestError for one of another task than `task`."""
-    found = read_model_file(folder / DESCRIPTION, OutcomeModelSettings)
-    if found is None:
+    settings = read_model_file(folder / DESCRIPTION, OutcomeModelSettings)
+    if settings is None:
         raise RequestError(
             f"model: expected one that predicts {task or 'an outcome of patients'}, found no {DESCRIPTION} in "
             f"{folder}; train it with domain.readmission or domain.outcome"
         )
     # What every edition writes and this folder lacks: the defaults would be those of another model.
-    lacking = type(found).model_fields.keys() - found.model_fields_set - LATER
+    lacking = type(settings).model_fields.keys() - settings.model_fields_set - LATER
     if "chunking" not in lacking:
-        lacking |= {f"chunking.{name}" for name in ChunkSettings.model_fields.keys() - found.chunking.model_fields_set}
+        given = settings.chunking.model_fields_set
+        lacking |= {f"chunking.{name}" for name in ChunkSettings.model_fields.keys() - given}
     if lacking:
         listed = ", ".join(sorted(lacking))
         raise RequestError(f"model: expected {listed} in {folder / DESCRIPTION}, found none; copy the folder again")
-    if task not in (None, found.task):
+    if task not in (None, settings.task):
         raise RequestError(
-            f"model: expected one that predicts {task}, found one that predicts {found.task} in {folder}; take "
+            f"model: expected one that predicts {task}, found one that predicts {settings.task} in {folder}; take "
             "another, or score with `bertrelay outcome score`"
         )
-    return found
+    return settings

@@ -57,18 +57,18 @@ KINDS_BEFORE_IV = [(token, re.compile(rule + r"\s{0,3}$", re.IGNORECASE)) for to
 REACH = 40  # characters before a mark that are read
 
 
-def _token_of_iii(found: re.Match[str]) -> str:
+def _token_of_iii(mark: re.Match[str]) -> str:
     """The token for what a mark of MIMIC-III names."""
-    words = found[1]
+    words = mark[1]
     if any(each.isdigit() for each in words) and FULL_DATE.fullmatch(words):
         return DATE
     return next((token for token, kind in KINDS_OF_III if kind.search(words)), REMOVED)
 
 
-def _token_of_iv(found: re.Match[str]) -> str:
+def _token_of_iv(mark: re.Match[str]) -> str:
     """The token for a mark of MIMIC-IV by the words after it, else by those before it."""
-    text, before = found.string, found.string[max(0, found.start() - REACH) : found.start()]
-    after = (token for token, kind in KINDS_AFTER_IV if kind.match(text, found.end()))
+    text, before = mark.string, mark.string[max(0, mark.start() - REACH) : mark.start()]
+    after = (token for token, kind in KINDS_AFTER_IV if kind.match(text, mark.end()))
     earlier = (token for token, kind in KINDS_BEFORE_IV if kind.search(before))
     return next(after, None) or next(earlier, REMOVED)
 
@@ -107,17 +107,17 @@ def find_sections(text: str) -> list[Section]:
     return [Section(start, end, name) for (start, end), name in zip(pairwise(starts), names, strict=True)]
 
 
-def _is_header(found: re.Match[str], text: str) -> bool:
+def _is_header(header: re.Match[str], text: str) -> bool:
     """Known names; names that have a line to themselves before a colon; longer ones in capitals before a colon."""
-    name, words = found["name"], found["name"].split()
+    name, words = header["name"], header["name"].split()
     if " ".join(words).lower() in NAMES:
         return True
-    if not found["colon"] or len(words) > MOST_WORDS or not words[0][0].isupper():
+    if not header["colon"] or len(words) > MOST_WORDS or not words[0][0].isupper():
         return False
     if name.isupper():
         return sum(map(str.isalpha, name)) >= FEWEST_LETTERS
-    line_end = text.find("\n", found.end())
-    return not text[found.end() : line_end if line_end >= 0 else None].strip()
+    line_end = text.find("\n", header.end())
+    return not text[header.end() : line_end if line_end >= 0 else None].strip()
 
 
 LINE_BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")

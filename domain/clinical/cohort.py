@@ -77,12 +77,12 @@ def write_characteristics(
         places = {hadm_id: place for place, hadm_id in enumerate(stays["hadm_id"])}
         admissions = members.assign(admission=range(len(members)), place=members[STAY].map(places))
         # The codes of each stay once: by admission, and by `seq_num`.
-        found = _codes(diagnoses, rejects).merge(admissions, on="hadm_id")
-        found = found.sort_values(["place", "admission", "seq_num"], kind="stable")
-        found = found.drop_duplicates(["place", "code", "version"])
-        ends = found["place"].value_counts().reindex(range(len(stays)), fill_value=0).cumsum()
+        of_stays = _codes(diagnoses, rejects).merge(admissions, on="hadm_id")
+        of_stays = of_stays.sort_values(["place", "admission", "seq_num"], kind="stable")
+        of_stays = of_stays.drop_duplicates(["place", "code", "version"])
+        ends = of_stays["place"].value_counts().reindex(range(len(stays)), fill_value=0).cumsum()
         offsets = pa.array([0, *ends], pa.int32())
-        structs = pa.Table.from_pandas(found[["code", "version"]], preserve_index=False).to_struct_array()
+        structs = pa.Table.from_pandas(of_stays[["code", "version"]], preserve_index=False).to_struct_array()
         codes = pa.ListArray.from_arrays(offsets, structs.combine_chunks()).cast(kind)
     write_parquet(folder / CHARACTERISTICS, known.append_column("diagnoses", codes))
 
@@ -92,7 +92,7 @@ def _codes(file: Path, rejects: Rejects) -> "pd.DataFrame":
     import pandas as pd
 
     columns = ["icd_code", "icd_version"] if "icd_version" in columns_of(file) else ["icd9_code"]
-    found = []
+    blocks = []
     for rows in read_blocks(file, ["hadm_id", "seq_num", *columns], rejects):
         rows = rows.assign(
             code=rows[columns[0]].str.strip(),
@@ -102,8 +102,8 @@ def _codes(file: Path, rejects: Rejects) -> "pd.DataFrame":
         wrong = (rows["code"] == "") | rows["version"].isna()
         for row in rows.loc[wrong, ROW].tolist():
             rejects.add(str(file), row, "without a code or its version")
-        found.append(rows.loc[~wrong, ["hadm_id", "seq_num", "code", "version"]])
-    return pd.concat(found)
+        blocks.append(rows.loc[~wrong, ["hadm_id", "seq_num", "code", "version"]])
+    return pd.concat(blocks)
 
 
 COHORT, STAYS, MEMBERS, FLOW = "cohort.parquet", "stays.parquet", "members.parquet", "flow.csv"
@@ -150,17 +150,17 @@ def make_cohort(admissions: "pd.DataFrame", settings: CohortSettings, version: V
     Raises RequestError when no stay is left in the cohort.
     """
     if settings.rules == "huang2019":
-        found = huang_stays(admissions, version, flow)
+        followed = huang_stays(admissions, version, flow)
     else:
-        found = default_stays(admissions, settings, version, flow)
-    if found.cohort.empty:
+        followed = default_stays(admissions, settings, version, flow)
+    if followed.cohort.empty:
         left = "; ".join(f"{count:,} {step}" for step, count, _ in flow.steps)
         raise RequestError(
             f"the cohort is empty. What was left after each step: {left}. "
             "Look at the step that leaves nothing, and at the setting behind it; `minimum_age` needs the table of "
             "patients to be of the same release."
         )
-    stays, cohort = (_with_split_and_length(each, settings) for each in (found.all, found.cohort))
+    stays, cohort = (_with_split_and_length(each, settings) for each in (followed.all, followed.cohort))
     if settings.balance_train:  # keeps those that the keyed hash places first
         places = cohort["hadm_id"].map(lambda hadm_id: place(hadm_id, settings.split_key))
         train = cohort["split"] == "train"
@@ -170,7 +170,7 @@ def make_cohort(admissions: "pd.DataFrame", settings: CohortSettings, version: V
     for split in SPLITS:
         part = flow.count(split, cohort[cohort["split"] == split])
         flow.count(f"{split}, readmitted", part[part["readmitted"]])
-    return FoundStays(stays, cohort, found.members)
+    return FoundStays(stays, cohort, followed.members)
 
 
 def _with_split_and_length(stays: "pd.DataFrame", settings: CohortSettings) -> "pd.DataFrame":

@@ -191,15 +191,15 @@ def while_reading(
     places = np.empty(len(admissions), np.int64)
     places[order] = np.concatenate([np.arange(count) for count in counts])
     groups = {settings.labels[0]: is_long & outcomes, "others": is_long & ~outcomes}
-    found: list[dict[str, float | None]] = []
+    steps: list[dict[str, float | None]] = []
     for step in range(1, STEPS_OF_READING + 1):
         is_read = places * STEPS_OF_READING < step * counts[admissions]
         read = probabilities[is_read], admissions[is_read]
         so_far = aggregate(*read, len(outcomes), settings.aggregation, settings.c)
         means = {name: float(so_far[group].mean()) for name, group in groups.items()}
         auroc_so_far = auroc_of(so_far[is_long], outcomes[is_long])
-        found.append({"share": step / STEPS_OF_READING, "auroc": auroc_so_far, **means})
-    return {"while_reading": found, "read_in_parts": int(is_long.sum())}
+        steps.append({"share": step / STEPS_OF_READING, "auroc": auroc_so_far, **means})
+    return {"while_reading": steps, "read_in_parts": int(is_long.sum())}
 
 
 # Of several labels
@@ -268,13 +268,13 @@ def confusion(predicted: PredictedLabels) -> list[list[int] | None]:
 
 def slices(groups: "pd.DataFrame", predicted: Predicted, seed: int = 0) -> list[Slice]:
     """The metrics of each group of each characteristic, a column of `groups`, (admissions, characteristics)."""
-    found: list[Slice] = []
+    listed: list[Slice] = []
     for characteristic, column in groups.items():
         names = column.astype("category").cat.remove_unused_categories().cat.categories  # bands keep their order
         members = {str(name): predicted.of((column == name).to_numpy()) for name in names}
         sizes = {name: len(each.outcomes) for name, each in members.items()}
-        found += _slices(str(characteristic), members, sizes, seed)
-    return found
+        listed += _slices(str(characteristic), members, sizes, seed)
+    return listed
 
 
 def label_slices(task: str, names: Sequence[str], predicted: PredictedLabels, seed: int = 0) -> list[Slice]:
@@ -293,14 +293,14 @@ def _slices(characteristic: str, members: Mapping[str, Predicted], sizes: Mappin
             break
         small.append(name)
         hidden = hidden + counts[name]
-    found: list[Slice] = [
+    listed: list[Slice] = [
         {"group": name, "admissions": sizes[name], "figures": _slice_metrics(members[name], seed), "suppressed": 0}
         for name in counts
         if name not in small
     ]
     if small:
-        found.append({"group": None, "admissions": None, "figures": None, "suppressed": len(small)})
-    return [{"characteristic": characteristic, **each} for each in found]
+        listed.append({"group": None, "admissions": None, "figures": None, "suppressed": len(small)})
+    return [{"characteristic": characteristic, **each} for each in listed]
 
 
 def _slice_metrics(predicted: Predicted, seed: int) -> Metrics:
@@ -322,9 +322,9 @@ def groups_of(characteristics: "pd.DataFrame", lengths: Sequence[int]) -> "pd.Da
     import pandas as pd
 
     columns = {name: characteristics[column].fillna(UNKNOWN).astype(str) for column, name in GROUPED_BY.items()}
-    found = pd.DataFrame(columns)
+    groups = pd.DataFrame(columns)
     ages = pd.cut(characteristics["age"].astype(float), AGES, right=False, labels=AGE_BANDS)
-    found.insert(1, "age", ages.cat.add_categories(UNKNOWN).fillna(UNKNOWN))
-    ranks = pd.Series(lengths, index=found.index).rank(method="average", pct=True)
-    found["note length"] = pd.cut(ranks, [0, 0.25, 0.5, 0.75, 1], labels=LENGTHS)
-    return found
+    groups.insert(1, "age", ages.cat.add_categories(UNKNOWN).fillna(UNKNOWN))
+    ranks = pd.Series(lengths, index=groups.index).rank(method="average", pct=True)
+    groups["note length"] = pd.cut(ranks, [0, 0.25, 0.5, 0.75, 1], labels=LENGTHS)
+    return groups

@@ -40,8 +40,8 @@ def group_of(code: str, version: int) -> str | None:
     With its version, as `V58` is aftercare in the one and an accident with a pick-up in the other.
     """
     category = CATEGORIES.get(version)
-    found = category.fullmatch(code.strip().replace(".", "").upper()) if category else None
-    return f"ICD-{version} {next(filter(None, found.groups()))}" if found else None
+    match = category.fullmatch(code.strip().replace(".", "").upper()) if category else None
+    return f"ICD-{version} {next(filter(None, match.groups()))}" if match else None
 
 
 SHORT_DAYS, LONG_DAYS = 3, 7
@@ -71,8 +71,8 @@ def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
             f"cohort: expected diagnoses in {file}, found none. Put the table DIAGNOSES_ICD beside the others and make "
             "the cohort again."
         )
-    found = codes.reindex(stays["hadm_id"]).tolist()
-    of_stays = [{group for each in of_stay if (group := group_of(each["code"], each["version"]))} for of_stay in found]
+    listed = codes.reindex(stays["hadm_id"]).tolist()
+    of_stays = [{group for each in of_stay if (group := group_of(each["code"], each["version"]))} for of_stay in listed]
     uncoded = sum(not each for each in of_stays)
     if uncoded:
         log(f"diagnoses: {uncoded:,} of {len(of_stays):,} stays have no code of ICD-9 or ICD-10, and so no diagnosis")

@@ -69,8 +69,8 @@ def best_recall(hits: Floats, misses: Floats) -> Floats:
     reaches the precision.
     """
     reaching = np.where(precise_enough(hits, misses), hits, 0.0)
-    found = reaching.max(-1, initial=0.0)
-    return np.where(found > 0, ratio(found, hits[..., -1:].sum(-1)), np.nan)
+    most = reaching.max(-1, initial=0.0)
+    return np.where(most > 0, ratio(most, hits[..., -1:].sum(-1)), np.nan)
 
 
 def threshold_at_precision(probabilities: Floats, outcomes: Flags) -> float | None:
@@ -120,8 +120,8 @@ def mean_of_known(
 ) -> float | None:
     """The mean of a metric over labels, both (admissions, labels), without those that it is not defined for."""
     values = [metric(*each) for each in zip(probabilities.T, labels.T, strict=True)]
-    found = [value for value in values if value is not None]
-    return float(np.mean(found)) if found else None
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 # Calibration
@@ -177,14 +177,14 @@ class Calibration:
         """Those above and the Brier score, by name."""
         both = logistic_regression(self._features, 0.0, self._outcomes, weights, self._start)
         shift = logistic_regression(self._features[:, :1], self._log_odds, self._outcomes, weights, self._shift)
-        found = {
+        metrics = {
             "brier": ratio(weights @ (self._probability - self._outcomes) ** 2, weights.sum(-1)),
             "calibration_error": self._bins.error(weights),
             "observed_expected": ratio(weights @ self._outcomes, weights @ self._probability),
             "calibration_slope": both[..., 1] / self._spread,
             "calibration_intercept": shift[..., 0],
         }
-        return {f"{name}{suffix}": value for name, value in found.items()}
+        return {f"{name}{suffix}": value for name, value in metrics.items()}
 
 
 def calibration_metrics(outcomes: Flags, probability: Floats, recalibrated: Floats) -> MetricsOfWeights:
@@ -204,17 +204,17 @@ def logistic_regression(
     size = features.shape[1]
     products = (features[:, :, None] * features[:, None, :]).reshape(len(features), size * size)
     begin = np.zeros(size) if start is None or np.isnan(start).any() else start
-    found = np.broadcast_to(begin, (*weights.shape[:-1], size)).copy()
+    coefficients = np.broadcast_to(begin, (*weights.shape[:-1], size)).copy()
     unsolved = np.zeros(weights.shape[:-1], bool)
     for _ in range(STEPS):
-        expected = expit(found @ features.T + offsets)  # (…, admissions)
+        expected = expit(coefficients @ features.T + offsets)  # (…, admissions)
         gradient = (weights * (outcomes - expected)) @ features
         curvature = ((weights * (expected * (1 - expected))) @ products).reshape(*gradient.shape, size)
         diagonal = np.diagonal(curvature, axis1=-2, axis2=-1)
         unsolved |= (diagonal.min(-1) <= TINY) | (np.linalg.det(curvature) <= TINY * diagonal.prod(-1))
         step = np.linalg.solve(np.where(unsolved[..., None, None], np.eye(size), curvature), gradient[..., None])
         step = np.where(unsolved[..., None], 0.0, np.clip(step[..., 0], -LARGEST_STEP, LARGEST_STEP))
-        found, moves = found + step, np.abs(step).max(-1) > SMALLEST_STEP
+        coefficients, moves = coefficients + step, np.abs(step).max(-1) > SMALLEST_STEP
         if not moves.any():
             break
-    return np.where((unsolved | moves)[..., None], np.nan, found)
+    return np.where((unsolved | moves)[..., None], np.nan, coefficients)

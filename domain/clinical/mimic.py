@@ -56,38 +56,38 @@ def find_tables(folder: Path, wanted: TableSet) -> dict[str, Path]:
 
     Raises RequestError when a needed one is missing or one is there twice.
     """
-    found: dict[str, list[Path]] = {}
+    paths_of: dict[str, list[Path]] = {}
     for path in (path for depth in range(DEEPEST + 1) for path in folder.glob("*/" * depth + "*")):
         name = FILE_NAME.fullmatch(path.name.lower())
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if name is not None and name[1] in wanted.names and not is_hidden:
-            found.setdefault(name[1], []).append(path)
-    for table, paths in found.items():
+            paths_of.setdefault(name[1], []).append(path)
+    for table, paths in paths_of.items():
         if len(paths) > 1:
             listed = " and ".join(str(path.relative_to(folder)) for path in sorted(paths))
             raise RequestError(
                 f"expected one table {table} in {folder}, found {len(paths)}: {listed}. "
                 f'Keep one of them there, or name the files, as in {{ {table} = "FILE", … }}'
             )
-    check_names(found, wanted, f"{folder} and up to {DEEPEST} folders below")
-    return {name: found[name][0] for name in wanted.names if name in found}
+    check_names(paths_of, wanted, f"{folder} and up to {DEEPEST} folders below")
+    return {name: paths_of[name][0] for name in wanted.names if name in paths_of}
 
 
-def check_names(found: Iterable[str], wanted: TableSet, place: str) -> None:
-    """Raises RequestError where `found` lacks a needed table, has one that is not known, or those of both MIMICs."""
-    found = set(found)
+def check_names(given: Iterable[str], wanted: TableSet, place: str) -> None:
+    """Raises RequestError where `given` lacks a needed table, has one that is not known, or those of both MIMICs."""
+    given = set(given)
     for group in wanted.needed:
-        there = [name for name in group if name in found]
+        there = [name for name in group if name in given]
         if not there:
             files = " or ".join(f"{name}.csv[.gz]" for name in group)
             raise RequestError(
                 f"expected the table {files} of MIMIC (in any case), found none in {place}. "
-                f"Found there of what is read: {', '.join(sorted(found)) or 'nothing'}. "
+                f"Found there of what is read: {', '.join(sorted(given)) or 'nothing'}. "
                 "Give the folder that holds the tables, or fetch this one"
             )
         if len(there) > 1:
             raise RequestError(f"expected the tables of one MIMIC, found {' and '.join(there)} in {place}. Choose one")
-    unknown = found.difference(wanted.names)
+    unknown = given.difference(wanted.names)
     if unknown:
         raise RequestError(f"expected tables named {', '.join(wanted.names)}, found {', '.join(sorted(unknown))}")
 
@@ -177,13 +177,13 @@ def read_blocks(
     table = Table(path=InputFile(file), format="csv", columns=[names.index(column) for column in columns])
     stream = islice(enumerate(rows(table, []), 2), first_block * BLOCK_ROWS, None)
     while block := list(islice(stream, BLOCK_ROWS)):
-        found = []
+        records = []
         for number, row in block:
             if isinstance(row, Record):
-                found.append((number, *row.values))
+                records.append((number, *row.values))
             else:
                 rejects.add(row.file, number, row.reason)
-        yield _parsed(pd.DataFrame(found, columns=[ROW, *columns]), file, rejects)
+        yield _parsed(pd.DataFrame(records, columns=[ROW, *columns]), file, rejects)
 
 
 def _parsed(block: "pd.DataFrame", file: Path, rejects: TakesRejects) -> "pd.DataFrame":

@@ -47,12 +47,13 @@ class ScoredSplit:
 
     def scores(self, how: OutcomeModelSettings) -> pd.DataFrame:
         """The probabilities beside the outcomes."""
-        found = self.probabilities(how)
+        of_labels = self.probabilities(how)
         columns: dict[str, Any] = {"hadm_id": self.table["hadm_id"].to_numpy()}
         if how.outcome.kind == "binary":
-            columns |= {"probability": found[:, 0], "calibrated": calibrated(found[:, 0], how.slope, how.intercept)}
+            recalibrated = calibrated(of_labels[:, 0], how.slope, how.intercept)
+            columns |= {"probability": of_labels[:, 0], "calibrated": recalibrated}
         else:
-            columns |= dict(zip(map(probability_column, how.labels), found.T, strict=True))
+            columns |= dict(zip(map(probability_column, how.labels), of_labels.T, strict=True))
         columns["n_chunks"] = np.bincount(self.admissions, minlength=len(self.labels)).astype(np.int32)
         columns["unknown_share"] = self.table["unknown_share"].to_numpy()
         return pd.DataFrame(columns | dict(zip(how.labels, self.labels.T, strict=True)) | {"split": self.name})
@@ -75,18 +76,18 @@ def evaluate_model(
     is_binary = how.outcome.kind == "binary"
     others = list(baselines(notes, settings.permutations if is_binary else 0, settings.seed))
     if is_binary:
-        found = _evaluate_binary(validation, test, how, others, settings, output)
+        metrics = _evaluate_binary(validation, test, how, others, settings, output)
         if risks is not None:
             subjects = test.table["subject_id"].to_numpy()
-            found |= evaluation.best_metrics(subjects, test.labels[:, 0], risks[notes.is_in("test")])
+            metrics |= evaluation.best_metrics(subjects, test.labels[:, 0], risks[notes.is_in("test")])
     else:
-        found = _evaluate_labels(test, how, others, output)
+        metrics = _evaluate_labels(test, how, others, output)
     counts = {f"admissions/{name}": int(notes.is_in(name).sum()) for name in SPLITS}
-    found |= {**counts, "chunks": len(task.tokens), "lost_chunks": task.tokens.lost_chunks, "c": how.c}
+    metrics |= {**counts, "chunks": len(task.tokens), "lost_chunks": task.tokens.lost_chunks, "c": how.c}
     if not is_binary:
-        return found
-    found |= {"recalibration_slope": how.slope, "recalibration_intercept": how.intercept, "threshold": how.threshold}
-    return found | {"threshold_alarms": how.alarms, "threshold_alarms_right": how.alarms_right}
+        return metrics
+    metrics |= {"recalibration_slope": how.slope, "recalibration_intercept": how.intercept, "threshold": how.threshold}
+    return metrics | {"threshold_alarms": how.alarms, "threshold_alarms_right": how.alarms_right}
 
 
 def _fitted(how: OutcomeModelSettings, settings: LearningSettings, validation: ScoredSplit) -> OutcomeModelSettings:
@@ -105,10 +106,10 @@ def _fitted(how: OutcomeModelSettings, settings: LearningSettings, validation: S
     return how.model_copy(update=decided)
 
 
-def of_baseline(name: str, found: Metrics) -> Metrics:
+def of_baseline(name: str, metrics: Metrics) -> Metrics:
     """The metrics under the name of a baseline: `auroc_low` becomes `auroc/tfidf_low`."""
     named: Metrics = {}
-    for metric, value in found.items():
+    for metric, value in metrics.items():
         base, _, ending = metric.rpartition("_")
         if not metric.startswith(("prevalence", "labels")):
             named[f"{base}/{name}_{ending}" if ending in ("low", "high") else f"{metric}/{name}"] = value
@@ -157,11 +158,11 @@ def evaluate_baseline(baseline: Baseline, held_out: Flags, model: Predicted) -> 
     validation, test = baseline.validation[:, 0], baseline.test[:, 0]
     recalibrated = calibrated(test, *fit_recalibration(validation, held_out, baseline.name))
     other = replace(model, probability=test, calibrated=recalibrated)
-    found = evaluation.binary_metrics(other, threshold_at_precision(validation, held_out))
-    found |= evaluation.metric_differences(model, other)
+    metrics = evaluation.binary_metrics(other, threshold_at_precision(validation, held_out))
+    metrics |= evaluation.metric_differences(model, other)
     if len(baseline.permuted):
-        found |= evaluation.permutation_metrics(found["auroc"] or 0.0, baseline.permuted)
-    return other, found
+        metrics |= evaluation.permutation_metrics(metrics["auroc"] or 0.0, baseline.permuted)
+    return other, metrics
 
 
 def _evaluate_labels(test: ScoredSplit, how: OutcomeModelSettings, others: Sequence[Baseline], output: Path) -> Metrics:

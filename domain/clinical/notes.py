@@ -92,10 +92,10 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     _write_flow(context.output / "flow.csv", counts, len(stays.table), open_stays, splits, without)
     write_text(context.output / "tokens.txt", "".join(token + "\n" for token in TOKENS))
     write_json(context.output / ABOUT_FILE, {"input": settings.input, "stays": settings.stays})
-    found: Metrics = {"rows": counts.rows, "notes": counts.kept, "stays": len(written)}
-    found |= {f"stays/{split}": count for split, count in splits.items()}
-    found |= {f"left_out/{reason}": count for reason, count in counts.reasons.items()}
-    return found | {"stays_without_text": without}
+    metrics: Metrics = {"rows": counts.rows, "notes": counts.kept, "stays": len(written)}
+    metrics |= {f"stays/{split}": count for split, count in splits.items()}
+    metrics |= {f"left_out/{reason}": count for reason, count in counts.reasons.items()}
+    return metrics | {"stays_without_text": without}
 
 
 @dataclass

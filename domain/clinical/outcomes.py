@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import Positive, Settings
+from bertrelay.settings import Positive, Precision, Settings
 
 Input = Literal["discharge", "early"]
 """Which notes of a stay: discharge summaries, or those of its first hours."""
@@ -152,5 +152,5 @@ class ScoreOptions(Settings):
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
     with_text: bool = False
     admission: str | None = None
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     batch_tokens: Positive | None = None

@@ -42,21 +42,21 @@ def chunk_log_odds(
     size = best_batch_tokens(network.device, batch_tokens)
     packed = pack_for(len(tokens.ids), network.network.base_model, precision, size) if packed is None else packed
     labels, lengths = len(model.settings.labels), tokens.lengths[chunks]
-    found = np.empty((len(chunks), labels))
+    log_odds = np.empty((len(chunks), labels))
     with computing(network, precision), using(packed):
         for places, width, height in sorted_batches(lengths, size, model.settings.chunking.max_tokens):
             rows = np.pad(chunks[places], (0, height - len(places)), mode="edge")
             logits = network(*(each.to(network.device) for each in tokens.batch(rows, width, model.pad_id)))
-            found[places] = logits[: len(places)].float().cpu().numpy()
+            log_odds[places] = logits[: len(places)].float().cpu().numpy()
             bar.advance(len(places))
-    return against_the_rest(found) if model.settings.outcome.kind == "multi-class" else found
+    return against_the_rest(log_odds) if model.settings.outcome.kind == "multi-class" else log_odds
 
 
 def against_the_rest(logits: Floats) -> Floats:
     """The log-odds of each label where exactly one is true, (chunks, labels): their logistic is the softmax."""
     others = [logsumexp(np.delete(logits, label, axis=1), axis=1) for label in range(logits.shape[1])]
-    found: Floats = logits - np.stack(others, axis=1)
-    return found
+    log_odds: Floats = logits - np.stack(others, axis=1)
+    return log_odds
 
 
 CHOICES_OF_C = (PAPERS_C, 1.0, 4.0, 0.5, 8.0, 0.25, 16.0, 32.0)
@@ -72,8 +72,8 @@ def aggregate(
 ) -> Floats:
     """P of each of `count` admissions, (count,), from those of chunks, (chunks,); nan where there is no chunk."""
     contributed = contributions(probabilities, admissions, count, aggregation, c)
-    found = np.bincount(admissions, contributed, count)
-    return np.where(np.bincount(admissions, minlength=count) > 0, found, np.nan)
+    sums = np.bincount(admissions, contributed, count)
+    return np.where(np.bincount(admissions, minlength=count) > 0, sums, np.nan)
 
 
 def aggregate_labels(

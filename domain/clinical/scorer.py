@@ -156,10 +156,10 @@ class OutcomeScorer:
         import pandas as pd
 
         texts = notes_by_admission(notes, id_column, text_column)
-        found = self.score_texts([joined(each, cleaned) for each in texts.values()], precision=precision)
+        scores = self.score_texts([joined(each, cleaned) for each in texts.values()], precision=precision)
         how = self.model.settings
-        warn_of_unknown(np.array([score.unknown_share for score in found], np.float64))
-        rows = [flat(name, score, how) for name, score in zip(texts, found, strict=True)]
+        warn_of_unknown(np.array([score.unknown_share for score in scores], np.float64))
+        rows = [flat(name, score, how) for name, score in zip(texts, scores, strict=True)]
         return pd.DataFrame(rows, columns=columns_of(how))
 
     def score_texts(
@@ -181,13 +181,13 @@ class OutcomeScorer:
     def _scores(self, texts: Sequence[str], tokens: ChunkTokens, of_chunks: Floats) -> Iterator[OutcomeScore]:
         """The scores of texts, from the probabilities of their chunks, (chunks, labels)."""
         how, count, owners = self.model.settings, len(texts), tokens.admissions
-        found = aggregate_labels(of_chunks, owners, count, how)  # (texts, labels)
-        label = found.argmax(1)  # (texts,)
+        probabilities = aggregate_labels(of_chunks, owners, count, how)  # (texts, labels)
+        label = probabilities.argmax(1)  # (texts,)
         of_label = of_chunks[np.arange(len(owners)), label[owners]]  # (chunks,)
         contributed = contributions(of_label, owners, count, how.aggregation, how.c)
         if how.outcome.kind == "multi-class":  # whose P are divided by their sum
             unscaled = aggregate(of_label, owners, count, how.aggregation, how.c)
-            contributed *= found[owners, label[owners]] / unscaled[owners]
+            contributed *= probabilities[owners, label[owners]] / unscaled[owners]
         columns = [tokens.spans[:, 0], tokens.spans[:, 1], of_label, contributed]
         rows = [ScoredChunk(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         borders = np.searchsorted(owners, np.arange(count + 1)).tolist()
@@ -199,10 +199,10 @@ class OutcomeScorer:
             elif is_unreadable[number]:
                 yield OutcomeScore(unknown_share=float(unknown[number]), reason=UNKNOWN_TEXT)
             else:
-                by_label = found[number].tolist()
+                by_label = probabilities[number].tolist()
                 score = OutcomeScore(max(by_label), label=how.labels[label[number]], by_label=by_label, chunks=chunks)
                 if how.outcome.kind == "binary":
-                    recalibrated = float(calibrated(found[number, 0], how.slope, how.intercept))
+                    recalibrated = float(calibrated(probabilities[number, 0], how.slope, how.intercept))
                     alarm = None if how.threshold is None else by_label[0] >= how.threshold
                     score = score._replace(calibrated=recalibrated, alarm=alarm)
                 yield score._replace(section=section_of(text, score.top), unknown_share=float(unknown[number]))

@@ -13,7 +13,6 @@ from domain.clinical.evaluation import (
     alarm_metrics,
     best_metrics,
     binary_metrics,
-    curves,
     metric_differences,
     permutation_metrics,
 )
@@ -86,23 +85,6 @@ def test_of_one_class_what_sets_two_apart_is_not_known_and_distances_are(outcome
     assert found["calibration_error"] == pytest.approx(abs(PROBABILITIES - outcome).mean())
     assert (found["rp80"], found["auprc"]) == ((5 / 6, 1) if outcome else (None, None))
     assert best_metrics(np.arange(6), np.full(6, outcome), PROBABILITIES) == {"best_auroc": None}
-
-
-def test_points_of_the_calibration_curve_have_intervals_that_resample_subjects():
-    probabilities, outcomes = drawn(300)
-    one = predicted(probabilities**2, outcomes, calibrated=probabilities)
-    drawn_curves = curves({"model": one})["calibration"]
-    (weights,) = resampled_weights(one.subjects, 0)
-    resamples = [np.repeat(np.arange(300), row.astype(int)) for row in weights]
-    for name, probability in (("model", one.probability), ("model, calibrated", one.calibrated)):
-        bins = np.argsort(np.argsort(probability)) // 30
-        assert len(drawn_curves[name]) == 10
-        for number, (mean, share, count, low, high) in enumerate(drawn_curves[name]):
-            own = bins == number
-            assert (mean, share, count) == pytest.approx((probability[own].mean(), outcomes[own].mean(), own.sum()))
-            shares = [outcomes[rows][own[rows]].mean() for rows in resamples]
-            assert (low, high) == pytest.approx(tuple(np.percentile(shares, [2.5, 97.5])))
-        assert np.mean([low < share < high for _, share, _, low, high in drawn_curves[name]]) > 0.7
 
 
 def test_baselines_are_calibrated_on_validation_as_the_model_is():

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 from noted_patients import stays, write_early_stays
-from pydantic import ValidationError
 from scipy.special import expit, softmax
 from sklearn.metrics import roc_auc_score
 
@@ -179,16 +178,6 @@ def test_diagnoses_are_evaluated_over_those_that_can_be(learnt):
     assert metrics["auroc_micro_low"] < metrics["auroc_micro"] < metrics["auroc_micro_high"]
     listed = json.loads((folder / "slices.json").read_text())["slices"]
     assert {each["group"] for each in listed} >= {None} and all("401" not in str(each["group"]) for each in listed)
-
-
-def test_settings_of_binary_tasks_are_refused_by_others(clinic, bert):
-    for key, value in (("alarm_precision", 0.9), ("minimum_alarms", 5), ("permutations", 50)):
-        settings(clinic, bert, "mortality", **{key: value})
-        with pytest.raises(ValidationError, match=f"{key}: without effect, because the task is 'diagnoses'"):
-            settings(clinic, bert, "diagnoses", **{key: value})
-    for more, message in (({"permutations": 19}, "permutations"), ({"groups": 7}, "groups: without effect")):
-        with pytest.raises(ValidationError, match=message):
-            settings(clinic, bert, "mortality", **more)
 
 
 # Scoring
