@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -30,12 +31,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 NO_TEXT, UNKNOWN_TEXT = "no text", "no known word"
-COLUMNS = [
-    *("hadm_id", "probability", "calibrated", "alarm", "n_chunks", "unknown_share"),
-    *("top_start", "top_end", "top_section", "top_share", "reason"),
-]
-"""Of scores; `top_share` is the part of P, between 0 and P, that the top chunk contributes."""
-OF_BINARY_TASKS = ("calibrated", "alarm")
 MOST_LABELS = 10
 STRENGTHS = 5
 """Shades of a word, from the one that moved the chunk most down to a fifth of it; weaker ones are left plain."""
@@ -280,20 +275,21 @@ def notes_by_admission(notes: "pd.DataFrame", id_column: str, text_column: str) 
 
 def columns_of(how: OutcomeModelSettings) -> list[str]:
     """The columns of scores by such a model."""
-    if how.outcome.kind == "binary":
-        return COLUMNS
-    others = [name for name in COLUMNS[1:] if name not in OF_BINARY_TASKS]
-    return ["hadm_id", "label", *others, *map(probability_column, how.labels)]
+    return list(flat("", OutcomeScore(), how))
 
 
 def flat(name: str, score: OutcomeScore, how: OutcomeModelSettings) -> dict[str, Any]:
-    """A score as a row of a table."""
-    row: dict[str, Any] = {"hadm_id": name, "n_chunks": len(score.chunks), "top_section": score.section}
-    row |= {name: value for name, value in score._asdict().items() if name in (*COLUMNS, "label")}
-    if score.top is not None:
-        row |= {"top_start": score.top.start, "top_end": score.top.end, "top_share": score.top.share}
-    row |= dict(zip(map(probability_column, how.labels), score.by_label, strict=False))  # without text there is none
-    return {column: row.get(column) for column in columns_of(how)}
+    """A score as a row of a table; `top_share` is the part of P, between 0 and P, that the top chunk contributes."""
+    top, is_binary = score.top, how.outcome.kind == "binary"
+    row: dict[str, Any] = {"hadm_id": name} if is_binary else {"hadm_id": name, "label": score.label}
+    row["probability"] = score.probability
+    if is_binary:
+        row |= {"calibrated": score.calibrated, "alarm": score.alarm}
+    row |= {"n_chunks": len(score.chunks), "unknown_share": score.unknown_share}
+    row |= {"top_start": top.start, "top_end": top.end} if top else {"top_start": None, "top_end": None}
+    row |= {"top_section": score.section, "top_share": top.share if top else None, "reason": score.reason}
+    of_labels = zip_longest(map(probability_column, how.labels), score.by_label)  # without text there is none
+    return row if is_binary else row | dict(of_labels)
 
 
 def joined(notes: Sequence[str], cleaned: bool = False) -> str:
