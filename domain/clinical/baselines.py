@@ -72,11 +72,13 @@ def _fitted(name: str, notes: LabelledNotes, candidates: Sequence[Any], features
             if outcomes.all() or not outcomes.any():
                 fitted = [DummyClassifier(strategy="prior").fit(train, outcomes)]
             else:
-                fitted = [clone(each).fit(train, outcomes) for each in candidates]
-            scores = [auroc_of(_probability(each, validation), held_out) or 0.0 for each in fitted]
+                fitted = [clone(candidate).fit(train, outcomes) for candidate in candidates]
+            scores = [auroc_of(_probability(candidate, validation), held_out) or 0.0 for candidate in fitted]
             classifiers.append(fitted[int(np.argmax(scores))])
             bar.advance()
-    of_splits = [np.stack([_probability(each, of) for each in classifiers], axis=1) for of in (validation, test)]
+    of_splits = [
+        np.stack([_probability(candidate, of) for candidate in classifiers], axis=1) for of in (validation, test)
+    ]
     if notes.outcome.kind == "multi-class":
         of_splits = [found / found.sum(1, keepdims=True) for found in of_splits]
     return Baseline(name, of_splits[0], of_splits[1], classifiers)

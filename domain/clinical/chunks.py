@@ -207,15 +207,15 @@ def warn_of_unknown(shares: NDArray[np.float64]) -> None:
 
 def chunk_tokens(texts: Iterable[str], chunker: Chunker) -> ChunkTokens:
     """The chunks of some texts, in memory."""
-    cut = list(chunker.of_texts(texts))
-    chunks = [chunk for each in cut for chunk in each.kept]
+    of_texts = list(chunker.of_texts(texts))
+    chunks = [chunk for of_text in of_texts for chunk in of_text.kept]
     lengths = np.array([len(chunk.ids) for chunk in chunks], np.int64)
     return ChunkTokens(
         ids=np.concatenate([np.zeros(0, np.int32), *(chunk.ids for chunk in chunks)]),
         starts=np.cumsum(lengths) - lengths,
         lengths=lengths,
-        admissions=np.repeat(np.arange(len(cut)), [len(each.kept) for each in cut]),
+        admissions=np.repeat(np.arange(len(of_texts)), [len(of_text.kept) for of_text in of_texts]),
         spans=np.array([(chunk.start, chunk.end) for chunk in chunks], np.int64).reshape(-1, 2),
-        lost_chunks=sum(each.lost_chunks for each in cut),
-        lost_characters=sum(each.lost_characters for each in cut),
+        lost_chunks=sum(of_text.lost_chunks for of_text in of_texts),
+        lost_characters=sum(of_text.lost_characters for of_text in of_texts),
     )

@@ -101,7 +101,7 @@ def binary_metrics(predicted: Predicted, threshold: float | None, seed: int = 0)
 
 def metric_differences(model: Predicted, baseline: Predicted, seed: int = 0) -> Metrics:
     """AUROC and AUPRC of `model` minus those of `baseline` on the same admissions, from the same resamples."""
-    rankings = [Ranking(each.probability, each.outcomes) for each in (model, baseline)]
+    rankings = [Ranking(predicted.probability, predicted.outcomes) for predicted in (model, baseline)]
 
     def of(weights: Floats) -> dict[str, Floats]:
         first, second = (ranking.counts(weights) for ranking in rankings)
@@ -157,15 +157,15 @@ def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:
         chosen = np.unique(np.linspace(0, len(across) - 1, POINTS).round().astype(np.int64))  # the last among them
         return list(zip(across[chosen].tolist(), up[chosen].tolist(), strict=True))
 
-    for name, each in models.items():
-        hits, misses = Ranking(each.probability, each.outcomes).counts(np.ones(len(each.outcomes)))
+    for name, model in models.items():
+        hits, misses = Ranking(model.probability, model.outcomes).counts(np.ones(len(model.outcomes)))
         recall, false_alarms = hits / hits[-1], misses / misses[-1]
         drawn["roc"][name] = [(0.0, 0.0), *thinned(false_alarms, recall)]
         drawn["precision_recall"][name] = thinned(recall, hits / (hits + misses))
-        for ending, probability in (("", each.probability), (", calibrated", each.calibrated)):
+        for ending, probability in (("", model.probability), (", calibrated", model.calibrated)):
             if probability is not None:
-                bins = Bins(probability, each.outcomes)
-                found = with_intervals(bins.shares, each.subjects)
+                bins = Bins(probability, model.outcomes)
+                found = with_intervals(bins.shares, model.subjects)
                 bounds = [(found.get(f"{number}_low"), found.get(f"{number}_high")) for number in bins.numbers]
                 points = [(*point, *interval) for point, interval in zip(bins.points, bounds, strict=True)]
                 drawn["calibration"][name + ending] = points
@@ -272,7 +272,7 @@ def slices(groups: "pd.DataFrame", predicted: Predicted, seed: int = 0) -> list[
     for characteristic, column in groups.items():
         names = column.astype("category").cat.remove_unused_categories().cat.categories  # bands keep their order
         members = {str(name): predicted.of((column == name).to_numpy()) for name in names}
-        sizes = {name: len(each.outcomes) for name, each in members.items()}
+        sizes = {name: len(group.outcomes) for name, group in members.items()}
         listed += _slices(str(characteristic), members, sizes, seed)
     return listed
 
@@ -281,7 +281,7 @@ def label_slices(task: str, names: Sequence[str], predicted: PredictedLabels, se
     """The metrics of each of several labels, whose groups are the admissions that have it."""
     columns = zip(names, predicted.labels.T, predicted.probabilities.T, strict=True)
     members = {name: Predicted(predicted.subjects, outcomes, of_label) for name, outcomes, of_label in columns}
-    return _slices(task, members, {name: int(each.outcomes.sum()) for name, each in members.items()}, seed)
+    return _slices(task, members, {name: int(group.outcomes.sum()) for name, group in members.items()}, seed)
 
 
 def _slices(characteristic: str, members: Mapping[str, Predicted], sizes: Mapping[str, int], seed: int) -> list[Slice]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from bertrelay.data.records import RejectList
 from bertrelay.errors import RequestError
 from domain.clinical.admissions import STAY
-from domain.clinical.cohort import COHORT, MEMBERS
+from domain.clinical.cohort import COHORT, MEMBERS, STAYS
 from domain.clinical.mimic import IDS, ROW, read_blocks
 from domain.clinical.records import canonical_id
 from domain.clinical.settings import NotesSettings
@@ -33,7 +33,8 @@ BY_DAY, NOT_STORED = "dated by the day alone", "without a store time"
 class Stays(NamedTuple):
     """The stays of a cohort, numbered from 0, and the admissions that each is made of.
 
-    table: a row for each stay, with `ends`: at death where that is before the discharge, as papers may take days.
+    table: a row for each stay, with `ends`, at death where that is before the discharge, as papers may take days; and
+        `cut_off`, that of early notes.
     admissions: the row and number (`stay`) of the stay of each hadm_id, which is the index.
     known: every hadm_id that the hospital knows; None without that table.
     """
@@ -43,8 +44,9 @@ class Stays(NamedTuple):
     known: frozenset[str] | None
 
 
-def read_stays(cohort: Path, admissions: Path | None, file: str = COHORT) -> Stays:
-    """The stays of `file` in the folder that a cohort's stage wrote. Raises RequestError where that is no such one."""
+def read_stays(settings: NotesSettings, admissions: Path | None) -> Stays:
+    """The stays in the folder that a cohort's stage wrote. Raises RequestError where it is no such one."""
+    cohort, file = Path(settings.cohort), STAYS if settings.stays == "all" else COHORT
     try:
         stays, members = (pd.read_parquet(cohort / name).reset_index(drop=True) for name in (file, MEMBERS))
         stays[list(IDS)] = stays[list(IDS)].map(canonical_id)
@@ -63,18 +65,14 @@ def read_stays(cohort: Path, admissions: Path | None, file: str = COHORT) -> Sta
         raise RequestError(f"cohort: expected stays in {cohort / file}, found none. Look at its flow.csv.")
     ends = [name for name in ("discharged_at", "died_at") if name in stays]
     stays = stays.astype(dict.fromkeys(["admitted_at", "next_stay_at", *ends], "datetime64[s]"))
-    stays = stays.assign(stay=range(len(stays)), ends=stays[ends].min(axis=1))
+    cut_off = stays["admitted_at"] + np.timedelta64(settings.hours, "h")
+    stays = stays.assign(stay=range(len(stays)), ends=stays[ends].min(axis=1), cut_off=cut_off)
     known = None
     if admissions is not None:
         blocks = read_blocks(admissions, ("hadm_id",), RejectList())  # the cohort's stage has logged them
         known = frozenset(hadm_id for block in blocks for hadm_id in block["hadm_id"])
     of_members = members.merge(stays.rename(columns={"hadm_id": STAY}), on=STAY)
     return Stays(stays, of_members.set_index("hadm_id"), known)
-
-
-def is_open(stays: pd.DataFrame, settings: NotesSettings) -> "pd.Series[bool]":
-    """Which stays have not ended at the cut-off of early notes."""
-    return stays["ends"] > _cut_off(stays, settings)
 
 
 def choose_notes(
@@ -87,7 +85,7 @@ def choose_notes(
     of = stays.admissions.reindex(rows["hadm_id"]).set_index(rows.index)
     kinds, is_radiology = _kinds(rows, table)
     charted, written, by_day = _times(rows, table)
-    is_early, cut_off = settings.input == "early", _cut_off(of, settings)
+    is_early, is_late = settings.input == "early", written >= of["cut_off"]
     until = of["ends"] + np.timedelta64(round(settings.after_discharge_hours * 3600), "s")
     until = until.mask(by_day, until.dt.floor("D") + LAST_SECOND)
     reasons = {
@@ -98,12 +96,12 @@ def choose_notes(
         UNKNOWN: ~rows["hadm_id"].isin(rows["hadm_id"] if stays.known is None else stays.known),
         "of an admission outside the cohort": of["stay"].isna(),
         "of another subject than the admission": of["subject_id"] != rows["subject_id"],
-        "of a stay that ended before the cut-off": is_early & ~is_open(of, settings),
+        "of a stay that ended before the cut-off": is_early & ~(of["ends"] > of["cut_off"]),
         "without time and date": written.isna(),
         "written after the next admission began": written >= of["next_stay_at"],
         "written too long after the discharge": (not is_early) & (written > until),
-        "charted after the cut-off": is_early & (written >= cut_off) & (charted >= cut_off),
-        "charted before the cut-off and stored after it": is_early & (written >= cut_off),
+        "charted after the cut-off": is_early & is_late & (charted >= of["cut_off"]),
+        "charted before the cut-off and stored after it": is_early & is_late,
         NO_TEXT: rows["text"].str.strip() == "",
     }
     why = np.select(list(reasons.values()), list(reasons), "")  # the first that applies
@@ -114,10 +112,6 @@ def choose_notes(
     notes = rows[["hadm_id"]].assign(kind=kinds, at=at, order=rows[ROW], text=rows["text"])
     notes.insert(0, "stay", of["stay"].fillna(-1).astype(int))
     return notes[is_kept], counts
-
-
-def _cut_off(stays: pd.DataFrame, settings: NotesSettings) -> "pd.Series[pd.Timestamp]":
-    return stays["admitted_at"] + np.timedelta64(settings.hours, "h")
 
 
 def _kinds(rows: pd.DataFrame, table: str) -> tuple["pd.Series[int]", "pd.Series[bool]"]:

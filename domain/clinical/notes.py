@@ -25,7 +25,7 @@ from bertrelay.progress import Bar, log
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical import note_filter
 from domain.clinical.cleaning import BETWEEN, TOKENS, clean, find_sections
-from domain.clinical.cohort import COHORT, SPLITS, STAYS
+from domain.clinical.cohort import SPLITS
 from domain.clinical.mimic import NOTES, note_version, read_blocks, tables_of
 from domain.clinical.note_filter import BY_DAY, NO_TEXT, NOT_STORED, UNKNOWN, Stays, choose_notes
 from domain.clinical.records import note_database, sort_notes, stays_of
@@ -70,8 +70,7 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     if settings.radiology and version == "IV" and "radiology" not in tables:
         raise RequestError("radiology: there is no table radiology.csv[.gz]. Fetch it, or leave it out.")
     wanted = ["noteevents"] if version == "III" else ["discharge", *["radiology"] * settings.radiology]
-    file = STAYS if settings.stays == "all" else COHORT
-    stays = note_filter.read_stays(Path(settings.cohort), tables.get("admissions"), file)
+    stays = note_filter.read_stays(settings, tables.get("admissions"))
     context.work.mkdir(parents=True, exist_ok=True)
     counts = NoteCounts()
     with note_database(context.work / "notes.sqlite", "hadm_id TEXT, kind INT, at TEXT, place INT,") as store:
@@ -84,7 +83,7 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     blank = counts.kept - int(written["n_notes"].sum())
     counts.kept, counts.dropped[NO_TEXT] = counts.kept - blank, counts.dropped[NO_TEXT] + blank
     _log_counts(counts, settings)
-    open_stays = int(note_filter.is_open(stays.table, settings).sum()) if is_early else None
+    open_stays = int((stays.table["ends"] > stays.table["cut_off"]).sum()) if is_early else None
     without = (len(stays.table) if open_stays is None else open_stays) - len(written)
     if without:
         log(f"notes: {without:,} stays are left without text")

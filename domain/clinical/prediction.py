@@ -83,7 +83,7 @@ def aggregate_labels(
 
     Where exactly one label is true, those of an admission are divided by their sum.
     """
-    of_labels = [aggregate(each, admissions, count, how.aggregation, how.c) for each in probabilities.T]
+    of_labels = [aggregate(of_label, admissions, count, how.aggregation, how.c) for of_label in probabilities.T]
     found = np.stack(of_labels, axis=1)
     return found / found.sum(axis=1, keepdims=True) if how.outcome.kind == "multi-class" else found
 

@@ -151,7 +151,9 @@ class OutcomeScorer:
         import pandas as pd
 
         texts = notes_by_admission(notes, id_column, text_column)
-        scores = self.score_texts([joined(each, cleaned) for each in texts.values()], precision=precision)
+        scores = self.score_texts(
+            [joined(notes_of_one, cleaned) for notes_of_one in texts.values()], precision=precision
+        )
         how = self.model.settings
         warn_of_unknown(np.array([score.unknown_share for score in scores], np.float64))
         rows = [flat(name, score, how) for name, score in zip(texts, scores, strict=True)]
@@ -302,7 +304,9 @@ def section_of(text: str, chunk: ScoredChunk | None) -> str | None:
     if chunk is None:
         return None
     sections = find_sections(text)
-    nearest = max(sections, key=lambda each: min(each.end, chunk.end) - max(each.start, chunk.start), default=None)
+    nearest = max(
+        sections, key=lambda section: min(section.end, chunk.end) - max(section.start, chunk.start), default=None
+    )
     if nearest is None or nearest.start >= chunk.end or nearest.end <= chunk.start:
         return None
     return nearest.name if nearest.name in NAMES else None
