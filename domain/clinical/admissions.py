@@ -3,16 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import pandas as pd
 
 from bertrelay.data.records import Rejects
 from bertrelay.files import write_text
 from bertrelay.progress import log
 from domain.clinical.mimic import ROW, Version, columns_of, read_table, version_of
 from domain.clinical.settings import CohortSettings, Discharge
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass
@@ -21,15 +20,13 @@ class Flow:
 
     steps: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def count(self, step: str, stays: "pd.DataFrame") -> "pd.DataFrame":
+    def count(self, step: str, stays: pd.DataFrame) -> pd.DataFrame:
         """Notes what is left after `step`, and hands it on."""
         self.steps.append((step, len(stays), stays["subject_id"].nunique()))
         return stays
 
     def write(self, path: Path) -> None:
         """Writes the table as CSV."""
-        import pandas as pd
-
         write_text(path, pd.DataFrame(self.steps, columns=["step", "admissions", "subjects"]).to_csv(index=False))
 
 
@@ -45,7 +42,7 @@ PATIENT_COLUMNS: dict[Version, tuple[str, ...]] = {
 ORDER = ["subject_id", "admitted_at", "discharged_at", "hadm_id"]
 
 
-def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) -> "pd.DataFrame":
+def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) -> pd.DataFrame:
     """Every usable admission, by subject and time; what cannot be used is counted.
 
     Columns: subject_id, hadm_id, admitted_at, discharged_at, died_at (in hospital, else null), died_in_hospital,
@@ -87,22 +84,18 @@ def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) ->
     return admissions.sort_values(ORDER, ignore_index=True)
 
 
-def _without(
-    table: "pd.DataFrame", wrong: "pd.Series[bool]", reason: str, file: Path, rejects: Rejects
-) -> "pd.DataFrame":
+def _without(table: pd.DataFrame, wrong: "pd.Series[bool]", reason: str, file: Path, rejects: Rejects) -> pd.DataFrame:
     """The table without its `wrong` rows, which are counted."""
     for row in table.loc[wrong, ROW].tolist():
         rejects.add(str(file), row, reason)
     return table[~wrong]
 
 
-def _age(admissions: "pd.DataFrame") -> "pd.Series[float]":
+def _age(admissions: pd.DataFrame) -> "pd.Series[float]":
     """Years at admission, as the table of patients has it; null where it is unknown.
 
     Over 89 becomes 91, as MIMIC-IV has it; MIMIC-III sets such a birth 300 years before the first admission.
     """
-    import pandas as pd
-
     admitted = admissions["admitted_at"].dt
     age: pd.Series[float]
     if "dob" in admissions:
@@ -126,7 +119,7 @@ DISCHARGES: dict[Discharge, tuple[str, tuple[str, ...]]] = {
 """What each is called in the flow table, and what `discharge_location` has for it in MIMIC-III and MIMIC-IV."""
 
 
-def count_discharges(stays: "pd.DataFrame", window_days: float, flow: Flow) -> None:
+def count_discharges(stays: pd.DataFrame, window_days: float, flow: Flow) -> None:
     """Counts the index stays that ended so, and those whose subject died within the window."""
     for name, locations in DISCHARGES.values():
         flow.count(f"of these, {name}", stays[stays["discharge_location"].isin(locations)])
@@ -134,10 +127,8 @@ def count_discharges(stays: "pd.DataFrame", window_days: float, flow: Flow) -> N
     flow.count(f"of these, died within {window_days:g} days and not readmitted", dead[~dead["readmitted"]])
 
 
-def died_within(stays: "pd.DataFrame", window_days: float) -> "pd.Series[bool]":
+def died_within(stays: pd.DataFrame, window_days: float) -> "pd.Series[bool]":
     """Whether the subject died, wherever, at most so many days after the discharge."""
-    import pandas as pd
-
     return stays["day_of_death"] <= stays["discharged_at"] + pd.Timedelta(days=window_days)
 
 
@@ -156,12 +147,12 @@ class FoundStays(NamedTuple):
     members: (hadm_id, stay_hadm_id) of the admissions.
     """
 
-    all: "pd.DataFrame"
-    cohort: "pd.DataFrame"
-    members: "pd.DataFrame"
+    all: pd.DataFrame
+    cohort: pd.DataFrame
+    members: pd.DataFrame
 
 
-def default_stays(admissions: "pd.DataFrame", settings: CohortSettings, version: Version, flow: Flow) -> FoundStays:
+def default_stays(admissions: pd.DataFrame, settings: CohortSettings, version: Version, flow: Flow) -> FoundStays:
     """The stays with what followed them.
 
     What is no index stay is left out after the next admission was found: left out before, it would break the links.
@@ -196,7 +187,7 @@ def default_stays(admissions: "pd.DataFrame", settings: CohortSettings, version:
     return FoundStays(stays, _index_stays(stays, settings, flow), numbered[["hadm_id", STAY]])
 
 
-def _index_stays(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
+def _index_stays(stays: pd.DataFrame, settings: CohortSettings, flow: Flow) -> pd.DataFrame:
     """Those of the stays that a readmission can follow."""
     stays = flow.count("discharged alive", stays[~stays["died_in_hospital"]])
     count_discharges(stays, settings.window_days, flow)
@@ -209,7 +200,7 @@ def _index_stays(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) ->
     return stays
 
 
-def with_return(stays: "pd.DataFrame", planned: Sequence[str]) -> "pd.DataFrame":
+def with_return(stays: pd.DataFrame, planned: Sequence[str]) -> pd.DataFrame:
     """The stays with `next_admission_at`, when the subject's next unplanned one begins, and `gap_days` until then."""
     unplanned = stays["admitted_at"].mask(stays["admission_type"].isin(planned))
     following = unplanned.groupby(stays["subject_id"]).shift(-1).groupby(stays["subject_id"]).bfill()
@@ -217,13 +208,11 @@ def with_return(stays: "pd.DataFrame", planned: Sequence[str]) -> "pd.DataFrame"
     return stays.assign(next_admission_at=following, gap_days=gap_days)
 
 
-def _numbered(admissions: "pd.DataFrame", within_hours: float | None) -> "pd.DataFrame":
+def _numbered(admissions: pd.DataFrame, within_hours: float | None) -> pd.DataFrame:
     """The admissions with `stay_hadm_id`, the first admission of the stay they belong to; None joins nothing.
 
     One that begins before the latest discharge so far, or at most `within_hours` after it, continues that stay.
     """
-    import pandas as pd
-
     if within_hours is None:
         return admissions.assign(**{STAY: admissions["hadm_id"]})
     ends = admissions[["admitted_at", "discharged_at"]].max(axis=1)  # a discharge before the admission ends nothing
@@ -232,7 +221,7 @@ def _numbered(admissions: "pd.DataFrame", within_hours: float | None) -> "pd.Dat
     return admissions.assign(**{STAY: admissions["hadm_id"].where(begins).ffill()})
 
 
-def _joined(numbered: "pd.DataFrame") -> "pd.DataFrame":
+def _joined(numbered: pd.DataFrame) -> pd.DataFrame:
     """One row for each stay: its first admission, with the last discharge, where that led, and what begins after it.
 
     Death is that of any admission, and observation is what all of them are. Rows are sorted by subject and time.
@@ -255,7 +244,7 @@ HUANG_PLANNED = ("ELECTIVE",)
 HUANG_WINDOW_DAYS = 30
 
 
-def huang_stays(admissions: "pd.DataFrame", version: Version, flow: Flow) -> FoundStays:
+def huang_stays(admissions: pd.DataFrame, version: Version, flow: Flow) -> FoundStays:
     """The stays as `default_stays` gives them.
 
     The next admission's time is blanked when that is elective and filled back from later ones of the subject; fewer

@@ -7,15 +7,18 @@ more share one of 16 bands of 4 values in 9,998 cases of 10,000.
 """
 
 import hashlib
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count, groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pandas.util import hash_array
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import write_json
@@ -28,9 +31,6 @@ from domain.clinical.settings import NEAR, AuditSettings
 from domain.draws import mixed
 from domain.findings import EXAMPLES, Finding
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 WORDS_OF_SHINGLE = 5
 BANDS, ROWS_OF_BAND = 16, 4
 PARTNERS = 8  # a template may make thousands of texts alike, and one of another split is enough
@@ -38,24 +38,14 @@ PARTNERS = 8  # a template may make thousands of texts alike, and one of another
 Shingles = NDArray[np.uint64]
 
 
-class Shingler:
-    """Texts to hashes of their shingles; it remembers the hashes of words."""
-
-    def __init__(self) -> None:
-        self._words = dict[str, int]()
-
-    def __call__(self, text: str) -> Shingles:
-        """The distinct shingles, sorted: of five words in lower case each, or all words where there are fewer."""
-        words = text.lower().split()
-        for word in words:
-            if word not in self._words:  # Python's own hash changes with every run
-                self._words[word] = zlib.crc32(word.encode()) << 32 | zlib.adler32(word.encode())
-        hashed = np.array([self._words[word] for word in words], np.uint64)
-        length = min(WORDS_OF_SHINGLE, len(words))
-        hashes = np.zeros(len(words) - length + 1 if words else 0, np.uint64)
-        for place in range(length):
-            hashes = mixed(hashes + hashed[place : place + len(hashes)])
-        return np.unique(hashes)
+def shingles_of(text: str) -> Shingles:
+    """The hashes of distinct shingles, sorted: of five words in lower case each, or all words where there are fewer."""
+    words = hash_array(np.array(text.lower().split(), object), categorize=False)  # Python's own change with every run
+    length = min(WORDS_OF_SHINGLE, len(words))
+    hashes = np.zeros(len(words) - length + 1 if len(words) else 0, np.uint64)
+    for place in range(length):
+        hashes = mixed(hashes + words[place : place + len(hashes)])
+    return np.unique(hashes)
 
 
 def band_keys(shingles: Shingles) -> Shingles:
@@ -128,23 +118,16 @@ def look_for_leaks(files: Sequence[Path], near: float = NEAR) -> list[Finding]:
     Columns that they do not have are not checked.
     Raises RequestError for a file that cannot be read, or has none of the columns.
     """
-    import pandas as pd
-
-    shingler = Shingler()
-    rows = pd.concat([_digested(batch, shingler) for batch in _batches(files)], ignore_index=True)
+    rows = pd.concat([_digested(batch) for batch in _batches(files)], ignore_index=True)
     findings = [_shared(name, rows, column) for column, name in SHARED.items() if column in rows]
-    return [*findings, *([_near(files, near, shingler, rows)] if "digest" in rows else [])]
+    return [*findings, *([_near(files, near, rows)] if "digest" in rows else [])]
 
 
-def _batches(files: Sequence[Path]) -> "Iterator[pd.DataFrame]":
+def _batches(files: Sequence[Path]) -> Iterator[pd.DataFrame]:
     """The columns that are checked, some hundred rows at a time, with the `place` of each: its file and row, from 1.
 
     Raises RequestError for a file that cannot be read or has nothing to check.
     """
-    import pandas as pd
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     for file in files:
         if not file.is_file():
             raise RequestError(f"there is no file {file}. {HINT}")
@@ -172,22 +155,20 @@ def _batches(files: Sequence[Path]) -> "Iterator[pd.DataFrame]":
             ) from None
 
 
-def _digested(batch: "pd.DataFrame", shingler: Shingler) -> "pd.DataFrame":
+def _digested(batch: pd.DataFrame) -> pd.DataFrame:
     """The rows of a batch with a digest of their text, and its band keys, in place of it; none of a short text."""
-    import pandas as pd
-
     if "text" not in batch:
         return batch
     keys, digests = [], []
     for text in batch["text"]:
         words = (text or "").lower().split()
         is_long = len(words) >= FEWEST_WORDS
-        keys.append(band_keys(shingler(text)) if is_long else None)
+        keys.append(band_keys(shingles_of(text)) if is_long else None)
         digests.append(hashlib.blake2b(" ".join(words).encode(), digest_size=16).digest() if is_long else "")
     return batch.drop(columns="text").assign(digest=digests, keys=pd.Series(keys, batch.index, dtype=object))
 
 
-def _shared(name: str, rows: "pd.DataFrame", column: str) -> Finding:
+def _shared(name: str, rows: pd.DataFrame, column: str) -> Finding:
     """What is in several splits."""
     known = rows[rows[column].fillna("") != ""].drop_duplicates([column, "split"])
     leaks = known[known.duplicated(column, keep=False)].groupby(column, sort=False)
@@ -198,7 +179,7 @@ def _shared(name: str, rows: "pd.DataFrame", column: str) -> Finding:
     return Finding(f"shared_{name}", "fail", summary, {"count": leaks.ngroups}, examples)
 
 
-def _near(files: Sequence[Path], least: float, shingler: Shingler, rows: "pd.DataFrame") -> Finding:
+def _near(files: Sequence[Path], least: float, rows: pd.DataFrame) -> Finding:
     """Texts that have a near-duplicate in another split; equal ones are in another finding."""
     long = rows[rows["keys"].notna()].reset_index(drop=True)
     candidates = candidate_pairs(np.array(long["keys"].tolist(), np.uint64).reshape(-1, BANDS), long["split"].tolist())
@@ -207,7 +188,7 @@ def _near(files: Sequence[Path], least: float, shingler: Shingler, rows: "pd.Dat
     for batch in (batch for batch in _batches(files) if "text" in batch) if wanted else ():
         for place, text in zip(batch["place"], batch["text"], strict=True):
             if place in wanted:
-                shingles[wanted[place]] = shingler(text)
+                shingles[wanted[place]] = shingles_of(text)
     pairs = [pair for pair in candidates if likeness(shingles[pair[0]], shingles[pair[1]]) >= least]
     alike = [pair for pair in pairs if long["digest"][pair[0]] != long["digest"][pair[1]]]
     texts = {number for pair in alike for number in pair}

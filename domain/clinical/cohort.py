@@ -6,7 +6,10 @@ well, for other outcomes, under the same splits; `members.parquet`, the admissio
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
@@ -18,16 +21,9 @@ from domain.clinical.mimic import HOSPITAL, ROW, Version, columns_of, read_block
 from domain.clinical.settings import CohortSettings
 from domain.draws import place
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
 
-
-def write_parquet(path: Path, table: "pd.DataFrame | pa.Table") -> None:
+def write_parquet(path: Path, table: pd.DataFrame | pa.Table) -> None:
     """Writes `table` to `path`, which is whole or not there."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if not isinstance(table, pa.Table):
         table = pa.Table.from_pandas(table, preserve_index=False)
     schema = table.schema
@@ -59,15 +55,13 @@ CHARACTERISTIC_COLUMNS = [
 
 
 def write_characteristics(
-    folder: Path, stays: "pd.DataFrame", members: "pd.DataFrame", diagnoses: Path | None, rejects: Rejects
+    folder: Path, stays: pd.DataFrame, members: pd.DataFrame, diagnoses: Path | None, rejects: Rejects
 ) -> None:
     """Writes `characteristics.parquet`, a row for each of the stays in their order.
 
     Columns: hadm_id, sex, age (years, 91 for all over 89), insurance, race, admission_type, died_in_hospital,
     length_of_stay_days, diagnoses (a list of {code, version}, most important first; null where there is no table).
     """
-    import pyarrow as pa
-
     known = pa.Table.from_pandas(stays[CHARACTERISTIC_COLUMNS], preserve_index=False)
     kind = pa.list_(pa.struct([("code", pa.string()), ("version", pa.int8())]))
     if diagnoses is None:
@@ -87,10 +81,8 @@ def write_characteristics(
     write_parquet(folder / CHARACTERISTICS, known.append_column("diagnoses", codes))
 
 
-def _codes(file: Path, rejects: Rejects) -> "pd.DataFrame":
+def _codes(file: Path, rejects: Rejects) -> pd.DataFrame:
     """hadm_id, seq_num, code and version. Codes are text: `0389` is not `389`. MIMIC-III has ICD-9 alone."""
-    import pandas as pd
-
     columns = ["icd_code", "icd_version"] if "icd_version" in columns_of(file) else ["icd9_code"]
     blocks = []
     for rows in read_blocks(file, ["hadm_id", "seq_num", *columns], rejects):
@@ -144,7 +136,7 @@ def run(settings: CohortSettings, context: StageContext) -> Metrics:
     return metrics
 
 
-def make_cohort(admissions: "pd.DataFrame", settings: CohortSettings, version: Version, flow: Flow) -> FoundStays:
+def make_cohort(admissions: pd.DataFrame, settings: CohortSettings, version: Version, flow: Flow) -> FoundStays:
     """The stays and those of the cohort, with split and length, and (hadm_id, stay_hadm_id) of all admissions.
 
     Raises RequestError when no stay is left in the cohort.
@@ -173,7 +165,7 @@ def make_cohort(admissions: "pd.DataFrame", settings: CohortSettings, version: V
     return FoundStays(stays, cohort, followed.members)
 
 
-def _with_split_and_length(stays: "pd.DataFrame", settings: CohortSettings) -> "pd.DataFrame":
+def _with_split_and_length(stays: pd.DataFrame, settings: CohortSettings) -> pd.DataFrame:
     subjects, shares = stays["subject_id"], (settings.validation_share, settings.test_share)
     splits = {subject: split_of(subject, settings.split_key, *shares) for subject in subjects.unique()}
     days = (stays["discharged_at"] - stays["admitted_at"]).dt.total_seconds() / 86_400

@@ -8,9 +8,10 @@ are left out too, for else a subtraction from the whole would reveal them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from bertrelay.evaluation.statistics import MetricsOfWeights, ratio, with_intervals
@@ -29,9 +30,6 @@ from domain.clinical.metrics import (
 )
 from domain.clinical.outcomes import Kind, OutcomeModelSettings
 from domain.clinical.prediction import aggregate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 POINTS = 200
 STEPS_OF_READING = 10
@@ -266,7 +264,7 @@ def confusion(predicted: PredictedLabels) -> list[list[int] | None]:
 # Slices
 
 
-def slices(groups: "pd.DataFrame", predicted: Predicted, seed: int = 0) -> list[Slice]:
+def slices(groups: pd.DataFrame, predicted: Predicted, seed: int = 0) -> list[Slice]:
     """The metrics of each group of each characteristic, a column of `groups`, (admissions, characteristics)."""
     listed: list[Slice] = []
     for characteristic, column in groups.items():
@@ -317,10 +315,8 @@ def _slice_metrics(predicted: Predicted, seed: int) -> Metrics:
     return with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed)
 
 
-def groups_of(characteristics: "pd.DataFrame", lengths: Sequence[int]) -> "pd.DataFrame":
+def groups_of(characteristics: pd.DataFrame, lengths: Sequence[int]) -> pd.DataFrame:
     """The characteristics that a cohort's stage wrote, as groups, and that of the length of the notes."""
-    import pandas as pd
-
     columns = {name: characteristics[column].fillna(UNKNOWN).astype(str) for column, name in GROUPED_BY.items()}
     groups = pd.DataFrame(columns)
     ages = pd.cut(characteristics["age"].astype(float), AGES, right=False, labels=AGE_BANDS)

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.special import expit
@@ -24,9 +25,6 @@ from domain.clinical.cleaning import BETWEEN, NAMES, clean, find_sections
 from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words, probability_column
 from domain.clinical.prediction import aggregate, aggregate_labels, chunk_log_odds, contributions
 from domain.clinical.records import given_note, warn_of_mixed_ids
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Floats = NDArray[np.float64]
 
@@ -131,13 +129,13 @@ class OutcomeScorer:
 
     def score(
         self,
-        notes: "pd.DataFrame",
+        notes: pd.DataFrame,
         *,
         id_column: str = "hadm_id",
         text_column: str = "text",
         cleaned: bool = False,
         precision: str = "auto",
-    ) -> "pd.DataFrame":
+    ) -> pd.DataFrame:
         """A row for each admission of `notes`, which has a row for each note, in any order, as a file has them.
 
         Ids may be numbers in one row and text in another. Columns: hadm_id, probability, calibrated, alarm, n_chunks,
@@ -148,8 +146,6 @@ class OutcomeScorer:
         an empty line between them.
         Raises RequestError for a missing column, and for a row without an id or whose note is not text.
         """
-        import pandas as pd
-
         texts = notes_by_admission(notes, id_column, text_column)
         scores = self.score_texts(
             [joined(notes_of_one, cleaned) for notes_of_one in texts.values()], precision=precision
@@ -223,18 +219,12 @@ class OutcomeScorer:
         mask_id = self.model.tokenizer.unk_token_id if mask_id is None else mask_id
         variants = np.where(words == np.append(-2, numbers)[:, None], mask_id, ids)  # (1 + words, tokens)
         count, width = variants.shape
-        owners, lengths, spans_of_none = (
-            np.arange(count),
-            np.full(count, width, np.int64),
-            np.zeros((count, 2), np.int64),
-        )
-        tokens = ChunkTokens(variants.astype(np.int32).ravel(), owners * width, lengths, owners, spans_of_none)
+        rows, flat_ids = np.arange(count), variants.astype(np.int32).ravel()
+        tokens = ChunkTokens(flat_ids, rows * width, np.full(count, width), rows, np.zeros((count, 2), np.int64))
         of_variants = self._log_odds(tokens, precision)  # (1 + words, labels)
-        all_chunks = np.tile(
-            of_chunks, (count, 1, 1)
-        )  # (1 + words, chunks, labels), each with a variant of the top one
-        all_chunks[:, top] = expit(of_variants)
-        owners = np.repeat(owners, len(of_chunks))
+        all_chunks = np.tile(of_chunks, (count, 1, 1))  # (1 + words, chunks, labels)
+        all_chunks[:, top] = expit(of_variants)  # each variant in the place of the top chunk
+        owners = np.repeat(rows, len(of_chunks))
         after = aggregate_labels(all_chunks.reshape(len(owners), -1), owners, count, self.model.settings)[:, label]
         for place, number in enumerate(numbers.tolist(), 1):
             start, end = spans[words == number, 0].min(), spans[words == number, 1].max()
@@ -252,7 +242,7 @@ class ReadmissionScorer(OutcomeScorer):
     only_task = READMISSION.name
 
 
-def notes_by_admission(notes: "pd.DataFrame", id_column: str, text_column: str) -> dict[str, list[str]]:
+def notes_by_admission(notes: pd.DataFrame, id_column: str, text_column: str) -> dict[str, list[str]]:
     """The texts of a frame by admission, both in the order of its rows. Raises RequestError as `score` does."""
     for column in (id_column, text_column):
         if column not in notes:  # names are not shown: those of a file without a header are its first row

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical.audit import Shingler, band_keys, candidate_pairs, likeness, look_for_leaks, run
+from domain.clinical.audit import band_keys, candidate_pairs, likeness, look_for_leaks, run, shingles_of
 from domain.clinical.settings import AuditSettings
 
 WORDS = [f"word{number}" for number in range(3_000)]
@@ -111,12 +111,11 @@ def test_likeness_is_the_jaccard_index_of_runs_of_five_words():
     first, second = list("abcdefgh"), list("abcdefgx")
     runs = [{tuple(words[place : place + 5]) for place in range(4)} for words in (first, second)]
     expected = len(runs[0] & runs[1]) / len(runs[0] | runs[1])
-    shingler = Shingler()
-    assert likeness(shingler(" ".join(first)), shingler(" ".join(second))) == expected == 3 / 5
+    assert likeness(shingles_of(" ".join(first)), shingles_of(" ".join(second))) == expected == 3 / 5
 
 
 def test_a_template_in_thousands_of_texts_is_compared_with_few():
-    keys = np.tile(band_keys(Shingler()(texts(1)[0])), (2_000, 1))
+    keys = np.tile(band_keys(shingles_of(texts(1)[0])), (2_000, 1))
     pairs = candidate_pairs(keys, ["train", "test"] * 1_000)
     assert len({place for pair in pairs for place in pair}) == 2_000
     assert len(pairs) <= 8 * 2_000
