@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -32,6 +31,7 @@ CATEGORIES = {
 """By the version of ICD. An ICD-9 E code names the cause of an injury, and has a character more."""
 
 FEWEST_STAYS = 10
+ROWS_AT_ONCE = 256
 
 
 def group_of(code: str, version: int) -> str | None:
@@ -87,7 +87,10 @@ def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
     return names, np.array([[group in of_stay for group in names] for of_stay in of_stays], bool)
 
 
-ROWS_AT_ONCE = 256
+def texts_of(file: Path) -> Iterator[str]:
+    """The texts of all stays, as a stream."""
+    for batch in pq.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=["text"]):
+        yield from batch["text"].to_pylist()
 
 
 @dataclass(frozen=True)
@@ -116,13 +119,7 @@ class LabelledNotes:
 
     def texts(self, wanted: NDArray[np.bool_] | None = None) -> Iterator[str]:
         """The texts of all stays, or of those that are `wanted`, as a stream."""
-        place = 0
-        for batch in pq.ParquetFile(self.file).iter_batches(ROWS_AT_ONCE, columns=["text"]):
-            texts = batch["text"]
-            if wanted is not None:
-                texts = texts.filter(pa.array(wanted[place : place + len(texts)]))
-            yield from texts.to_pylist()
-            place += batch.num_rows
+        return texts_of(self.file) if wanted is None else compress(texts_of(self.file), wanted)
 
     def with_shuffled_labels(self, seed: int) -> "LabelledNotes":
         """The labels of train, and those of validation, permuted over subjects; those of test stay."""
@@ -194,9 +191,7 @@ def read_labelled_notes(
 def _matched(file: Path, stays: pd.DataFrame, cohort: Path) -> pd.DataFrame:
     """The stays that `file` has notes of, in its order."""
     known = _read(file, ["hadm_id", "split"])
-    batches = pq.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=["text"])
-    lengths = [length for batch in batches for length in pc.utf8_length(batch["text"]).to_pylist()]
-    table = known.assign(characters=np.array(lengths, np.int64))
+    table = known.assign(characters=np.fromiter(map(len, texts_of(file)), np.int64))
     table = table.merge(stays, "left", "hadm_id", suffixes=("_of_notes", ""))
     unmatched = int((table["split"] != table["split_of_notes"]).sum())  # a missing split differs from any
     if unmatched:
