@@ -19,7 +19,7 @@ from domain.clinical.classifier import save_model
 from domain.clinical.cohort import CHARACTERISTICS, SPLITS, write_parquet
 from domain.clinical.evaluation import Predicted, PredictedLabels
 from domain.clinical.metrics import Flags, Floats, alarm_threshold, auroc_of, mean_of_known, threshold_at_precision
-from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, SCORES, SLICES, OutcomeModelSettings, probability_column
+from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, SCORES, SLICES, OutcomeModelSettings
 from domain.clinical.prediction import aggregate_labels, choose_c
 from domain.clinical.settings import LearningSettings
 
@@ -53,7 +53,7 @@ class ScoredSplit:
             recalibrated = calibrated(of_labels[:, 0], how.slope, how.intercept)
             columns |= {"probability": of_labels[:, 0], "calibrated": recalibrated}
         else:
-            columns |= dict(zip(map(probability_column, how.labels), of_labels.T, strict=True))
+            columns |= {f"probability/{label}": p for label, p in zip(how.labels, of_labels.T, strict=True)}
         columns["n_chunks"] = np.bincount(self.admissions, minlength=len(self.labels)).astype(np.int32)
         columns["unknown_share"] = self.table["unknown_share"].to_numpy()
         return pd.DataFrame(columns | dict(zip(how.labels, self.labels.T, strict=True)) | {"split": self.name})

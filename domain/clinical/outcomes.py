@@ -48,11 +48,6 @@ DIAGNOSES = PatientOutcome("diagnoses", "of the diagnoses that the stay is coded
 OUTCOMES = {outcome.name: outcome for outcome in (READMISSION, MORTALITY, LENGTH_OF_STAY, DIAGNOSES)}
 
 
-def probability_column(label: str) -> str:
-    """What a table of scores calls the probability of one of several labels."""
-    return f"probability/{label}"
-
-
 def in_words(label: str) -> str:
     """`died in hospital` for `died_in_hospital`."""
     return label.replace("_", " ")

@@ -22,7 +22,7 @@ from bertrelay.progress import log
 from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, warn_of_unknown
 from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, clean, find_sections
-from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words, probability_column
+from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words
 from domain.clinical.prediction import aggregate, aggregate_labels, chunk_log_odds, contributions
 from domain.clinical.records import given_note, warn_of_mixed_ids
 
@@ -280,8 +280,8 @@ def flat(name: str, score: OutcomeScore, how: OutcomeModelSettings) -> dict[str,
     row |= {"n_chunks": len(score.chunks), "unknown_share": score.unknown_share}
     row |= {"top_start": top.start, "top_end": top.end} if top else {"top_start": None, "top_end": None}
     row |= {"top_section": score.section, "top_share": top.share if top else None, "reason": score.reason}
-    of_labels = zip_longest(map(probability_column, how.labels), score.by_label)  # without text there is none
-    return row if is_binary else row | dict(of_labels)
+    of_labels = zip_longest(how.labels, score.by_label)  # without text there is none
+    return row if is_binary else row | {f"probability/{label}": of_label for label, of_label in of_labels}
 
 
 def joined(notes: Sequence[str], cleaned: bool = False) -> str:
