@@ -64,25 +64,21 @@ def test_the_intervals_of_a_group_resample_its_subjects_with_all_their_admission
             assert told == pytest.approx(tuple(np.percentile(values, [2.5, 97.5])))
 
 
-def test_of_small_groups_neither_name_nor_size_is_reported():
-    found = slices(*drawn({"A": 60, "B": 90, "rare": 27, "unique": 1}), np.arange(178))
-    assert [each["group"] for each in found] == ["A", "B", None]
-    assert found[-1]["suppressed"] == 2 and found[-1]["admissions"] is None
+SMALL = [  # groups, of whom a third return, the names that are reported, and how many groups are not
+    ({"A": 60, "B": 90, "rare": 27, "unique": 1}, ["A", "B"], 2),
+    ({"A": 60, "B": 90, "rare": 20}, ["B"], 2),  # a single small group takes the next with it
+    ({"A": 60, "B": 90, **{f"rare {number}": 3 for number in range(4)}}, ["B"], 5),  # of the rare ones four returned
+]
+
+
+@pytest.mark.parametrize(("sizes", "named", "suppressed"), SMALL)
+def test_of_small_groups_neither_name_nor_size_is_reported_nor_left_to_a_subtraction(sizes, named, suppressed):
+    groups, probabilities, calibrated, outcomes = drawn(sizes)
+    found = slices(groups, probabilities, calibrated, outcomes, np.arange(len(groups)))
+    assert [each["group"] for each in found] == [*named, None]
+    assert found[-1]["suppressed"] == suppressed and found[-1]["admissions"] is None
     assert "rare" not in json.dumps(found) and "unique" not in json.dumps(found)
-
-
-def test_a_single_small_group_takes_the_next_with_it():
-    found = slices(*drawn({"A": 60, "B": 90, "rare": 20}), np.arange(170))
-    assert [each["group"] for each in found] == ["B", None]
-    assert found[-1]["suppressed"] == 2
-
-
-def test_what_is_hidden_is_of_ten_with_the_outcome_and_ten_without_or_a_subtraction_would_tell():
-    counts = {"A": 60, "B": 90, **{f"rare {number}": 3 for number in range(4)}}  # four returned in all of the rare ones
-    groups, probabilities, calibrated, outcomes = drawn(counts)
-    found = slices(groups, probabilities, calibrated, outcomes, np.arange(162))
-    assert [each["group"] for each in found] == ["B", None] and found[-1]["suppressed"] == 5
-    hidden = ~groups["insurance"].isin([each["group"] for each in found]).to_numpy()
+    hidden = ~groups["insurance"].isin(named).to_numpy()
     assert min(outcomes[hidden].sum(), (~outcomes[hidden]).sum()) >= 10
 
 
