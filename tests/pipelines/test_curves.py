@@ -34,15 +34,7 @@ def points_of_the_first_line(svg):
 def test_the_loss_comes_first_then_the_rate_then_dev_scores_and_nothing_else(log):
     path = log(
         {"step": 1, "epoch": 0, "sts/de/spearman_cosine": 0.4, "sts/de/spearman_cosine_low": 0.3, "dev/accuracy": 0.5},
-        {
-            "step": 2,
-            "lr": 0.1,
-            "loss/mlm": 2.0,
-            "loss/nsp": None,
-            "grad_norm": 1,
-            "tokens_per_second": 9,
-            "memory_mb": 5,
-        },
+        {"step": 2, "lr": 0.1, "loss/mlm": 2.0, "loss/nsp": None, "grad_norm": 1, "tokens_per_second": 9},
         {"step": 3, "lr": 0.1, "loss/mlm": 1.0, "loss/nsp": 0.5, "padding_share": 0.5, "seconds": 3.0},
         '{"step": 4, "lo',  # cut short by a kill
     )
@@ -52,7 +44,7 @@ def test_the_loss_comes_first_then_the_rate_then_dev_scores_and_nothing_else(log
     assert training_curves(log()) == training_curves(path.with_name("none.jsonl")) == []
 
 
-def test_a_line_goes_through_its_figures(log):
+def test_a_line_goes_through_its_points(log):
     [curve] = training_curves(log(*({"step": step, "loss": loss} for step, loss in [(0, 1.0), (10, 3.0), (30, 2.0)])))
     (x0, y0), (x1, y1), (x2, y2) = points_of_the_first_line(curve.svg)
     assert (x2 - x0) / (x1 - x0) == pytest.approx(3, rel=1e-3)
@@ -63,9 +55,8 @@ def test_a_long_log_makes_a_small_picture_that_ends_at_the_last_step(log):
     [curve] = training_curves(log(*({"step": step, "loss": 1 / (1 + step)} for step in range(20_001))))
     assert len(curve.svg) < 40_000
     [short] = training_curves(log({"step": 0, "loss": 1.0}, {"step": 20_000, "loss": 0.0}))
-    assert points_of_the_first_line(curve.svg)[-1][0] == pytest.approx(
-        points_of_the_first_line(short.svg)[-1][0], abs=1
-    )
+    ends = [points_of_the_first_line(each.svg)[-1][0] for each in (curve, short)]
+    assert ends[0] == pytest.approx(ends[1], abs=1)
 
 
 def test_a_picture_takes_the_ink_and_the_fonts_of_the_page(log):

@@ -9,6 +9,7 @@ import pytest
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
+from pipelines.error_handling import disk_explained
 from pipelines.run_store import ATTEMPT, begin, finish, read_done
 
 RELAY = """
@@ -45,17 +46,20 @@ def test_a_finished_folder_says_all_about_itself(write_recipe, runs, go):
     assert not list(runs.glob("relay/*/*.partial"))
 
 
-def test_a_second_run_skips_all_and_links_what_it_skipped(write_recipe, runs, go):
-    path = write_recipe(RELAY)
+def test_a_second_run_skips_all_and_links_what_it_skipped(write_recipe, go, runs):
+    path, latest = write_recipe(RELAY), runs / "relay/teacher/latest"
     go(path)
-    first = (runs / "relay/teacher/latest").readlink()
+    first = latest.readlink()
     go(path, "teacher.epochs=4")
-    assert (runs / "relay/teacher/latest").readlink() != first
+    assert latest.readlink() != first
     assert actions(go(path)) == {"teacher": "SKIP", "student": "SKIP"}
-    assert (runs / "relay/teacher/latest").readlink() == first
+    assert latest.readlink() == first
+    whole = latest.resolve()
+    whole.rename(whole.with_name(whole.name + ".partial"))  # as if killed just before the renaming
+    assert actions(go(path)) == {"teacher": "SKIP", "student": "SKIP"}
 
 
-def test_force_makes_a_whole_result_anew_and_only_leaves_the_rest_alone(write_recipe, runs, go):
+def test_force_makes_a_whole_result_anew_and_only_leaves_the_rest_alone(write_recipe, go, runs):
     path = write_recipe(RELAY)
     assert actions(go(path, only=["teacher"])) == {"teacher": "RUN"}
     assert not (runs / "relay/student").exists()
@@ -158,14 +162,6 @@ def test_a_killed_run_goes_on_where_it_was(write_recipe, runs, start, go):
     assert steps == [str(first.pid)] * 2 + [str(os.getpid())]
 
 
-def test_what_was_killed_just_before_its_renaming_is_whole(write_recipe, runs, go):
-    path = write_recipe(RELAY)
-    go(path)
-    whole = (runs / "relay/teacher/latest").resolve()
-    whole.rename(whole.with_name(whole.name + ".partial"))
-    assert actions(go(path)) == {"teacher": "SKIP", "student": "SKIP"}
-
-
 HINT = ". Leave --force out to resume: with it, slow would restart."
 
 
@@ -227,13 +223,9 @@ def test_a_full_disk_is_explained_and_the_run_goes_on_when_there_is_room(write_r
     assert out.startswith("RESUME  slow")
 
 
-def test_a_full_disk_that_a_library_in_rust_reports_is_known_too(write_recipe, monkeypatch, go):
-    def full(settings, context):  # noqa: ARG001
+def test_a_full_disk_that_a_library_in_rust_reports_is_known_too(tmp_path):
+    with pytest.raises(WorkError, match="no space left"), disk_explained(tmp_path):
         raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr("light_stages.slow", full)
-    with pytest.raises(WorkError, match="no space left"):
-        go(write_recipe(SLOW))
 
 
 def test_a_folder_that_may_not_be_written_is_explained(write_recipe, bertrelay, tmp_path):
