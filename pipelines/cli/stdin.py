@@ -40,46 +40,36 @@ def input_file(source: str, output: Path | None) -> Iterator[str]:
     """
     if source != DASH:
         yield source
-    elif COPY in os.environ:
-        with _named(os.environ[COPY]) as name:
-            yield name
-    elif ProcessGroup.from_environment().size > 1:
-        raise RequestError(f"{DASH}: expected a file, for a launcher gives its processes no {NAME} to share")
-    else:
-        with stopping_at_once(), _copied(output) as copy, _named(copy) as name:
-            os.environ[COPY] = copy
-            try:
-                yield name
-            finally:
-                del os.environ[COPY]
+        return
+    copy = os.environ.get(COPY)
+    with ExitStack() as context:
+        if copy is None:
+            if ProcessGroup.from_environment().size > 1:
+                raise RequestError(f"{DASH}: expected a file, for a launcher gives its processes no {NAME} to share")
+            context.enter_context(stopping_at_once())
+            folder = output.absolute().parent if output else Path(tempfile.gettempdir())
+            copy = os.environ[COPY] = _copy_into(folder, context)
+            context.callback(os.environ.pop, COPY)
+        NAMES[copy] = NAME
+        context.callback(NAMES.pop, copy)
+        try:
+            yield copy
+        except BertRelayError as error:
+            error.args = (renamed(str(error)),)
+            raise
 
 
-@contextmanager
-def _copied(output: Path | None) -> Iterator[str]:
+def _copy_into(folder: Path, context: ExitStack) -> str:
+    """Copies standard input to a file in a new folder in `folder`, which goes when `context` ends."""
     if sys.stdin.isatty():
         log(f"reading {NAME}; Ctrl-D ends it")
-    place = output.absolute().parent if output else Path(tempfile.gettempdir())
-    with ExitStack() as open_input:
-        try:
-            copy = Path(open_input.enter_context(tempfile.TemporaryDirectory(prefix=".bertrelay-", dir=place)), "stdin")
-            with copy.open("wb") as file:
-                shutil.copyfileobj(sys.stdin.buffer, file)
-        except OSError as error:
-            raise write_error(place, error) from error
-        yield str(copy)
-
-
-@contextmanager
-def _named(copy: str) -> Iterator[str]:
-    """Errors, logs and lists of rejects call the copy what the user does."""
-    NAMES[copy] = NAME
     try:
-        yield copy
-    except BertRelayError as error:
-        error.args = (renamed(str(error)),)
-        raise
-    finally:
-        del NAMES[copy]
+        private = context.enter_context(tempfile.TemporaryDirectory(prefix=".bertrelay-", dir=folder))
+        with Path(private, "stdin").open("wb") as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+    except OSError as error:
+        raise write_error(folder, error) from error
+    return copy.name
 
 
 def first_bytes(path: str) -> bytes:
