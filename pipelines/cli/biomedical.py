@@ -167,7 +167,8 @@ def answer(
     with input_file(questions, output) as name:
         if questions == DASH and input_format is None and first_bytes(name)[:1] not in (b"{", b"["):
             raise RequestError(f"{NAME}: expected JSON, found something else; say what it is with --input-format")
-        QuestionFile(Path(name), input_format, *columns.values()).check()
+        asked = QuestionFile(Path(name), input_format, *columns.values()).questions()
+        next(asked, None)  # one question shows most faults
         with distributed(process_group, options.processes):
             settings |= {**columns, "page": options.page, "process_group": process_group}
             answered = answer_file(model, name, output, source_format=input_format, **settings)

@@ -67,10 +67,6 @@ class QuestionFile(NamedTuple):
             return usable(self._items(), Rejects(None, limit=1))
         return usable_questions(self._items(), rejects)
 
-    def check(self) -> None:
-        """Reads one question, which shows most faults of a request. Raises RequestError."""
-        next(self.questions(), None)
-
     def _items(self) -> Iterator[Item]:
         name: InputFormat | None = self.format
         if name is None:

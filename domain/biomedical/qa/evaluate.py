@@ -83,15 +83,24 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
         _write_nbest(found, context.output / "nbest.jsonl")
     write_json(context.output / "slices.json", slices(_placed(found), score_of))
     write_json(context.output / "examples.json", shown, compact=True)
+    subwords = PairSplitter(model.tokenizer)(questions)
+    golds = gold_spans(questions, subwords)
+    known, is_right = found.pools.known, np.array([score.exact_match == 1 for score in score_of.values()], bool)
+    calibration = {
+        name: expected_calibration_error(found.choices.probabilities(temperature)[known, 0], is_right)
+        for name, temperature in {"ece": model.temperature, "ece_uncalibrated": 1.0}.items()
+    }
     return {
         **squad_metrics(score_of, found.pools.scored, intervals=True),
         "scored": len(score_of),
         **_bioasq(found, settings.test),
         **_baseline(found.pools.scored),
-        **_calibration(found, score_of, model.temperature),
+        **calibration,
         **{f"published_{name}": value for name, value in settings.published.items()},
         "questions": len(found.pools.scored),
-        **_counts(model, questions),
+        "texts": len(subwords.contexts.lengths),
+        "longest_text_pieces": int(subwords.contexts.lengths.max(initial=0)),
+        "beyond_max_answer_tokens": count_long_answers(questions, golds, model.max_answer_tokens),
         "answered": sum(answer != "" for answer in answers.values()),
     }
 
@@ -146,26 +155,6 @@ def _baseline(questions: Sequence[Question]) -> Metrics:
         firsts[context] = context[start:end]
     found = scores({question.id: firsts[question.context] for question in questions}, questions)
     return {f"first_sentence/{name}": value for name, value in squad_metrics(found, questions).items()}
-
-
-def _calibration(found: AnswerPredictions, score_of: Mapping[str, Score], temperature: float) -> Metrics:
-    """How far probabilities are from the share of exact matches, with the model's temperature and without."""
-    is_right, known = np.array([score.exact_match == 1 for score in score_of.values()], bool), found.pools.known
-    names = {"ece": temperature, "ece_uncalibrated": 1.0}
-    return {
-        name: expected_calibration_error(found.choices.probabilities(by)[known, 0], is_right)
-        for name, by in names.items()
-    }
-
-
-def _counts(model: AnswerModel, asked: Sequence[Question]) -> Metrics:
-    """What there was to answer."""
-    subwords = PairSplitter(model.tokenizer)(asked)
-    return {
-        "texts": len(subwords.contexts.lengths),
-        "longest_text_pieces": int(subwords.contexts.lengths.max(initial=0)),
-        "beyond_max_answer_tokens": count_long_answers(asked, gold_spans(asked, subwords), model.max_answer_tokens),
-    }
 
 
 # Slices: by the length and the place of the right answer

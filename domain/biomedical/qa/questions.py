@@ -32,11 +32,11 @@ class Question:
 
     answers: the right answers that are in the context, in the order of the file; each is right by itself.
     golds: right answers that are not in the context. They count in a score and cannot be trained on.
-    impossible: whether it is known that the context answers it not, as in SQuAD 2.0. A question that has neither
-        answers nor this can be answered, but neither trained on nor scored.
+    impossible: whether the context is known not to answer it, as in SQuAD 2.0. With neither answers nor this it can
+        be answered, but neither trained on nor scored.
     document: the article that the context is from; splits go by it.
-    pool: the question that this one is, put to one of several contexts: what they answer is pooled before it is
-        scored. Empty when it is asked of one context alone.
+    pool: the question that this one is, put to one of several contexts, whose answers are pooled before scoring; empty
+        when it is asked of one context alone.
     synonyms: of BioASQ: each right answer with its synonyms.
     file, line: where it was read; empty and 0 when it was not.
     notes: for each answer one of `PLACINGS` or `ALIGNMENTS`.

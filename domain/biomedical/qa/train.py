@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import compress
 
 import numpy as np
@@ -88,23 +88,21 @@ class QaTask:
         self.golds = golds_in_windows(golds, self.windows)
         self.is_answered = np.array([bool(spans) for spans in self.golds], bool)  # (windows,)
         self.window_lengths = self.subwords.window_lengths(self.windows)
+        self._items = lru_cache(maxsize=1)(self._draw_items)  # the loop asks for those of an epoch again and again
         self.lengths = self.padded_lengths = lambda epoch: self.window_lengths[self._items(epoch)]
-        self._drawn: tuple[int, Items] = (-1, np.zeros(0, np.int64))
         self.dev = QaDevSet(dev, model, self.splitter, settings.precision) if dev else None
         self.criterion = "dev/f1" if dev else None
 
-    def _items(self, epoch: int) -> Items:
+    def _draw_items(self, epoch: int) -> Items:
         """The windows of an epoch: all that have an answer, and of each question up to `empty_windows` others."""
         if self.empty_windows is None:
             return np.arange(len(self.golds))
-        if self._drawn[0] != epoch:  # kept, as the loop asks for it again and again
-            empty = np.flatnonzero(~self.is_answered)
-            drawn = np.random.default_rng((self.seed, epoch, len(empty))).random(len(empty))
-            empty = empty[np.lexsort((drawn, self.windows.sequences[empty]))]
-            questions = self.windows.sequences[empty]
-            is_first = np.arange(len(empty)) - np.searchsorted(questions, questions) < self.empty_windows
-            self._drawn = epoch, np.sort(np.concatenate([np.flatnonzero(self.is_answered), empty[is_first]]))
-        return self._drawn[1]
+        empty = np.flatnonzero(~self.is_answered)
+        drawn = np.random.default_rng((self.seed, epoch, len(empty))).random(len(empty))
+        empty = empty[np.lexsort((drawn, self.windows.sequences[empty]))]
+        questions = self.windows.sequences[empty]
+        is_first = np.arange(len(empty)) - np.searchsorted(questions, questions) < self.empty_windows
+        return np.sort(np.concatenate([np.flatnonzero(self.is_answered), empty[is_first]]))
 
     def collate(self, items: Items, epoch: int) -> Batch:
         """The windows `items` of an epoch, and of each one the answers in it.
