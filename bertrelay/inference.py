@@ -64,12 +64,15 @@ GPU_BATCH_TOKENS = 65_536
 
 
 class Network(Protocol):
-    """A module that knows its device."""
+    """A module that knows its device, and the network in it that takes most of the time."""
 
     training: bool
 
     @property
     def device(self) -> torch.device: ...
+
+    @property
+    def backbone(self) -> Any: ...
 
     def train(self, mode: bool = True) -> object: ...
 
@@ -103,19 +106,12 @@ def computing(network: Network, precision: str) -> Iterator[None]:
         network.train(was_training)
 
 
-class Encoding(Network, Protocol):
-    """A network whose encoder takes most of the time."""
-
-    @property
-    def backbone(self) -> Any: ...
-
-
 Block = TypeVar("Block")
 Result = TypeVar("Result")
 
 
 def computed(
-    network: Encoding,
+    network: Network,
     blocks: Iterable[Block],
     count_tokens: Callable[[Block], int],
     compute: Callable[[Block, int], Result],

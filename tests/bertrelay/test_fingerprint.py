@@ -135,14 +135,31 @@ def test_of_a_hub_id_the_revision_counts_pinned_or_known():
     assert parts(corpus="owner/data", revision={"owner/data": "2"})["corpus"] == "hub:owner/data@2"
 
 
+ONE = hashlib.sha256(b"one").hexdigest()
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "a").write_text("one")
+    return tmp_path / "a"
+
+
+@pytest.fixture
+def memory(tmp_path):
+    return tmp_path / "memory/digests.json"
+
+
+def digest(file, memory):
+    """Of the file, and what is remembered of it."""
+    digests = Digests(memory)
+    found = digests.of_file(file)
+    digests.save()
+    return found
+
+
 @pytest.mark.usefixtures("old_clock")
-def test_a_file_is_read_once_until_it_changes(tmp_path, reads):
-    memory, file = tmp_path / "memory/digests.json", tmp_path / "a"
-    file.write_text("one")
-    for _ in range(3):
-        digests = Digests(memory)
-        assert digests.of_file(file) == hashlib.sha256(b"one").hexdigest()
-        digests.save()
+def test_a_file_is_read_once_until_it_changes(file, memory, reads):
+    assert [digest(file, memory) for _ in range(3)] == [ONE] * 3
     assert reads == ["a"]
     before = file.stat()
     file.write_text("two")
@@ -151,40 +168,29 @@ def test_a_file_is_read_once_until_it_changes(tmp_path, reads):
 
 
 @pytest.mark.usefixtures("old_clock")
-def test_verify_reads_every_file_again_and_only_once(tmp_path, reads):
-    memory, file = tmp_path / "digests.json", tmp_path / "a"
-    file.write_text("one")
-    digests = Digests(memory)
-    digests.of_file(file)
-    digests.save()
+def test_verify_reads_every_file_again_and_only_once(file, memory, reads):
+    digest(file, memory)
     known = json.loads(memory.read_text())
     known[str(file)][-1] = "wrong"
     memory.write_text(json.dumps(known))
     assert Digests(memory).of_file(file) == "wrong"
     verifying = Digests(memory, verify=True)
-    assert verifying.of_file(file) == verifying.of_file(file) == hashlib.sha256(b"one").hexdigest()
+    assert verifying.of_file(file) == verifying.of_file(file) == ONE
     assert reads == ["a", "a"]
 
 
-def test_a_file_written_a_moment_ago_is_not_trusted_to_stay(tmp_path):
-    memory, file = tmp_path / "digests.json", tmp_path / "a"
-    file.write_text("one")
-    digests = Digests(memory)
-    digests.of_file(file)
-    digests.save()
+def test_a_file_written_a_moment_ago_is_not_trusted_to_stay(file, memory):
+    assert digest(file, memory) == ONE
     assert json.loads(memory.read_text()) == {}
 
 
 @pytest.mark.usefixtures("old_clock")
 @pytest.mark.parametrize("harm", ["", "{", "[1]", '{"a": 3}', '{"PATH": [1, 2]}'])
-def test_a_damaged_memory_is_begun_anew(tmp_path, harm):
-    memory, file = tmp_path / "digests.json", tmp_path / "a"
-    file.write_text("one")
+def test_a_damaged_memory_is_begun_anew(file, memory, harm):
+    memory.parent.mkdir()
     memory.write_text(harm.replace("PATH", str(file)))
-    digests = Digests(memory)
-    assert digests.of_file(file) == hashlib.sha256(b"one").hexdigest()
-    digests.save()
-    assert json.loads(memory.read_text())[str(file)][-1] == hashlib.sha256(b"one").hexdigest()
+    assert digest(file, memory) == ONE
+    assert json.loads(memory.read_text())[str(file)][-1] == ONE
 
 
 @pytest.mark.usefixtures("old_clock")
