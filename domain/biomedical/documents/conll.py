@@ -114,15 +114,17 @@ def sentence_rows(
 
 
 def _scheme_of(path: Path, columns: Columns) -> FileScheme:
-    rows = _token_rows(path, columns)
-    scheme = scheme_of_tags("" if isinstance(row, Unusable) else (row.values[1:] or OUTSIDE)[0] for row in rows)
+    scheme = scheme_of_tags(
+        "" if isinstance(row, Unusable) else row.values[1] if _has_token(row) else OUTSIDE
+        for row in _token_rows(path, columns)
+    )
     if scheme != READ_AS[scheme]:
         log(f"{path}: the tags are {scheme}, and are read as {READ_AS[scheme]}")
     return scheme
 
 
 def _token_rows(path: Path, columns: Columns) -> Iterator[Row]:
-    """(token, tag) of each line, () of a blank one; the first line with a token sets the number of columns."""
+    """(token, tag) of each line, () of a blank one, (`-DOCSTART-`,); the first token sets the number of columns."""
     width = 0
     for row in numbered_lines(path):
         if isinstance(row, Unusable):
