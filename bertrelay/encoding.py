@@ -16,7 +16,7 @@ from bertrelay.data.sentences import texts_of
 from bertrelay.data.vectors import Vectors, not_finite_row
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import WorkError, check_count
-from bertrelay.inference import computed, padded, sorted_batches
+from bertrelay.inference import computed, padded, padded_rows, sorted_batches
 from bertrelay.progress import Bar
 from bertrelay.progress import progress as progress_of
 
@@ -131,7 +131,7 @@ def _tokenize(encoder: SentenceEncoder, prompt: str, sentences: Sequence[str]) -
 def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: Bar, batch_size: int | None) -> Vectors:
     parts, orders = list[torch.Tensor](), [np.zeros(0, np.int64)]
     for rows, width, height in sorted_batches(block.lengths, batch_tokens, encoder.max_tokens, batch_size):
-        filled = np.pad(rows, (0, height - len(rows)), mode="edge")  # (height,): the last row repeated
+        filled = padded_rows(rows, height)
         ids, mask = padded(block.ids, block.starts[filled], block.lengths[filled], width, encoder.pad_id)
         inputs = (torch.from_numpy(each.astype(np.int64)).to(encoder.device) for each in (ids, mask))
         vectors = encoder(*inputs)  # (height, dim)

@@ -42,6 +42,11 @@ def sorted_batches(
         start += height
 
 
+def padded_rows(rows: NDArray[np.int64], height: int) -> NDArray[np.int64]:
+    """The rows of a batch and the last one repeated, (height,)."""
+    return np.pad(rows, (0, height - len(rows)), mode="edge")
+
+
 def _rounded_up(number: int, bits: int) -> int:
     """The next number that has no more than `bits` binary digits before its zeros."""
     step = 1 << max(0, number.bit_length() - bits)

@@ -21,7 +21,7 @@ from bertrelay.data.sentences import each_pair, texts_of
 from bertrelay.errors import RequestError, WorkError, check_count
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.heads import Head
-from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches
+from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, padded_rows, sorted_batches
 from bertrelay.progress import Bar, progress
 from bertrelay.tokenizer import pad_id_of, truncating, warn_of_special_tokens
 
@@ -155,7 +155,7 @@ class PairScorer(nn.Module):
         packed = pack_for(int(lengths.sum()), self.backbone, precision, size)
         with computing(self, precision), using(packed):
             for rows, width, height in sorted_batches(lengths, size, self.max_tokens, batch_size):
-                inputs = tokens.padded(np.pad(rows, (0, height - len(rows)), mode="edge"), self.pad_id, width)
+                inputs = tokens.padded(padded_rows(rows, height), self.pad_id, width)
                 logits = self(**{name: each.to(self.device) for name, each in inputs.items()})  # (height,)
                 scores[rows] = torch.sigmoid(logits[: len(rows)]).cpu().numpy()
                 bar.advance(len(rows))

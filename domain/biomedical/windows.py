@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertrelay.errors import check_count
 from bertrelay.heads import HeadNetwork
-from bertrelay.inference import sorted_batches
+from bertrelay.inference import padded_rows, sorted_batches
 
 Integers = NDArray[np.int64]
 
@@ -39,7 +39,7 @@ class Windows(NamedTuple):
 
     def filled(self, height: int) -> "Windows":
         """The windows and the last one repeated, (height,): what pads a batch."""
-        return self.chosen(np.pad(np.arange(len(self.starts)), (0, height - len(self.starts)), "edge"))
+        return self.chosen(padded_rows(np.arange(len(self.starts)), height))
 
     def chosen(self, which: NDArray[np.integer] | slice) -> "Windows":
         """Some of the windows."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from bertrelay.cpu_kernels import Packed, using
-from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
+from bertrelay.inference import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
 from bertrelay.progress import Bar
 from domain.clinical.chunks import ChunkTokens
 from domain.clinical.classifier import OutcomeModel
@@ -45,7 +45,7 @@ def chunk_log_odds(
     log_odds = np.empty((len(chunks), labels))
     with computing(network, precision), using(packed):
         for places, width, height in sorted_batches(lengths, size, model.settings.chunking.max_tokens):
-            rows = np.pad(chunks[places], (0, height - len(places)), mode="edge")
+            rows = chunks[padded_rows(places, height)]
             logits = network(*(each.to(network.device) for each in tokens.batch(rows, width, model.pad_id)))
             log_odds[places] = logits[: len(places)].float().cpu().numpy()
             bar.advance(len(places))

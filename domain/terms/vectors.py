@@ -17,7 +17,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.hardware import resolve_precision
-from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
+from bertrelay.inference import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
 from bertrelay.pooling import Pooling
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
@@ -123,7 +123,7 @@ def vectors_of_tokens(
     mean = Pooling(["mean"])
     with computing(encoder, precision), using(packed):
         for rows, width, height in sorted_batches(tokens.lengths, size, encoder.max_tokens):
-            batch = tokens.batch(np.pad(rows, (0, height - len(rows)), mode="edge"), width, encoder.pad_id)
+            batch = tokens.batch(padded_rows(rows, height), width, encoder.pad_id)
             ids, mask, pieces = batch.to(encoder.device)  # (terms, tokens)
             states = encoder.backbone(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
             last = torch.stack([state.float() for state in states[-summed:]])  # (layers, terms, tokens, dim)
