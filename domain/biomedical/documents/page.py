@@ -35,8 +35,8 @@ FOLDER = Path(__file__).parent
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
 """Control characters, which HTML cannot hold, as the pictures that Unicode has of them."""
 
-Hues = Mapping[str, int]
-"""The number of each type's hue."""
+Hues = Mapping[str, str]
+"""The class of each type in the style sheet."""
 
 
 class Highlight(NamedTuple):
@@ -121,9 +121,10 @@ def render(template: Path, **values: object) -> str:
 # Entities
 
 
-def hues_of(types: Iterable[str]) -> dict[str, int]:
+def hues_of(types: Iterable[str]) -> dict[str, str]:
     """A hue for each type, the same whatever order they come in; from the ninth on they repeat, underlined twice."""
-    return {name: place for place, name in enumerate(sorted(set(types)))}
+    numbered = enumerate(sorted(set(types)))
+    return {name: f"hue-{place % HUES}{' again' if place >= HUES else ''}" for place, name in numbered}
 
 
 def marked_entities(text: str, entities: Sequence[MarkedEntity], hues: Hues) -> Markup:
@@ -135,12 +136,8 @@ def _entity_mark(entity: Entity, verdict: Verdict | None, hues: Hues) -> Highlig
     name, (sign, meaning) = entity.type or "entity", VERDICTS[verdict] if verdict else ("", "")
     confidence = "" if entity.confidence is None else f"{entity.confidence:.1%}"
     title = ", ".join(filter(None, [name, meaning, confidence, entity.identifier]))
-    classes = " ".join(filter(None, [_hue(entity.type, hues), verdict]))
+    classes = " ".join(filter(None, [hues[entity.type], verdict]))
     return Highlight(entity.start, entity.end, classes, f"{sign} {name}".strip(), title)
-
-
-def _hue(name: str, hues: Hues) -> str:
-    return f"hue-{hues[name] % HUES}{' again' if hues[name] >= HUES else ''}"
 
 
 def legend(entities: Iterable[MarkedEntity], hues: Hues) -> Markup:
@@ -149,8 +146,8 @@ def legend(entities: Iterable[MarkedEntity], hues: Hues) -> Markup:
     types = Counter(each.entity.type for each in listed)
     verdicts = Counter(each.verdict for each in listed if each.verdict)
     rows = [
-        Markup('<li><mark class="{}">{}</mark><b>{:,}</b></li>').format(_hue(name, hues), name or "entity", types[name])
-        for name in hues
+        Markup('<li><mark class="{}">{}</mark><b>{:,}</b></li>').format(hue, name or "entity", types[name])
+        for name, hue in hues.items()
     ]
     rows += [
         Markup("<li>{} {}<b>{:,}</b></li>").format(sign, meaning, verdicts[verdict])

@@ -45,7 +45,7 @@ def test_every_text_is_escaped_and_shown_whole():
 
 
 def test_types_have_hues_of_their_own_whatever_their_order():
-    assert hues_of(["b", "a", "b"]) == hues_of(["a", "b"]) == {"a": 0, "b": 1}
+    assert hues_of(["b", "a", "b"]) == hues_of(["a", "b"]) == {"a": "hue-0", "b": "hue-1"}
     many = hues_of([f"t{number:02}" for number in range(9)])
     html = marked_entities("x", [MarkedEntity(Entity(0, 1, "t08"))], many)
     assert 'class="hue-0 again"' in html
