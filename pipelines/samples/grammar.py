@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 DATA = Path(__file__).with_name("data")
@@ -133,10 +134,14 @@ class Scope(dict[str, Any]):
     """
 
     def __init__(
-        self, grammar: Grammar, random: Random, draws: Mapping[str, Callable[[], str]] | None = None, **features: Any
+        self,
+        grammar: Grammar,
+        random: Random,
+        features: Mapping[str, Any],
+        draws: Mapping[str, Callable[[], str]] = MappingProxyType({}),
     ) -> None:
         super().__init__(features)
-        self._grammar, self._random, self._draws = grammar, random, draws or {}
+        self._grammar, self._random, self._draws = grammar, random, draws
 
     def fill(self, text: str) -> str:
         return self._grammar.fill(text, self)

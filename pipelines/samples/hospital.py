@@ -17,8 +17,8 @@ from typing import Any
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
 from pipelines.samples.grammar import Scope, grammar, load
-from pipelines.samples.notes import SUMMARY, late_notes_of, masked_as_in_iv, notes_of, wordings
-from pipelines.samples.patients import Stay, Subject, draw_subject
+from pipelines.samples.notes import MASK, SUMMARY, late_notes_of, notes_of, wordings
+from pipelines.samples.patients import Subject, draw_subject
 from pipelines.samples.settings import HospitalSettings
 
 MIMIC = "mimic"
@@ -95,28 +95,34 @@ def _rows(settings: HospitalSettings, number: int) -> Iterator[tuple[str, Scope]
     form = f"mimic-{settings.version.lower()}"
     tables = {table.rpartition("/")[2].lower(): table for table in columns(settings.version)}
     fixed = {name: random.choice(values) for name, values in load(form)["of_patient"].items()}
-    fixed |= {"subject_id": subject.subject_id, "died_at": _time(subject.died)}
+    fixed |= {"subject_id": subject.subject_id, "died_at": subject.died}
 
-    def row(**features: Any) -> Scope:
-        return Scope(grammar("hospital", form), random, **fixed, **features)
+    def row(features: dict[str, Any]) -> Scope:
+        shown = {
+            name: value.isoformat(" ", "seconds") if isinstance(value, datetime) else value
+            for name, value in (fixed | features).items()
+        }
+        return Scope(grammar("hospital", form), random, shown)
 
-    yield tables["patients"], row(**_patient(subject))
+    yield tables["patients"], row(_patient(subject))
     for stay in subject.stays:
-        yield tables["admissions"], row(**_stay(random, stay))
+        arrived = stay.admitted - timedelta(hours=random.randint(2, 12)) if stay.kind == "unplanned" else None
+        yield tables["admissions"], row(vars(stay) | {"arrived": arrived, "problem": stay.problem["name"].upper()})
         icd_version = 9 if is_iii else random.choice((9, 10))
         for place, each in enumerate((stay.problem, *stay.besides), start=1):
-            codes = {"icd_code": each[f"icd{icd_version}"], "icd9_code": each["icd9"]}
-            yield tables["diagnoses_icd"], row(hadm_id=stay.hadm_id, seq_num=place, icd_version=icd_version, **codes)
+            codes = {"icd_version": icd_version, "icd_code": each[f"icd{icd_version}"], "icd9_code": each["icd9"]}
+            yield tables["diagnoses_icd"], row({"hadm_id": stay.hadm_id, "seq_num": place, **codes})
     for place, note in enumerate(notes, start=1):
         soon = note.charted + timedelta(minutes=random.randrange(90)) if is_iii and note.has_time else None
-        times = {"charted": _time(note.charted), "charted_on": note.charted.date(), "stored_soon": _time(soon)}
-        times["stored_late"] = _time(note.charted + timedelta(hours=20))
-        text = note.text if is_iii else masked_as_in_iv(note.text)
+        stored = {"stored_soon": soon, "stored_late": note.charted + timedelta(hours=20)}
+        features = vars(note) | stored | {"charted_on": note.charted.date(), "note_seq": place}
+        if not is_iii:
+            features["text"] = MASK.sub("___", note.text)  # which does not show what it hides
         table = "noteevents" if is_iii else "discharge" if note.category == SUMMARY else "radiology"
-        yield tables[table], row(**{**vars(note), **times, "text": text}, note_seq=place)
+        yield tables[table], row(features)
     for stay in subject.stays:
         if stay.prognosis:
-            yield "risk", row(hadm_id=stay.hadm_id, true_risk=f"{stay.prognosis.risk:.6f}")
+            yield "risk", row({"hadm_id": stay.hadm_id, "true_risk": f"{stay.prognosis.risk:.6f}"})
 
 
 def _patient(subject: Subject) -> dict[str, Any]:
@@ -132,24 +138,6 @@ def _patient(subject: Subject) -> dict[str, Any]:
         "is_over_89": subject.age > OLDEST_AGE,
         "anchor_year": first.year,
     }
-
-
-def _stay(random: Random, stay: Stay) -> dict[str, Any]:
-    unplanned = stay.kind == "unplanned"
-    return {
-        "hadm_id": stay.hadm_id,
-        "kind": stay.kind,
-        "arrived": _time(stay.admitted - timedelta(hours=random.randint(2, 12))) if unplanned else None,
-        "admitted": _time(stay.admitted),
-        "discharged": _time(stay.discharged),
-        "died": stay.died,
-        "transferred": stay.transferred,
-        "problem": stay.problem["name"].upper(),
-    }
-
-
-def _time(moment: datetime | None) -> str | None:
-    return moment.isoformat(" ", "seconds") if moment else None
 
 
 def term_groups() -> dict[str, list[str]]:

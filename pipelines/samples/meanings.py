@@ -1,6 +1,6 @@
 """Meanings: what a sentence expresses, before any language; how they are drawn, compared, and which are sensible."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from random import Random
 from typing import Any
@@ -89,10 +89,6 @@ def times_of(tense: str) -> list[str]:
     return [time for time, tenses in world("times").items() if tense in tenses]
 
 
-def is_living(noun: str) -> bool:
-    return kinds()[noun] in world("groups")["living"]
-
-
 def render(meaning: Features, language: str) -> str:
     """`meaning` as a sentence."""
     return grammar("world", language).sentence(meaning)
@@ -108,14 +104,11 @@ def is_sensible(meaning: Features) -> bool:
         len({phrase["noun"] for phrase in phrases}) == len(phrases)
         and len(clauses) + len(phrases) + described + circumstances <= LONGEST
         and all(_is_sensible_phrase(**phrase) for phrase in phrases)
-        and all(map(_is_sensible_clause, clauses))
-        and not _nonsense("sentence", meaning)
+        and all(not clause["time"] or clause["time"] in times_of(clause["tense"]) for clause in clauses)
+        and all(suits(clause["verb"], clause) for clause in clauses)
+        and not any(grammar("world").fill("{clause_nonsense}", clause) for clause in clauses)
+        and not grammar("world").fill("{sentence_nonsense}", meaning)
     )
-
-
-def _is_sensible_clause(clause: Features) -> bool:
-    time_suits = not clause["time"] or clause["time"] in times_of(clause["tense"])
-    return time_suits and suits(clause["verb"], clause) and not _nonsense("clause", clause)
 
 
 def suits(verb: str, clause: Features) -> bool:
@@ -131,12 +124,7 @@ def suits(verb: str, clause: Features) -> bool:
 @cache
 def _is_sensible_phrase(**phrase: Any) -> bool:
     described = phrase["adjective"] in ("", *world("adjectives")[phrase["kind"]])
-    return described and not _nonsense("phrase", phrase)
-
-
-def _nonsense(of: str, found: Mapping[str, Any]) -> str:
-    """Why nobody would say it; nothing where it is sensible."""
-    return grammar("world").fill(f"{{{of}_nonsense}}", found)
+    return described and not grammar("world").fill("{phrase_nonsense}", phrase)
 
 
 def draw_meaning(random: Random) -> Features:
@@ -185,9 +173,12 @@ def draw_tense(random: Random, verb: str) -> str:
 
 def draw_phrase(random: Random, nouns: tuple[str, ...], details: float) -> Features:
     """One of `nouns`, often with a determiner of its own or an adjective."""
+    living = world("groups")["living"]
     noun, determiner = random.choice(nouns), random.choice(world("determiners"))
     adjective = random.choice(world("adjectives")[kinds()[noun]]) if random.random() < details else ""
-    return phrase_of(noun, determiner, adjective, determiner == "the" and is_living(noun) and random.random() < 0.25)
+    return phrase_of(
+        noun, determiner, adjective, determiner == "the" and kinds()[noun] in living and random.random() < 0.25
+    )
 
 
 def draw_place(random: Random, direction: str | None, details: float) -> Features | str:

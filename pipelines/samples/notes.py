@@ -209,8 +209,13 @@ def _summary(random: Random, subject: Subject, stay: Stay, stated: Sequence[str]
     parts: dict[str, list[str]] = {}
     for sentence in stated:
         parts.setdefault(random.choice(SPOKEN), []).append(sentence)
-    for name, templates in _filling(random, words).items():
-        lines = _filled(random, templates, stay.discharged)
+    # What means nothing for the risk fills the sections; no sentence repeats before all were used.
+    shares, wanted = load("hospital")["shares"], max(words - ESSENTIAL_WORDS, 0) / WORDS_OF_FILLING
+    count = max(round(random.gauss(wanted, SPREAD * wanted)), 0)
+    lengths = Counter(random.choices(tuple(shares), tuple(shares.values()), k=count))
+    orders = {name: random.sample(wordings(name), len(wordings(name))) for name in lengths}
+    for name, length in lengths.items():
+        lines = _filled(random, islice(cycle(orders[name]), length), stay.discharged)
         mixed = [*parts.get(name, ()), *lines]
         parts[name] = random.sample(mixed, len(mixed)) if name in parts else lines
     is_brief = words < ESSENTIAL_WORDS
@@ -219,20 +224,8 @@ def _summary(random: Random, subject: Subject, stay: Stay, stated: Sequence[str]
         service = "SURGERY" if stay.kind == "planned" else "MEDICINE"
         features: dict[str, Any] = {"sex": subject.sex, "service": service}
         features |= {"admitted": date_mask(stay.admitted), "discharged": date_mask(stay.discharged)}
-        sections.insert(0, Scope(grammar("hospital"), random, **features).fill("{head}"))
+        sections.insert(0, Scope(grammar("hospital"), random, features).fill("{head}"))
     return "\n\n".join(sections) + "\n"
-
-
-def _filling(random: Random, words: int) -> dict[str, list[str]]:
-    """The sentences of each section that mean nothing for the risk; none repeats before all were used."""
-    shares = load("hospital")["shares"]
-    wanted = max(words - ESSENTIAL_WORDS, 0) / WORDS_OF_FILLING
-    count = max(round(random.gauss(wanted, SPREAD * wanted)), 0)
-    lengths = Counter(random.choices(tuple(shares), tuple(shares.values()), k=count))
-    return {
-        name: list(islice(cycle(random.sample(wordings(name), len(wordings(name)))), length))
-        for name, length in lengths.items()
-    }
 
 
 def _sections(random: Random, stay: Stay, parts: dict[str, list[str]], is_brief: bool) -> Iterator[str]:
@@ -268,16 +261,11 @@ def _sampled(random: Random, name: str, count: int, day: datetime) -> str:
 def _filled(random: Random, templates: Iterable[str], day: datetime) -> list[str]:
     """`templates` with dates shortly before `day`, names and numbers in them, masked as in MIMIC-III."""
     draws = {"date": lambda: date_mask(day - timedelta(days=random.randrange(20)))}
-    return [*map(Scope(grammar("hospital"), random, draws).fill, templates)]
+    return [*map(Scope(grammar("hospital"), random, {}, draws).fill, templates)]
 
 
 def date_mask(day: datetime) -> str:
     return f"[**{day.year}-{day.month}-{day.day}**]"
-
-
-def masked_as_in_iv(text: str) -> str:
-    """`text` with all masks as in MIMIC-IV: three underscores that do not show what they hide."""
-    return MASK.sub("___", text)
 
 
 def prose(sentences: Sequence[str]) -> str:

@@ -106,7 +106,7 @@ def coin(random: Random, type_: str) -> Name:
     if type_ == "Chemical":
         words["number"], words["number2"] = sorted(random.sample(range(1, 9), 2))
     form = random.choice(data["forms"][type_])
-    full = Scope(grammar("entities"), random, draws, **words).fill(form.removesuffix(" ()"))
+    full = Scope(grammar("entities"), random, words, draws).fill(form.removesuffix(" ()"))
     return Name(full, type_, "".join(word[0] for word in full.split()).upper() if form.endswith(" ()") else None)
 
 
@@ -148,18 +148,16 @@ class Abstracts:
 
     def next(self) -> Abstract:
         """The next abstract."""
-        abstract = self._draw()
-        while not self._written.isdisjoint(texts := {sentence.text for sentence in abstract.sentences}):
-            abstract = self._draw()
-        self._written |= texts
-        return abstract
-
-    def _draw(self) -> Abstract:
-        data, cast = load("entities"), self._cast()
-        body = self._random.sample(tuple(data["sentences"]), self._random.randint(5, 9))
-        title = self._random.choice(data["abstracts"]["titles"])
-        introduced: set[str] = set()
-        return Abstract(cast, [_sentence(each, cast, introduced, self._random) for each in (title, *body)])
+        data, random = load("entities"), self._random
+        while True:
+            cast = self._cast()
+            body = random.sample(tuple(data["sentences"]), random.randint(5, 9))
+            title, introduced = random.choice(data["abstracts"]["titles"]), set[str]()
+            sentences = [_sentence(each, cast, introduced, random) for each in (title, *body)]
+            texts = {sentence.text for sentence in sentences}
+            if self._written.isdisjoint(texts):
+                self._written |= texts
+                return Abstract(cast, sentences)
 
     def _cast(self) -> dict[str, Name]:
         random, data = self._random, load("entities")
@@ -313,8 +311,10 @@ def article(identifier: str, abstract: Abstract, random: Random) -> Json:
     answered = list(_answered(sentences, abstract.cast, random))
     kept = random.sample(range(len(answered)), min(MOST_QUESTIONS, len(answered)))
     questions = [answered[place] for place in sorted(kept)]
-    if not questions or random.random() < IMPOSSIBLE:
-        questions.append(_impossible(sentences, abstract.cast, random))
+    if not questions or random.random() < IMPOSSIBLE:  # one about a sentence that is not there
+        present = {sentence.template for sentence in sentences}
+        absent = [known for template, known in questions_of().items() if template not in present]
+        questions.append(_question(random.choice(random.choice(absent))[0], abstract.cast, []))
     qas = [{"id": f"{identifier}-{number}", **each} for number, each in enumerate(questions, 1)]
     context = " ".join(sentence.text for sentence in sentences)
     return {"title": identifier, "paragraphs": [{"context": context, "qas": qas}]}
@@ -337,14 +337,6 @@ def _answered(sentences: Sequence[Sentence], cast: dict[str, Name], random: Rand
             golds = [{"text": text, "answer_start": first} for first, text in answers]
             yield _question(question, cast, golds)
         start += len(sentence.text) + 1
-
-
-def _impossible(sentences: Sequence[Sentence], cast: dict[str, Name], random: Random) -> Json:
-    """A question about a sentence that is not among `sentences`."""
-    present = {sentence.template for sentence in sentences}
-    absent = [questions for template, questions in questions_of().items() if template not in present]
-    question, *_ = random.choice(random.choice(absent))
-    return _question(question, cast, [])
 
 
 def _question(question: str, cast: dict[str, Name], golds: list[Json]) -> Json:

@@ -102,19 +102,19 @@ def draw_subject(seed: int, number: int) -> tuple[Subject, Random]:
     """Patient `number` of the hospital, and the generator for what is written of this one."""
     random, others = Random(f"{seed} {number}"), Random(f"{seed} {number} besides")
     start = datetime(FIRST_YEAR, 1, 1) + timedelta(minutes=random.randrange(80 * 365 * DAY_MINUTES))
-    is_newborn = random.random() < chance("newborn")
+    data, is_newborn = load("hospital"), random.random() < chance("newborn")
+    if is_newborn:
+        end = start + timedelta(minutes=random.randint(DAY_MINUTES, 9 * DAY_MINUTES))
+        drawn = [Stay(_hadm_id(number, 0), "newborn", start, end, random.choice(data["problems"]), 0, None)]
+    else:
+        drawn = list(_stays(random, number, start))
     stays = tuple(
-        replace(stay, besides=tuple(others.sample(load("hospital")["diagnoses"], others.randint(1, MOST_DIAGNOSES))))
-        for stay in [*(_newborn if is_newborn else _stays)(random, number, start)]
+        replace(stay, besides=tuple(others.sample(data["diagnoses"], others.randint(1, MOST_DIAGNOSES))))
+        for stay in drawn
     )
     years = random.uniform(90, 99) if random.random() < chance("over_89") else random.uniform(19, 89)
     born = stays[0].admitted if is_newborn else start - timedelta(days=years * 365.25)
     return Subject(10_000 + number, random.choice("FM"), born, _death(random, stays), stays), random
-
-
-def _newborn(random: Random, number: int, start: datetime) -> Iterator[Stay]:
-    discharged = start + timedelta(minutes=random.randint(DAY_MINUTES, 9 * DAY_MINUTES))
-    yield Stay(_hadm_id(number, 0), "newborn", start, discharged, random.choice(load("hospital")["problems"]), 0, None)
 
 
 def _stays(random: Random, number: int, start: datetime) -> Iterator[Stay]:

@@ -4,7 +4,7 @@ Tests are drawn first, development parts next, and training avoids the sentences
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +20,6 @@ from pipelines.samples.meanings import (
     draw_place,
     draw_tense,
     draw_time,
-    is_living,
     is_sensible,
     kinds,
     meaning_of,
@@ -86,14 +85,12 @@ def write_samples(folder: Path, settings: SampleSettings) -> dict[str, int]:
         kind = file.partition(".")[0]
         is_multilingual = "multilingual" in file
         languages = LANGUAGES if kind == "parallel" or is_multilingual else LANGUAGES[:1]
-        rows = [MULTILINGUAL if is_multilingual else COLUMNS[kind], *(_row(item, languages) for item in items)]
-        write_lines(folder / file, map("\t".join, rows))
+        rows: list[list[str]] = []
+        for item in items:
+            cells = ([render(p, each) for each in languages] if isinstance(p, Features) else [str(p)] for p in item)
+            rows.append(list(chain(*cells)))
+        write_lines(folder / file, map("\t".join, [MULTILINGUAL if is_multilingual else COLUMNS[kind], *rows]))
     return {file: len(items) for file, items in files.items()}
-
-
-def _row(item: Item, languages: Sequence[str]) -> list[str]:
-    parts = ([render(part, each) for each in languages] if isinstance(part, Features) else [str(part)] for part in item)
-    return [cell for cells in parts for cell in cells]
 
 
 def write_plain_files(folder: Path, seed: int, sentences: int = PLAIN_SENTENCES) -> dict[str, int]:
@@ -267,7 +264,7 @@ def swapped(meaning: Features) -> list[Features]:
     """Who does it, and to whom, exchanged."""
     roles = roles_of(meaning["main"])
     other = "recipient" if "recipient" in roles else "object"
-    if other not in roles or not is_living(roles[other]["noun"]):
+    if other not in roles or roles[other]["kind"] not in world("groups")["living"]:
         return []
     return [_in_main(meaning, **{"subject": roles[other], other: roles["subject"]})]
 
