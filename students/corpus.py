@@ -53,8 +53,8 @@ class Sentences:
 
     def read(self, start: int, stop: int) -> list[str]:
         """Sentences `start` to `stop`, the last one not included."""
-        found: list[str] = self._column.slice(start, max(stop - start, 0)).to_pylist()
-        return found
+        sentences: list[str] = self._column.slice(start, max(stop - start, 0)).to_pylist()
+        return sentences
 
 
 def mapped(path: Path) -> pa.Table:
@@ -226,7 +226,7 @@ def split_pairs(
         repeated[numbered(spool["pair"].combine_chunks())[1]] = False
     sentences = spool["sentence"]
     if settings.dev:
-        english = {sentence for each in given_dev.values() for sentence in each.english}
+        english = {sentence for held in given_dev.values() for sentence in held.english}
         held_out = pa.array([_sentence_digest(sentence, settings.seed) for sentence in english], DIGEST)
     else:
         distinct = pc.unique(sentences)

@@ -96,7 +96,7 @@ class DistillationTask:
     def evaluate(self) -> Metrics:
         """Translation accuracy and distances by language; 1 − the mean relative distance chooses the weights."""
         pairs = self.corpus.dev
-        sentences = english_of(pairs) + [sentence for each in pairs.values() for sentence in each.other]
+        sentences = english_of(pairs) + [sentence for translations in pairs.values() for sentence in translations.other]
         encode = encoded_once(self.model, sentences, self.settings.precision)
         metrics = parallel_metrics(pairs, encode, self.dev_teacher, self.targets.variance)
         distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]

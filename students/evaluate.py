@@ -79,7 +79,7 @@ class EvaluationSets:
 
     def encoded(self, encoder: SentenceEncoder, precision: str, progress: bool = False) -> Encode:
         """Every sentence of the sets, encoded once."""
-        parallel = [sentence for each in self.parallel.values() for sentences in each for sentence in sentences]
+        parallel = [sentence for pairs in self.parallel.values() for side in pairs for sentence in side]
         scored = [sentence for pairs in self.sts.values() for sentence in (*pairs.first, *pairs.second)]
         return encoded_once(encoder, parallel + scored, precision, progress)
 
@@ -148,7 +148,7 @@ def lookup_metrics(language: str, train: Translations, test: Translations) -> Me
     dictionary = best_by_dice(other.fit_transform(train.other), english_in)
     weights = TfidfTransformer().fit(english_in)
     counts = english.transform(test.english), other.transform(test.other) @ dictionary  # (sentences, English words)
-    of_english, looked_up = (np.asarray(weights.transform(each).todense(), np.float32) for each in counts)
+    of_english, looked_up = (np.asarray(weights.transform(words).todense(), np.float32) for words in counts)
     return translation_metrics(language, of_english, looked_up, "lookup_accuracy", with_share_interval)
 
 

@@ -185,7 +185,7 @@ def build_index(
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
-    options: the fields of `IndexOptions`.
+    options: the fields of `students.index_build.IndexOptions`.
     Raises RequestError when `folder` has something else in it, an index of another model or corpus, or a damaged one.
     """
     given = IndexOptions(**options)
@@ -247,8 +247,8 @@ def search(
 
     corpus: None opens `index` as it is.
     index: its folder; next to the corpus by default.
-    options: the fields of `IndexOptions`. With `kind` exact all sentences are compared even where there is a graph;
-        without a corpus hnsw expects one.
+    options: the fields of `students.index_build.IndexOptions`. With `kind` exact all sentences are compared even where
+        there is a graph; without a corpus hnsw expects one.
     """
     given = IndexOptions(**options)
     check_count("ef_search", ef_search)

@@ -30,7 +30,7 @@ def encoded_once(encoder: SentenceEncoder, sentences: Sequence[str], precision: 
 
 def english_of(pairs: Mapping[str, Translations]) -> list[str]:
     """The distinct English sentences of all languages' pairs, in order of appearance."""
-    return list(dict.fromkeys(sentence for each in pairs.values() for sentence in each.english))
+    return list(dict.fromkeys(sentence for translations in pairs.values() for sentence in translations.english))
 
 
 def parallel_metrics(

@@ -91,8 +91,8 @@ def approximate_neighbours(index: Any, queries: Vectors, k: int, ef_search: int)
     _check_dim(queries, index.d)
     k = min(k, index.ntotal)
     parameters = load_faiss().SearchParametersHNSW(efSearch=max(ef_search, k))
-    found: tuple[Vectors, Rows] = index.search(np.ascontiguousarray(queries, np.float32), k, params=parameters)
-    return found
+    nearest: tuple[Vectors, Rows] = index.search(np.ascontiguousarray(queries, np.float32), k, params=parameters)
+    return nearest
 
 
 def recall(index: Any, vectors: Vectors, ef_search: int, k: int = 10) -> NDArray[np.float64]:
@@ -106,8 +106,8 @@ def recall(index: Any, vectors: Vectors, ef_search: int, k: int = 10) -> NDArray
     if k == 0:
         return np.empty(0)
     exact, _ = _without_self(*exact_neighbours(vectors[queried], vectors, k + 1), queried)
-    found, _ = _without_self(*approximate_neighbours(index, vectors[queried], k + 1, ef_search), queried)
-    return np.asarray((found >= exact[:, -1:] - ROUNDING).mean(axis=1))
+    approximate, _ = _without_self(*approximate_neighbours(index, vectors[queried], k + 1, ef_search), queried)
+    return np.asarray((approximate >= exact[:, -1:] - ROUNDING).mean(axis=1))
 
 
 def _without_self(similarities: Vectors, rows: Rows, own: Rows) -> tuple[Vectors, Rows]:
@@ -241,11 +241,11 @@ def bidirectional_knn(
     how = "exactly, all with all" if exact else f"through a graph{why}; the method exact compares all with all"
     log(f"comparing {len(source):,} with {len(target):,} sentences {how}")
     key = fingerprint({"vectors": key, "k": k, "exact": exact, "shapes": [source.shape, target.shape]})
-    found = []
+    both = []
     for name, queries, corpus in (("forward", source, target), ("backward", target, source)):
         rows = _nearest_rows(queries, corpus, k + SPARE, exact, folder and folder / name, f"{name} {key}")
-        found.append(_rescore(rows, queries, corpus, k))
-    return found[0], found[1]
+        both.append(_rescore(rows, queries, corpus, k))
+    return both[0], both[1]
 
 
 def forget_neighbours(folder: Path) -> None:
@@ -300,11 +300,11 @@ def _read_rows(path: Path) -> NeighbourRows:
     raise WorkError(f"{path}: expected neighbours, found a damaged file, now removed; run the same command again")
 
 
-def _rescore(found: NeighbourRows, own: Vectors, other: Vectors, k: int) -> Neighbours:
+def _rescore(nearest: NeighbourRows, own: Vectors, other: Vectors, k: int) -> Neighbours:
     """The `k` best by float64 cosines, of equals the lower row."""
     # A graph may find fewer than k: the best one is repeated in the empty places, or, where there is
     # none, row 0, which has the cosine that it has.
-    rows = np.where(found < 0, found[:, :1], found).clip(0).astype(np.int64)  # (n, keep)
+    rows = np.where(nearest < 0, nearest[:, :1], nearest).clip(0).astype(np.int64)  # (n, keep)
     cosines = np.empty(rows.shape)
     for start in range(0, len(rows), RESCORE_BLOCK):
         block = slice(start, start + RESCORE_BLOCK)

@@ -73,12 +73,12 @@ class PairCounts:
 
     def by_language(self, pairs: Iterable[Pair]) -> dict[str, Translations]:
         """The sentences of `pairs` by the language of their stream."""
-        found: dict[str, Translations] = {}
+        translations: dict[str, Translations] = {}
         for stream, english, other in pairs:
-            sentences = found.setdefault(self.languages[stream], Translations([], []))
+            sentences = translations.setdefault(self.languages[stream], Translations([], []))
             sentences.english.append(english)
             sentences.other.append(other)
-        return found
+        return translations
 
 
 def clean(text: str) -> str:
@@ -123,10 +123,10 @@ def read_translations(
 ) -> dict[str, Translations]:
     """All pairs of held-out `sources` by language; those with an empty side are left out and counted."""
     counts = counts or PairCounts(sources)
-    found = counts.by_language(filtered(read_pairs(sources, hub_cache, rejects), None, counts, DEV))
+    translations = counts.by_language(filtered(read_pairs(sources, hub_cache, rejects), None, counts, DEV))
     if empty := counts.total().get(EMPTY):
         log(f"left out {empty:,} pairs with an empty side")
-    return found
+    return translations
 
 
 def filtered(

@@ -54,7 +54,7 @@ class IndexSettings(Settings):
 
 Method = Literal["auto", "exact", "approximate"]
 MinedFormat = Literal["tsv", "csv", "jsonl", "parquet"]
-MINED_SUFFIXES = tuple(f".{each}" for each in get_args(MinedFormat))
+MINED_SUFFIXES = tuple(f".{name}" for name in get_args(MinedFormat))
 
 NEIGHBOURS = 4
 """The k of Artetxe & Schwenk (2019)."""

@@ -110,14 +110,14 @@ def write_sentences(
 
 def read_sentences(table: Table, path: Path, cache: Path | None, rejects: Rejects | None) -> SentenceFile:
     """Writes the sentences of `table` to `path`, and logs what is left out. Raises RequestError when all are blank."""
-    blank, found = write_sentences(table, path, cache, rejects, clean), mapped(path)
-    digests = b"".join(digest_of(text) for chunk in found["text"].chunks for text in chunk.to_pylist())
-    row_of, first = numbered(pa.FixedSizeBinaryArray.from_buffers(DIGEST, len(found), [None, pa.py_buffer(digests)]))
-    counts = {"blank": blank, "equal to an earlier one": len(found) - len(first)}
+    blank, written = write_sentences(table, path, cache, rejects, clean), mapped(path)
+    digests = b"".join(digest_of(text) for chunk in written["text"].chunks for text in chunk.to_pylist())
+    row_of, first = numbered(pa.FixedSizeBinaryArray.from_buffers(DIGEST, len(written), [None, pa.py_buffer(digests)]))
+    counts = {"blank": blank, "equal to an earlier one": len(written) - len(first)}
     left_out = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     log(f"{table.name}: {len(first):,} sentences" + (f"; left out: {left_out}" if left_out else ""))
     digest = hashlib.sha256(digests).hexdigest()
-    return SentenceFile(table.name, path, found["line"].to_numpy(), row_of, first, digest)
+    return SentenceFile(table.name, path, written["line"].to_numpy(), row_of, first, digest)
 
 
 # Gold

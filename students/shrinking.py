@@ -143,13 +143,13 @@ def shrink(
 
 def sample_of(texts: Iterable[str], count: int = SAMPLE) -> list[str]:
     """At most `count` texts that are not blank, each once: those of the smallest digests, whatever their order."""
-    found: dict[bytes, str] = {}
+    by_digest: dict[bytes, str] = {}
     for text in each_text(texts, "texts"):
         if text.strip():
-            found[hashlib.sha256(text.encode()).digest()] = text
-        if len(found) >= 4 * count:
-            found = dict(sorted(found.items())[:count])
-    return [text for _, text in sorted(found.items())[:count]]
+            by_digest[hashlib.sha256(text.encode()).digest()] = text
+        if len(by_digest) >= 4 * count:
+            by_digest = dict(sorted(by_digest.items())[:count])
+    return [text for _, text in sorted(by_digest.items())[:count]]
 
 
 def run(settings: ShrinkSettings, context: StageContext) -> Metrics:

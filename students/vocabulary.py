@@ -77,19 +77,19 @@ def always_kept(document: Document, rules: Tokenizer) -> set[int]:
 
 def with_parts(document: Document, kept: Iterable[int]) -> set[int]:
     """`kept` and, in BPE, all that these pieces are merged from; other kinds build nothing out of pieces."""
-    model, found = document["model"], set(kept)
+    model, complete = document["model"], set(kept)
     if model["type"] != "BPE":
-        return found
+        return complete
     number: dict[str, int] = model["vocab"]
     pairs: dict[int, list[str]] = {}
     for first, second in model["merges"]:
         pairs.setdefault(number[first + second], []).extend((first, second))
-    waiting = list(found)
+    waiting = list(complete)
     while waiting:
-        new = {number[part] for part in pairs.get(waiting.pop(), ())} - found
-        found |= new
+        new = {number[part] for part in pairs.get(waiting.pop(), ())} - complete
+        complete |= new
         waiting += new
-    return found
+    return complete
 
 
 def longest_failed_matches(document: Document, rules: Tokenizer, text: str) -> Iterator[int]:
@@ -141,7 +141,7 @@ def _renumbered(processor: Any, number: Mapping[int, int]) -> Any:
     """What puts special tokens around a text, with their new ids."""
     match processor:
         case {"processors": inner}:
-            return processor | {"processors": [_renumbered(each, number) for each in inner]}
+            return processor | {"processors": [_renumbered(part, number) for part in inner]}
         case {"special_tokens": tokens}:
             renumbered = {
                 name: token | {"ids": [number[index] for index in token["ids"]]} for name, token in tokens.items()

@@ -195,7 +195,7 @@ def shrink(
       bertrelay shrink MODEL table.csv smaller --layers 4 --dimensions 128 --sts test.csv
     """
     columns: list[str | None] = [*options.column] or [None]
-    tables = [options.table(each, column) for each in corpus for column in columns]
+    tables = [options.table(file, column) for file in corpus for column in columns]
     check_model(model)
     if output.exists():
         raise RequestError(f"OUT: expected a folder that is not there yet, found {output}; name another")
@@ -209,7 +209,7 @@ def shrink(
 
 def _named(sts: list[str], header: bool) -> dict[str, dict[str, Any]]:
     """The STS tables by the first words of their names."""
-    named = {Path(each).name.partition(".")[0]: {"path": each, "header": header} for each in sts}
+    named = {Path(file).name.partition(".")[0]: {"path": file, "header": header} for file in sts}
     if len(named) < len(sts):
         raise RequestError("--sts: expected files with different names, which name their scores, found two of one")
     return named
@@ -250,9 +250,9 @@ def _lines(metrics: "Metrics", output: Path) -> Iterator[str]:
     """The metrics before and after in two columns, and how far vectors moved."""
     from pipelines.report.tables import metric_values
 
-    found = metric_values(metrics)
-    befores = {name: name.replace("/before", "") for name in found if "before" in name.split("/")}
-    rows = [(bare, found[name], found[name.replace("/before", "/after")]) for name, bare in befores.items()]
+    values = metric_values(metrics)
+    befores = {name: name.replace("/before", "") for name in values if "before" in name.split("/")}
+    rows = [(bare, values[name], values[name.replace("/before", "/after")]) for name, bare in befores.items()]
     width = max(map(len, befores.values()))
     for name, before, after in [("", "before", "after"), *rows]:
         yield f"{name:{width}}  {before!s:>{METRIC_WIDTH}}  {after!s:>{METRIC_WIDTH}}"

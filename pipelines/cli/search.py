@@ -116,19 +116,19 @@ def search(
     table = None if corpus is None else options.table(corpus, options.column)
     queries = None if options.queries is None else TableOptions().table(options.queries)
     check_model(model)
-    tables = [each for each in (table, queries) if each]
-    for each in tables:
-        check_first(each)
+    inputs = [given for given in (table, queries) if given]
+    for given in inputs:
+        check_first(given)
     if options.output:
-        inputs = [each.path for each in tables]
-        check_output(options.output, tuple(WRITERS), *inputs, option="--output", overwrite=options.overwrite)
+        files = [given.path for given in inputs]
+        check_output(options.output, tuple(WRITERS), *files, option="--output", overwrite=options.overwrite)
     with distributed(process_group, None if table is None else options.processes):
         from students.index import find_index
 
         prompts = {"prompt_name": prompt, "query_prompt_name": options.query_prompt}
-        given = {"kind": kind, "rebuild": options.rebuild, "verify": options.verify, **prompts, **settings}
+        building = {"kind": kind, "rebuild": options.rebuild, "verify": options.verify, **prompts, **settings}
         folder = options.index or index_beside(corpus or "")
-        index = find_index(model, table, folder, options.ef_search, process_group=process_group, **given)
+        index = find_index(model, table, folder, options.ef_search, process_group=process_group, **building)
         if process_group.is_main:
             settings |= {"k": options.k, "exact": kind == "exact", "ef_search": options.ef_search}
             find = partial(index.search, prompt_name=options.query_prompt, **settings)
@@ -186,7 +186,7 @@ def _answers(find: "Callable[..., list[list[Hit]]]", query: list[str], queries: 
             return f"line {line:,} of {queries.name}" if queries and line is not None else f"--query {row + 1:,}"
 
         hits = find([text for text, _ in block], place=place)
-        yield from (QueryHits(*text, found) for text, found in zip(block, hits, strict=True))
+        yield from (QueryHits(*text, nearest) for text, nearest in zip(block, hits, strict=True))
 
 
 def _sentences(queries: "Table") -> Iterator[tuple[str, int]]:
@@ -235,9 +235,9 @@ def _description(index: "SearchIndex") -> dict[str, Any]:
 
 
 def _rows(answers: Iterable[QueryHits]) -> Iterator[tuple[Any, ...]]:
-    for answer in answers:
-        for rank, hit in enumerate(answer.hits, 1):
-            yield answer.line, answer.query, rank, round(hit.similarity, 6), hit.line, hit.text
+    for query, line, hits in answers:
+        for rank, hit in enumerate(hits, 1):
+            yield line, query, rank, round(hit.similarity, 6), hit.line, hit.text
 
 
 WRITERS: dict[str, Callable[[Path, Iterable[QueryHits]], None]] = {

@@ -126,7 +126,12 @@ def similarity(
         tables = [options.table(name, column) for name, column in zip(names, columns, strict=False)]
         counts = [_count(table) for table in tables]
         if not options.matrix:
-            _check_aligned(tables, counts)
+            if counts[0] != counts[1]:
+                raise RequestError(
+                    f"--files compares line by line and expects equal counts, found {counts[0]:,} lines in "
+                    f"{tables[0].name} and {counts[1]:,} in {tables[1].name}. Align them, or compare all with all: "
+                    "--matrix"
+                )
             pairs = zip(*map(sentences_of, tables), strict=True)
             _write(_pairs(pairs, counts[0], model, options, computing), model, options)
             return
@@ -169,14 +174,6 @@ def _count(table: "Table") -> int:
     if scanned.blank:
         log(f"{table.name}: {scanned.blank:,} of {scanned.sentences:,} sentences are blank, and compared as they are")
     return scanned.sentences
-
-
-def _check_aligned(tables: Sequence["Table"], counts: Sequence[int]) -> None:
-    if counts[0] != counts[1]:
-        raise RequestError(
-            f"--files compares line by line and expects equal counts, found {counts[0]:,} lines in {tables[0].name} "
-            f"and {counts[1]:,} in {tables[1].name}. Align them, or compare all with all: --matrix"
-        )
 
 
 def _pairs(

@@ -261,7 +261,6 @@ import json, sys
 from pathlib import Path
 from bertrelay.stage import ProcessGroup, StageContext
 from students.distill import run
-from students.pairs import Translations
 from students.settings import DistillSettings
 
 folder = Path(sys.argv[1])

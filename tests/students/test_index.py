@@ -322,7 +322,6 @@ KILLED = """
 import os, signal, sys
 import faiss
 from bertrelay import encode_files, encoding
-from bertrelay.data import vectors
 from students import neighbours
 from students.index import build_index
 
