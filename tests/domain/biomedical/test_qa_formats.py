@@ -3,10 +3,8 @@
 import gzip
 import json
 import re
-from collections import Counter
 
 import pytest
-from real_files import COVID, with_covid
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
@@ -259,12 +257,3 @@ def test_a_file_cut_off_anywhere_is_an_error(tmp_path, format_name):
         assert "cut off" in error_of(tmp_path / "b.json", format_name)
         (tmp_path / "c.json.gz").write_bytes(packed[: length * len(packed) // len(whole)])
         assert re.search("cut off|JSON of another shape", error_of(tmp_path / "c.json.gz", format_name))
-
-
-@with_covid
-def test_of_covid_qa_all_questions_are_read_and_234_offsets_corrected():
-    questions = list(read_questions(COVID))
-    notes = Counter(note for question in questions for note in question.notes)
-    assert (len(questions), notes) == (1380, {"in place": 1146, "corrected": 234})
-    assert len({question.document for question in questions}) == 98
-    assert all(each.context[gold.start : gold.end] == gold.text for each in questions for gold in each.answers)

@@ -208,11 +208,6 @@ def test_a_question_that_nobody_knows_the_answer_to_teaches_nothing(
     assert "1 of 2 questions" in capsys.readouterr().err
 
 
-def test_a_long_question_to_a_short_text_is_none_too_long(tiny_bert: Path) -> None:
-    task = task_of(tiny_bert, [question("the patient of gout", "gout", asked="mild given " * 15)])
-    assert task.window_lengths.tolist() == [30 + 4 + 3]
-
-
 def test_stopped_and_resumed_it_ends_with_the_same_weights(
     tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
