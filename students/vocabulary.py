@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from itertools import chain, islice
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,13 +164,23 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str]) -> SentenceE
     rules.no_truncation()  # a piece behind the cut is used as well: another `max_tokens` may bring it up
     rules.no_padding()
     document = document_of(rules)
-    usage = _usage(rules, document, _with_prompts(texts, encoder.prompts))
+    used, count, digest = _usage(rules, document, _with_prompts(texts, encoder.prompts))
     named = {*range(unused_positions(encoder.backbone)), *_named_ids(encoder.backbone.config).values()}
     named &= set(rules.get_vocab().values())  # a config may name an id that no piece has
-    kept = np.array(sorted(with_parts(document, usage.ids | named | always_kept(document, rules))))
-    log(f"vocabulary: {usage.texts:,} texts need {len(kept):,} of {len(encoder.tokenizer):,} pieces")
+    kept = np.array(sorted(with_parts(document, used | named | always_kept(document, rules))))
+    log(f"vocabulary: {count:,} texts need {len(kept):,} of {len(encoder.tokenizer):,} pieces")
     trimmed = rules_of(document, kept.tolist())
-    _check_same_tokens(trimmed, kept, usage, _with_prompts(texts, encoder.prompts))
+    old_ids = np.append(kept, END_OF_TEXT)  # the last one is where END_OF_TEXT, as an index, points
+    trimmed_digest = hashlib.sha256()
+    with progress("vocabulary: checking that tokens are the same", count, "texts") as bar:
+        for block, ids in _encoded(trimmed, _with_prompts(texts, encoder.prompts)):
+            trimmed_digest.update(old_ids[ids].data)
+            bar.advance(len(block))
+    if trimmed_digest.hexdigest() != digest:
+        raise WorkError(
+            "vocabulary: a text would be cut into other tokens than before, so nothing was trimmed. If no file of the "
+            f"corpus was changed meanwhile, report the model, and {LEAVE_IT}"
+        )
     return SentenceEncoder(
         _with_rows(encoder.backbone, kept),
         as_fast(trimmed, encoder.tokenizer),
@@ -197,15 +207,8 @@ def _with_prompts(texts: Iterable[str], prompts: Prompts) -> Iterator[str]:
         yield from (prompt + text for prompt in prompts.texts.values())
 
 
-class Usage(NamedTuple):
+def _usage(rules: Tokenizer, document: Document, texts: Iterable[str]) -> tuple[set[int], int, str]:
     """The ids that texts use, how many texts they are, and the sha256 of all their ids."""
-
-    ids: set[int]
-    texts: int
-    digest: str
-
-
-def _usage(rules: Tokenizer, document: Document, texts: Iterable[str]) -> Usage:
     used, count, digest = {END_OF_TEXT}, 0, hashlib.sha256()
     unknown = rules.token_to_id(document["model"].get("unk_token") or "")
     for block, ids in _encoded(rules, texts):
@@ -216,7 +219,7 @@ def _usage(rules: Tokenizer, document: Document, texts: Iterable[str]) -> Usage:
             used.update(longest_failed_matches(document, rules, block[place]))
     if not count:
         raise RequestError("vocabulary: expected texts to trim it to, found none")
-    return Usage(used - {END_OF_TEXT}, count, digest.hexdigest())
+    return used - {END_OF_TEXT}, count, digest.hexdigest()
 
 
 def _encoded(rules: Tokenizer, texts: Iterable[str]) -> Iterator[tuple[list[str], Ids]]:
@@ -231,20 +234,6 @@ def _named_ids(config: PreTrainedConfig) -> dict[str, int]:
     """The ids that a network's config names: `pad_token_id` and the like."""
     named = ((name, value) for name, value in config.to_dict().items() if name.endswith("_token_id"))
     return {name: value for name, value in named if isinstance(value, int)}
-
-
-def _check_same_tokens(trimmed: Tokenizer, kept: Ids, usage: Usage, texts: Iterable[str]) -> None:
-    old_ids = np.append(kept, END_OF_TEXT)  # the last one is where END_OF_TEXT, as an index, points
-    digest = hashlib.sha256()
-    with progress("vocabulary: checking that tokens are the same", usage.texts, "texts") as bar:
-        for block, ids in _encoded(trimmed, texts):
-            digest.update(old_ids[ids].data)
-            bar.advance(len(block))
-    if digest.hexdigest() != usage.digest:
-        raise WorkError(
-            "vocabulary: a text would be cut into other tokens than before, so nothing was trimmed. If no file of the "
-            f"corpus was changed meanwhile, report the model, and {LEAVE_IT}"
-        )
 
 
 def _with_rows(backbone: PreTrainedModel, kept: Ids) -> PreTrainedModel:
