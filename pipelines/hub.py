@@ -12,9 +12,6 @@ from bertrelay.files import read_json, write_json
 from bertrelay.settings import HubDataset, Source
 from pipelines.recipe import Recipe, Step
 
-Revisions = dict[str, str]
-"""`model owner/name` or `dataset owner/name` to its revision."""
-
 
 def lock_path(recipe: Recipe, runs: Path) -> Path:
     """Beside the recipe; a built-in recipe's lock is with the runs."""
@@ -36,8 +33,11 @@ def unknown_ids(step: Step, known: Mapping[str, str]) -> list[Source]:
     return [source for source in hub_ids(step) if not source.revision and name_of(source) not in known]
 
 
-def revisions_of(steps: Iterable[Step], path: Path, ask: bool = False) -> Revisions:
-    """What the lock file at `path` knows. ask: what it lacks for `steps` is fetched from the hub and written down."""
+def revisions_of(steps: Iterable[Step], path: Path, ask: bool = False) -> dict[str, str]:
+    """`model owner/name` or `dataset owner/name` to its revision, as the lock file at `path` knows it.
+
+    ask: what it lacks for `steps` is fetched from the hub and written down.
+    """
     known = read_json(path) if path.exists() else {}
     if known is None or not all(isinstance(revision, str) for revision in known.values()):
         raise RequestError(

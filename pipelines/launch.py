@@ -35,10 +35,10 @@ LATE = (1, -signal.SIGABRT)
 """What a worker ends with whose work failed, or that merely lost another one: torch's threads may abort it."""
 
 
-def check_process_group(processes: int | None, environment: Mapping[str, str] = os.environ) -> ProcessGroup:
+def check_process_group(processes: int | None) -> ProcessGroup:
     """The place of this process among those of a launcher. Raises RequestError when `--processes` differs."""
     process_group = ProcessGroup.from_environment()
-    if "RANK" in environment and processes not in (None, process_group.size):
+    if "RANK" in os.environ and processes not in (None, process_group.size):
         raise RequestError(
             f"--processes {processes}: expected the number that the launcher started, found {process_group.size}; "
             "under torchrun or accelerate launch leave --processes out"

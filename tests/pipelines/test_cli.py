@@ -124,12 +124,6 @@ def test_a_wrong_request_ends_with_2_and_without_a_traceback(write_recipe, bertr
     assert "Traceback" not in err
 
 
-def test_debug_shows_the_traceback(write_recipe, bertrelay):
-    code, _, err = bertrelay("run", write_recipe(RELAY), "--debug", "--set", "student.epohs=2")
-    assert code == 2
-    assert "Traceback" in err
-
-
 def test_recipes_are_listed_with_their_first_line_and_printed(tmp_path, monkeypatch, capsys):
     from pipelines import recipe as source
     from pipelines.cli.recipes import recipes

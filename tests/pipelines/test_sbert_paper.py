@@ -51,19 +51,3 @@ def test_the_whole_recipe_runs_and_every_protocol_has_its_figures(tmp_path, tiny
         assert found[f"facets-{split}-cross-encoder"][f"facets/{split}/spearman_score"] is not None
     report = (tmp_path / "runs/sbert-paper/report.html").read_text()
     assert all(each in report for each in ("0.749", "0.874", "0.804", "0.808", "0.854", "0.741", "0.572"))
-
-
-def test_the_ablation_prints_both_tables_with_intervals(tmp_path, monkeypatch):
-    monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 20)
-    given = {"samples.sts": 20, "samples.train": 20, "samples.classes": 10, "ablation.epochs": 1}
-    given |= {f"ablation.base.{name}": size for name, size in (("layers", 1), ("dim", 16), ("heads", 2))}
-    given |= {"ablation.poolings": '["mean"]', "ablation.concatenations": '[["u", "v"], ["|u-v|"]]'}
-    changes = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
-    ran = CliRunner().invoke(app, ["run", "sbert-ablation", "--runs", str(tmp_path), "--processes", "1", *changes])
-    assert ran.exit_code == 0, ran.output
-    pooling, concatenation = ran.stdout.split("Ablation · ")[1:]
-    [mean] = [line for line in pooling.splitlines() if line.startswith("  mean")]
-    assert mean.count(" – ") == 2 and "0.808" in mean  # after NLI and after STSb, and the published figure
-    for parts, published in (("u, v", "0.660"), ("|u-v|", "0.698")):
-        [row] = [line for line in concatenation.splitlines() if line.startswith(f"  {parts} ")]
-        assert row.count(" – ") == 1 and published in row
