@@ -6,15 +6,11 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from sentence_transformers import (
-    SentenceTransformer,
-    SentenceTransformerTrainer,
-    SentenceTransformerTrainingArguments,
-)
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.losses import MSELoss
-from transformers.trainer_callback import PrinterCallback
 
 from benchmarks.harness import Work, timed
+from benchmarks.trainer import train_with_sbert
 
 TEACHER_BATCH, TEACHER_BATCHES, TRIED_ON = 64, [16, 32, 64, 128, 256], 1_000
 
@@ -38,28 +34,21 @@ def prepare(device: str, threads: int, scratch: str, teacher: str, learning_rate
             student = student.bfloat16()
         english, other = (lines(Path(scratch, rows, name)) for name in ("en.txt", "other.txt"))
         with tempfile.TemporaryDirectory() as folder:
-            arguments = SentenceTransformerTrainingArguments(
-                output_dir=folder,
-                seed=seed,
-                num_train_epochs=1,
-                per_device_train_batch_size=batch_size,
-                learning_rate=learning_rate,
-                warmup_steps=0.1,
-                bf16=variant == "bf16",
-                use_cpu=device == "cpu",
-                save_strategy="no",
-                logging_strategy="no",
-                report_to="none",
-                disable_tqdm=True,
-            )
+            arguments = {
+                "output_dir": folder,
+                "seed": seed,
+                "num_train_epochs": 1,
+                "per_device_train_batch_size": batch_size,
+                "learning_rate": learning_rate,
+                "warmup_steps": 0.1,
+                "bf16": variant == "bf16",
+                "use_cpu": device == "cpu",
+            }
 
             def train() -> None:
                 vectors = known.encode(english, batch_size=teacher_batch, show_progress_bar=False)
                 pairs = Dataset.from_dict({"english": english, "non_english": other, "label": vectors})
-                loss = MSELoss(model=student)
-                trainer = SentenceTransformerTrainer(model=student, args=arguments, train_dataset=pairs, loss=loss)
-                trainer.remove_callback(PrinterCallback)
-                trainer.train()
+                train_with_sbert(student, pairs, MSELoss(model=student), **arguments)
 
             _, seconds = timed(train)
         if keep:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.harness import Answer, Claim, main
-from benchmarks.trainer import OURS, arguments_of, behind, faster, options_of, train_in_turns
+from benchmarks.trainer import OURS, arguments_of, behind, faster, options_of, train_in_turns, train_with_sbert
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
@@ -78,9 +78,7 @@ def train_peer(options: Namespace, seed: int) -> Answer:
 
 def train_peer_stage(model: Any, settings: TrainSettings, folder: Path) -> None:
     from datasets import Dataset
-    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.losses import CosineSimilarityLoss, SoftmaxLoss
-    from transformers.trainer_callback import PrinterCallback
 
     with Rejects(None, settings.max_rejects) as rejects:  # read by our own reader: the same pairs and labels
         context = StageContext(folder, folder / "cache")
@@ -93,13 +91,9 @@ def train_peer_stage(model: Any, settings: TrainSettings, folder: Path) -> None:
         classes = sorted(set(labels))
         labels = [classes.index(label) for label in labels]
         loss = SoftmaxLoss(model, model.get_embedding_dimension(), num_labels=len(classes))
-    arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(folder), **arguments_of(settings), weight_decay=0.0, save_strategy="no"
-    )
     dataset = Dataset.from_dict({"sentence1": first, "sentence2": second, "label": labels})
-    trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=dataset, loss=loss)
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    given = {"output_dir": str(folder), **arguments_of(settings), "weight_decay": 0.0}
+    train_with_sbert(model, dataset, loss, **given)
 
 
 def scored(options: Namespace, model: Path, seconds: float) -> Answer:

@@ -11,6 +11,12 @@ from benchmarks.harness import Answer, Spread, in_fresh_process, in_turns
 from bertrelay.training.settings import TrainingSettings
 
 OURS, DEFAULT, BF16 = "ours", "Trainer", "Trainer-bf16"
+QUIET: dict[str, Any] = {
+    "report_to": "none",
+    "disable_tqdm": True,
+    "logging_strategy": "no",
+    "save_strategy": "no",
+}
 Train = Callable[[int], Answer]
 
 
@@ -27,11 +33,11 @@ def train_with_trainer(
     arguments = TrainingArguments(
         output_dir=str(folder),
         **arguments_of(settings),
+        **QUIET,
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_grad_norm,
         bf16=bf16,
         use_cpu=True,
-        save_strategy="no",
         train_sampling_strategy="group_by_length" if groups else "random",
     )
     trainer = Trainer(model=model, args=arguments, train_dataset=rows, data_collator=collator)
@@ -40,7 +46,7 @@ def train_with_trainer(
 
 
 def arguments_of(settings: TrainingSettings) -> dict[str, Any]:
-    """Our schedule as the arguments of transformers' trainers; nothing logged."""
+    """Our schedule as the arguments of transformers' trainers."""
     return {
         "seed": settings.seed,
         "num_train_epochs": settings.epochs,
@@ -48,10 +54,18 @@ def arguments_of(settings: TrainingSettings) -> dict[str, Any]:
         "learning_rate": settings.learning_rate,
         "lr_scheduler_type": settings.schedule,
         "warmup_steps": settings.warmup,  # below 1 it is a share of all steps
-        "report_to": "none",
-        "disable_tqdm": True,
-        "logging_strategy": "no",
     }
+
+
+def train_with_sbert(model: Any, rows: Any, loss: Any, **arguments: Any) -> None:
+    """Trains `model` in place with the trainer of sentence-transformers and its defaults."""
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from transformers.trainer_callback import PrinterCallback
+
+    given = SentenceTransformerTrainingArguments(**QUIET, **arguments)
+    trainer = SentenceTransformerTrainer(model=model, args=given, train_dataset=rows, loss=loss)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
 
 
 def options_of(names: Sequence[str], default: Sequence[str] | None = None) -> dict[str, Any]:
