@@ -97,7 +97,7 @@ def render(meaning: Features, language: str) -> str:
 def is_sensible(meaning: Features) -> bool:
     """Whether a person might say this, in every one of the languages."""
     clauses = clauses_of(meaning)
-    phrases = [phrase for clause in clauses for phrase in roles_of(clause).values()]
+    phrases = [clause[role] for clause in clauses for role in ROLES if clause[role]]
     described = sum(bool(phrase["adjective"]) for phrase in phrases)
     circumstances = sum(bool(clause["place"]) + bool(clause["time"]) for clause in clauses)
     return (
@@ -113,12 +113,13 @@ def is_sensible(meaning: Features) -> bool:
 
 def suits(verb: str, clause: Features) -> bool:
     """Whether the verb may have the tense of `clause`, and exactly its roles."""
-    nouns, roles = nouns_of(verb), roles_of(clause)
-    return (
-        clause["tense"] in tenses_of(verb)
-        and roles.keys() == nouns.keys()
-        and all(phrase["noun"] in nouns[role] for role, phrase in roles.items())
-    )
+    if clause["tense"] not in tenses_of(verb):
+        return False
+    nouns = nouns_of(verb)
+    for role in ROLES:
+        if (clause[role]["noun"] not in nouns.get(role, ())) if clause[role] else role in nouns:
+            return False
+    return True
 
 
 @cache
