@@ -148,7 +148,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Fault:
-    """Breaks the stage of a kind: raises `error` instead of its work, or sends `sent` when the work is done."""
+    """Breaks the stage of a kind: raises what `error` makes, not working, or sends `sent` when the work is done."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.kind, self.error, self.sent = "", None, 0
@@ -161,7 +161,7 @@ class Fault:
                 if stage.kind != self.kind:
                     return work(settings, context)
                 if self.error is not None:
-                    raise self.error
+                    raise self.error()
                 metrics = work(settings, context)
                 if self.sent:
                     os.kill(os.getpid(), self.sent)
@@ -178,12 +178,12 @@ def caused_by_arrow() -> RequestError:
     return error
 
 
-ERRORS = [
-    ValueError("could not convert 'Qzxword' to float"),
-    pa.ArrowInvalid("CSV conversion error: invalid value 'qzx17'"),
-    OSError("malformed page near 'qzx'"),
-    KeyError("qzxH3"),
-    caused_by_arrow(),
+ERRORS = [  # made anew for every stage, as a run adds the name of the stage
+    lambda: ValueError("could not convert 'Qzxword' to float"),
+    lambda: pa.ArrowInvalid("CSV conversion error: invalid value 'qzx17'"),
+    lambda: OSError("malformed page near 'qzx'"),
+    lambda: KeyError("qzxH3"),
+    caused_by_arrow,
 ]
 
 
