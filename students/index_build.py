@@ -269,8 +269,8 @@ def check_is_index(folder: Path) -> None:
     except OSError as error:
         raise write_error(folder, error) from error
     foreign = [name for name in names if name not in OWN_FILES and not name.startswith(VECTORS)]
-    is_index = {BUILDING, SENTENCES}.intersection(names) or "seal" in (read_json(folder / MANIFEST) or {})
-    if foreign or (names and not is_index):  # other programs have an index.json too
+    is_sealed = SENTENCES in names or "seal" in (read_json(folder / MANIFEST) or {})  # others have an index.json too
+    if foreign or (names and BUILDING not in names and not (MANIFEST in names and is_sealed)):
         raise RequestError(
             f"--index: expected an index and nothing else, an empty folder or none, found {folder} with "
             f"{(foreign or names)[0]} in it. Name another folder"

@@ -77,6 +77,7 @@ def encode(
       zcat table.csv.gz | bertrelay encode MODEL - vectors.npy --format csv
     """
     from bertrelay.data.records import Rejects
+    from bertrelay.data.sentences import check_first
     from bertrelay.data.vectors import SUFFIXES
 
     process_group = check_process_group(options.processes)
@@ -84,6 +85,7 @@ def encode(
     check_output(output, SUFFIXES, source, overwrite=options.overwrite)
     with input_file(source, output) as name:
         table = options.table(name, options.column)
+        check_first(table, Rejects(None, limit=1.0) if options.skip_invalid else None)
         listed = output.with_name(f"{output.name}.rejects.jsonl")
         rejects = Rejects(listed, limit=1.0, keep_empty=False) if options.skip_invalid else None
         with distributed(process_group, options.processes):
@@ -194,12 +196,16 @@ def shrink(
 
       bertrelay shrink MODEL table.csv smaller --layers 4 --dimensions 128 --sts test.csv
     """
+    from bertrelay.data.sentences import check_first
+
     columns: list[str | None] = [*options.column] or [None]
     tables = [options.table(file, column) for file in corpus for column in columns]
     check_model(model)
     if output.exists():
         raise RequestError(f"OUT: expected a folder that is not there yet, found {output}; name another")
     check_place(output.absolute(), option="OUT")
+    for table in tables:
+        check_first(table)
     named = {"sts": _named(options.sts, options.header), "parallel": list(map(_translations, options.parallel))}
     given = {"model": model, "corpus": tables, "trim_vocabulary": options.trim, **named, **settings}
     metrics = _shrunk(validated(ShrinkSettings, given), output)

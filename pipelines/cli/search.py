@@ -288,12 +288,16 @@ def mine(
 
       bertrelay mine MODEL en.txt de.txt mined.tsv --gold pairs.tsv
     """
+    from bertrelay.data.sentences import check_first
+
     process_group = check_process_group(options.processes)
     tables = options.table(source, options.source_column), options.table(target, options.target_column)
     gold = None if options.gold is None else TableOptions().table(options.gold)
     check_model(model)
     inputs = [table.path for table in (*tables, gold) if table]
     check_output(output, MINED_SUFFIXES, *inputs, overwrite=options.overwrite)
+    for table in tables:
+        check_first(table)
     with distributed(process_group, options.processes):
         from students.bitext import mine_files
 

@@ -313,7 +313,7 @@ WRONG = {
 }
 
 
-def test_a_wrong_request_ends_with_2_and_leaves_nothing(request, refused, tmp_path):
+def test_a_wrong_request_ends_with_2_leaves_nothing_and_loads_no_torch(request, refused, tmp_path):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     requests = []
@@ -322,7 +322,7 @@ def test_a_wrong_request_ends_with_2_and_leaves_nothing(request, refused, tmp_pa
         folder = model if model[0] in ".@" else request.getfixturevalue(model)
         requests += [[*words, folder, *arguments.split(" ")[: None if arguments else 0]] for arguments in cases]
     expected = [error for cases in WRONG.values() for error in cases.values()]
-    for (code, printed), error, given in zip(refused(requests, may_load_torch=True), expected, requests, strict=True):
+    for (code, printed), error, given in zip(refused(requests), expected, requests, strict=True):
         assert code == 2 and re.search(error, printed), (given, printed)
     assert {path.name for path in tmp_path.iterdir()} == set(FILES)
     assert all((tmp_path / name).read_text("utf-8") == text for name, text in FILES.items())

@@ -223,20 +223,16 @@ def test_a_copied_index_is_whole(encoder, corpus, tmp_path):
     assert open_index(encoder, tmp_path / "copy").manifest.sentences == 61
 
 
-def test_a_foreign_index_json_makes_no_folder_ours(encoder, corpus, tmp_path):
-    (tmp_path / "mine").mkdir()
-    foreign = {"index.json": '{"pages": 3}', "vectors.npy": "precious", "notes.txt": "mine"}
-    for names, shown in ((["vectors.npy"], "vectors"), (["index.json", "vectors.npy"], "index"), (foreign, "notes")):
-        for name in names:
-            (tmp_path / "mine" / name).write_text(foreign[name])
-        for rebuild in (False, True):
-            with pytest.raises(
-                RequestError, match=rf"an index and nothing else.* found .*mine with {shown}\.\w+ in it"
-            ):
-                build(encoder, corpus, folder=tmp_path / "mine", rebuild=rebuild)
-        assert {path.name: path.read_text() for path in (tmp_path / "mine").iterdir()} == {
-            name: foreign[name] for name in names
-        }
+@pytest.mark.parametrize("names", ["vectors.npy", "sentences.arrow", "index.json vectors.npy", "notes.txt index.json"])
+def test_files_of_the_names_of_ours_make_no_folder_an_index(names, encoder, corpus, tmp_path):
+    folder, contents = tmp_path / "mine", dict.fromkeys(names.split(), '{"pages": 3}')
+    folder.mkdir()
+    for name, content in contents.items():
+        (folder / name).write_text(content)
+    for rebuild in (False, True):
+        with pytest.raises(RequestError, match=rf"an index and nothing else.* found .*mine with {names.split()[0]} in"):
+            build(encoder, corpus, folder=folder, rebuild=rebuild)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == contents
 
 
 @pytest.mark.parametrize("name", ["sentences.arrow", "vectors.npy", "index.json"])
