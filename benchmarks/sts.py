@@ -17,21 +17,21 @@ from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from teachers.baselines.encoders import encoder_at
 from teachers.evaluation.official import OfficialFiles
-from teachers.evaluation.sts import Encode
-from teachers.evaluation.sts_sets import StsSet, read_sets, set_metrics
+from teachers.evaluation.sts import Encode, StsPairs
+from teachers.evaluation.sts_sets import read_sets, set_metrics
 
 SETS = ("STSb", "SICK-R", "STS13")
 DIGITS = 4
 
 
-def by_scipy(sets: Mapping[str, StsSet], encode: Encode) -> dict[str, float]:
+def by_scipy(sets: Mapping[str, StsPairs], encode: Encode) -> dict[str, float]:
     """Spearman of each subset by scipy alone, named as `set_metrics` names it."""
     from scipy.spatial.distance import cosine
     from scipy.stats import spearmanr
 
     found = {}
     for name, each in sets.items():
-        for subset, pairs in each.items():
+        for subset, pairs in each.by_part().items():
             u, v = (encode(sentences).astype("float64") for sentences in (pairs.first, pairs.second))
             near = [-cosine(a, b) for a, b in zip(u, v, strict=True)]
             metric = "/".join(filter(None, ["sts", name, subset, "spearman_cosine"]))

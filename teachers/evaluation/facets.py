@@ -5,7 +5,6 @@ Do two arguments about a topic make the same point? Scored without training, or 
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -25,24 +24,26 @@ from teachers.cross_encoder import CrossEncoder
 from teachers.data import number
 from teachers.evaluation.official import OfficialFiles, gold_score, read_lines
 from teachers.evaluation.settings import ARGUMENT_COLUMNS, TOPICS, FacetSettings
-from teachers.evaluation.sts import Encode, StsPairs
-from teachers.evaluation.sts_sets import StsSet, correlations, numbered, without_gold
+from teachers.evaluation.sts import Encode, Part, StsPairs
+from teachers.evaluation.sts_sets import correlations, part_correlations, without_gold
 from teachers.settings import CrossEncoderSettings, TrainSettings, common_values
 from teachers.train import trained
 
 LEAST_IN_FOLD = 2
 
 
-def read_topics(files: OfficialFiles) -> StsSet | None:
+def read_topics(files: OfficialFiles) -> StsPairs | None:
     """The pairs of each topic, None when there is none of the files; pairs without a score are left out, and counted.
 
     Raises RequestError when a topic is missing, and for a file that is not in its official form.
     """
     paths = files.all_or_none("facets", *TOPICS.values())
-    return None if paths is None else {topic: _pairs(path) for topic, path in zip(TOPICS, paths, strict=True)}
+    if paths is None:
+        return None
+    return StsPairs.of({topic: _pairs(path) for topic, path in zip(TOPICS, paths, strict=True)})
 
 
-def _pairs(path: Path) -> StsPairs:
+def _pairs(path: Path) -> Part:
     reader = csv.reader(StringIO("\n".join(read_lines(path)), newline=""))
     columns = _columns(path, next(reader))
     found, unscored = [], 0
@@ -66,7 +67,7 @@ def _pairs(path: Path) -> StsPairs:
         raise RequestError(f"{path}: expected pairs with a score, found none")
     if unscored:
         log(f"{path}: left out {unscored:,} of {unscored + len(found):,} pairs, which nobody has scored")
-    return StsPairs.of(found, unscored)
+    return found, unscored
 
 
 def _columns(path: Path, header: list[str]) -> list[int]:
@@ -84,19 +85,11 @@ def _columns(path: Path, header: list[str]) -> list[int]:
     return columns
 
 
-def facet_metrics(topics: StsSet, encode: Encode) -> Metrics:
+def facet_metrics(pairs: StsPairs, encode: Encode) -> Metrics:
     """`facets/<topic>/<correlation>_cosine` without training, and their means over the topics."""
-    metrics = without_gold("AFS", topics)
-    similar = {topic: pairs.similarities(encode) for topic, pairs in topics.items()}
-    for topic, pairs in topics.items():
-        metrics |= correlations(f"facets/{topic}", similar[topic], pairs.scores)
-    return metrics | _mean_over("facets/mean", list(similar.values()), list(topics.values()))
-
-
-def _mean_over(name: str, similar: Sequence[Mapping[str, Floats]], parts: Sequence[StsPairs]) -> Metrics:
-    """The correlations of similarities with the gold scores, as means over parts: topics or folds."""
-    together = {measure: np.concatenate([each[measure] for each in similar]) for measure in similar[0]}
-    return correlations(name, together, np.concatenate([part.scores for part in parts]), numbered(parts))
+    cosines = [topic.similarities(encode)["cosine"] for topic in pairs.by_part().values()]
+    similar = {"cosine": np.concatenate(cosines)}
+    return without_gold("AFS", pairs) | part_correlations("facets", "facets/mean", similar, pairs)
 
 
 def run(settings: FacetSettings, context: StageContext) -> Metrics:
@@ -104,28 +97,29 @@ def run(settings: FacetSettings, context: StageContext) -> Metrics:
 
     measure: `cosine` of an encoder's vectors, `score` of a cross-encoder.
     """
-    topics = read_topics(OfficialFiles(Path(settings.data)))
-    if topics is None:
+    pairs = read_topics(OfficialFiles(Path(settings.data)))
+    if pairs is None:
         raise RequestError(f"data: expected {', '.join(TOPICS.values())}, found none below {settings.data}")
-    pairs, fold_of = StsPairs.joined(topics.values()), _folds(topics, settings)
-    folds = [_chosen(pairs, fold_of == fold) for fold in range(fold_of.max() + 1)]
-    similar = []
-    for fold, tested in enumerate(folds):
+    fold_of = _folds(pairs, settings)
+    by_fold = []
+    for fold in range(fold_of.max() + 1):
         name = f"{settings.split}-{fold}"
-        table = _written(_chosen(pairs, fold_of != fold), context.work / f"{name}.jsonl")
-        similar.append(_tested(name, table, tested, settings, context))
+        table = _written(pairs.where(fold_of != fold), context.work / f"{name}.jsonl")
+        by_fold.append(_tested(name, table, pairs.where(fold_of == fold), settings, context))
     if not context.process_group.is_main:
         return {}
-    return _mean_over(f"facets/{settings.split}", similar, folds) | without_gold("AFS", topics)
+    similar = {measure: np.concatenate([fold[measure] for fold in by_fold]) for measure in by_fold[0]}
+    order = np.argsort(fold_of, kind="stable")  # fold after fold, as the similarities are
+    means = correlations(f"facets/{settings.split}", similar, pairs.scores[order], fold_of[order])
+    return means | without_gold("AFS", pairs)
 
 
-def _folds(topics: StsSet, settings: FacetSettings) -> NDArray[np.int64]:
+def _folds(pairs: StsPairs, settings: FacetSettings) -> NDArray[np.int64]:
     """The number of each pair's fold, (pairs,): its topic, or one of equally many drawn by the seed."""
-    fold_of, names = numbered(topics.values()), list(topics)
+    fold_of, names = pairs.part, list(pairs.without_gold)
     if settings.split == "ten-fold":
         fold_of = np.random.default_rng(settings.seed).permutation(len(fold_of)) % settings.folds
         names = [f"fold {fold}" for fold in range(settings.folds)]
-    scores = np.concatenate([pairs.scores for pairs in topics.values()])
     least = np.bincount(fold_of, minlength=len(names)).min()
     if least < LEAST_IN_FOLD:
         raise RequestError(
@@ -133,7 +127,7 @@ def _folds(topics: StsSet, settings: FacetSettings) -> NDArray[np.int64]:
             f"them, found {least} in one of them. Check the files, or ask for fewer folds."
         )
     for fold, name in enumerate(names):
-        if np.ptp(scores[fold_of == fold]) == 0:
+        if np.ptp(pairs.scores[fold_of == fold]) == 0:
             raise RequestError(
                 f"data: expected different scores in each part that is tested, found one score alone in {name}, with "
                 "which nothing correlates. Check the files."
@@ -157,10 +151,6 @@ def _tested(
             sentences = zip(tested.first, tested.second, strict=True)
             return {"score": CrossEncoder.load(model).predict(sentences, precision=settings.precision)}
     return {}
-
-
-def _chosen(pairs: StsPairs, are_chosen: NDArray[np.bool_]) -> StsPairs:
-    return StsPairs.of([row for row, is_chosen in zip(pairs.rows(), are_chosen, strict=True) if is_chosen])
 
 
 def _written(pairs: StsPairs, path: Path) -> Table:

@@ -1,7 +1,8 @@
 """Semantic textual similarity: Spearman's rank correlation of the vectors' cosine with the gold scores."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, compress
 from pathlib import Path
 from typing import Self
 
@@ -24,29 +25,41 @@ Fit = Callable[[Sequence[str]], Encode]
 """All sentences of a set to the function that encodes some of them: TF-IDF and word vectors depend on them."""
 
 Row = tuple[str, str, float]
+Part = tuple[Sequence[Row], int]
+"""The pairs of a subset or topic and their gold scores; how many more pairs nobody has scored."""
 
 
 @dataclass(frozen=True)
 class StsPairs:
     """Pairs of sentences and their gold scores, (pairs,), on whatever scale.
 
-    without_gold: further pairs, which nobody has scored and which are left out.
+    part: the subset or topic of each pair, by its place in `without_gold`, (pairs,).
+    without_gold: further pairs of each part, by its name, which nobody has scored and which are left out. The only part
+        of a set has no name.
     """
 
     first: list[str]
     second: list[str]
     scores: NDArray[np.float64]
-    without_gold: int = 0
+    part: NDArray[np.int64]
+    without_gold: dict[str, int]
 
     @classmethod
-    def of(cls, rows: Sequence[Row], without_gold: int = 0) -> Self:
-        first, second, scores = zip(*rows, strict=True)
-        return cls(list(first), list(second), np.array(scores), without_gold)
-
-    @classmethod
-    def joined(cls, parts: Iterable["StsPairs"]) -> Self:
+    def of(cls, parts: Mapping[str, Part]) -> Self:
         """The pairs of all `parts`, one part after the other."""
-        return cls.of([row for part in parts for row in part.rows()])
+        first, second, scores = zip(*chain.from_iterable(rows for rows, _ in parts.values()), strict=True)
+        part = np.repeat(np.arange(len(parts)), [len(rows) for rows, _ in parts.values()])
+        without_gold = {name: unscored for name, (_, unscored) in parts.items()}
+        return cls(list(first), list(second), np.array(scores), part, without_gold)
+
+    def where(self, chosen: NDArray[np.bool_]) -> Self:
+        """The chosen ones of the pairs."""
+        first, second = (list(compress(sentences, chosen)) for sentences in (self.first, self.second))
+        return replace(self, first=first, second=second, scores=self.scores[chosen], part=self.part[chosen])
+
+    def by_part(self) -> dict[str, Self]:
+        """The pairs of each part, by its name."""
+        return {name: self.where(self.part == number) for number, name in enumerate(self.without_gold)}
 
     def rows(self) -> Iterator[Row]:
         """Each pair and its score."""
@@ -72,7 +85,7 @@ def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPai
         raise RequestError(
             f"{table.name}: expected pairs with a score, found none that can be used: {rejects.summary(names)}"
         )
-    return StsPairs.of(found)
+    return StsPairs.of({"": (found, 0)})
 
 
 def _across(table: StsTable, columns: Sequence[str | int], cache: Path | None, rejects: Rejects) -> Iterator[Record]:

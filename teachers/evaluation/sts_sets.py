@@ -5,7 +5,7 @@ which is how some papers count.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -33,10 +33,7 @@ from teachers.evaluation.official import (
     refuse_several,
 )
 from teachers.evaluation.settings import MAIN, SETS, YEARS
-from teachers.evaluation.sts import Encode, Row, StsPairs
-
-StsSet = Mapping[str, StsPairs]
-"""A set's pairs by subset; of STSb and SICK-R the only one has no name."""
+from teachers.evaluation.sts import Encode, Part, Row, StsPairs
 
 SINGLE: dict[str, dict[str, dict[str, Any]]] = {
     "STSb": {
@@ -56,27 +53,27 @@ MEASURES = tuple(f"{correlation}_{similarity}" for similarity in SIMILARITIES fo
 
 def read_sets(
     files: OfficialFiles, names: Sequence[str], context: StageContext, rejects: Rejects
-) -> dict[str, StsSet | None]:
+) -> dict[str, StsPairs | None]:
     """Each of the sets `names`, None for one that is not there at all.
 
     Raises RequestError for one of which a part is missing, and for a file that is not in its official form.
     """
-    found: dict[str, StsSet | None] = {}
+    sets: dict[str, StsPairs | None] = {}
     for name in names:
+        pairs = None
         if name in YEARS:
-            found[name] = _year(files, name, rejects)
+            pairs = _year(files, name, rejects)
         elif path := files.find(*SINGLE[name]):
             table = Table(path=InputFile(path.resolve()), **SINGLE[name][path.name.removesuffix(".gz")])
             records = list(read(table, (), context.cache, rejects))
-            found[name] = {"": _scored(records, path, rejects, SCALES[name])}
-        else:
-            found[name] = None
-        if missing := sum(subset.without_gold for subset in (found[name] or {}).values()):
+            pairs = StsPairs.of({"": _scored(records, path, rejects, SCALES[name])})
+        if pairs and (missing := sum(pairs.without_gold.values())):
             log(f"{name}: left out {missing:,} pairs, which nobody has scored")
-    return found
+        sets[name] = pairs
+    return sets
 
 
-def _year(files: OfficialFiles, name: str, rejects: Rejects) -> StsSet | None:
+def _year(files: OfficialFiles, name: str, rejects: Rejects) -> StsPairs | None:
     found = {subset: _subset_files(files, name, subset) for subset in YEARS[name]}
     missing = [subset for subset, paths in found.items() if not paths]
     if len(missing) == len(found):
@@ -87,7 +84,7 @@ def _year(files: OfficialFiles, name: str, rejects: Rejects) -> StsSet | None:
             f"expected files such as STS.input.{missing[0]}.txt and STS.gs.{missing[0]}.txt in a folder that its year "
             f"names, such as {name}-en-test"
         )
-    return {subset: _scored(_records(*paths), paths[-1], rejects) for subset, paths in found.items()}
+    return StsPairs.of({subset: _scored(_records(*paths), paths[-1], rejects) for subset, paths in found.items()})
 
 
 def _subset_files(files: OfficialFiles, name: str, subset: str) -> tuple[Path, ...]:
@@ -148,7 +145,7 @@ def _records(path: Path, gold: Path | None = None) -> list[Record]:
     return [Record(each, str(path), line) for line, each in enumerate(values, 1)]
 
 
-def _scored(records: Sequence[Record], gold: Path, rejects: Rejects, scale: Scale = (0, 5)) -> StsPairs:
+def _scored(records: Sequence[Record], gold: Path, rejects: Rejects, scale: Scale = (0, 5)) -> Part:
     """The pairs of `records` that have a gold score; those with a blank sentence are rejected.
 
     gold: the file of the scores, each on the line of its pair.
@@ -165,10 +162,10 @@ def _scored(records: Sequence[Record], gold: Path, rejects: Rejects, scale: Scal
     found = list(usable(known, pair, rejects))
     if not found:
         raise RequestError(f"{gold}: expected pairs with a gold score, found none that can be used")
-    return StsPairs.of(found, without_gold=len(records) - len(known))
+    return found, len(records) - len(known)
 
 
-def set_metrics(sets: Mapping[str, StsSet], encode: Encode, intervals: bool = True) -> Metrics:
+def set_metrics(sets: Mapping[str, StsPairs], encode: Encode, intervals: bool = True) -> Metrics:
     """`sts/<set>[/<subset>]/<correlation>_<similarity>` for each set and each of its subsets, and their means.
 
     `sts/STS12/…` is the mean of the year's subsets, `sts/STS12/all/…` takes the year's pairs together, and
@@ -176,8 +173,14 @@ def set_metrics(sets: Mapping[str, StsSet], encode: Encode, intervals: bool = Tr
     `without_gold/<set>[/<subset>]` counts the pairs that nobody has scored.
     """
     metrics: Metrics = {}
-    for name, subsets in sets.items():
-        metrics |= _of_set(f"sts/{name}", subsets, encode, intervals) | without_gold(name, subsets)
+    for name, pairs in sets.items():
+        similar = pairs.similarities(encode, SIMILARITIES)
+        end = ""
+        if name in YEARS:
+            metrics |= part_correlations(f"sts/{name}", f"sts/{name}", similar, pairs, intervals)
+            end = "/all"
+        metrics |= correlations(f"sts/{name}{end}", similar, pairs.scores, intervals=intervals)
+        metrics |= without_gold(name, pairs)
     if set(SETS["sts"]) <= sets.keys():
         for measure in MEASURES:
             for end in ("", "/all"):
@@ -186,30 +189,21 @@ def set_metrics(sets: Mapping[str, StsSet], encode: Encode, intervals: bool = Tr
     return metrics
 
 
-def without_gold(name: str, subsets: StsSet) -> Metrics:
+def without_gold(name: str, pairs: StsPairs) -> Metrics:
     """`without_gold/<set>[/<subset>]`: the pairs that nobody has scored."""
-    named = {"/".join(filter(None, ["without_gold", name, subset])): each for subset, each in subsets.items()}
-    return {path: each.without_gold for path, each in named.items()}
+    return {"/".join(filter(None, ["without_gold", name, part])): n for part, n in pairs.without_gold.items()}
 
 
-def _of_set(name: str, subsets: StsSet, encode: Encode, intervals: bool) -> Metrics:
-    pairs = StsPairs.joined(subsets.values())
-    similar = pairs.similarities(encode, SIMILARITIES)
-    together = correlations(name if "" in subsets else f"{name}/all", similar, pairs.scores, intervals=intervals)
-    if "" in subsets:
-        return together
+def part_correlations(
+    name: str, mean: str, similar: Mapping[str, Floats], pairs: StsPairs, intervals: bool = True
+) -> Metrics:
+    """The correlations in each part, `<name>/<part>/…`, and their means over the parts, `<mean>/…`."""
     metrics: Metrics = {}
-    subset_of = numbered(subsets.values())
-    for number, subset in enumerate(subsets):
-        rows = subset_of == number
+    for number, part in enumerate(pairs.without_gold):
+        rows = pairs.part == number
         within = {measure: values[rows] for measure, values in similar.items()}
-        metrics |= correlations(f"{name}/{subset}", within, pairs.scores[rows], intervals=intervals)
-    return metrics | correlations(name, similar, pairs.scores, subset_of, intervals) | together
-
-
-def numbered(parts: Collection[StsPairs]) -> NDArray[np.int64]:
-    """The number of the part that each pair is in, (pairs,)."""
-    return np.repeat(np.arange(len(parts)), [len(part.scores) for part in parts])
+        metrics |= correlations(f"{name}/{part}", within, pairs.scores[rows], intervals=intervals)
+    return metrics | correlations(mean, similar, pairs.scores, pairs.part, intervals)
 
 
 def correlations(

@@ -108,8 +108,8 @@ def test_memory_of_a_long_document_may_grow_by_the_slack_alone(growth, beyond, h
     assert [claim.holds for claim in tagging.claims(rates, [ten, ten, one])] == held
 
 
-PAIRS = StsPairs([f"left {n}" for n in range(40)], [f"right {n}" for n in range(40)], np.arange(40.0) % 6)
-SETS = {"STSb": {"": PAIRS}, "STS13": {"FNWN": PAIRS, "OnWN": PAIRS}}
+PART = [(f"left {n}", f"right {n}", n % 6) for n in range(40)], 0
+SETS = {"STSb": StsPairs.of({"": PART}), "STS13": StsPairs.of({"FNWN": PART, "OnWN": PART})}
 
 
 def drawn_vectors(sentences: Sequence[str]) -> NDArray[np.float32]:

@@ -58,7 +58,7 @@ def write_csv(path, rows):
 def test_facets_are_scipys_correlations_by_topic_and_their_mean(tmp_path):
     expected = write_topics(tmp_path)
     topics = read_topics(OfficialFiles(tmp_path))
-    assert [len(pairs.scores) for pairs in topics.values()] == [10] * 3
+    assert np.bincount(topics.part).tolist() == [10] * 3
     found = facet_metrics(topics, angles)
     assert {found[f"without_gold/AFS/{topic}"] for topic in TOPICS} == {1}
     for correlation, statistic in (("pearson", pearsonr), ("spearman", spearmanr)):
@@ -81,7 +81,7 @@ ARGUMENT = 'Guns, he said, are "tools".\nNo more.'
 def test_arguments_are_read_by_name_or_place_with_their_commas_quotes_and_line_breaks(tmp_path, rows):
     for file in TOPICS.values():
         write_csv(tmp_path / file, rows)
-    assert list(read_topics(OfficialFiles(tmp_path))["gun-control"].rows()) == [(ARGUMENT, "No.", 2.5)]
+    assert list(read_topics(OfficialFiles(tmp_path)).by_part()["gun-control"].rows()) == [(ARGUMENT, "No.", 2.5)]
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,10 @@ def read(context, sts, limit=1.0):
 
 
 def test_spearman_by_hand_with_ties_at_their_mean_rank():
-    pairs = StsPairs(["a", "a", "a", "b", "a"], ["b", "c", "d", "e", "e"], np.array([5, 4, 4, 1, 2.0]))
+    pairs = StsPairs.of({"": (list(zip("aaaba", "bcdee", (5, 4, 4, 1, 2), strict=True)), 0)})
     cosines = [np.cos(np.radians(angle)) for angle in (10, 25, 60, 75, 85)]
     expected = np.corrcoef(rankdata(cosines), [5, 3.5, 3.5, 1, 2])[0, 1]
-    flat = StsPairs(["a", "b"], ["c", "d"], np.ones(2))
+    flat = StsPairs.of({"": ([("a", "c", 1), ("b", "d", 1)], 0)})
     metrics = sts_metrics({"toy": pairs, "flat": flat}, encode)
     assert metrics["sts/toy/spearman_cosine"] == pytest.approx(expected)
     assert metrics["sts/toy/spearman_cosine_low"] < expected < metrics["sts/toy/spearman_cosine_high"]
@@ -49,8 +49,8 @@ def test_sets_do_not_mix_and_share_one_encoding():
         calls.append(list(sentences))
         return encode(sentences)
 
-    up, down = np.array([3.0, 2.0, 1.0]), np.array([1.0, 2.0, 3.0])
-    sets = {"up": StsPairs(["a"] * 3, ["b", "c", "d"], up), "down": StsPairs(["b"] * 3, ["c", "d", "f"], down)}
+    rows = {"up": [("a", "b", 3), ("a", "c", 2), ("a", "d", 1)], "down": [("b", "c", 1), ("b", "d", 2), ("b", "f", 3)]}
+    sets = {name: StsPairs.of({"": (own, 0)}) for name, own in rows.items()}
     metrics = sts_metrics(sets, noted, intervals=False)
     assert metrics == {"sts/up/spearman_cosine": pytest.approx(1), "sts/down/spearman_cosine": pytest.approx(-1)}
     assert len(calls) == 1

@@ -71,14 +71,15 @@ def test_every_metric_of_a_year_is_scipys_on_the_same_vectors(tmp_path):
     write_year(tmp_path, "STS13")
     [year] = read(tmp_path, "STS13").values()
     metrics = scores_of(tmp_path, "STS13")
-    together = [pair for subset in YEARS["STS13"] for pair in year[subset].rows()]
     for measure in MEASURES:
         correlation, similarity = measure.split("_")
-        by_subset = {subset: by_scipy(pairs.rows(), correlation, similarity) for subset, pairs in year.items()}
+        by_subset = {
+            subset: by_scipy(pairs.rows(), correlation, similarity) for subset, pairs in year.by_part().items()
+        }
         for subset, expected in by_subset.items():
             assert metrics[f"sts/STS13/{subset}/{measure}"] == pytest.approx(expected, abs=1e-6)
         assert metrics[f"sts/STS13/{measure}"] == pytest.approx(np.mean(list(by_subset.values())), abs=1e-6)
-        of_all = by_scipy(together, correlation, similarity)
+        of_all = by_scipy(year.rows(), correlation, similarity)
         assert metrics[f"sts/STS13/all/{measure}"] == pytest.approx(of_all, abs=1e-6)
     with_intervals = scores_of(tmp_path, "STS13", intervals=True)
     for name in ("FNWN/spearman_cosine", "spearman_cosine", "all/spearman_cosine"):
@@ -91,7 +92,7 @@ def test_pairs_without_a_gold_score_are_left_out_and_counted(tmp_path, name, fol
     write_year(tmp_path, name, blank=3, folder=folder)
     metrics = scores_of(tmp_path, name)
     [year] = read(tmp_path, name).values()
-    for subset, pairs in year.items():
+    for subset, pairs in year.by_part().items():
         assert metrics[f"without_gold/{name}/{subset}"] == 3
         assert pairs.first == [f"{subset} left {n}" for n in range(3, 12)]
         assert pairs.scores[0] == (7 * 3 + len(subset)) % 11 / 2
@@ -105,8 +106,8 @@ def test_the_year_is_that_of_the_innermost_folder_that_names_one(tmp_path, folde
     data = tmp_path / "STS12-en-test"  # the name of the folder that is given says nothing
     write_year(data, "STS13", folder=folder, pairs=5)
     write_year(data, "STS14")
-    found = {name: each for name, each in read(data, *YEARS).items() if each}
-    assert {name: len(each["headlines"].scores) for name, each in found.items()} == {"STS13": 5, "STS14": 12}
+    found = {name: each.by_part()["headlines"] for name, each in read(data, *YEARS).items() if each}
+    assert {name: len(headlines.scores) for name, headlines in found.items()} == {"STS13": 5, "STS14": 12}
 
 
 @pytest.mark.parametrize("folder", ["all", "STS2012-STS2013", "STS130", "x12013"])
@@ -160,7 +161,7 @@ def test_linked_folders_are_followed_but_never_back_and_a_file_that_links_lead_t
     (elsewhere / "raw/back").symlink_to(data)
     (elsewhere / "itself").symlink_to(elsewhere / "itself")
     found = read(data, "STS13", "SICK-R")
-    assert len(found["STS13"]["FNWN"].scores) == 12 and len(found["SICK-R"][""].scores) == 9
+    assert len(found["STS13"].scores) == 3 * 12 and len(found["SICK-R"].scores) == 9
 
 
 # The benchmark, SICK, and the mean of all
@@ -171,8 +172,8 @@ def test_the_benchmark_and_sick_are_read_by_their_own_columns(tmp_path):
     write_lines(tmp_path / "sts-test.csv", rows)
     write_sick(tmp_path, "10\ta\tb\t", "11\tc\td\t ")
     found, metrics = read(tmp_path, "STSb", "SICK-R"), scores_of(tmp_path, "STSb", "SICK-R")
-    assert list(found["STSb"][""].rows()) == [('left "3', "b", 3.0), ('left "1', "b", 1.0), ('left "5', "b", 5.0)]
-    assert list(found["SICK-R"][""].rows())[6] == ("left 6", "right 6", 2.0)
+    assert list(found["STSb"].rows()) == [('left "3', "b", 3.0), ('left "1', "b", 1.0), ('left "5', "b", 5.0)]
+    assert list(found["SICK-R"].rows())[6] == ("left 6", "right 6", 2.0)
     assert (metrics["without_gold/STSb"], metrics["without_gold/SICK-R"]) == (1, 2)
 
 
@@ -237,12 +238,12 @@ def test_blank_sentences_are_rejected_and_counted(tmp_path):
     write_sick(tmp_path, "10\ta\t \t3")
     with pytest.raises(WorkError, match=r"1 of 10 records .*1 × an empty sentence in .*SICK.*The first is .*line 11"):
         read(tmp_path, "SICK-R")
-    assert len(read(tmp_path, "SICK-R", limit=0.2)["SICK-R"][""].scores) == 9
+    assert len(read(tmp_path, "SICK-R", limit=0.2)["SICK-R"].scores) == 9
     write_year(tmp_path, "STS13", blank=1)
     for line, text in ((1, "\tnobody scored it"), (5, " \tright")):
         change(tmp_path / "STS13-en-test/STS.input.OnWN.txt", line, text)
     with pytest.raises(WorkError, match=r"1 of 33 records .*1 × an empty sentence in .*input\.OnWN.* line 5"):
         read(tmp_path, "STS13")
     year = read(tmp_path, "STS13", limit=0.1)["STS13"]
-    assert {pairs.without_gold for pairs in year.values()} == {1}
-    assert year["OnWN"].first == [f"OnWN left {n}" for n in range(1, 12) if n != 4]
+    assert set(year.without_gold.values()) == {1}
+    assert year.by_part()["OnWN"].first == [f"OnWN left {n}" for n in range(1, 12) if n != 4]
