@@ -42,7 +42,10 @@ whose default gives the same result as before."""
 class Settings(BaseModel):
     """Base of every settings model: frozen, unknown keys forbidden, no silent coercion."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False)
+    # Validators are built where a model is first used: a command has the settings of one stage, and `--help` of none.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False, defer_build=True
+    )
 
 
 class DataSource(Settings):

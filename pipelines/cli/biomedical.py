@@ -12,7 +12,6 @@ from bertrelay.errors import RequestError
 from bertrelay.privacy import identifiers_shown
 from domain.biomedical.documents import TITLE_LINE, Columns, FormatName, read_documents
 from domain.biomedical.ner.settings import TagOptions, TagSettings
-from domain.biomedical.qa.question_files import SHAPES
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, QuestionFormat
 from domain.findings import exit_code, overall, report, splits_of
 from pipelines.cli.options import (
@@ -250,6 +249,7 @@ def _findings(splits: dict[Any, Path], options: CheckOptions) -> "list[Finding]"
     """The findings in files of entities, or of questions: by the format, else by what the files contain."""
     from domain.biomedical.ner.checking import check as check_entities
     from domain.biomedical.qa.checking import are_questions, check_questions
+    from domain.biomedical.qa.question_files import SHAPES
 
     found: Any = options.format
     if found in ("squad", "bioasq") or (found in (None, "jsonl") and are_questions(splits)):

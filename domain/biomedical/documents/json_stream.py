@@ -134,7 +134,7 @@ def json_window(path: Path) -> Iterator[JsonWindow]:
 class Shape(BaseModel):
     """Base of what is expected of a JSON value: no coercion; other keys are ignored."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = ConfigDict(strict=True, frozen=True, defer_build=True)
 
 
 AnyShape = TypeVar("AnyShape", bound=Shape)
