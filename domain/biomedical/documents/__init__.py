@@ -2,7 +2,6 @@
 
 import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -22,7 +21,6 @@ from domain.biomedical.documents.document import (
     Unfit,
     Write,
     check_document,
-    log_left_out,
     shown_id,
     text_file,
     usable,
@@ -120,12 +118,10 @@ def read_documents(
     unique: whether a second document with one id is unusable; this keeps 150 bytes of each.
     Raises RequestError for what concerns the whole file: not there, damaged, of another format.
     """
-    left_out: Counter[str] = Counter()
     items = document_items(path, format_name)
-    yield from usable(once(items) if unique else items, rejects, left_out)
+    yield from usable(once(items) if unique else items, rejects, f"{path}: only entities are read; left out")
     if rejects is not None:
         rejects.close()
-    log_left_out(f"{path}: only entities are read; left out", left_out)
 
 
 def document_items(path: Path | str, format_name: FormatName | None = None) -> Iterator[Item]:

@@ -137,18 +137,17 @@ Write = Callable[[Document], None]
 
 
 def usable(
-    items: Iterable[AnyRecord | Unusable | LeftOut],
-    rejects: Rejects | None = None,
-    left_out: Counter[str] | None = None,
+    items: Iterable[AnyRecord | Unusable | LeftOut], rejects: Rejects | None = None, log_as: str | None = "left out"
 ) -> Iterator[AnyRecord]:
-    """The records among the items; `rejects` counts the used and the unusable ones, `left_out` the rest.
+    """The records among the items; `rejects` counts the used and the unusable ones.
 
     Without `rejects` the first unusable record raises RequestError.
+    log_as: what the counts of the rest, by reason, are logged as in the end; None where they are not.
     """
+    left_out = Counter[str]()
     for item in items:
         if isinstance(item, LeftOut):
-            if left_out is not None:
-                left_out[item.reason] += 1
+            left_out[item.reason] += 1
         elif not isinstance(item, Unusable):
             if rejects is not None:
                 rejects.used()
@@ -157,6 +156,8 @@ def usable(
             raise RequestError(f"{place_of(item)}: {item.reason}{_in_brackets(item)}. Fix or remove this record.")
         else:
             rejects.add(item.file, item.line, item.reason, item.record, item.detail)
+    if left_out and log_as:
+        log(f"{log_as}: " + ", ".join(f"{count:,} × {reason}" for reason, count in left_out.most_common()))
 
 
 def with_distinct_ids(
@@ -203,12 +204,6 @@ def reasons(rows: Sequence[Unusable]) -> str:
     first = {row.reason: f"{place_of(row)}{_in_brackets(row)}" for row in reversed(rows)}
     counts = Counter(row.reason for row in rows).most_common()
     return "; ".join(f"{count:,} × {reason}; the first is {first[reason]}" for reason, count in counts)
-
-
-def log_left_out(what: str, left_out: Counter[str]) -> None:
-    """Logs what was not read, by kind."""
-    if left_out:
-        log(f"{what}: " + ", ".join(f"{count:,} × {reason}" for reason, count in left_out.most_common()))
 
 
 def shown_id(value: object) -> str:

@@ -11,7 +11,7 @@ from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from domain.biomedical.documents import FormatName, document_items, format_of, once
 from domain.biomedical.documents.conll import CONLL, TOKEN_AND_TAG, Columns, TaggedSentence, sentence_rows
-from domain.biomedical.documents.document import Document, Entity, LeftOut, Span, log_left_out, usable
+from domain.biomedical.documents.document import Document, Entity, LeftOut, Span, usable
 from domain.biomedical.documents.tokens import OUTSIDE, Scheme, TokenSpan, sentences_of, split_tag, tags_of, types_of
 from domain.biomedical.ner.settings import EntitySource
 
@@ -86,12 +86,11 @@ def read_examples(
 def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> Iterator[Example]:
     illegal: Sequence[Scheme] = () if only_legal else ("IOB2",)  # of IOBES there are no IOB2 tags to read
     records = annotated_records(Path(source.path), source.format, Columns(*source.columns), illegal)
-    untaggable, left_out = Counter[str](), Counter[str]()
-    for record in usable(records, rejects, left_out):
+    untaggable = Counter[str]()
+    for record in usable(records, rejects, f"{source.path}: only entities are read; left out"):
         for example in record.examples:
             untaggable.update(example.untaggable)
             yield example._replace(document=f"{source.path} {example.document}")
-    log_left_out(f"{source.path}: only entities are read; left out", left_out)
     if untaggable:
         kinds = ", ".join(f"{count:,} × {name}" for name, count in untaggable.most_common())
         log(f"{source.path}: entities that tags cannot represent (nested, discontinuous, or ending in a word): {kinds}")

@@ -25,7 +25,7 @@ from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.document import Unfit, shown_id, usable, with_distinct_ids
 from domain.biomedical.documents.page import HUES, Highlight, marked, render, shown
-from domain.biomedical.qa.question_files import Item, built, question_format_of, question_items, usable_questions
+from domain.biomedical.qa.question_files import Item, built, question_format_of, question_items
 from domain.biomedical.qa.questions import DUPLICATE, Question
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFormat, QuestionFormat, TableFormat
 
@@ -64,8 +64,8 @@ class QuestionFile(NamedTuple):
     def questions(self, rejects: Rejects | None = None) -> Iterator[Question]:
         """Streams the questions; of one id the first. Without `rejects` nothing that is left out is logged."""
         if rejects is None:
-            return usable(self._items(), Rejects(None, limit=1))
-        return usable_questions(self._items(), rejects)
+            return usable(self._items(), Rejects(None, limit=1), log_as=None)
+        return usable(self._items(), rejects)
 
     def _items(self) -> Iterator[Item]:
         name: InputFormat | None = self.format

@@ -28,7 +28,6 @@ from bertrelay.progress import log
 from domain.biomedical.documents.document import (
     LeftOut,
     Unfit,
-    log_left_out,
     numbered_lines,
     shown_id,
     usable,
@@ -330,24 +329,17 @@ def read_questions(
     rejects: counts the used and the unusable questions; without it the first unusable one raises RequestError.
     Raises RequestError for what concerns the whole file: not there, cut off, of another format, without a question.
     """
-    return usable_questions(question_items((path, format_name)), rejects)
+    return usable(question_items((path, format_name)), rejects)
 
 
 def read_all(sources: Sequence[QuestionSource], rejects: Rejects) -> list[Question]:
     """The questions of all `sources`; logs corrected offsets. Raises RequestError where there are none."""
-    questions = list(usable_questions(source_items(sources), rejects))
+    questions = list(usable(source_items(sources), rejects))
     if not questions:
         files = ", ".join(str(source.path) for source in sources)
         raise RequestError(f"{files}: expected questions, found none that can be used")
     log_notes(Counter(note for question in questions for note in question.notes))
     return questions
-
-
-def usable_questions(items: Iterable[Item], rejects: Rejects | None = None) -> Iterator[Question]:
-    """The questions among the items; logs in the end what was left out. rejects: as of `read_questions`."""
-    left_out = Counter[str]()
-    yield from usable(items, rejects, left_out)
-    log_left_out("left out", left_out)
 
 
 def source_items(sources: Sequence[QuestionSource]) -> Iterator[Item]:

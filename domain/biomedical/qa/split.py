@@ -15,7 +15,8 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_json
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.qa.question_files import line_of, log_notes, source_items, usable_questions
+from domain.biomedical.documents.document import usable
+from domain.biomedical.qa.question_files import line_of, log_notes, source_items
 from domain.biomedical.qa.questions import ALIGNMENTS, Question
 from domain.biomedical.qa.settings import SPLITS, QuestionsSettings, SplitShares
 from domain.draws import place
@@ -30,7 +31,7 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        groups = article_groups(usable_questions(source_items(settings.files), rejects))
+        groups = article_groups(usable(source_items(settings.files), rejects))
     names = ["questions", *(f"questions/{split}" for split in SPLITS), "answers", "impossible", "without_answer"]
     counts, notes = Counter[str](dict.fromkeys(names, 0)), Counter[str]()
     articles: dict[str, set[int]] = {split: set() for split in SPLITS}
