@@ -134,6 +134,12 @@ class SentenceEncoder(nn.Module):
             path = folder / Dense.folder / "model.safetensors"
             write_tensors(path, self.projection.state_dict(), {"format": "pt"})
 
+    def with_parts(self, **parts: Any) -> "SentenceEncoder":
+        """A new encoder that has all parts of this one but `parts`, named as where one is made; the rest is shared."""
+        names = ("backbone", "tokenizer", "pooling", "projection", "normalize", "max_tokens", "prompts")
+        own = {name: getattr(self, name) for name in (*names, "similarity_fn_name")}
+        return SentenceEncoder(**(own | parts))
+
     @property
     def layout(self) -> Layout:
         """What a folder states about this encoder, apart from weights, network and tokenizer."""

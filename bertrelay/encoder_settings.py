@@ -56,7 +56,8 @@ class NewEncoder(Settings):
         return self
 
 
-def _kind_of_base(value: Any) -> str | None:
+def kind_of_base(value: Any) -> str | None:
+    """The tag of a base's type in `Base`."""
     if isinstance(value, str):
         return "model"
     return "new" if isinstance(value, dict | NewEncoder) else None
@@ -65,7 +66,7 @@ def _kind_of_base(value: Any) -> str | None:
 Base = Annotated[
     Annotated[ModelSource, Tag("model")] | Annotated[NewEncoder, Tag("new")],
     Discriminator(
-        _kind_of_base,
+        kind_of_base,
         custom_error_type="base",
         custom_error_message="expected a model such as 'bert-base-uncased', or a size such as "
         "{ layers = 3, dim = 128, heads = 4, vocabulary = 2000 }",

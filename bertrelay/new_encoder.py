@@ -6,11 +6,12 @@ SentencePiece trains the pieces, because it gives the same ones for the same cor
 
 import io
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import sentencepiece
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import BertConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import position_table, unused_positions
 from bertrelay.encoder_settings import NewEncoder
@@ -82,18 +83,34 @@ def bert_config(size: NewEncoder, tokenizer: PreTrainedTokenizerFast) -> BertCon
     """A BERT of this size for the tokenizer's vocabulary."""
     return BertConfig(
         vocab_size=len(tokenizer),
-        hidden_size=size.dim,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        intermediate_size=size.feed_forward or 4 * size.dim,
         max_position_embeddings=size.max_tokens,
-        hidden_dropout_prob=size.dropout,
-        attention_probs_dropout_prob=size.dropout,
         pad_token_id=tokenizer.pad_token_id,
         # BERT's 0.02 at BERT's 768 dimensions, so that the sums in a layer stay as large in a narrow network, whose
         # attention otherwise takes far longer to train.
         initializer_range=float(0.02 * (768 / size.dim) ** 0.5),
+        **layer_sizes(size),
     )
+
+
+def layer_sizes(size: NewEncoder) -> dict[str, Any]:
+    """The fields of a configuration, BERT's or XLM-R's, that say how large the layers are."""
+    return {
+        "hidden_size": size.dim,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "intermediate_size": size.feed_forward or 4 * size.dim,
+        "hidden_dropout_prob": size.dropout,
+        "attention_probs_dropout_prob": size.dropout,
+    }
+
+
+def new_network(kind: type[PreTrainedModel], config: PreTrainedConfig, size: NewEncoder, seed: int) -> PreTrainedModel:
+    """A network of random weights, which the seed decides."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = kind(config)
+    start_positions(network, size)
+    return network
 
 
 def start_positions(network: PreTrainedModel, size: NewEncoder) -> None:

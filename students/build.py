@@ -14,7 +14,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import default_device
-from bertrelay.new_encoder import WORD_START, start_positions, train_unigram
+from bertrelay.new_encoder import WORD_START, layer_sizes, new_network, train_unigram
 from bertrelay.pooling import Projection
 from bertrelay.stage import Metrics, StageContext
 from students.corpus import ParallelCorpus
@@ -149,8 +149,10 @@ def start_student(
     Returns the sizes of a base that was made smaller too, before and after.
     """
     if isinstance(settings.base, NewEncoder):
-        tokenizer = train_unigram(_sample(corpus), settings.base.vocabulary, settings.base.max_tokens)
-        bare = new_xlmr(settings.base, tokenizer, settings.seed)
+        size = settings.base
+        tokenizer = train_unigram(_sample(corpus), size.vocabulary, size.max_tokens)
+        config = xlmr_config(tokenizer, size.max_tokens, **layer_sizes(size))
+        bare = SentenceEncoder(new_network(XLMRobertaModel, config, size, settings.seed), tokenizer)
     elif isinstance(settings.base, TeacherCopy):
         bare = copy_of(teacher, train_unigram(_sample(corpus), settings.base.vocabulary, settings.max_tokens))
     else:
@@ -181,25 +183,6 @@ def start_student(
 def _sample(corpus: ParallelCorpus) -> Iterator[str]:
     """The corpus, or sentences evenly spread over it when it is large."""
     return islice(corpus, 0, None, -(-len(corpus) // VOCABULARY_SENTENCES))
-
-
-def new_xlmr(size: NewEncoder, tokenizer: PreTrainedTokenizerFast, seed: int) -> SentenceEncoder:
-    """An XLM-R with random weights."""
-    config = xlmr_config(
-        tokenizer,
-        size.max_tokens,
-        hidden_size=size.dim,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        intermediate_size=size.feed_forward or 4 * size.dim,
-        hidden_dropout_prob=size.dropout,
-        attention_probs_dropout_prob=size.dropout,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = XLMRobertaModel(config)
-    start_positions(network, size)
-    return SentenceEncoder(network, tokenizer)
 
 
 def fitted_projection(student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets) -> Projection:

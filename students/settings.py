@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from bertrelay.data.tables import Column, Format, StsTable, Table, TableSource, format_of, refuse_idle_header
-from bertrelay.encoder_settings import NewEncoder, VocabularySize
+from bertrelay.encoder_settings import NewEncoder, VocabularySize, kind_of_base
 from bertrelay.settings import DataSource, InputFile, MaxTokens, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
 
@@ -128,11 +128,8 @@ class TeacherCopy(Settings):
 
 
 def _kind_of_base(value: Any) -> str | None:
-    if isinstance(value, str):
-        return "model"
-    if isinstance(value, TeacherCopy) or (isinstance(value, dict) and "layers_of" in value):
-        return "copy"
-    return "new" if isinstance(value, dict | NewEncoder) else None
+    is_copy = isinstance(value, TeacherCopy) or (isinstance(value, dict) and "layers_of" in value)
+    return "copy" if is_copy else kind_of_base(value)
 
 
 Base = Annotated[

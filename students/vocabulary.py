@@ -181,15 +181,10 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str]) -> SentenceE
             "vocabulary: a text would be cut into other tokens than before, so nothing was trimmed. If no file of the "
             f"corpus was changed meanwhile, report the model, and {LEAVE_IT}"
         )
-    return SentenceEncoder(
-        _with_rows(encoder.backbone, kept),
-        as_fast(trimmed, encoder.tokenizer),
-        pooling=encoder.pooling,
+    return encoder.with_parts(
+        backbone=_with_rows(encoder.backbone, kept),
+        tokenizer=as_fast(trimmed, encoder.tokenizer),
         projection=deepcopy(encoder.projection),
-        normalize=encoder.normalize,
-        max_tokens=encoder.max_tokens,
-        prompts=encoder.prompts,
-        similarity_fn_name=encoder.similarity_fn_name,
     )
 
 

@@ -22,7 +22,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import share, spearman
 from bertrelay.files import read_json, write_json
-from bertrelay.new_encoder import bert_config, start_positions, train_wordpiece
+from bertrelay.new_encoder import bert_config, new_network, train_wordpiece
 from bertrelay.pooling import Projection
 from bertrelay.settings import AnySettings
 from bertrelay.stage import Metrics, StageContext
@@ -41,34 +41,20 @@ MOST_CLASSES = 100
 def start_encoder(settings: TrainSettings, sentences: Sequence[str], context: StageContext) -> SentenceEncoder:
     """The encoder before its first step, with the pooling, linear layer and length that the settings name."""
     if isinstance(settings.base, NewEncoder):
-        encoder = new_bert(settings.base, sentences, settings.seed)
+        size = settings.base
+        tokenizer = train_wordpiece(sentences, size.vocabulary, size.max_tokens, lowercase=not size.cased)
+        network = new_network(BertModel, bert_config(size, tokenizer), size, settings.seed)
+        encoder = SentenceEncoder(network, tokenizer)
     else:
         encoder = SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
-    changed = SentenceEncoder(
-        encoder.backbone,
-        encoder.tokenizer,
-        pooling=settings.pooling or encoder.pooling,
-        projection=encoder.projection,
-        normalize=encoder.normalize,
-        max_tokens=settings.max_tokens or encoder.max_tokens,
-        prompts=encoder.prompts,
-        similarity_fn_name=encoder.similarity_fn_name,
+    encoder = encoder.with_parts(
+        pooling=settings.pooling or encoder.pooling, max_tokens=settings.max_tokens or encoder.max_tokens
     )
-    if settings.linear and changed.projection is None:  # a base that has one keeps it
+    if settings.linear and encoder.projection is None:  # a base that has one keeps it
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            changed.projection = Projection(changed.pooled_dim, changed.pooled_dim)
-    return changed
-
-
-def new_bert(size: NewEncoder, sentences: Sequence[str], seed: int) -> SentenceEncoder:
-    """A BERT with random weights and a WordPiece vocabulary trained on `sentences`."""
-    tokenizer = train_wordpiece(sentences, size.vocabulary, size.max_tokens, lowercase=not size.cased)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = BertModel(bert_config(size, tokenizer))
-    start_positions(network, size)
-    return SentenceEncoder(network, tokenizer)
+            encoder.projection = Projection(encoder.pooled_dim, encoder.pooled_dim)
+    return encoder
 
 
 @dataclass(frozen=True)

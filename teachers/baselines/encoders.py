@@ -51,13 +51,7 @@ def encoder_at(
         )
     encoder = SentenceEncoder.load(folder)
     if pooling is not None:
-        encoder = SentenceEncoder(
-            encoder.backbone,
-            encoder.tokenizer,
-            pooling=Pooling(pooling),
-            max_tokens=encoder.max_tokens,
-            prompts=encoder.prompts,
-        )
+        encoder = encoder.with_parts(pooling=Pooling(pooling), projection=None, normalize=False)
     return finite(partial(encoder.encode, precision=precision))
 
 
