@@ -6,6 +6,7 @@ The checks of annotated entities, of questions and of what clinical splits share
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -84,13 +85,15 @@ def shown(places: Sequence[str]) -> str:
     return "; ".join([*places[:EXAMPLES], *(["…"] if len(places) > EXAMPLES else [])])
 
 
-def spreads(lengths: Mapping[Split, Sequence[int]]) -> str:
-    """Median, 95th percentile and maximum of each split."""
+def spreads(lengths: Mapping[Split, Sequence[int]], limit: int | None = None) -> tuple[str, dict[str, float]]:
+    """Median, 95th percentile and maximum of each split in words; the longest of all, and how many exceed the limit."""
     listed = []
     for split, ordered in ((split, sorted(each)) for split, each in lengths.items() if each):
         median, most = statistics.median_low(ordered), ordered[int(0.95 * (len(ordered) - 1))]
         listed.append(f"{split}: median {median:,}, 95 % up to {most:,}, longest {ordered[-1]:,}")
-    return "; ".join(listed) or "none"
+    longest = max(chain.from_iterable(lengths.values()), default=0)
+    long = sum(length > (limit or longest) for length in chain.from_iterable(lengths.values()))
+    return "; ".join(listed) or "none", {"longest": longest, "long": long}
 
 
 def splits_of(files: Sequence[Path]) -> dict[Split, Path]:

@@ -4,10 +4,11 @@ Each file is read as a stream; of a sentence or a document only a hash is kept, 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
@@ -36,6 +37,9 @@ from domain.findings import (
     spreads,
     worst,
 )
+
+if TYPE_CHECKING:
+    from domain.biomedical.ner.model import WordSplitter
 
 MIN_ENTITIES = 50  # of a type; with fewer a model is hardly trained on it
 MAX_UNTAGGABLE = 0.05  # of the entities
@@ -66,7 +70,6 @@ class EntitySurvey:
 
 
 Surveys = Mapping[Split, EntitySurvey]
-CountSubwords = Callable[[Sequence[Sequence[str]]], list[int]]
 
 
 def check(
@@ -81,8 +84,14 @@ def check(
     model: a folder or a hub id; measures lengths in the subwords of its tokenizer as well.
     Raises RequestError for a file that cannot be read at all, or without a sentence.
     """
-    count_subwords, limit = _subword_counter(model) if model is not None else (None, 0)
-    surveys = {split: _survey(path, format_name, count_subwords, columns) for split, path in files.items()}
+    splitter, limit = None, 0
+    if model is not None:
+        from bertrelay.heads import read_tokenizer
+        from domain.biomedical.ner.model import SPECIALS, WordSplitter
+
+        tokenizer, positions = read_tokenizer(model)
+        splitter, limit = WordSplitter(tokenizer), (positions or 512) - SPECIALS
+    surveys = {split: _survey(path, format_name, splitter, columns) for split, path in files.items()}
     sentences = {split: len(found.words) for split, found in surveys.items()}
     repeated = {split: count - len(surveys[split].sentence_keys) for split, count in sentences.items()}
     return [
@@ -94,7 +103,7 @@ def check(
         duplicates(repeated, sentences, "sentences that occur again"),
         *_leaks(surveys),
         _lengths(surveys),
-        *([_subwords(surveys, limit)] if count_subwords else []),
+        *([_subwords(surveys, limit)] if splitter else []),
     ]
 
 
@@ -102,15 +111,15 @@ def check(
 
 
 def _survey(
-    path: Path, format_name: FormatName | None, count_subwords: CountSubwords | None, columns: Columns
+    path: Path, format_name: FormatName | None, splitter: "WordSplitter | None", columns: Columns
 ) -> EntitySurvey:
     found = EntitySurvey()
     sentences = _sentences(path, format_name, columns, found)
     while block := list(islice(sentences, AT_ONCE)):
         found.words += map(len, block)
         found.sentence_keys.update(hash(tuple(tokens)) for tokens in block)
-        if count_subwords is not None:
-            found.subwords += count_subwords(block)
+        if splitter is not None:
+            found.subwords += splitter(block).lengths.tolist()
     if not found.words and not found.unusable:
         raise RequestError(f"{path}: expected sentences, found none. Check that it is the right file and complete.")
     return found
@@ -241,8 +250,8 @@ def _leaks(surveys: Surveys) -> Iterator[Finding]:
 
 
 def _lengths(surveys: Surveys) -> Finding:
-    longest = max((max(found.words) for found in surveys.values() if found.words), default=0)
-    summary = spreads({split: found.words for split, found in surveys.items()})
+    summary, counts = spreads({split: found.words for split, found in surveys.items()})
+    longest = counts["longest"]
     if longest >= MAX_WORDS:
         summary += f"; more than {MAX_WORDS:,} words are hardly one sentence: are blank lines missing?"
     severity: Severity = "warn" if longest >= MAX_WORDS else "good"
@@ -251,19 +260,8 @@ def _lengths(surveys: Surveys) -> Finding:
 
 def _subwords(surveys: Surveys, limit: int) -> Finding:
     """Subwords in a sentence, against what the model reads at once."""
-    counts = [count for found in surveys.values() for count in found.subwords]
-    long = sum(count > limit for count in counts)
-    listed = spreads({split: found.subwords for split, found in surveys.items()})
+    listed, counts = spreads({split: found.subwords for split, found in surveys.items()}, limit)
+    long, sentences = counts["long"], sum(len(found.subwords) for found in surveys.values())
     summary = f"{listed}; longer than the {limit:,} that the model reads at once: {long:,} (read in windows)"
-    severity: Severity = "warn" if long > MAX_LONG * len(counts) else "good"
-    return Finding("tokens in a sentence", severity, summary, {"longest": max(counts, default=0), "long": long})
-
-
-def _subword_counter(model: str) -> tuple[CountSubwords, int]:
-    """What counts the subwords of sentences with a model's tokenizer, and how many the model reads at once."""
-    from bertrelay.heads import read_tokenizer
-    from domain.biomedical.ner.model import SPECIALS, WordSplitter
-
-    tokenizer, positions = read_tokenizer(model)
-    splitter = WordSplitter(tokenizer)
-    return lambda sentences: splitter(sentences).lengths.tolist(), (positions or 512) - SPECIALS
+    severity: Severity = "warn" if long > MAX_LONG * sentences else "good"
+    return Finding("tokens in a sentence", severity, summary, counts)

@@ -7,7 +7,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, combinations, compress, islice
+from itertools import combinations, compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -251,7 +251,7 @@ def _leaks(surveys: Surveys) -> Iterator[Finding]:
 
 
 def _words(surveys: Surveys, part: str) -> Finding:
-    summary, counts = _lengths(surveys, f"words in {part}", MANY_WORDS.get(part))
+    summary, counts = spreads(_lengths(surveys, f"words in {part}"), MANY_WORDS.get(part))
     if counts["long"]:
         many = f"more than {MANY_WORDS[part]:,} words: {counts['long']:,} ({ADVICE[part]})"
         summary += f"; {many}; the first is {_first(surveys, part)}"
@@ -263,7 +263,7 @@ def _tokens(surveys: Surveys, part: str, max_tokens: int) -> Finding:
     from domain.biomedical.qa.subwords import NO_SUBWORDS, NOT_WHOLE, TOO_LONG
 
     faults = {"a question": [TOO_LONG], "an answer": [NOT_WHOLE, NO_SUBWORDS]}.get(part, [])
-    summary, counts = _lengths(surveys, f"tokens in {part}", max_tokens)
+    summary, counts = spreads(_lengths(surveys, f"tokens in {part}"), max_tokens)
     for reason in faults:
         if unfit := _total(surveys, reason):
             summary += f"; {unfit:,} × {reason}; the first is {_first(surveys, reason)}"
@@ -273,12 +273,8 @@ def _tokens(surveys: Surveys, part: str, max_tokens: int) -> Finding:
     return Finding(f"tokens in {part}", "warn" if unfit else "good", summary, {**counts, "unfit": unfit})
 
 
-def _lengths(surveys: Surveys, check: str, limit: int | None) -> tuple[str, dict[str, float]]:
-    """The lengths of each split in words, the longest one, and how many are above the limit."""
-    by_split = {split: survey.lengths[check] for split, survey in surveys.items()}
-    longest = max(chain.from_iterable(by_split.values()), default=0)
-    long = sum(length > (limit or longest) for length in chain.from_iterable(by_split.values()))
-    return spreads(by_split), {"longest": longest, "long": long}
+def _lengths(surveys: Surveys, check: str) -> dict[Split, Sequence[int]]:
+    return {split: survey.lengths[check] for split, survey in surveys.items()}
 
 
 def _first(surveys: Surveys, what: str) -> str:
