@@ -15,18 +15,18 @@ from domain.biomedical.ner.settings import TagOptions, TagSettings
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, QuestionFormat
 from domain.findings import exit_code, overall, report, splits_of
 from pipelines.cli.options import (
+    Fields,
     JsonOption,
     ModelArgument,
     WorkOptions,
     argument,
-    check_model,
+    check_request,
     command,
     distributed,
     print_result,
     write_out,
 )
 from pipelines.cli.stdin import DASH, NAME, first_bytes, input_file
-from pipelines.launch import check_process_group
 
 if TYPE_CHECKING:
     from domain.findings import Finding
@@ -51,12 +51,7 @@ class TagOutput(WorkOptions):
     output_format: FormatName | None = None
 
 
-@command(
-    ner,
-    TagSettings,
-    *("format", *TagOptions.model_fields),
-    names={"format": "--input-format", "output_format": "--format"},
-)
+@command(ner, names={"format": "--input-format", "output_format": "--format"})
 def tag(
     model: ModelArgument,
     source: Annotated[
@@ -68,9 +63,9 @@ def tag(
         ),
     ],
     output: Annotated[Path, argument("OUTPUT", "The suffix chooses the format, no suffix is brat.")],
+    reading: Annotated[Fields, TagSettings, "format"],
+    how: TagOptions,
     options: TagOutput,
-    format: FormatName | None,  # noqa: A002
-    **settings: Any,
 ) -> None:
     """Find the entities of every document in INPUT and write them to OUTPUT, each with its confidence.
 
@@ -87,21 +82,18 @@ def tag(
     """
     from domain.biomedical.ner.tagging import checked_format, tag_file
 
-    process_group = check_process_group(options.processes)
-    check_model(model)
+    check_request(model, options.processes)
     if str(output) == DASH:
         raise RequestError(f"output: expected a file or a folder, found {DASH}; nothing is written to standard output")
-    given = {"with_text": settings["with_text"], "overwrite": options.overwrite}
+    given = {"with_text": how.with_text, "overwrite": options.overwrite}
     output_format = checked_format(output, options.output_format, Path(source), **given)
     with input_file(source, output) as name:
-        if source == DASH:
-            format = format or _lines(name)  # noqa: A001
-        next(read_documents(name, format, Rejects(None, limit=1)), None)  # one document shows most faults
-        with distributed(process_group, options.processes):
-            settings |= {"source_format": format, "output_format": output_format}
+        source_format = reading["format"] or (_lines(name) if source == DASH else None)
+        next(read_documents(name, source_format, Rejects(None, limit=1)), None)  # one document shows most faults
+        with distributed(options.processes) as process_group:
+            settings = {**dict(how), "source_format": source_format, "output_format": output_format}
             tagged = tag_file(model, name, output, process_group=process_group, **settings)
-    if process_group.is_main:
-        print_result(tagged, output, options.as_json)
+    print_result(tagged, output, options.as_json)
 
 
 def _lines(name: str) -> FormatName:
@@ -124,12 +116,7 @@ class AnswersOutput(WorkOptions):
     page: Path | None = None
 
 
-@command(
-    qa,
-    AnswerSettings,
-    *("id", "question", "context", "format", *AnswerOptions.model_fields),
-    names={"format": "--input-format", "whole_words": "--whole-words/--parts-of-words"},
-)
+@command(qa, names={"format": "--input-format", "whole_words": "--whole-words/--parts-of-words"})
 def answer(
     model: ModelArgument,
     questions: Annotated[
@@ -141,8 +128,9 @@ def answer(
         ),
     ],
     output: Annotated[Path, argument("OUTPUT", "A .jsonl, .csv or .parquet file.")],
+    reading: Annotated[Fields, AnswerSettings, "id", "question", "context", "format"],
+    how: AnswerOptions,
     options: AnswersOutput,
-    **settings: Any,
 ) -> None:
     """Answer every question in INPUT from the context beside it, and write the answers to OUTPUT.
 
@@ -158,21 +146,19 @@ def answer(
     """
     from domain.biomedical.qa.answering import QuestionFile, answer_file, check_outputs
 
-    process_group = check_process_group(options.processes)
-    check_model(model)
-    check_outputs(questions, output, options.page, settings["with_text"], "--html", options.overwrite)
-    input_format = settings.pop("format")
-    columns = {f"{name}_column": settings.pop(name) for name in ("id", "question", "context")}
+    check_request(model, options.processes)
+    check_outputs(questions, output, options.page, how.with_text, "--html", options.overwrite)
+    input_format = reading.pop("format")
+    columns = {f"{name}_column": column for name, column in reading.items()}
     with input_file(questions, output) as name:
         if questions == DASH and input_format is None and first_bytes(name)[:1] not in (b"{", b"["):
             raise RequestError(f"{NAME}: expected JSON, found something else; say what it is with --input-format")
         asked = QuestionFile(Path(name), input_format, *columns.values()).questions()
         next(asked, None)  # one question shows most faults
-        with distributed(process_group, options.processes):
-            settings |= {**columns, "page": options.page, "process_group": process_group}
-            answered = answer_file(model, name, output, source_format=input_format, **settings)
-    if process_group.is_main:
-        print_result(answered, output, options.as_json)
+        with distributed(options.processes) as process_group:
+            given = {"source_format": input_format, **columns, "page": options.page, **dict(how)}
+            answered = answer_file(model, name, output, process_group=process_group, **given)
+    print_result(answered, output, options.as_json)
 
 
 class CheckOptions(JsonOption):
@@ -226,7 +212,7 @@ def check(
         raise RequestError("give either files in order, or --train, --dev and --test, not both")
     splits = splits or splits_of(files or [])
     if options.model is not None:
-        check_model(options.model)
+        check_request(options.model)
     with identifiers_shown() if options.with_text else nullcontext():
         findings = _findings(splits, options)
     if options.as_json:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,12 +15,13 @@ from domain.terms.settings import TERM, TermsSettings
 from pipelines.cli.biomedical import data
 from pipelines.cli.options import (
     FILE_HELP,
+    Fields,
     JsonOption,
     ModelArgument,
     OutputOptions,
     TableOptions,
     argument,
-    check_model,
+    check_request,
     command,
     print_result,
     validated,
@@ -97,7 +98,7 @@ def score(
     options: ScoreCommand,
 ) -> None:
     """Scores for the task of the group that the command is called in, for any where it has none."""
-    check_model(model)
+    check_request(model)
     settings, admission = options.model_dump(exclude={"as_json"}), options.admission
     if admission is not None and options.page is None:
         raise RequestError("--admission: without effect without --html; give both, or neither")
@@ -121,11 +122,11 @@ def score(
     print_result(scored, output, options.as_json)
 
 
-@command(data, AuditSettings, "near")
+@command(data)
 def audit(
     files: Annotated[list[Path], argument("FILE…", "cohort.parquet, notes.parquet, or others with a column split.")],
+    settings: Annotated[Fields, AuditSettings, "near"],
     shown: JsonOption,
-    near: float,
 ) -> None:
     """Find subjects, admissions and texts that train, validation and test share, in all files together.
 
@@ -138,7 +139,7 @@ def audit(
     from domain.clinical.audit import finding_json, look_for_leaks
 
     with stopping_at_once():
-        findings = look_for_leaks(files, near=near)
+        findings = look_for_leaks(files, **settings)
     if shown.as_json:
         write_out(json.dumps({"findings": [finding_json(finding) for finding in findings]}))
     else:
@@ -161,17 +162,16 @@ class TermsOptions(TableOptions, OutputOptions):
 
 
 @command(
-    vocabularies,
-    *(TermsSettings, "layers", "k", "perplexity", "seed", "output", "max_rejects", "precision", "batch_tokens"),
-    names={"k": "-k", "output": "--vectors", "ratings": "--ratings FILE"},
-    rich_help_panel="Clinical",
+    vocabularies, names={"k": "-k", "output": "--vectors", "ratings": "--ratings FILE"}, rich_help_panel="Clinical"
 )
 def terms(
     model: ModelArgument,
     source: Annotated[str, argument("TERMS", FILE_HELP)],
     folder: Annotated[Path, argument("OUT", "Folder to write into.")],
+    settings: Annotated[
+        Fields, TermsSettings, "layers", "k", "perplexity", "seed", "output", "max_rejects", "precision", "batch_tokens"
+    ],
     options: TermsOptions,
-    **settings: Any,
 ) -> None:
     """Write the vectors of the medical terms in TERMS, their neighbours and a picture into the folder OUT.
 
@@ -184,7 +184,7 @@ def terms(
 
       bertrelay terms MODEL words.txt terms --ratings rated.tsv --layers last
     """
-    check_model(model)
+    check_request(model)
     columns = [options.column or TERM, *filter(None, [options.group])] if options.column or options.group else None
     ratings = None if options.ratings is None else TableOptions().table(options.ratings)
     given = {"model": ModelSource.parse(model), "terms": options.table(source, columns), "ratings": ratings}

@@ -16,12 +16,13 @@ from bertrelay.settings import ModelSource
 from pipelines.cli.options import (
     FILE_HELP,
     ColumnOptions,
+    Fields,
     JsonOption,
     ModelArgument,
     ProcessesOption,
     TableOptions,
     argument,
-    check_model,
+    check_request,
     command,
     distributed,
     print_result,
@@ -29,7 +30,6 @@ from pipelines.cli.options import (
     write_out,
 )
 from pipelines.cli.stdin import input_file
-from pipelines.launch import check_process_group
 from students.settings import ShrinkSettings
 from teachers.evaluation.settings import ProtocolSettings
 
@@ -55,14 +55,13 @@ class EncodeOptions(ColumnOptions, ProcessesOption):
     overwrite: bool = False
 
 
-@command(encoders, EncodeSettings, "prompt", "precision", "batch_tokens", rich_help_panel=PANEL)
+@command(encoders, rich_help_panel=PANEL)
 def encode(
     model: ModelArgument,
     source: Annotated[str, argument("INPUT", f"{FILE_HELP} - is standard input.")],
     output: Annotated[Path, argument("OUTPUT", "A .npy or a .parquet file.")],
+    settings: Annotated[Fields, EncodeSettings, "prompt", "precision", "batch_tokens"],
     options: EncodeOptions,
-    prompt: str | None = None,
-    **settings: Any,
 ) -> None:
     """Write the vector of every sentence in INPUT to OUTPUT, row i for sentence i.
 
@@ -80,37 +79,30 @@ def encode(
     from bertrelay.data.sentences import check_first
     from bertrelay.data.vectors import SUFFIXES
 
-    process_group = check_process_group(options.processes)
-    check_model(model)
+    check_request(model, options.processes)
     check_output(output, SUFFIXES, source, overwrite=options.overwrite)
     with input_file(source, output) as name:
         table = options.table(name, options.column)
         check_first(table, Rejects(None, limit=1.0) if options.skip_invalid else None)
         listed = output.with_name(f"{output.name}.rejects.jsonl")
         rejects = Rejects(listed, limit=1.0, keep_empty=False) if options.skip_invalid else None
-        with distributed(process_group, options.processes):
+        with distributed(options.processes) as process_group:
             from bertrelay.encode_files import encode_file
 
-            settings |= {"prompt_name": prompt, "rejects": rejects, "process_group": process_group}
-            encoded = encode_file(model, table, output, **settings)
-    if process_group.is_main:
-        print_result(encoded, output, as_json=False)
+            settings |= {"prompt_name": settings.pop("prompt"), "rejects": rejects}
+            encoded = encode_file(model, table, output, process_group=process_group, **settings)
+    print_result(encoded, output)
 
 
-@command(
-    encoders,
-    *(ProtocolSettings, "protocols", "sets", "pooling", "folds", "seed", "precision"),
-    names={"protocols": "--protocol", "sets": "--only"},
-    rich_help_panel=PANEL,
-)
+@command(encoders, names={"protocols": "--protocol", "sets": "--only"}, rich_help_panel=PANEL)
 def evaluate(
     model: Annotated[
         str,
         argument("MODEL", "A model folder, a hub id or package:name/path; a text file of word vectors; or tf-idf."),
     ],
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Folder with the official files, at any depth.")],
+    options: Annotated[Fields, ProtocolSettings, "protocols", "sets", "pooling", "folds", "seed", "precision"],
     shown: JsonOption,
-    **options: Any,
 ) -> None:
     """Evaluate MODEL by the protocols of the SBERT paper: similarity, classification, arguments, sections.
 
@@ -151,7 +143,7 @@ def _source(model: str) -> dict[str, Any]:
         return {"glove": model}
     if (Path(model) / "bilstm.json").is_file():
         return {"bilstm": model}
-    check_model(model)
+    check_request(model)
     return {"model": ModelSource.parse(model)}
 
 
@@ -171,18 +163,13 @@ class ShrinkOptions(TableOptions, JsonOption):
     column: list[str] = Field(default=[])
 
 
-@command(
-    encoders,
-    *(ShrinkSettings, "layers", "dimensions", "precision"),
-    names={"sts": "--sts FILE", "parallel": "--parallel LANGUAGE=FILES"},
-    rich_help_panel=PANEL,
-)
+@command(encoders, names={"sts": "--sts FILE", "parallel": "--parallel LANGUAGE=FILES"}, rich_help_panel=PANEL)
 def shrink(
     model: ModelArgument,
     corpus: Annotated[list[str], argument("CORPUS", f"Text in the languages the model is for. {FILE_HELP}")],
     output: Annotated[Path, argument("OUT", "Folder of the smaller model, which must not exist.")],
+    settings: Annotated[Fields, ShrinkSettings, "layers", "dimensions", "precision"],
     options: ShrinkOptions,
-    **settings: Any,
 ) -> None:
     """Make a model smaller, and compare its size, speed and scores before and after.
 
@@ -200,7 +187,7 @@ def shrink(
 
     columns: list[str | None] = [*options.column] or [None]
     tables = [options.table(file, column) for file in corpus for column in columns]
-    check_model(model)
+    check_request(model)
     if output.exists():
         raise RequestError(f"OUT: expected a folder that is not there yet, found {output}; name another")
     check_place(output.absolute(), option="OUT")

@@ -20,7 +20,7 @@ from bertrelay.progress import printable
 from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder
 from pipelines.error_handling import stopping_at_once
 from pipelines.hub import set_hub_access
-from pipelines.launch import launch_again
+from pipelines.launch import check_process_group, launch_again
 from pipelines.settings_table import described
 from pipelines.validation import explain
 
@@ -39,6 +39,9 @@ COLOURS = {"RUN": "green", "RESUME": "yellow", "SKIP": "bright_black"}
 COLOURS |= {"good": "green", "warn": "yellow", "fail": "red"}
 MODEL_HELP = "A model folder, a hub id (name or name@revision), or package:name/path."
 FILE_HELP = "Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked."
+
+Fields = dict[str, Any]
+"""Some fields of a settings class by name: `Annotated[Fields, MineSettings, "k", "threshold"]`."""
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
@@ -116,39 +119,41 @@ class WorkOptions(ProcessesOption, OutputOptions):
     """How a file is written, by one process or several."""
 
 
-def command(
-    app: typer.Typer, settings: type[Settings] = Settings, *fields: str, names: Mapping[str, str] = {}, **more: Any
-) -> Callable[[AnyFunction], AnyFunction]:
+def command(app: typer.Typer, names: Mapping[str, str] = {}, **more: Any) -> Callable[[AnyFunction], AnyFunction]:
     """Registers a function as a command, with options as in `with_options`. more: goes to Typer."""
 
     def register(function: AnyFunction) -> AnyFunction:
-        app.command(**more)(with_options(function, settings, *fields, names=names))
+        app.command(**more)(with_options(function, names))
         return function
 
     return register
 
 
-def with_options(
-    function: Callable[..., Any], settings: type[Settings] = Settings, *fields: str, names: Mapping[str, str] = {}
-) -> Callable[..., None]:
-    """`function` for Typer; its `**settings` become the options of `fields` of `settings`.
+def with_options(function: Callable[..., Any], names: Mapping[str, str] = {}) -> Callable[..., None]:
+    """`function` for Typer: a parameter that is a settings class, or `Fields` of one, becomes an option for each field.
 
-    A parameter whose type is a settings class becomes the options of all its fields. Type, default, limits and help of
-    an option are those of the field. names: as in `FLAGS`.
+    Type, default, limits and help of an option are those of the field. names: as in `FLAGS`.
     """
-    own = inspect.signature(function).parameters
-    classes = {name: each.annotation for name, each in own.items() if isinstance(each.annotation, type)}
-    groups = {name: each for name, each in classes.items() if issubclass(each, Settings)}
+    plain: list[inspect.Parameter] = []
+    groups: dict[str, tuple[type[Settings], list[str], bool]] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, *of = get_args(parameter.annotation) or [parameter.annotation]
+        if kind == Fields:
+            groups[name] = of[0], of[1:], False
+        elif isinstance(kind, type) and issubclass(kind, Settings):
+            groups[name] = kind, list(kind.model_fields), True
+        else:
+            plain.append(parameter)
 
     @wraps(function)
     def run(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = validated(group, {field: given.pop(field) for field in group.model_fields})
+        for name, (settings, fields, whole) in groups.items():
+            values = {field: given.pop(field) for field in fields}
+            given[name] = validated(settings, values) if whole else values
         function(**given)
 
-    derived = [_parameter(settings, field, {**FLAGS, **names}) for field in fields]
-    derived += [_parameter(each, field, {**FLAGS, **names}) for each in groups.values() for field in each.model_fields]
-    plain = [each for name, each in own.items() if name not in (*groups, *fields) and each.kind is not each.VAR_KEYWORD]
+    flags = {**FLAGS, **names}
+    derived = [_parameter(settings, field, flags) for settings, fields, _ in groups.values() for field in fields]
     run.__signature__ = inspect.Signature([*plain, *derived])  # type: ignore[attr-defined]
     return run
 
@@ -196,8 +201,16 @@ def validated(settings: type[Settings], given: Mapping[str, Any]) -> Any:
         raise RequestError(explain(settings, error)) from error
 
 
-def check_model(model: str) -> None:
-    """Checks that a folder exists, and goes offline unless `model` is a hub id. Raises RequestError."""
+# The frame of a command that makes a file with a model: `check_request`, checks of its own input and output, its work
+# in `distributed`, then `print_result`.
+
+
+def check_request(model: str, processes: int | None = None) -> None:
+    """Checks `--processes` and that a model folder exists; goes offline unless `model` is a hub id.
+
+    Raises RequestError.
+    """
+    check_process_group(processes)
     try:
         source = ModelSource.parse(model)
     except ValueError as error:
@@ -210,21 +223,23 @@ def check_model(model: str) -> None:
 
 
 @contextmanager
-def distributed(process_group: ProcessGroup, processes: int | None) -> Iterator[None]:
+def distributed(processes: int | None) -> Iterator[ProcessGroup]:
     """The work of a command, in each process of the group; a single process starts `processes` new ones instead.
 
     Requests are checked before it, once; what loads torch is imported inside.
     """
+    process_group = ProcessGroup.from_environment()
     if process_group.size == 1 and processes is not None and processes > 1:
         raise typer.Exit(launch_again(processes))
     with stopping_at_once(), joined(process_group):
-        yield
+        yield process_group
 
 
-def print_result(result: Any, output: Path, as_json: bool) -> None:
-    """Prints what was written to `output`: a named tuple or data class of counts and metrics, as JSON or in a line."""
-    values = result._asdict() if hasattr(result, "_asdict") else asdict(result)
-    write_out(json.dumps({"output": str(output), **values}) if as_json else in_words(output, values))
+def print_result(result: Any, output: Path, as_json: bool = False) -> None:
+    """The main process prints what was written to `output`: a named tuple or data class, as JSON or in a line."""
+    if ProcessGroup.from_environment().is_main:
+        values = result._asdict() if hasattr(result, "_asdict") else asdict(result)
+        write_out(json.dumps({"output": str(output), **values}) if as_json else in_words(output, values))
 
 
 def in_words(output: Path, values: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import Field
@@ -13,7 +13,7 @@ from pydantic import Field
 from bertrelay.errors import RequestError
 from bertrelay.settings import Seed, Settings
 from pipelines import registry
-from pipelines.cli.options import JsonOption, ProcessesOption, argument, command, write_out
+from pipelines.cli.options import Fields, JsonOption, ProcessesOption, argument, command, write_out
 from pipelines.error_handling import disk_explained
 from pipelines.plan import Action, Plan, RunOptions, left_behind, make_plan, plan_json, short_path
 from pipelines.recipe import Recipe, built_in_names, find_recipe, read_recipe
@@ -35,6 +35,9 @@ RecipeArgument = Annotated[
 ]
 
 
+RunArguments = Annotated[Fields, RunOptions, "only", "force", "runs", "verify"]
+
+
 class Changes(Settings):
     """What a recipe does not have.
 
@@ -44,8 +47,8 @@ class Changes(Settings):
     changes: list[str] = Field(default=[])
 
 
-@command(recipe_commands, RunOptions, "only", "force", "runs", "verify", names=NAMES, rich_help_panel=PANEL)
-def run(recipe: RecipeArgument, change: Changes, work: ProcessesOption, **options: Any) -> None:
+@command(recipe_commands, names=NAMES, rich_help_panel=PANEL)
+def run(recipe: RecipeArgument, options: RunArguments, change: Changes, work: ProcessesOption) -> None:
     """Run a recipe: finished stages are skipped, stopped ones resume.
 
     For example:
@@ -75,8 +78,8 @@ def run(recipe: RecipeArgument, change: Changes, work: ProcessesOption, **option
         _print(outcome_lines(outcome))
 
 
-@command(recipe_commands, RunOptions, "only", "force", "runs", "verify", names=NAMES, rich_help_panel=PANEL)
-def plan(recipe: RecipeArgument, change: Changes, shown: JsonOption, **options: Any) -> None:
+@command(recipe_commands, names=NAMES, rich_help_panel=PANEL)
+def plan(recipe: RecipeArgument, options: RunArguments, change: Changes, shown: JsonOption) -> None:
     """Show what a run would do with each stage, and why. Nothing runs, and no hub is contacted.
 
     For example:

@@ -19,20 +19,20 @@ from pipelines.cli.options import (
     FILE_HELP,
     MODEL_HELP,
     ColumnOptions,
+    Fields,
     ModelArgument,
     TableOptions,
     WorkOptions,
     argument,
-    check_model,
+    check_request,
     command,
     distributed,
     in_words,
     print_result,
     write_out,
 )
-from pipelines.launch import check_process_group
 from students.search_settings import MINED_SUFFIXES, IndexSettings, MineSettings, index_beside, work_beside
-from teachers.settings import RerankSettings
+from teachers.settings import RerankOptions
 
 if TYPE_CHECKING:
     from bertrelay.data.tables import Table
@@ -82,17 +82,16 @@ class SearchOptions(ColumnOptions, WorkOptions):
 
 @command(
     searching,
-    *(IndexSettings, "kind", "prompt", "precision", "batch_tokens"),
     names={"k": "-k", "queries": "--queries FILE", "index": "--index DIR", "query_prompt": "--query-prompt NAME"},
     rich_help_panel=PANEL,
 )
 def search(
     model: ModelArgument,
+    settings: Annotated[Fields, IndexSettings, "kind", "prompt", "precision", "batch_tokens"],
     options: SearchOptions,
     corpus: Annotated[
         str | None, argument("CORPUS", f"{FILE_HELP} Not needed with --index.", show_default=False)
     ] = None,
-    **settings: Any,
 ) -> None:
     """Find the sentences of CORPUS nearest in meaning to a query, whatever the language of either.
 
@@ -107,7 +106,7 @@ def search(
     """
     from bertrelay.data.sentences import check_first
 
-    process_group = check_process_group(options.processes)
+    check_request(model, options.processes)
     kind, prompt = settings.pop("kind"), settings.pop("prompt")
     if kind == "exact" and options.ef_search is not None:
         raise RequestError("--ef-search is for the graph of an index, and --kind exact walks none; give one of the two")
@@ -115,14 +114,13 @@ def search(
         _check_without_corpus(options, prompt)
     table = None if corpus is None else options.table(corpus, options.column)
     queries = None if options.queries is None else TableOptions().table(options.queries)
-    check_model(model)
     inputs = [given for given in (table, queries) if given]
     for given in inputs:
         check_first(given)
     if options.output:
         files = [given.path for given in inputs]
         check_output(options.output, tuple(WRITERS), *files, option="--output", overwrite=options.overwrite)
-    with distributed(process_group, None if table is None else options.processes):
+    with distributed(options.processes) as process_group:
         from students.index import find_index
 
         prompts = {"prompt_name": prompt, "query_prompt_name": options.query_prompt}
@@ -247,8 +245,8 @@ WRITERS: dict[str, Callable[[Path, Iterable[QueryHits]], None]] = {
 }
 
 
-class MineOptions(TableOptions, WorkOptions):
-    """What is mined and written beside a stage's settings.
+class MineCommand(TableOptions, WorkOptions):
+    """What is read and kept beside the settings of a mining.
 
     gold: the true pairs, one a line: source_line and target_line, from 1, a header included. Gives precision, recall
         and F1, and the threshold of the highest F1 where none is given.
@@ -263,19 +261,14 @@ class MineOptions(TableOptions, WorkOptions):
     keep: bool = False
 
 
-@command(
-    searching,
-    *(MineSettings, "threshold", "k", "method", "precision", "batch_tokens"),
-    names={"k": "-k", "gold": "--gold FILE"},
-    rich_help_panel=PANEL,
-)
+@command(searching, names={"k": "-k", "gold": "--gold FILE"}, rich_help_panel=PANEL)
 def mine(
     model: ModelArgument,
     source: Annotated[str, argument("SOURCE", FILE_HELP)],
     target: Annotated[str, argument("TARGET", "The other language; may be the same table.")],
     output: Annotated[Path, argument("OUT", "A .tsv, .csv, .jsonl or .parquet file.")],
-    options: MineOptions,
-    **settings: Any,
+    settings: Annotated[Fields, MineSettings, "threshold", "k", "method", "precision", "batch_tokens"],
+    options: MineCommand,
 ) -> None:
     """Find the sentences of SOURCE and TARGET that translate one another, each in one pair at most, best first.
 
@@ -290,21 +283,19 @@ def mine(
     """
     from bertrelay.data.sentences import check_first
 
-    process_group = check_process_group(options.processes)
+    check_request(model, options.processes)
     tables = options.table(source, options.source_column), options.table(target, options.target_column)
     gold = None if options.gold is None else TableOptions().table(options.gold)
-    check_model(model)
     inputs = [table.path for table in (*tables, gold) if table]
     check_output(output, MINED_SUFFIXES, *inputs, overwrite=options.overwrite)
     for table in tables:
         check_first(table)
-    with distributed(process_group, options.processes):
+    with distributed(options.processes) as process_group:
         from students.bitext import mine_files
 
         work = work_beside(output) if options.keep else None
         mining = mine_files(model, *tables, output, gold=gold, work=work, process_group=process_group, **settings)
-    if process_group.is_main:
-        print_result(mining, output, options.as_json)
+    print_result(mining, output, options.as_json)
 
 
 class PairOptions(TableOptions, WorkOptions):
@@ -317,15 +308,15 @@ class PairOptions(TableOptions, WorkOptions):
     column: list[str] = Field(default=[])
 
 
-@command(searching, *(RerankSettings, "top", "precision", "batch_tokens"), rich_help_panel=PANEL)
+@command(searching, rich_help_panel=PANEL)
 def rerank(
     model: Annotated[str, argument("MODEL", f"A cross-encoder or poly-encoder. {MODEL_HELP}")],
     pairs: Annotated[
         str, argument("PAIRS", "CSV, TSV, JSONL or Parquet with two columns of text, or what search --output wrote.")
     ],
     output: Annotated[Path, argument("OUT", "A .csv, .jsonl or .parquet file; .txt has scores alone.")],
+    how: RerankOptions,
     options: PairOptions,
-    **settings: Any,
 ) -> None:
     """Score pairs of sentences from 0 to 1, and rank what a search has found.
 
@@ -342,12 +333,10 @@ def rerank(
     """
     from teachers.rerank import SUFFIXES, PairSource, rerank_file
 
-    process_group = check_process_group(options.processes)
+    check_request(model, options.processes)
     table = options.table(pairs, options.column)
-    check_model(model)
     check_output(output, SUFFIXES, pairs, overwrite=options.overwrite)
-    next(PairSource.of(table, settings["top"], output).questions())  # finds most of what can be invalid
-    with distributed(process_group, options.processes):
-        reranked = rerank_file(model, table, output, process_group=process_group, **settings)
-    if process_group.is_main:
-        print_result(reranked, output, options.as_json)
+    next(PairSource.of(table, how.top, output).questions())  # finds most of what can be invalid
+    with distributed(options.processes) as process_group:
+        reranked = rerank_file(model, table, output, process_group=process_group, **dict(how))
+    print_result(reranked, output, options.as_json)

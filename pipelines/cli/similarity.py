@@ -16,7 +16,16 @@ from bertrelay.encoder_settings import EncodeSettings, Metric
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.progress import log, printable, progress
-from pipelines.cli.options import ModelArgument, OutputOptions, TableOptions, argument, check_model, command, write_out
+from pipelines.cli.options import (
+    Fields,
+    ModelArgument,
+    OutputOptions,
+    TableOptions,
+    argument,
+    check_request,
+    command,
+    write_out,
+)
 from pipelines.cli.stdin import DASH, NAME, input_file
 from pipelines.error_handling import stopping_at_once
 
@@ -89,16 +98,15 @@ class SimilarityOptions(TableOptions, OutputOptions):
         return sentences >= ENOUGH_FOR_PROGRESS and not (prints and sys.stdout.isatty())
 
 
-@command(comparing, EncodeSettings, "prompt", "precision", "batch_tokens", rich_help_panel="Sentences")
+@command(comparing, rich_help_panel="Sentences")
 def similarity(
     model: ModelArgument,
     first: Annotated[str, argument("A", "A sentence; with --files or --matrix a file of them, - is standard input.")],
+    computing: Annotated[Fields, EncodeSettings, "prompt", "precision", "batch_tokens"],
     options: SimilarityOptions,
     second: Annotated[
         str | None, argument("B", "Another one; with --matrix it may be left out.", show_default=False)
     ] = None,
-    prompt: str | None = None,
-    **computing: Any,
 ) -> None:
     """Compare two sentences, two files line by line, or all lines of a file with all of another.
 
@@ -112,8 +120,8 @@ def similarity(
     """
     given = [first] if second is None else [first, second]
     _check(given, options)
-    check_model(model)
-    computing["prompt_name"] = prompt
+    check_request(model)
+    computing["prompt_name"] = computing.pop("prompt")
     if not options.reads_files:
         _write(_pairs([(given[0], given[1])], 1, model, options, computing), model, options)
         return

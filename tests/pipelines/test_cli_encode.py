@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.errors import RequestError
-from pipelines.cli.options import check_model
+from pipelines.cli.options import check_request
 
 ENGLISH = ["a dog barks", "a dog .", "dog dog"]
 OTHERS = ["ein hund bellt .", "개가 짖는다"]
@@ -127,7 +127,7 @@ def test_a_recipe_encodes_a_column(call, model, vectors, write_lines, tmp_path):
 def test_telemetry_is_off_and_a_hub_is_asked_for_hub_ids_alone(model, monkeypatch, source, offline):
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         monkeypatch.delenv(name, raising=False)
-    check_model(model if source == "MODEL" else source)
+    check_request(model if source == "MODEL" else source)
     assert (os.environ["HF_HUB_DISABLE_TELEMETRY"], os.environ.get("HF_HUB_OFFLINE")) == ("1", offline)
 
 

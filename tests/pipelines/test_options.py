@@ -1,6 +1,6 @@
 """Options that derive from settings: one declaration for recipes and the command line."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pytest
 import typer
@@ -36,9 +36,9 @@ def given():
     """A command with all fields of `Sizes`: what its function gets for some arguments."""
     app, calls = typer.Typer(), []
 
-    @command(app, Sizes, *Sizes.model_fields, names={"sets": "--set", "layers": "-l"})
-    def train(source: str, **options: Any) -> None:
-        calls.append({"source": source, **options})
+    @command(app, names={"sets": "--set", "layers": "-l"})
+    def train(source: str, options: Sizes) -> None:
+        calls.append({"source": source, **dict(options)})
 
     def run(*arguments):
         result = CliRunner().invoke(app, [*map(str, arguments)])
