@@ -1,11 +1,9 @@
-"""Temperature, recalibration and calibration metrics, against scikit-learn, sums by hand and known distortions."""
+"""Temperature, recalibration and the calibration error, against scikit-learn, sums by hand and known distortions."""
 
 import numpy as np
 import pytest
 from scipy.special import expit, logit
-from sklearn.calibration import calibration_curve as sklearn_curve
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import brier_score_loss
 
 from bertrelay.evaluation.calibration import (
     Recalibration,
@@ -14,8 +12,6 @@ from bertrelay.evaluation.calibration import (
     fit_recalibration,
     fit_temperature,
 )
-from domain.clinical.metrics import Bins, Calibration, calibration_metrics, logistic_regression
-from domain.clinical.outcomes import OutcomeModelSettings
 
 
 def test_the_temperature_that_spoiled_confidences_is_found_again():
@@ -57,10 +53,6 @@ def drawn(count, prevalence=0.3, seed=0):
     return risks, generator.random(count) < expit(risks)
 
 
-def error(probability, outcomes):
-    return float(Bins(probability, outcomes).error(np.ones(len(outcomes))))
-
-
 def test_after_balanced_training_probabilities_are_those_of_the_true_prevalence():
     features, outcomes = drawn(200_000, 0.035)  # spread makes it 0.06
     assert outcomes.mean() == pytest.approx(0.06, abs=0.005)
@@ -71,11 +63,11 @@ def test_after_balanced_training_probabilities_are_those_of_the_true_prevalence(
     before = model.predict_proba(features[:, None])[:, 1]
     fitted = fit_recalibration(before[validation], outcomes[validation])
     after = calibrated(before[test], *fitted)
-    assert before[test].mean() > 0.35 and error(before[test], outcomes[test]) > 0.3
+    assert before[test].mean() > 0.35 and expected_calibration_error(before[test], outcomes[test]) > 0.3
     assert after.mean() == pytest.approx(outcomes[test].mean(), abs=0.01)
     assert np.argsort(after).tolist() == np.argsort(before[test]).tolist()
-    by_chance = error(expit(features[test]), outcomes[test])  # that of the true risks
-    assert error(after, outcomes[test]) < by_chance + 0.01
+    by_chance = expected_calibration_error(expit(features[test]), outcomes[test])  # that of the true risks
+    assert expected_calibration_error(after, outcomes[test]) < by_chance + 0.01
 
 
 def test_slope_and_intercept_are_scikit_learns_and_give_back_the_distortion():
@@ -127,87 +119,3 @@ def test_where_p_falls_with_the_outcome_all_get_the_prevalence(capsys):
     assert fitted.slope == 0
     assert calibrated(expit(-given), *fitted) == pytest.approx(np.full(500, outcomes.mean()))
     assert "P does not rise with the outcome" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("count", [40, 1_000])
-def test_calibration_metrics_are_scikit_learns_for_every_row_of_weights(count):
-    given, outcomes = drawn(count, seed=3)
-    weights = np.random.default_rng(1).integers(0, 4, (5, count)).astype(float)
-    probability = expit(0.6 * given + 0.8)
-    found = Calibration(probability, outcomes).metrics(weights)
-    x = logit(probability)
-    for row, weight in enumerate(weights):
-        theirs = LogisticRegression(C=np.inf, tol=1e-10, max_iter=500).fit(x[:, None], outcomes, sample_weight=weight)
-        assert found["calibration_slope"][row] == pytest.approx(theirs.coef_[0, 0], rel=1e-3)
-        expected = weight @ expit(x + found["calibration_intercept"][row])
-        assert expected == pytest.approx(weight @ outcomes, rel=1e-5)
-        assert found["observed_expected"][row] == pytest.approx(weight @ outcomes / (weight @ probability))
-        assert found["brier"][row] == pytest.approx(brier_score_loss(outcomes, probability, sample_weight=weight))
-
-
-@pytest.mark.parametrize("spread", [1.0, 0.01, 1e-4])
-def test_probabilities_that_hardly_differ_have_a_slope(spread):
-    given, outcomes = drawn(800)
-    probability = expit(-1 + spread * given)
-    model = LogisticRegression(C=np.inf, tol=1e-10).fit(given[:, None], outcomes)
-    found = Calibration(probability, outcomes).metrics(np.ones(800))["calibration_slope"]
-    assert found * spread == pytest.approx(model.coef_[0, 0], rel=1e-3)
-
-
-def test_what_has_no_finite_solution_has_no_metric():
-    probability, ones = np.linspace(0.1, 0.9, 30), np.ones(30)
-    separable = Calibration(probability, probability > 0.5).metrics(ones)
-    assert np.isnan(separable["calibration_slope"]) and np.isfinite(separable["calibration_intercept"])
-    nobody = Calibration(probability, np.zeros(30, bool)).metrics(ones)
-    assert np.isnan(nobody["calibration_slope"]) and np.isnan(nobody["calibration_intercept"])
-    alike = Calibration(np.full(30, 0.2), np.arange(30) < 12).metrics(ones)
-    assert np.isnan(alike["calibration_slope"])
-    assert alike["calibration_intercept"] == pytest.approx(logit(0.4) - logit(0.2))
-    assert logistic_regression(np.ones((0, 1)), 0.0, np.zeros(0), np.zeros((2, 0))).shape == (2, 1)
-
-
-def test_before_and_after_are_side_by_side():
-    given, outcomes = drawn(3_000)
-    found = calibration_metrics(outcomes, expit(2 * given + 1), expit(given))(np.ones(3_000))
-    assert found["calibration_slope"] == pytest.approx(1, abs=0.1)
-    assert found["calibration_slope_uncalibrated"] == pytest.approx(found["calibration_slope"] / 2)
-    assert abs(found["observed_expected"] - 1) < 0.05 < 1 - found["observed_expected_uncalibrated"]
-
-
-def test_the_temperature_of_an_older_model_is_a_slope():
-    found = OutcomeModelSettings.model_validate({"temperature": 4.0, "threshold": 0.3})
-    assert (found.slope, found.intercept, found.threshold) == (0.25, 0.0, 0.3)
-    odds = 3.0 ** (1 / 4)
-    assert calibrated(np.array([0.75]), found.slope, found.intercept) == pytest.approx([odds / (1 + odds)])
-    for wrong in (0.0, -1.0, "2", None, float("nan"), float("inf"), [1.0]):
-        with pytest.raises(ValueError, match="temperature"):
-            OutcomeModelSettings.model_validate({"temperature": wrong})
-
-
-@pytest.mark.parametrize("steps", [None, 7])
-def test_the_calibration_curve_is_scikit_learns_and_its_error_the_sum_by_hand(steps):
-    generator = np.random.default_rng(11)
-    probabilities = generator.random(400) if steps is None else generator.integers(0, steps, 400) / steps
-    outcomes, weights = generator.random(400) < probabilities, generator.integers(0, 4, 400).astype(float)
-    shares, means = sklearn_curve(outcomes, probabilities, n_bins=10, strategy="quantile")
-    curve = Bins(probabilities, outcomes).points
-    assert [mean for mean, _, _ in curve] == pytest.approx(means)
-    assert [share for _, share, _ in curve] == pytest.approx(shares)
-    assert sum(count for _, _, count in curve) == 400
-    by_hand = sum(count / 400 * abs(mean - share) for mean, share, count in curve)
-    bins = Bins(probabilities, outcomes)
-    assert float(bins.error(np.ones(400))) == pytest.approx(by_hand)
-    bin_of, weighted = np.searchsorted(np.quantile(probabilities, np.arange(0.1, 1, 0.1)), probabilities), 0.0
-    for number in range(10):
-        is_in = bin_of == number
-        if weights[is_in].sum():
-            gap = np.average(probabilities[is_in] - outcomes[is_in], weights=weights[is_in])
-            weighted += weights[is_in].sum() / weights.sum() * abs(gap)
-    assert float(bins.error(weights)) == pytest.approx(weighted)
-
-
-def test_of_one_example_and_of_none():
-    one = np.array([0.7]), np.array([True])
-    assert float(Bins(*one).error(np.ones(1))) == pytest.approx(0.3)
-    none = Bins(np.zeros(0), np.zeros(0, bool))
-    assert np.isnan(none.error(np.ones(0))) and none.points == []

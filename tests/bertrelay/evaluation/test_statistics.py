@@ -5,28 +5,19 @@ import warnings
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.metrics import roc_auc_score
 
 from bertrelay.evaluation.statistics import (
     distance_interval,
     pearson,
+    ratio,
     resampled_weights,
     share,
     spearman,
     with_interval,
     with_intervals,
 )
-from domain.clinical.metrics import Bins, Ranking, auroc
 
 CHANCE = np.random.default_rng(0)
-
-
-def draw_risks(count, seed):
-    """Risks that four independent conditions raise, and outcomes drawn from them."""
-    generator = np.random.default_rng(seed)
-    conditions = generator.random((count, 4)) < 0.35
-    risks = 1 / (1 + np.exp(4.4 - conditions @ np.array((2.1, 2.2, 2.3, 2.4))))
-    return risks, generator.random(count) < risks
 
 
 def test_spearman_by_hand_gives_ties_their_mean_rank():
@@ -88,13 +79,6 @@ def test_there_is_no_interval_where_most_resamples_have_no_metric():
 
 # Units of several rows
 
-SETS, STAYS, NOISE = 400, 500, 1.0
-
-
-def auroc_with_interval(scores, outcomes, subjects, **options):
-    ranking = Ranking(scores, outcomes)
-    return with_intervals(lambda weights: {"auroc": auroc(*ranking.counts(weights))}, subjects, **options)
-
 
 def test_a_resample_has_as_many_subjects_and_all_stays_of_each():
     subjects = np.array(["b", "a", "b", "c", "b"])
@@ -105,54 +89,37 @@ def test_a_resample_has_as_many_subjects_and_all_stays_of_each():
     assert weights[:, [0, 1, 3]].mean(0) == pytest.approx([1, 1, 1], abs=0.15)
 
 
+def mean_with_interval(values, subjects, **options):
+    return with_intervals(lambda weights: {"mean": ratio(weights @ values, weights.sum(-1))}, subjects, **options)
+
+
 def test_the_interval_is_that_of_copied_rows():
-    risks, outcomes = draw_risks(300, seed=4)
-    subjects = np.arange(300) // 2
-    found = auroc_with_interval(risks, outcomes, subjects, seed=9, resamples=200)
+    values, subjects = np.random.default_rng(4).normal(size=300), np.arange(300) // 2
+    found = mean_with_interval(values, subjects, seed=9, resamples=200)
     (weights,) = resampled_weights(subjects, 9, 200)
-    copies = [np.repeat(np.arange(300), row.astype(int)) for row in weights]
-    slow = [roc_auc_score(outcomes[rows], risks[rows]) for rows in copies]
-    assert found["auroc"] == pytest.approx(roc_auc_score(outcomes, risks))
-    assert (found["auroc_low"], found["auroc_high"]) == pytest.approx(tuple(np.percentile(slow, [2.5, 97.5])))
+    slow = [np.repeat(values, row.astype(int)).mean() for row in weights]
+    assert found["mean"] == pytest.approx(values.mean())
+    assert (found["mean_low"], found["mean_high"]) == pytest.approx(tuple(np.percentile(slow, [2.5, 97.5])))
 
 
 def test_what_is_not_defined_has_no_value_and_one_subject_no_interval():
-    scores = np.array([0.1, 0.9, 0.4])
-    assert auroc_with_interval(scores, np.zeros(3, bool), np.arange(3)) == {"auroc": None}
-    assert auroc_with_interval(scores, np.array([False, True, False]), np.zeros(3)) == {"auroc": 1.0}
+    assert mean_with_interval(np.full(3, np.nan), np.arange(3)) == {"mean": None}
+    assert mean_with_interval(np.array([1.0, 2.0, 3.0]), np.zeros(3)) == {"mean": 2.0}
 
 
-def noisy(risks, seed):
-    """A score that a model might give: the log-odds of the true risk, and noise of one size, each patient's own."""
-    return np.log(risks / (1 - risks)) + np.random.default_rng(seed).normal(0, NOISE, len(risks))
-
-
-def test_the_interval_holds_the_truth_in_95_of_100_test_sets():
-    risks, outcomes = draw_risks(1_000_000, seed=1)
-    truth = roc_auc_score(outcomes, noisy(risks, 1))
-    held = 0
-    for number in range(SETS):
-        risks, outcomes = draw_risks(STAYS, seed=1_000 + number)
-        scores = noisy(risks, 1_000 + number)
-        found = auroc_with_interval(scores, outcomes, np.arange(STAYS), seed=number, resamples=400)
-        held += found["auroc_low"] <= truth <= found["auroc_high"]
-    assert 0.92 <= held / SETS <= 0.98
-
-
-def calibration_error(probabilities, outcomes, subjects, **options):
-    bins = Bins(probabilities, outcomes)
-    return with_intervals(lambda weights: {"error": bins.error(weights)}, subjects, distances=["error"], **options)
-
-
-@pytest.mark.parametrize("stays", [300, 2000])
-def test_the_interval_of_a_calibration_error_holds_that_of_perfect_probabilities_which_is_0(stays):
-    held = 0
-    for seed in range(40):
-        risks, outcomes = draw_risks(stays, seed=seed)
-        found = calibration_error(risks, outcomes, np.arange(stays), seed=seed, resamples=200)
-        assert 0 <= found["error_low"] < found["error"] <= found["error_high"]
-        held += found["error_low"] < 0.005
-    assert held >= 38
+def test_rows_that_repeat_their_subject_widen_the_interval():
+    values = np.random.default_rng(5).normal(size=200)
+    times = np.repeat(np.arange(200), 9)
+    alone, repeated, blind = (
+        found["mean_high"] - found["mean_low"]
+        for found in (
+            mean_with_interval(values, np.arange(200)),
+            mean_with_interval(values[times], times),
+            mean_with_interval(values[times], np.arange(1800)),
+        )
+    )
+    assert repeated == pytest.approx(alone, rel=0.2)
+    assert blind < 0.5 * alone
 
 
 def test_a_distance_is_freed_of_the_noise_of_a_resample():
@@ -166,17 +133,3 @@ def test_columns_are_drawn_together():
     values = CHANCE.random(50)
     found = with_interval("same", spearman, values, values)
     assert list(found.values()) == pytest.approx([1, 1, 1])
-
-
-def test_stays_that_repeat_their_subject_widen_the_interval():
-    risks, outcomes = draw_risks(200, seed=5)
-    alone = auroc_with_interval(risks, outcomes, np.arange(200))
-    times = np.repeat(np.arange(200), 9)
-    repeated = auroc_with_interval(risks[times], outcomes[times], times)
-    blind = auroc_with_interval(risks[times], outcomes[times], np.arange(1800))
-
-    def width(found):
-        return found["auroc_high"] - found["auroc_low"]
-
-    assert width(repeated) == pytest.approx(width(alone), rel=0.2)
-    assert width(blind) < 0.5 * width(alone)

@@ -2,17 +2,23 @@
 
 import numpy as np
 import pytest
+from scipy.special import expit, logit
 from scipy.stats import binomtest
-from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
+from sklearn.calibration import calibration_curve as sklearn_curve
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score, brier_score_loss, precision_recall_curve, roc_auc_score
 
-from bertrelay.evaluation.statistics import none_if_nan
+from bertrelay.evaluation.statistics import none_if_nan, with_intervals
 from domain.clinical.metrics import (
+    Bins,
+    Calibration,
     Ranking,
     alarm_threshold,
     auroc,
     auroc_of,
     average_precision,
     best_recall,
+    logistic_regression,
     threshold_at_precision,
 )
 
@@ -91,3 +97,120 @@ def test_one_admission_and_none():
     none = np.zeros(0), np.zeros(0, bool)
     assert auroc_of(*none) is None
     assert threshold_at_precision(*none) is None and alarm_threshold(*none, 0.8, 20) == {}
+
+
+# Calibration
+
+
+def log_odds_and_outcomes(count, seed=0):
+    """Log-odds of true risks, and outcomes drawn from them."""
+    generator = np.random.default_rng(seed)
+    given = generator.normal(logit(0.3), 1.2, count)
+    return given, generator.random(count) < expit(given)
+
+
+@pytest.mark.parametrize("count", [40, 1_000])
+def test_calibration_metrics_are_scikit_learns_for_every_row_of_weights(count):
+    given, outcomes = log_odds_and_outcomes(count, seed=3)
+    weights = np.random.default_rng(1).integers(0, 4, (5, count)).astype(float)
+    probability = expit(0.6 * given + 0.8)
+    found = Calibration(probability, outcomes).metrics(weights)
+    x = logit(probability)
+    for row, weight in enumerate(weights):
+        theirs = LogisticRegression(C=np.inf, tol=1e-10, max_iter=500).fit(x[:, None], outcomes, sample_weight=weight)
+        assert found["calibration_slope"][row] == pytest.approx(theirs.coef_[0, 0], rel=1e-3)
+        expected = weight @ expit(x + found["calibration_intercept"][row])
+        assert expected == pytest.approx(weight @ outcomes, rel=1e-5)
+        assert found["observed_expected"][row] == pytest.approx(weight @ outcomes / (weight @ probability))
+        assert found["brier"][row] == pytest.approx(brier_score_loss(outcomes, probability, sample_weight=weight))
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.01, 1e-4])
+def test_probabilities_that_hardly_differ_have_a_slope(spread):
+    given, outcomes = log_odds_and_outcomes(800)
+    probability = expit(-1 + spread * given)
+    model = LogisticRegression(C=np.inf, tol=1e-10).fit(given[:, None], outcomes)
+    found = Calibration(probability, outcomes).metrics(np.ones(800))["calibration_slope"]
+    assert found * spread == pytest.approx(model.coef_[0, 0], rel=1e-3)
+
+
+def test_what_has_no_finite_solution_has_no_metric():
+    probability, ones = np.linspace(0.1, 0.9, 30), np.ones(30)
+    separable = Calibration(probability, probability > 0.5).metrics(ones)
+    assert np.isnan(separable["calibration_slope"]) and np.isfinite(separable["calibration_intercept"])
+    nobody = Calibration(probability, np.zeros(30, bool)).metrics(ones)
+    assert np.isnan(nobody["calibration_slope"]) and np.isnan(nobody["calibration_intercept"])
+    alike = Calibration(np.full(30, 0.2), np.arange(30) < 12).metrics(ones)
+    assert np.isnan(alike["calibration_slope"])
+    assert alike["calibration_intercept"] == pytest.approx(logit(0.4) - logit(0.2))
+    assert logistic_regression(np.ones((0, 1)), 0.0, np.zeros(0), np.zeros((2, 0))).shape == (2, 1)
+
+
+@pytest.mark.parametrize("steps", [None, 7])
+def test_the_calibration_curve_is_scikit_learns_and_its_error_the_sum_by_hand(steps):
+    generator = np.random.default_rng(11)
+    probabilities = generator.random(400) if steps is None else generator.integers(0, steps, 400) / steps
+    outcomes, weights = generator.random(400) < probabilities, generator.integers(0, 4, 400).astype(float)
+    shares, means = sklearn_curve(outcomes, probabilities, n_bins=10, strategy="quantile")
+    curve = Bins(probabilities, outcomes).points
+    assert [mean for mean, _, _ in curve] == pytest.approx(means)
+    assert [share for _, share, _ in curve] == pytest.approx(shares)
+    assert sum(count for _, _, count in curve) == 400
+    by_hand = sum(count / 400 * abs(mean - share) for mean, share, count in curve)
+    bins = Bins(probabilities, outcomes)
+    assert float(bins.error(np.ones(400))) == pytest.approx(by_hand)
+    bin_of, weighted = np.searchsorted(np.quantile(probabilities, np.arange(0.1, 1, 0.1)), probabilities), 0.0
+    for number in range(10):
+        is_in = bin_of == number
+        if weights[is_in].sum():
+            gap = np.average(probabilities[is_in] - outcomes[is_in], weights=weights[is_in])
+            weighted += weights[is_in].sum() / weights.sum() * abs(gap)
+    assert float(bins.error(weights)) == pytest.approx(weighted)
+
+
+def test_of_one_example_and_of_none():
+    one = np.array([0.7]), np.array([True])
+    assert float(Bins(*one).error(np.ones(1))) == pytest.approx(0.3)
+    none = Bins(np.zeros(0), np.zeros(0, bool))
+    assert np.isnan(none.error(np.ones(0))) and none.points == []
+
+
+# Intervals
+
+
+@pytest.mark.parametrize("stays", [300, 2000])
+def test_the_interval_of_a_calibration_error_holds_that_of_perfect_probabilities_which_is_0(stays):
+    held = 0
+    for seed in range(40):
+        given, outcomes = log_odds_and_outcomes(stays, seed)
+        bins = Bins(expit(given), outcomes)
+        found = with_intervals(
+            lambda weights, bins=bins: {"error": bins.error(weights)},
+            np.arange(stays),
+            distances=["error"],
+            seed=seed,
+            resamples=200,
+        )
+        assert 0 <= found["error_low"] < found["error"] <= found["error_high"]
+        held += found["error_low"] < 0.005
+    assert held >= 38
+
+
+def test_the_interval_holds_the_truth_in_95_of_100_test_sets():
+    def noisy(count, seed):
+        """Scores that a model might give: the true log-odds and noise, each patient's own."""
+        given, outcomes = log_odds_and_outcomes(count, seed)
+        return given + np.random.default_rng(seed + 10_000).normal(size=count), outcomes
+
+    scores, outcomes = noisy(1_000_000, 1)
+    truth, held = roc_auc_score(outcomes, scores), 0
+    for seed in range(1_000, 1_400):
+        ranking = Ranking(*noisy(500, seed))
+        found = with_intervals(
+            lambda weights, ranking=ranking: {"auroc": auroc(*ranking.counts(weights))},
+            np.arange(500),
+            seed=seed,
+            resamples=400,
+        )
+        held += found["auroc_low"] <= truth <= found["auroc_high"]
+    assert 0.92 <= held / 400 <= 0.98

@@ -208,3 +208,11 @@ def test_a_folder_of_the_first_edition_loads(model_folder, tmp_path):
     older = {name: told[name] for name in kept} | {"temperature": 2.0}
     (tmp_path / "outcome.json").write_text(json.dumps(older))
     assert load_model(tmp_path).settings == load_model(model_folder).settings
+
+
+def test_the_temperature_of_an_older_model_is_a_slope():
+    found = OutcomeModelSettings.model_validate({"temperature": 4.0, "threshold": 0.3})
+    assert (found.slope, found.intercept, found.threshold) == (0.25, 0.0, 0.3)
+    for wrong in (0.0, -1.0, "2", None, float("nan"), float("inf"), [1.0]):
+        with pytest.raises(ValueError, match="temperature"):
+            OutcomeModelSettings.model_validate({"temperature": wrong})
