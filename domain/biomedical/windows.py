@@ -15,6 +15,8 @@ from bertrelay.errors import check_count
 from bertrelay.heads import HeadNetwork
 from bertrelay.inference import padded_rows, sorted_batches
 
+Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 

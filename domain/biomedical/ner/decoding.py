@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 from domain.biomedical.documents.tokens import OPENING, OUTSIDE, Scheme, follows, is_tag, split_tag, types_of
 from domain.biomedical.documents.tokens import labels as all_tags
-
-Flags = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from domain.biomedical.windows import Flags, Floats, Integers
 
 
 class Chain(NamedTuple):

@@ -6,7 +6,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import expected_calibration_error
@@ -32,6 +31,7 @@ from domain.biomedical.ner.metrics import (
 from domain.biomedical.ner.model import EntityModel, load_model
 from domain.biomedical.ner.settings import NerEvaluateSettings
 from domain.biomedical.ner.tagger import WordSpan, decoded_blocks
+from domain.biomedical.windows import Floats
 from domain.draws import spread_evenly
 
 EXAMPLES_KEPT = 12
@@ -45,8 +45,8 @@ class EntityPredictions(NamedTuple):
     """
 
     spans: list[list[TokenSpan]]
-    confidences: NDArray[np.float64]
-    uncalibrated: NDArray[np.float64]
+    confidences: Floats
+    uncalibrated: Floats
 
 
 def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:

@@ -18,7 +18,7 @@ from domain.biomedical.documents.document import Document, Entity, Span
 from domain.biomedical.documents.tokens import TokenSpan, word_spans
 from domain.biomedical.ner.decoding import span_probabilities, spans_of, viterbi
 from domain.biomedical.ner.model import EntityModel, SentenceSubwords, Words, load_model
-from domain.biomedical.windows import blocks, in_batches, ranges, window_outputs
+from domain.biomedical.windows import Floats, Integers, blocks, in_batches, ranges, window_outputs
 from domain.sentences import each_sentence
 
 BLOCK_WORDS = 65_536
@@ -43,10 +43,10 @@ class Decoded:
 
     model: EntityModel
     emissions: NDArray[np.float32]
-    lengths: NDArray[np.int64]
-    tags: NDArray[np.int64]
+    lengths: Integers
+    tags: Integers
 
-    def confidences(self, temperature: float) -> NDArray[np.float64]:
+    def confidences(self, temperature: float) -> Floats:
         """The probability of each entity when all scores are divided by `temperature`, (entities,)."""
         model = self.model
         return span_probabilities(self.emissions, self.lengths, model.chain, self.tags, model.labels, temperature)

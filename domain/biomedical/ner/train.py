@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -25,7 +24,7 @@ from domain.biomedical.ner.metrics import count_entities, entity_metrics, which_
 from domain.biomedical.ner.model import EntityModel, save_model, start_model
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.ner.tagger import Decoded, decode
-from domain.biomedical.windows import ranges
+from domain.biomedical.windows import Integers, ranges
 from domain.draws import uniform_draws
 
 
@@ -143,7 +142,7 @@ class NerTask:
         return decoded
 
 
-def tag_numbers(examples: Sequence[Example], labels: LabelSet) -> NDArray[np.int64]:
+def tag_numbers(examples: Sequence[Example], labels: LabelSet) -> Integers:
     """The numbers of the tags of all words, in the scheme of `labels`, (words,)."""
     tags = (converted(each.tags, "IOB2", labels.scheme) for each in examples)
     return np.array([labels.number[tag] for sentence in tags for tag in sentence], dtype=np.int64)

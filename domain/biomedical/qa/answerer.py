@@ -26,11 +26,9 @@ from domain.biomedical.documents.document import Span, shown_id
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import CANDIDATES
-from domain.biomedical.qa.subwords import Flags, PairSplitter, PairSubwords
-from domain.biomedical.windows import Integers, blocks, in_batches, window_outputs
+from domain.biomedical.qa.subwords import PairSplitter, PairSubwords
+from domain.biomedical.windows import Flags, Floats, Integers, blocks, in_batches, window_outputs
 from domain.sentences import sentence_spans
-
-Floats = NDArray[np.float64]
 
 Cut = tuple[list[Question], PairSubwords]
 

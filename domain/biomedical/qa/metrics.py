@@ -17,9 +17,9 @@ import numpy as np
 
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.stage import Metrics
-from domain.biomedical.qa.answerer import Floats, NBest, n_best
+from domain.biomedical.qa.answerer import NBest, n_best
 from domain.biomedical.qa.questions import Question, Synonyms
-from domain.biomedical.windows import Integers
+from domain.biomedical.windows import Floats, Integers
 
 Version = Literal["1.1", "2.0"]
 

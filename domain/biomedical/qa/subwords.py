@@ -22,10 +22,9 @@ from bertrelay.progress import log
 from bertrelay.tokenizer import before_sentences, plain_rules
 from domain.biomedical.documents.document import shown_id
 from domain.biomedical.qa.questions import Question
-from domain.biomedical.windows import Integers, Windows, cut_windows
+from domain.biomedical.windows import Flags, Integers, Windows, cut_windows
 
 CUT_AT_ONCE = 1024
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,13 @@ from domain.biomedical.qa.question_files import read_all
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.subwords import (
-    Flags,
     PairSplitter,
     count_long_answers,
     gold_spans,
     golds_in_windows,
     training_faults,
 )
+from domain.biomedical.windows import Flags
 
 
 def run(settings: QaSettings, context: StageContext) -> Metrics:
