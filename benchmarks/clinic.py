@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import Claim, main, timed
+from benchmarks.harness import Claim, main, threads_of, timed
 from bertrelay.evaluation.similarity import METRICS
 
 RECIPE, STAGE = "clinic", "readmission"
@@ -35,11 +35,10 @@ MEAN_AUROC, WORST_AUROC = 0.83, 0.80
 
 def run_recipe(threads: int, *changes: str) -> dict[str, Any]:
     """The metrics of the last stage, in a process of its own."""
-    limits = {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
     sets = [word for change in changes for word in ("--set", change)]
     with tempfile.TemporaryDirectory() as runs:
         command = [sys.executable, "-P", "-m", "pipelines", "run", RECIPE, "--runs", runs, *sets]
-        subprocess.run(command, check=True, stdout=sys.stderr, env={**os.environ, **limits})
+        subprocess.run(command, check=True, stdout=sys.stderr, env={**os.environ, **threads_of(threads)})
         found: dict[str, Any] = json.loads(Path(runs, RECIPE, METRICS).read_text(encoding="utf-8"))[STAGE]
     return found
 

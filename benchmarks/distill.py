@@ -60,7 +60,7 @@ OURS = {
     "fp32": ("BertRelay, fp32", (32,)),
 }
 """Title, and pairs a step to try."""
-AUTO, FP32 = ["auto-64", "auto-48", "auto-32"], "fp32"
+CONTENDERS, AUTO, FP32 = {**PEERS, **OURS}, ["auto-64", "auto-48", "auto-32"], "fp32"
 
 
 @dataclass(frozen=True)
@@ -87,26 +87,20 @@ class Result:
 def settings_of(rows: Path, **training: Any) -> DistillSettings:
     """Every row is trained on and none held out."""
     source = AlignedFiles(english=InputFile(rows / "en.txt"), other=InputFile(rows / "other.txt"), language="xx")
-    fixed = {"parallel": [source], "filters": EVERY_PAIR, "dev_sentences": 0, "weight_decay": 0.0}
+    fixed: dict[str, Any] = {"parallel": [source], "filters": EVERY_PAIR, "dev_sentences": 0, "weight_decay": 0.0}
+    fixed["learning_rate"] = LEARNING_RATE
     return DistillSettings(teacher=ModelSource.parse(MINILM), **fixed, **training)
 
 
-def prepare(device: str, threads: int, scratch: str, teacher: str, learning_rate: float, variant: str) -> Work:
+def prepare(threads: int, scratch: str, teacher: str, variant: str) -> Work:
     torch.set_num_threads(threads)
-    known, begin = SentenceEncoder.load(teacher).to(device), Path(scratch, "start")
+    known, begin = SentenceEncoder.load(teacher), Path(scratch, "start")
     precision = "fp32" if variant == FP32 else "auto"
 
     def work(rows: str, seed: int, batch_size: int, keep: str | None = None) -> dict[str, Any]:
-        folder = Path(scratch, rows)
-        settings = settings_of(
-            folder,
-            base=ModelSource.parse(str(begin)),
-            seed=seed,
-            batch_items=sentences_for(folder, batch_size),
-            learning_rate=learning_rate,
-            precision=precision,
-        )
-        student = SentenceEncoder.load(begin).to(device)
+        folder, student = Path(scratch, rows), SentenceEncoder.load(begin)
+        base, sentences = ModelSource.parse(str(begin)), sentences_for(folder, batch_size)
+        settings = settings_of(folder, base=base, seed=seed, batch_items=sentences, precision=precision)
         with tempfile.TemporaryDirectory() as name:
             context = StageContext(Path(name, "output"), Path(name, "cache"))
             _, seconds = timed(distill, student, known, settings, context)
@@ -136,7 +130,7 @@ def distill(
 def multi30k(options: Namespace, part: str) -> dict[str, list[str]]:
     """Lines by language; line n of each is a translation of the others."""
     found = {}
-    for code in ["en", *options.languages]:
+    for code in ["en", *LANGUAGES]:
         with gzip.open(options.data / f"parallel/multi30k/{part}.{code}.gz", "rt", encoding="utf-8") as file:
             found[code] = [line.strip() for line in file]
     return found
@@ -145,9 +139,9 @@ def multi30k(options: Namespace, part: str) -> dict[str, list[str]]:
 def write_rows(options: Namespace) -> None:
     """The drawn pairs in `rows`, and a few of them in `few`: each drawn English sentence in every language."""
     lines = multi30k(options, "train")
-    count = min(options.rows // len(options.languages), len(lines["en"]))
+    count = min(options.rows // len(LANGUAGES), len(lines["en"]))
     chosen = random.Random(options.seed).sample(range(len(lines["en"])), count)
-    drawn = [(lines["en"][row], lines[code][row]) for row in chosen for code in options.languages]
+    drawn = [(lines["en"][row], lines[code][row]) for row in chosen for code in LANGUAGES]
     random.Random(options.seed).shuffle(drawn)
     for folder, pairs in (("rows", drawn), ("few", drawn[:TRIED_ON])):
         (options.scratch / folder).mkdir()
@@ -176,20 +170,18 @@ def translation_accuracy(student: SentenceEncoder, test: dict[str, list[str]]) -
 
 
 def compete(options: Namespace) -> dict[str, Result]:
-    known = {name: entry for name, entry in {**PEERS, **OURS}.items() if name in options.contenders}
     shared = {"scratch": str(options.scratch), "teacher": str(ModelSource.parse(MINILM))}
-    shared["learning_rate"] = options.learning_rate
     works, pairs = {}, {}
-    for name, (_, sizes) in known.items():
+    for name, (_, sizes) in CONTENDERS.items():
         function = f"benchmarks.{'distill' if name in OURS else 'distill_peer'}:prepare"
-        contender = Contender(function, options.device, options.threads, **shared, variant=name)
+        contender = Contender(function, options.threads, **shared, variant=name)
         pairs[name] = contender.fastest(sizes, rows="few", seed=0)
         works[name] = lambda number, name=name, ask=contender.ask: ask(
             rows="rows", seed=options.seed + number, batch_size=pairs[name], keep=f"{name}-{number}"
         )
     answers = in_turns(works, options.rounds)
     test, results = multi30k(options, "test_2016_flickr"), {}
-    for name, (title, _) in known.items():
+    for name, (title, _) in CONTENDERS.items():
         saved = [SentenceEncoder.load(options.scratch / f"{name}-{number}") for number in range(options.rounds)]
         accuracies = [translation_accuracy(student, test) for student in saved]
         results[name] = Result(title, pairs[name], [answer["seconds"] for answer in answers[name]], accuracies)
@@ -220,12 +212,6 @@ def as_fast(times: float, what: str, peer: Result, ours: Sequence[Result]) -> Cl
     return at_least(times, text, peer.slower_than(able))
 
 
-def ratios(peer: Result, results: dict[str, Result]) -> str:
-    ours = as_accurate(peer, [results[name] for name in AUTO if name in results])
-    fp32 = f"; {peer.slower_than(results[FP32])}" if FP32 in results else ""
-    return (f"{peer.slower_than(ours)}, {ours.pairs}" if ours else "none as accurate") + fp32
-
-
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     write_rows(options)
     save_start(options)
@@ -235,24 +221,16 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     print(f"{options.rows:,} pairs; translation accuracy of the start: {at_start:.4f}")
     print(f"{'':25} {'pairs':>5} {'seconds':>22} {'accuracy':>24}   ours is × as fast, pairs; fp32 ×")
     for name, result in results.items():
-        pace = f"{Spread.of(result.seconds)!s:>22}"
-        beside = ratios(result, results) if name in PEERS else ""
-        print(f"{result.title:25} {result.pairs:>5} {pace} {Spread.of(result.accuracies).shown(4):>24}   {beside}")
-    judged = claims(results) if options.device == "cpu" and len(results) == len(PEERS | OURS) else []
+        beside = ""
+        if name in PEERS:
+            ours = as_accurate(result, [results[name] for name in AUTO])
+            faster = f"{result.slower_than(ours)}, {ours.pairs}" if ours else "none as accurate"
+            beside = f"{faster}; {result.slower_than(results[FP32])}"
+        pace, accuracy = Spread.of(result.seconds), Spread.of(result.accuracies).shown(4)
+        print(f"{result.title:25} {result.pairs:>5} {pace!s:>22} {accuracy:>24}   {beside}")
     found = {name: vars(result) for name, result in results.items()}
-    return judged, {"accuracy_at_start": at_start, "contenders": found}
+    return claims(results), {"accuracy_at_start": at_start, "contenders": found}
 
 
 if __name__ == "__main__":
-    main(
-        measure,
-        __doc__,
-        "parallel/multi30k",
-        device=True,
-        rows=3_000,
-        rounds=3,
-        learning_rate=LEARNING_RATE,
-        seed=0,
-        languages={"default": LANGUAGES, "choices": LANGUAGES},
-        contenders={"default": [*PEERS, *OURS], "choices": [*PEERS, *OURS]},
-    )
+    main(measure, __doc__, "parallel/multi30k", threads=True, rows=3_000, rounds=3, seed=0)

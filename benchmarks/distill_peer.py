@@ -9,16 +9,17 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.losses import MSELoss
 
+from benchmarks.distill import LEARNING_RATE
 from benchmarks.harness import Work, timed
 from benchmarks.trainer import train_with_sbert
 
 TEACHER_BATCH, TEACHER_BATCHES, TRIED_ON = 64, [16, 32, 64, 128, 256], 1_000
 
 
-def prepare(device: str, threads: int, scratch: str, teacher: str, learning_rate: float, variant: str) -> Work:
+def prepare(threads: int, scratch: str, teacher: str, variant: str) -> Work:
     """`default` is fp32, `bf16` trains by autocast, `weights` in bf16 weights."""
     torch.set_num_threads(threads)
-    known, teacher_batch = SentenceTransformer(teacher, device=device), TEACHER_BATCH
+    known, teacher_batch = SentenceTransformer(teacher), TEACHER_BATCH
     if variant != "default":
         known = known.bfloat16()
         sample = lines(Path(scratch, "rows/en.txt"))[:TRIED_ON]
@@ -29,7 +30,7 @@ def prepare(device: str, threads: int, scratch: str, teacher: str, learning_rate
         teacher_batch = min(trials, key=lambda size: trials[size])
 
     def work(rows: str, seed: int, batch_size: int, keep: str | None = None) -> dict[str, Any]:
-        student = SentenceTransformer(str(Path(scratch, "start")), device=device)
+        student = SentenceTransformer(str(Path(scratch, "start")))
         if variant == "weights":
             student = student.bfloat16()
         english, other = (lines(Path(scratch, rows, name)) for name in ("en.txt", "other.txt"))
@@ -39,10 +40,10 @@ def prepare(device: str, threads: int, scratch: str, teacher: str, learning_rate
                 "seed": seed,
                 "num_train_epochs": 1,
                 "per_device_train_batch_size": batch_size,
-                "learning_rate": learning_rate,
+                "learning_rate": LEARNING_RATE,
                 "warmup_steps": 0.1,
                 "bf16": variant == "bf16",
-                "use_cpu": device == "cpu",
+                "use_cpu": True,
             }
 
             def train() -> None:

@@ -31,11 +31,11 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.hardware import resolve_precision
 from bertrelay.settings import ModelSource
 
-BATCH_SIZES = {"cpu": [16, 32, 64, 128, 256], "cuda": [64, 128, 256, 512, 1024, 2048]}
+BATCH_SIZES = [16, 32, 64, 128, 256]
 TRIED_ON = 2_000
 OF_DEFAULT, OF_BEST, SMALLEST_COSINE, MATRIX_SHARE, FP32_OF_DEFAULT = 4.0, 1.5, 0.9999, 0.55, 1.4
 OURS = {"auto": "BertRelay", "fp32": "BertRelay, fp32"}
-DEFAULT, ON_GPU = "default", ["bf16", "autocast"]
+DEFAULT = "default"
 PEERS = {
     DEFAULT: "sentence-transformers",
     "bf16": "its weights in bf16",
@@ -44,13 +44,14 @@ PEERS = {
     "o3": "its ONNX, O3",
     "int8": "its ONNX, int8",
 }
+TUNED = [name for name in PEERS if name != DEFAULT]
 VARIANTS = {"o3": "onnx-o3", "int8": "onnx-int8"}
 
 
-def prepare(device: str, threads: int, model: str, scratch: str, variant: str) -> Work:
+def prepare(threads: int, model: str, scratch: str, variant: str) -> Work:
     """BertRelay as a contender; it chooses its batches itself."""
     torch.set_num_threads(threads)
-    encoder = SentenceEncoder.load(model).to(device)
+    encoder = SentenceEncoder.load(model)
     sentences = json.loads(Path(scratch, "sentences.json").read_text(encoding="utf-8"))
 
     def work(batch_size: int, keep: str | None = None) -> dict[str, Any]:  # noqa: ARG001
@@ -98,14 +99,14 @@ def compete(options: Namespace) -> tuple[dict[str, Result], list[float]]:
         python = {"python": environment(options.environments, "onnx")} if is_onnx else {}
         function = f"benchmarks.{'encode' if name in OURS else 'encode_peer'}:prepare"
         variant = VARIANTS.get(name, name)
-        contender = Contender(function, options.device, options.threads, **python, **shared, variant=variant)
+        contender = Contender(function, options.threads, **python, **shared, variant=variant)
         is_tuned = name in options.peers
-        sizes[name] = contender.fastest(BATCH_SIZES[options.device], count=TRIED_ON) if is_tuned else 32
+        sizes[name] = contender.fastest(BATCH_SIZES, count=TRIED_ON) if is_tuned else 32
         answer = contender.ask(batch_size=sizes[name], keep=f"{name}.npy")
         firsts[name] = (answer["versions"], np.load(options.scratch / f"{name}.npy"))
         contenders[name] = contender
     works = {name: lambda _, name=name: contenders[name].ask(batch_size=sizes[name]) for name in contenders}
-    answers = in_turns({"rate": lambda _: {"rate": matrix_rate(options.device)}, **works}, options.rounds)
+    answers = in_turns({"rate": lambda _: {"rate": matrix_rate()}, **works}, options.rounds)
     results = {
         name: Result((PEERS | OURS)[name], sizes[name], *firsts[name], [each["seconds"] for each in answers[name]])
         for name in contenders
@@ -128,8 +129,6 @@ def claims(results: dict[str, Result], share: Spread) -> list[Claim]:
 
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
-    if options.peers is None:
-        options.peers = list(PEERS)[1:] if options.device == "cpu" else ON_GPU
     sentences = sentences_of(options.data, STSB, options.sentences, options.seed)
     encoder = SentenceEncoder.load(MINILM)
     lengths = np.array([len(ids) for ids in encoder.tokenize(sentences)])
@@ -151,8 +150,7 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
         found[name] |= {"cosine_mean": mean, "ours_faster": faster, "ours_fp32_faster": fp32_faster}
     share = Spread.of_ratios([work / seconds for seconds in results["auto"].seconds], rates)
     print(f"bf16 matrix rate {Spread.of(rate / 1e12 for rate in rates)} TFLOP/s; the network reaches {share} of it")
-    judged = claims(results, share) if options.device == "cpu" else []
-    return judged, {"contenders": found, "tokens": tokens, "operations": work, "matrix_rate": rates}
+    return claims(results, share), {"contenders": found, "tokens": tokens, "operations": work, "matrix_rate": rates}
 
 
 if __name__ == "__main__":
@@ -160,10 +158,10 @@ if __name__ == "__main__":
         measure,
         __doc__,
         *STSB,
-        device=True,
+        threads=True,
         sentences=8_000,
         rounds=5,
         seed=0,
         environments=Path(".peers"),
-        peers={"nargs": "*", "choices": list(PEERS)[1:], "help": "beside the default (default: all)"},
+        peers={"nargs": "*", "choices": TUNED, "default": TUNED, "help": "beside the default (default: all)"},
     )

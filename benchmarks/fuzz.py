@@ -28,14 +28,13 @@ import signal
 import traceback
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr
 from functools import partial
 from importlib import import_module
 from io import StringIO
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing import Pipe, get_context
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -93,7 +92,7 @@ class Verdict(NamedTuple):
 
 def change_value(value: Any, random: Random) -> tuple[Any, bool]:
     """`value` with one thing in it changed, at any depth, and whether it is a valid value of the same type."""
-    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    keys = list(value if isinstance(value, dict) else range(len(value))) if isinstance(value, dict | list) else []
     if not keys or random.random() < 0.05:
         new = random.choice(VALUES)
         is_number = isinstance(value, float) and type(new) in (int, float) and math.isfinite(new)  # JSON has one kind
@@ -203,7 +202,7 @@ class Bench:
     """The models, tables and results that the recipe wrote, and cases of them."""
 
     def __init__(self, results: Path, scratch: Path) -> None:
-        self.results, self.outputs = results, dict[str, Any]()
+        self.results = results
         self.scratch = scratch / "outer" / "inner"  # where "../.." leads to nothing of others
         self.steps = {step.name: step for step in read_recipe(str(RECIPE), REGISTRY).steps}
 
@@ -226,8 +225,7 @@ class Bench:
         loaders = {**MODELS, "index": self._index}
         name = random.choice([name for name in loaders if (self.results / name).is_dir()])
         original = self.results / name / "latest" / ("index" if name == "index" else "model")
-        if name not in self.outputs:
-            self.outputs[name] = shown(loaders[name](original)())
+        expected = shown(loaders[name](original)())
         folder = self.scratch / "model"
         shutil.copytree(original, folder)
         log.truncate(0)
@@ -237,7 +235,7 @@ class Bench:
             found = shown(use())
         except BertRelayError as error:
             return Verdict("loss", f"{name}: an error not while loading: {error}")
-        if is_alike(found, self.outputs[name]) or is_valid or "warning" in log.getvalue():
+        if is_alike(found, expected) or is_valid or "warning" in log.getvalue():
             return Verdict("harmless")
         return Verdict("loss", f"{name}: another output, and no warning")
 
@@ -314,67 +312,53 @@ def is_alike(one: str, other: str) -> bool:
     return all(math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-5) for a, b in zip(numbers, others, strict=True))
 
 
-# Workers
+# Cases side by side, each in a process of its own
 
 
-def work(connection: Connection, results: Path, seed: int, scratch: Path) -> None:
-    """Judges the cases that come, until none does."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+def prepare() -> None:
+    """A worker, whose imports its cases share: they count in no case's time."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
-    bench = Bench(results, scratch)
-    for name in (*(stage.run.partition(":")[0] for stage in REGISTRY), *SLOW_IMPORTS):  # a stop in one breaks it
+    torch.set_num_threads(1)  # no other thread may run when a case is forked off
+    for name in (*(stage.run.partition(":")[0] for stage in REGISTRY), *SLOW_IMPORTS):
         import_module(name)
-    connection.send("ready")
-    while (number := connection.recv()) is not None:
-        connection.send(bench.judge(number, seed))
 
 
-def verdicts(numbers: list[int], results: Path, seed: int, scratch: Path) -> Iterator[tuple[int, Verdict]]:
-    """The verdicts of cases, by one worker after another: one that hangs is killed, and one that died replaced."""
-    context, worker, connection = get_context("spawn"), None, None
-    for number in numbers:
-        if worker is None:
-            connection, theirs = context.Pipe()
-            worker = context.Process(target=work, args=(theirs, results, seed, scratch), daemon=True)
-            worker.start()
-            theirs.close()
-            connection.recv()  # ready: a slow start is no hang
-        assert connection is not None
-        try:
-            connection.send(number)
-            verdict = connection.recv() if connection.poll(HANG_SECONDS) else Verdict("hang")
-        except (EOFError, ConnectionError):
-            verdict = Verdict("unforeseen", "the process died")
-        yield number, verdict
-        if verdict.kind == "hang" or verdict.message == "the process died":
-            worker.kill()
-            worker = None
-    if worker is not None:
-        worker.kill()
+def judge(results: Path, scratch: Path, seed: int, number: int) -> Verdict:
+    """The verdict of a case in a fork of this worker: one that hangs is killed, one that dies takes nothing along."""
+    receiving, sending = Pipe(duplex=False)
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        sending.send(Bench(results, scratch / str(number)).judge(number, seed))
+
+    case = get_context("fork").Process(target=work)
+    case.start()
+    sending.close()
+    try:
+        return receiving.recv() if receiving.poll(HANG_SECONDS) else Verdict("hang")
+    except EOFError:
+        return Verdict("unforeseen", "the process died")
+    finally:
+        case.kill()
+        case.join()
+        shutil.rmtree(scratch / str(number), ignore_errors=True)
 
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     runs = (options.folder or options.scratch).resolve() / "runs"
     with redirect_stderr(StringIO()):
         run(read_recipe(str(RECIPE), REGISTRY), RunOptions(runs=runs))
-    numbers = [options.only] if options.only is not None else list(range(options.cases))
-    found = dict[int, Verdict]()
-
-    def judge(place: int) -> None:
-        own = options.scratch / str(place)
-        found.update(verdicts(numbers[place :: options.workers], runs / "fuzz", options.seed, own))
-
-    with ThreadPoolExecutor(options.workers) as pool:
-        list(pool.map(judge, range(options.workers)))
-    for number, verdict in sorted(found.items()):
+    numbers = [options.only] if options.only is not None else range(options.cases)
+    with ProcessPoolExecutor(options.workers, get_context("spawn"), prepare) as pool:
+        verdicts = list(pool.map(partial(judge, runs / "fuzz", options.scratch, options.seed), numbers))
+    for number, verdict in zip(numbers, verdicts, strict=True):
         if verdict.kind in BAD or options.only is not None:
             print(f"case {number}: {verdict.kind}: {verdict.message}")
-    counts = Counter(verdict.kind for verdict in found.values())
-    print(f"cases {len(found):,}", *(f"{word} {counts[kind]:,}" for kind, word in COUNTED.items()), sep=", ")
-    return [Claim(f"no {word}", f"{counts[kind]:,}", not counts[kind]) for kind, word in BAD.items()], {
-        "counts": counts
-    }
+    counts = Counter(verdict.kind for verdict in verdicts)
+    print(f"cases {len(verdicts):,}", *(f"{word} {counts[kind]:,}" for kind, word in COUNTED.items()), sep=", ")
+    claims = [Claim(f"no {word}", f"{counts[kind]:,}", not counts[kind]) for kind, word in BAD.items()]
+    return claims, {"counts": counts}
 
 
 if __name__ == "__main__":

@@ -27,15 +27,14 @@ T = TypeVar("T")
 
 SECONDS_OF_REST = 0.5  # until the threads of the contender before have stopped spinning
 TRIALS = 2
+QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
 DATA = Path("../shared/data")
 
 
 class Contender:
-    """A process of `function` ("module:name"), called once as `function(device, threads, **settings)` for its work."""
+    """A process of `function` ("module:name"), called once as `function(threads, **settings)` for its work."""
 
-    def __init__(
-        self, function: str, device: str, threads: int, python: Path | str = sys.executable, **settings: Any
-    ) -> None:
+    def __init__(self, function: str, threads: int, python: Path | str = sys.executable, **settings: Any) -> None:
         self.function = function
         print(f"preparing {function} {settings.get('variant', '')}", file=sys.stderr, flush=True)
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
@@ -46,9 +45,9 @@ class Contender:
             stderr=self._errors,
             text=True,
             cwd=Path(__file__).parent.parent,
-            env=_environment(device, threads),
+            env={**os.environ, **QUIET, **threads_of(threads)},
         )
-        self.ask(device=device, threads=threads, **settings)
+        self.ask(threads=threads, **settings)
 
     def ask(self, **request: Any) -> Answer:
         """Sends a request and waits for the answer; exits with the process's errors when it has ended."""
@@ -73,10 +72,9 @@ class Contender:
         self._process.wait()
 
 
-def _environment(device: str, threads: int) -> dict[str, str]:
-    quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
-    limits = {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
-    return {**os.environ, **quiet, **limits, **({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})}
+def threads_of(count: int) -> dict[str, str]:
+    """The environment of a process with so many threads."""
+    return {"OMP_NUM_THREADS": str(count), "RAYON_NUM_THREADS": str(count)}
 
 
 def serve(function: str) -> None:
@@ -170,24 +168,24 @@ def main(
     measure: Callable[[Namespace], tuple[Sequence[Claim], dict[str, Any]]],
     doc: str | None,
     *needed: str,
-    device: bool = False,
+    threads: bool = False,
     arguments: Sequence[str] | None = None,
     **options: Any,
 ) -> NoReturn:
     """A script: parses, prints the machine, gets claims and metrics from `measure`, exits with 0 if all claims hold.
 
-    needed: files below --data. device: whether there are --device and --threads. options: name to default, or to a
+    needed: files below --data. threads: whether there is --threads. options: name to default, or to a
     type, or to what argparse takes. `measure` gets them, and `scratch`, a folder that is removed at the end.
     """
-    given = _parsed(doc, needed, device, options, arguments)
+    given = _parsed(doc, needed, threads, options, arguments)
+    os.environ |= {"CUDA_VISIBLE_DEVICES": ""}  # every figure is of a CPU
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
 
     from benchmarks.machine import machine
 
-    if device:
+    if threads:
         torch.set_num_threads(given.threads)
-        given.device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
     _quiet()
     print(machine(), flush=True)
     options = dict(vars(given))
@@ -203,7 +201,7 @@ def main(
 
 
 def _parsed(
-    doc: str | None, needed: Sequence[str], device: bool, options: dict[str, Any], arguments: Sequence[str] | None
+    doc: str | None, needed: Sequence[str], threads: bool, options: dict[str, Any], arguments: Sequence[str] | None
 ) -> Namespace:
     name = Path(sys.argv[0]).stem
     parser = ArgumentParser(
@@ -212,9 +210,8 @@ def _parsed(
     parser.add_argument("--json", type=Path, metavar="FILE", help="save machine, options, metrics and claims there")
     if needed:
         parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help=f"the real data (default {DATA})")
-    if device:
+    if threads:
         cores = len(os.sched_getaffinity(0))
-        parser.add_argument("--device", choices=["cpu", "cuda"], help="(default: cuda where there is one)")
         parser.add_argument("--threads", type=int, default=cores, help="of each contender (default: as many as cores)")
     for name, given in options.items():
         known = given if isinstance(given, dict) else {"type": given} if isinstance(given, type) else {"default": given}

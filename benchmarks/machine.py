@@ -52,9 +52,8 @@ def machine() -> str:
     """One line: processor, cores, torch's threads, whether it computes in bf16, and versions."""
     threads = torch.get_num_threads()
     bf16 = "bf16 in hardware" if computes_in_bf16() else "no bf16 in hardware"
-    gpu = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
     return (
-        f"machine: {gpu}{_processor()}, {len(os.sched_getaffinity(0))} cores, {threads} torch "
+        f"machine: {_processor()}, {len(os.sched_getaffinity(0))} cores, {threads} torch "
         f"thread{'s' * (threads > 1)}, {bf16}; Python {platform.python_version()}, {', '.join(_versions())}"
     )
 
@@ -70,16 +69,10 @@ def _processor() -> str:
     return found[1] if found else platform.processor() or platform.machine()
 
 
-def matrix_rate(device: str) -> float:
+def matrix_rate() -> float:
     """Floating-point operations a second in bf16: the best of ten products of 4096 × 4096 matrices."""
-    left, right, product = (torch.randn(MATRIX, MATRIX, device=device).bfloat16() for _ in range(3))
-
-    def multiply() -> None:
-        torch.mm(left, right, out=product)
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    return 2 * MATRIX**3 / min(timed(multiply)[1] for _ in range(PRODUCTS))
+    left, right, product = (torch.randn(MATRIX, MATRIX).bfloat16() for _ in range(3))
+    return 2 * MATRIX**3 / min(timed(lambda: torch.mm(left, right, out=product))[1] for _ in range(PRODUCTS))
 
 
 def private_memory_mb(process: int | str = "self") -> float | None:

@@ -7,62 +7,56 @@ is at most 0.015 below that of Trainer's default (fp32), at 3 times its speed, a
     python -m benchmarks.ner --data DIR --sentences 100 --epochs 1 --seeds 1        to try it out
 
 All train on the same file alone and keep their last weights. Trainer truncates sentences at 256 tokens and pads each
-batch to its longest, in random order (--peer-groups: of like lengths, as ours). A time is that of the training steps.
-One scorer counts every gold entity of the test file, tags decoded to legal ones.
+batch to its longest, in random order. A time is that of the training steps. One scorer counts every gold entity of the
+test file, tags decoded to legal ones.
 """
 
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Answer, Claim, at_least, main
+from benchmarks import trainer
+from benchmarks.harness import Answer, Claim, main
 from benchmarks.machine import MINILM
-from benchmarks.trainer import BF16, DEFAULT, OURS, behind, faster, options_of, train_in_turns, train_with_trainer
 from bertrelay.stage import StageContext
 from domain.biomedical.ner import evaluate
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.examples import Example, read_examples, types_in
 from domain.biomedical.ner.model import EntityModel, save_model, start_model
-from domain.biomedical.ner.settings import EntitySource, NerEvaluateSettings, NerSettings
+from domain.biomedical.ner.settings import NerEvaluateSettings, NerSettings
 from domain.biomedical.ner.train import run, tag_numbers
 
-TRAIN, TEST = "ner/ncbi-disease/train.tsv", "ner/ncbi-disease/test.tsv"
-BELOW, TIMES_DEFAULT, TIMES_BF16 = 0.015, 3, 2
-IGNORED = -100
+FILES = ("ner/ncbi-disease/train.tsv", "ner/ncbi-disease/test.tsv")
 
 
-def settings_of(options: Namespace, seed: int) -> NerSettings:
-    given = {name: getattr(options, name) for name in ("epochs", "batch_items", "learning_rate")}
-    return NerSettings.model_validate({**given, "base": MINILM, "train": [{"path": str(options.train)}], "seed": seed})
+def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
+    file, test = (trainer.beginning(options.data / path, options.sentences, folder, end="\n\n") for path in FILES)
+    given = {option: getattr(options, option) for option in ("epochs", "batch_items", "learning_rate")}
+    settings = NerSettings.model_validate({**given, "base": MINILM, "train": [{"path": str(file)}], "seed": seed})
+    context = StageContext(folder, options.scratch / "cache")
+    if name == trainer.OURS:
+        seconds = run(settings, context)["train_seconds"]
+    else:
+        seconds = train_peer(settings, folder, name == trainer.BF16)
+    tested = {"model": str(folder / "model"), "test": [{"path": str(test)}]}
+    metrics = evaluate.run(NerEvaluateSettings.model_validate(tested), context)
+    if metrics["f1"] is None:
+        sys.exit("f1: expected entities in the test file or predicted, there are none; raise --sentences")
+    return {"seconds": seconds, **{metric: metrics[metric] for metric in ("f1", "precision", "recall")}}
 
 
-def train_ours(options: Namespace, seed: int) -> Answer:
-    folder = options.scratch / f"ours-{seed}"
-    folder.mkdir()
-    metrics = run(settings_of(options, seed), StageContext(folder, options.scratch / "cache"))
-    return {"seconds": metrics["train_seconds"], **scored(options, folder / "model")}
-
-
-def train_peer(options: Namespace, bf16: bool, seed: int) -> Answer:
+def train_peer(settings: NerSettings, folder: Path, bf16: bool) -> float:
     """Trains with Trainer from the very weights that ours starts from."""
-    from datasets import Dataset
     from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-    settings = settings_of(options, seed)
-    examples = read_examples([EntitySource.model_validate({"path": str(options.train)})])
+    examples = read_examples(settings.train)
     model = start_model(settings, LabelSet.of_types(types_in(examples)))
-    folder = options.scratch / f"peer-{'bf16' if bf16 else 'fp32'}-{seed}"
     save_model(model, folder / "model")
-    network = AutoModelForTokenClassification.from_pretrained(folder / "model")
-    dataset, collator = Dataset.from_list(rows(model, examples)), DataCollatorForTokenClassification(model.tokenizer)
-    groups = options.peer_groups
-    seconds = train_with_trainer(network, settings, folder, dataset, collator, bf16=bf16, groups=groups)
-    network.save_pretrained(folder / "model")  # beside what else the folder needs
-    return {"seconds": seconds, **scored(options, folder / "model")}
+    made, collator = rows(model, examples), DataCollatorForTokenClassification(model.tokenizer)
+    return trainer.train_with_trainer(AutoModelForTokenClassification, settings, folder, made, collator, bf16=bf16)
 
 
 def rows(model: EntityModel, examples: Sequence[Example]) -> list[dict[str, Any]]:
@@ -74,58 +68,20 @@ def rows(model: EntityModel, examples: Sequence[Example]) -> list[dict[str, Any]
         )
         numbers, words = tag_numbers([example], model.labels).tolist(), encoded.word_ids()
         is_first = [word is not None and word != before for word, before in zip(words, [None, *words], strict=False)]
-        labels = [numbers[word] if first else IGNORED for word, first in zip(words, is_first, strict=True)]
+        labels = [numbers[word] if first else -100 for word, first in zip(words, is_first, strict=True)]  # -100: none
         made.append({"input_ids": encoded["input_ids"], "labels": labels})
     return made
 
 
-def scored(options: Namespace, folder: Path) -> Answer:
-    settings = NerEvaluateSettings.model_validate({"model": str(folder), "test": [{"path": str(options.test)}]})
-    found = evaluate.run(settings, StageContext(folder, options.scratch / "cache"))
-    if found["f1"] is None:
-        sys.exit("f1: expected entities in the test file or predicted, there are none; raise --sentences")
-    return {name: found[name] for name in ("f1", "precision", "recall")}
-
-
-def claims(answers: dict[str, list[Answer]]) -> list[Claim]:
-    below = behind(answers[DEFAULT], answers[OURS], "f1")
+def claims(answers: trainer.Answers) -> list[Claim]:
     return [
-        Claim(f"mean strict F1 at most {BELOW} below {DEFAULT}'s", f"{below:+.4f} below", below <= BELOW),
-        at_least(TIMES_DEFAULT, f"{DEFAULT}'s speed", faster(answers[DEFAULT], answers[OURS])),
-        at_least(TIMES_BF16, f"that of {BF16}", faster(answers[BF16], answers[OURS])),
+        trainer.as_good(answers, trainer.DEFAULT, "f1", 0.015),
+        trainer.as_fast(answers, trainer.DEFAULT, 3),
+        trainer.as_fast(answers, trainer.BF16, 2),
     ]
 
 
-def shortened(file: Path, sentences: int | None, scratch: Path) -> Path:
-    """The file, or a file of its first sentences."""
-    if sentences is None:
-        return file.resolve()
-    blocks = file.read_text(encoding="utf-8").split("\n\n")
-    (scratch / file.name).write_text("".join(f"{block}\n\n" for block in islice(blocks, sentences)), encoding="utf-8")
-    return scratch / file.name
-
-
-def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
-    files = (options.data / TRAIN, options.data / TEST)
-    options.train, options.test = (shortened(file, options.sentences, options.scratch) for file in files)
-    works = {
-        OURS: partial(train_ours, options),
-        DEFAULT: partial(train_peer, options, False),
-        BF16: partial(train_peer, options, True),
-    }
-    answers = train_in_turns(works, options, ["f1"])
-    return claims(answers) if len(answers) == len(works) else [], {"trainings": answers}
-
-
 if __name__ == "__main__":
-    main(
-        measure,
-        __doc__,
-        TRAIN,
-        TEST,
-        **options_of([OURS, DEFAULT, BF16]),
-        epochs=3,
-        batch_items=32,
-        learning_rate=3e-4,
-        sentences=int,
-    )
+    measure = partial(trainer.train_in_turns, train, claims, ["f1"])
+    contenders = trainer.options_of([trainer.OURS, trainer.DEFAULT, trainer.BF16])
+    main(measure, __doc__, *FILES, **contenders, epochs=3, batch_items=32, learning_rate=3e-4, sentences=int)

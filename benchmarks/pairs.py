@@ -58,7 +58,7 @@ def encode_and_compare(encoder: SentenceEncoder, sentences: list[str]) -> Answer
 
 def compete(options: Namespace, sentences: list[str], encoder: SentenceEncoder) -> dict[str, list[Answer]]:
     """The answers of each work by round, after an unmeasured one."""
-    cross, chance = start_cross_encoder(MINILM).to(options.device).eval(), random.Random(options.seed)
+    cross, chance = start_cross_encoder(MINILM).eval(), random.Random(options.seed)
     pairs = [tuple(chance.sample(sentences, 2)) for _ in range(options.cross_pairs)]
     works: dict[str, Callable[[int], Answer]] = {
         PAIR: lambda _: encode_and_compare(encoder, sentences),
@@ -93,7 +93,7 @@ def closest_pair(vectors: Vectors, dtype: type[np.floating] = np.float32) -> Clo
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     sentences = sentences_of(options.data, SOURCES, options.sentences, options.seed)
-    encoder = SentenceEncoder.load(MINILM).to(options.device).eval()
+    encoder = SentenceEncoder.load(MINILM).eval()
     answers = compete(options, sentences, encoder)
     count, all_pairs = len(sentences), len(sentences) * (len(sentences) - 1) // 2
     hours = Spread.of(each["seconds"] / options.cross_pairs * all_pairs / 3600 for each in answers[CROSS])
@@ -114,4 +114,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(measure, __doc__, *SOURCES, device=True, sentences=10_000, cross_pairs=512, rounds=3, seed=0)
+    main(measure, __doc__, *SOURCES, threads=True, sentences=10_000, cross_pairs=512, rounds=3, seed=0)

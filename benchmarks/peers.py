@@ -46,7 +46,7 @@ def compare(title: str, model: str, python: Path, scratch: Path) -> Claim:
     encoder = SentenceEncoder.load(model)
     ids, vectors = encoder.tokenize(SENTENCES), encoder.encode(SENTENCES, precision="fp32")
     settings = {"model": model, "scratch": str(scratch), "variant": "default"}
-    peer = Contender("benchmarks.encode_peer:prepare", "cpu", 1, python, **settings)
+    peer = Contender("benchmarks.encode_peer:prepare", 1, python, **settings)
     answer = peer.ask(batch_size=32, keep="peer.npy", ids=True)
     peer.end()
     text, theirs = (

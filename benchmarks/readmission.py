@@ -63,7 +63,7 @@ def usual(network: Any, tokenizer: Any, chunks: Sequence[str]) -> None:
 def measure_speed(options: Namespace, texts: Sequence[str]) -> dict[str, list[float]]:
     """Chunks/s by round."""
     scorer = ReadmissionScorer.load(options.model)
-    network = AutoModelForSequenceClassification.from_pretrained(options.model).eval().to(options.device)
+    network = AutoModelForSequenceClassification.from_pretrained(options.model).eval()
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     scored = zip(texts, scorer.score_texts(texts), strict=True)
     chunks = [text[chunk.start : chunk.end] for text, score in scored for chunk in score.chunks]
@@ -134,4 +134,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(measure, __doc__, device=True, model=Path, notes=100, words=WORDS, rounds=3, admissions=[1_000, 10_000])
+    main(measure, __doc__, threads=True, model=Path, notes=100, words=WORDS, rounds=3, admissions=[1_000, 10_000])

@@ -11,17 +11,15 @@ with `CosineSimilarityLoss` (after `SoftmaxLoss`) and its own defaults: no weigh
 scorer in fp32. A time is one training, from loading the start to the saved model, without loading libraries.
 """
 
-import json
 import time
 from argparse import Namespace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from benchmarks import trainer
 from benchmarks.harness import Answer, Claim, main
-from benchmarks.trainer import OURS, arguments_of, behind, faster, options_of, train_in_turns, train_with_sbert
-from bertrelay.data.records import Rejects, read
-from bertrelay.data.tables import Table
+from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.leaves import with_stage_paths
 from bertrelay.settings import InputFile
@@ -30,50 +28,47 @@ from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
 from teachers.data import read_examples
 from teachers.evaluation.sts import read_sts, sts_metrics
-from teachers.settings import COLUMNS, StsSettings, TrainSettings
+from teachers.settings import TrainSettings
 from teachers.train import run
 
-PEER, METRIC, NOT_WORSE_THAN = "peer", "spearman", 0.01
+PEER, METRIC = "peer", "spearman"
 
 
-def recipe_settings(options: Namespace, seed: int) -> dict[str, Any]:
-    """The settings of the recipe's stages with one seed, with fewer examples on request."""
+def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
+    """Trains the recipe's stages, each from the one before, on its first examples on request."""
     recipe = read_recipe("sbert", REGISTRY, [f"vars.data={options.data}", f"seeds=[{seed}]"])
     settings: dict[str, Any] = {step.name: step.settings for step in recipe.steps}
-    for name in options.stages if options.steps else []:
-        first = first_rows(settings[name], options.steps, options.scratch / f"{name}-{seed}.jsonl")
-        settings[name] = settings[name].model_copy(update={"train": [first]})
-    return settings
-
-
-def first_rows(settings: TrainSettings, steps: int, path: Path) -> Table:
-    columns = [str(column) for column in COLUMNS[settings.objective]]
-    rows = [record.values for record in read(settings.train[0], columns)][: steps * (settings.batch_items or 1)]
-    path.write_text("".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows))
-    return Table(path=InputFile(path), columns=list(columns))
-
-
-def train_ours(options: Namespace, seed: int) -> Answer:
-    """Trains the stages, each from the one before."""
-    folder, settings = options.scratch / f"ours-{seed}", recipe_settings(options, seed)
+    stages = ["nli", "nli-stsb"] if options.nli else ["stsb"]
+    for stage in stages:
+        table, count = settings[stage].train[0], options.steps and options.steps * (settings[stage].batch_items or 1)
+        first = table.model_copy(update={"path": InputFile(trainer.beginning(Path(table.path), count, folder))})
+        settings[stage] = settings[stage].model_copy(update={"train": [first]})
     began = time.perf_counter()
-    for name in options.stages:
-        (folder / name).mkdir(parents=True)
+    model = train_ours(settings, stages, folder) if name == trainer.OURS else train_peer(settings, stages, folder)
+    seconds = time.perf_counter() - began
+    with Rejects(None) as rejects:
+        pairs = read_sts(settings["test-stsb"].sts["STSb"], StageContext(folder, folder), rejects)
+    encode = partial(SentenceEncoder.load(model).encode, precision="fp32")
+    metrics = sts_metrics({"stsb": pairs}, encode, intervals=False)
+    return {METRIC: metrics["sts/stsb/spearman_cosine"], "seconds": seconds}
+
+
+def train_ours(settings: dict[str, Any], stages: list[str], folder: Path) -> Path:
+    for name in stages:
+        (folder / name).mkdir()
         located = with_stage_paths(settings[name], lambda stage, inner: folder / stage / inner)
         run(located, StageContext(folder / name, folder / "cache"))
-    return scored(options, folder / options.stages[-1] / "model", time.perf_counter() - began)
+    return folder / name / "model"
 
 
-def train_peer(options: Namespace, seed: int) -> Answer:
+def train_peer(settings: dict[str, Any], stages: list[str], folder: Path) -> Path:
     from sentence_transformers import SentenceTransformer
 
-    settings, folder = recipe_settings(options, seed), options.scratch / f"peer-{seed}"
-    began = time.perf_counter()
-    model = SentenceTransformer(str(settings[options.stages[0]].base))
-    for name in options.stages:
+    model = SentenceTransformer(str(settings[stages[0]].base))
+    for name in stages:
         train_peer_stage(model, settings[name], folder / name)
     model.save_pretrained(str(folder / "model"), create_model_card=False)
-    return scored(options, folder / "model", time.perf_counter() - began)
+    return folder / "model"
 
 
 def train_peer_stage(model: Any, settings: TrainSettings, folder: Path) -> None:
@@ -92,31 +87,14 @@ def train_peer_stage(model: Any, settings: TrainSettings, folder: Path) -> None:
         labels = [classes.index(label) for label in labels]
         loss = SoftmaxLoss(model, model.get_embedding_dimension(), num_labels=len(classes))
     dataset = Dataset.from_dict({"sentence1": first, "sentence2": second, "label": labels})
-    given = {"output_dir": str(folder), **arguments_of(settings), "weight_decay": 0.0}
-    train_with_sbert(model, dataset, loss, **given)
+    given = {"output_dir": str(folder), **trainer.arguments_of(settings), "weight_decay": 0.0}
+    trainer.train_with_sbert(model, dataset, loss, **given)
 
 
-def scored(options: Namespace, model: Path, seconds: float) -> Answer:
-    settings = cast(StsSettings, recipe_settings(options, options.seeds[0])["test-stsb"])
-    with Rejects(None) as rejects:
-        pairs = read_sts(settings.sts["STSb"], StageContext(options.scratch, options.scratch), rejects)
-    encoder = SentenceEncoder.load(model)
-    metrics = sts_metrics({"stsb": pairs}, lambda texts: encoder.encode(texts, precision="fp32"), intervals=False)
-    return {METRIC: metrics["sts/stsb/spearman_cosine"], "seconds": seconds}
-
-
-def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
-    options.stages = ["nli", "nli-stsb"] if options.nli else ["stsb"]
-    works = {OURS: partial(train_ours, options), PEER: partial(train_peer, options)}
-    answers = train_in_turns(works, options, [METRIC])
-    claims = []
-    if len(answers) == len(works):
-        print(f"× as fast as the peer: {faster(answers[PEER], answers[OURS])}")
-        below = behind(answers[PEER], answers[OURS], METRIC)
-        text = f"mean Spearman at most {NOT_WORSE_THAN} below the peer's"
-        claims = [Claim(text, f"{below:+.4f} below", below <= NOT_WORSE_THAN)]
-    return claims, {"trainings": answers}
+def claims(answers: trainer.Answers) -> list[Claim]:
+    return [trainer.as_good(answers, PEER, METRIC, 0.01)]
 
 
 if __name__ == "__main__":
-    main(measure, __doc__, "sts/stsb", "sts/sick", nli=False, steps=int, **options_of([OURS, PEER]))
+    measure = partial(trainer.train_in_turns, train, claims, [METRIC])
+    main(measure, __doc__, "sts/stsb", "sts/sick", nli=False, steps=int, **trainer.options_of([trainer.OURS, PEER]))

@@ -38,7 +38,7 @@ MOST_MB = 200.0
 """For the batches in flight, whatever the document."""
 
 
-def prepare(device: str, threads: int, model: str, scratch: str, variant: str) -> Work:
+def prepare(threads: int, model: str, scratch: str, variant: str) -> Work:
     """A contender: our tagger in a precision, or the pipeline in a dtype."""
     torch.set_num_threads(threads)
     texts = json.loads(Path(scratch, "texts.json").read_text(encoding="utf-8"))
@@ -49,7 +49,7 @@ def prepare(device: str, threads: int, model: str, scratch: str, variant: str) -
 
         kind: dict[str, Any] = {"aggregation_strategy": "simple", "stride": STRIDE}
         dtype = getattr(torch, variant)
-        tag = pipeline("token-classification", model=model, device=device, dtype=dtype, **kind)
+        tag = pipeline("token-classification", model=model, dtype=dtype, **kind)
 
     def work(batch_size: int, count: int | None = None) -> dict[str, Any]:
         if variant in OURS.values():
@@ -66,7 +66,7 @@ def measure_speed(options: Namespace, texts: Sequence[str]) -> dict[str, list[fl
     (options.scratch / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
     shared = {"model": str(options.model), "scratch": str(options.scratch)}
     contenders = {
-        name: Contender("benchmarks.tagging:prepare", options.device, options.threads, **shared, variant=variant)
+        name: Contender("benchmarks.tagging:prepare", options.threads, **shared, variant=variant)
         for name, variant in {**OURS, **PEERS}.items()
     }
     sizes = {
@@ -136,7 +136,7 @@ if __name__ == "__main__":
         measure,
         __doc__,
         ABSTRACTS,
-        device=True,
+        threads=True,
         model={"type": Path, "required": True},
         texts=1_000,
         rounds=3,

@@ -75,17 +75,17 @@ def test_every_drawn_sentence_is_paired_with_each_of_its_translations(tmp_path, 
     monkeypatch.setattr(distill, "TRIED_ON", 2)
     folder = tmp_path / "parallel" / "multi30k"
     folder.mkdir(parents=True)
-    for code in ("en", "de", "fr"):
+    for code in ("en", "de", "fr", "cs"):
         with gzip.open(folder / f"train.{code}.gz", "wt") as file:
             file.writelines(f"{code} {number}\n" for number in range(9))
-    distill.write_rows(Namespace(data=tmp_path, scratch=tmp_path, languages=["de", "fr"], rows=7, seed=3))
+    distill.write_rows(Namespace(data=tmp_path, scratch=tmp_path, rows=7, seed=3))
     for name, count in (("rows", 6), ("few", 2)):
         english, other = ((tmp_path / name / file).read_text().split("\n")[:-1] for file in ("en.txt", "other.txt"))
         both = {(line.split()[1], found.split()[0]) for line, found in zip(english, other, strict=True)}
         assert [line.split()[1] for line in english] == [line.split()[1] for line in other]
         assert len(english) == len(both) == count
         if name == "rows":
-            assert both == {(line.split()[1], code) for line in english for code in ("de", "fr")}
+            assert both == {(line.split()[1], code) for line in english for code in ("de", "fr", "cs")}
 
 
 def test_one_bad_seed_fails_whatever_the_mean():

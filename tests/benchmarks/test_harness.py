@@ -14,12 +14,12 @@ from benchmarks.machine import machine, memory_of
 
 def test_a_contender_prepares_once_and_then_works_on_request(tmp_path, monkeypatch):
     (tmp_path / "echo.py").write_text(
-        "def prepare(device, threads, word):\n"
+        "def prepare(threads, word):\n"
         "    print('noise of a library')\n"
         "    return lambda batch_size, times=1: {'words': [word] * times, 'seconds': 1 / batch_size}\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    contender = Contender("echo:prepare", "cpu", 1, word="hello")
+    contender = Contender("echo:prepare", 1, word="hello")
     assert contender.ask(batch_size=1, times=2)["words"] == ["hello", "hello"]
     assert contender.fastest([1, 4, 2]) == 4
     with pytest.raises(SystemExit, match="unexpected"):
@@ -66,7 +66,7 @@ def test_missing_data_is_named(tmp_path, capsys):
     assert f"expected sts/none.csv below {tmp_path}" in capsys.readouterr().err
 
 
-SCRIPTS = {path.stem for path in Path(harness.__file__).parent.glob("*.py") if "main(\n" in path.read_text()}
+SCRIPTS = {path.stem for path in Path(harness.__file__).parent.glob("*.py") if "main(" in path.read_text()}
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
