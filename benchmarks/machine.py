@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.harness import in_fresh_process, timed
+from benchmarks.harness import Claim, in_fresh_process, timed
 from bertrelay.data.records import read
 from bertrelay.data.tables import Table
 from bertrelay.hardware import computes_in_bf16
@@ -118,6 +118,22 @@ class Memory(NamedTuple):
 def memory_of(prepare: Callable[..., Callable[[], Any]], *arguments: Any) -> Memory:
     """The memory of what `prepare` returns, called in a fresh process."""
     return in_fresh_process(_sampled, prepare, arguments)
+
+
+def memories(prepare: Callable[..., Callable[[], Any]], cases: dict[str, Sequence[Any]]) -> list[Memory]:
+    """That of each case's arguments, printed as it comes."""
+    measured = []
+    for case, arguments in cases.items():
+        measured.append(now := memory_of(prepare, *arguments))
+        memory = f"ready {now.ready:.0f} MB, peak {now.peak:.0f} MB, {now.beyond:.1f} MB beyond"
+        print(f"{case}: {memory}, {now.seconds:,.1f} s", flush=True)
+    return measured
+
+
+def growth_claim(text: str, most_mb: float, measured: Sequence[Memory]) -> Claim:
+    """Of the last beside the first."""
+    growth = measured[-1].beyond - measured[0].beyond
+    return Claim(f"{text}: at most {most_mb} MB more", f"{growth:+.1f} MB", growth <= most_mb)
 
 
 def _sampled(prepare: Callable[..., Callable[[], Any]], arguments: Sequence[Any]) -> Memory:

@@ -23,7 +23,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from benchmarks.harness import Claim, main
-from benchmarks.machine import Memory, memory_of, private_memory_mb
+from benchmarks.machine import growth_claim, memories, private_memory_mb
 from bertrelay.data.tables import Table
 from bertrelay.encode_files import encode_file
 from bertrelay.encoder import SentenceEncoder
@@ -39,7 +39,6 @@ from students.corpus import ParallelCorpus, build_corpus
 from students.settings import AlignedFiles, DistillSettings, Filters
 from students.targets import fill_targets
 
-SIZES, WARM_UP = [10_000, 100_000, 1_000_000], 50_000
 DISTILLING, DISTILLING_GROWS_BY, GROWS_BY = "distil a student", 300, 50
 WORDS, SYLLABLES = 3_000, [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 MEDIAN_WORDS, DEVIATION, MOST_WORDS, DRAWN_AT_ONCE = 11, 0.5, 80, 10_000
@@ -77,13 +76,10 @@ def write_inputs(folder: Path, count: int) -> None:
     build_corpus(folder / "corpus", settings_of(folder, dev_sentences=0))
 
 
-def translations(folder: Path) -> AlignedFiles:
-    return AlignedFiles(english=InputFile(folder / "en.txt"), other=InputFile(folder / "xx.txt"), language="xx")
-
-
 def settings_of(folder: Path, **more: int) -> DistillSettings:
     model = ModelSource.parse(str(folder.parent / "model"))
-    return DistillSettings(teacher=model, base=model, parallel=[translations(folder)], filters=FILTERS, **more)
+    rows = AlignedFiles(english=InputFile(folder / "en.txt"), other=InputFile(folder / "xx.txt"), language="xx")
+    return DistillSettings(teacher=model, base=model, parallel=[rows], filters=FILTERS, **more)
 
 
 def encode_english(encoder: SentenceEncoder, folder: Path) -> None:
@@ -129,29 +125,21 @@ def prepare(name: str, folder: Path, warm_up: int) -> Callable[[], float]:
 
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
-    print(f"{'work':18} {'sentences':>10} {'loaded MB':>10} {'ready MB':>9} {'peak MB':>8} {'seconds':>8}", flush=True)
-    measured: dict[str, list[Memory]] = {name: [] for name in options.works}
     save_stand_in(options.scratch / "model")
-    for size in options.sizes:
-        folder = options.scratch / str(size)
+    folders = {size: options.scratch / str(size) for size in options.sizes}
+    for size, folder in folders.items():
         folder.mkdir()
         write_inputs(folder, size)
-        for name in options.works:
-            measured[name].append(now := memory_of(prepare, name, folder, options.warm_up))
-            memory = f"{now.result:>10.0f} {now.ready:>9.0f} {now.peak:>8.0f}"
-            print(f"{name:18} {size:>10,} {memory} {now.seconds:>8.1f}", flush=True)
-    claims = []
-    for name, found in measured.items():
-        most, growth = DISTILLING_GROWS_BY if name == DISTILLING else GROWS_BY, found[-1].peak - found[0].peak
-        claims.append(Claim(f"{name}: {most} MB more at most", f"{growth:+.0f} MB", growth <= most))
-    return claims, {"memory": {name: [now._asdict() for now in found] for name, found in measured.items()}}
+    claims, measured = [], {}
+    for name in options.works:
+        cases = {f"{name}, {size:,} sentences": (name, folders[size], options.warm_up) for size in options.sizes}
+        measured[name] = memories(prepare, cases)
+        print(f"loaded {measured[name][-1].result:.0f} MB", flush=True)
+        most = DISTILLING_GROWS_BY if name == DISTILLING else GROWS_BY
+        claims.append(growth_claim(name, most, measured[name]))
+    return claims, {"memory": {name: [memory._asdict() for memory in given] for name, given in measured.items()}}
 
 
 if __name__ == "__main__":
-    main(
-        measure,
-        __doc__,
-        sizes=SIZES,
-        warm_up=WARM_UP,
-        works={"default": list(WORKS), "choices": WORKS, "metavar": "WORK"},
-    )
+    works = {"default": list(WORKS), "choices": WORKS, "metavar": "WORK"}
+    main(measure, __doc__, sizes=[10_000, 100_000, 1_000_000], warm_up=50_000, works=works)

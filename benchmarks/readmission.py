@@ -25,7 +25,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertModel
 
 from benchmarks.harness import Claim, Spread, at_least, in_turns, main, timed
-from benchmarks.machine import MINILM, Memory, memory_of
+from benchmarks.machine import MINILM, growth_claim, memories
 from bertrelay.backbone import save_backbone
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.new_encoder import bert_config, train_wordpiece
@@ -101,18 +101,6 @@ def save_stand_in(folder: Path, texts: Sequence[str]) -> Path:
     return folder / "model"
 
 
-def measure_memory(options: Namespace, texts: Sequence[str]) -> list[Memory]:
-    stand_in = str(save_stand_in(options.scratch / "stand-in", texts))
-    measured = []
-    print(f"{'admissions':>10} {'ready MB':>9} {'peak MB':>8} {'beyond MB':>10} {'admissions/s':>13}")
-    for admissions in options.admissions:
-        given = (stand_in, texts, admissions, options.threads, options.scratch)
-        measured.append(now := memory_of(prepare_scoring, *given))
-        memory = f"{now.ready:>9.0f} {now.peak:>8.0f} {now.beyond:>10.1f}"
-        print(f"{admissions:>10,} {memory} {admissions / now.seconds:>13,.0f}", flush=True)
-    return measured
-
-
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     claims, speeds = list[Claim](), {}
     if options.model is None:
@@ -123,14 +111,14 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
         speeds[words] = measure_speed(options, texts)
         ratio = Spread.of_ratios(speeds[words]["BertRelay"], speeds[words]["usual"])
         claims.append(at_least(FASTER, f"the usual chunks/s, notes of {words:,} words", ratio))
-    measured = measure_memory(options, texts)
-    growth = measured[-1].beyond - measured[0].beyond
-    text = (
-        f"from {options.admissions[0]:,} to {options.admissions[-1]:,} admissions memory grows by at most {SLACK_MB} MB"
-    )
-    claims.append(Claim(text, f"{growth:+.1f} MB", growth <= SLACK_MB))
-    memory = [{"admissions": n, **each._asdict()} for n, each in zip(options.admissions, measured, strict=True)]
-    return claims, {"chunks_per_second": speeds, "memory": memory}
+    stand_in = str(save_stand_in(options.scratch / "stand-in", texts))
+    given = {
+        f"{count:,} admissions": (stand_in, texts, count, options.threads, options.scratch)
+        for count in options.admissions
+    }
+    measured = memories(prepare_scoring, given)
+    claims.append(growth_claim(" → ".join(given), SLACK_MB, measured))
+    return claims, {"chunks_per_second": speeds, "memory": [memory._asdict() for memory in measured]}
 
 
 if __name__ == "__main__":

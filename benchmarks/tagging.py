@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import Claim, Contender, Spread, Work, at_least, in_turns, main, timed
-from benchmarks.machine import Memory, memory_of
+from benchmarks.machine import Memory, growth_claim, memories
 from domain.biomedical import EntityTagger
 from domain.biomedical.documents import read_documents
 from domain.biomedical.documents.document import Document
@@ -102,33 +102,24 @@ def prepare_tagging(model: str, texts: Sequence[str], given: Sequence[str], thre
     return lambda: sum(len(each.entities) for each in tagger.tag_documents(Document("long", text) for text in given))
 
 
-def measure_memory(options: Namespace, texts: Sequence[str]) -> list[Memory]:
-    """Of one document, of ten, and of the ten as one."""
-    measured = []
-    short = long_documents(texts, options.words, TIMES)
-    for given in (short[:1], short, ["\n\n".join(short)]):
-        measured.append(now := memory_of(prepare_tagging, str(options.model), texts, given, options.threads))
-        words = sum(len(text.split()) for text in given)
-        print(f"{words:,} words in {len(given)}: {now.result:,} entities, ready {now.ready:.0f} MB, ", end="")
-        print(f"peak {now.peak:.0f} MB, {now.beyond:.1f} MB beyond", flush=True)
-    return measured
-
-
 def claims(rates: dict[str, list[float]], measured: Sequence[Memory]) -> list[Claim]:
-    *_, short, long = measured
-    growth = long.beyond - short.beyond
-    memory = f"the words of {TIMES} documents in one take at most {SLACK_MB} MB more"
+    """measured: of ten documents first, and of their words in one last."""
+    beyond = measured[-1].beyond
     return [
         at_least(FASTER, "as many words/s as the pipeline", Spread.of_ratios(rates[AUTO], rates[DEFAULT])),
-        Claim(memory, f"{growth:+.1f} MB", growth <= SLACK_MB),
-        Claim(f"and at most {MOST_MB} MB beyond the text", f"{long.beyond:.0f} MB", long.beyond <= MOST_MB),
+        growth_claim(f"the words of {TIMES} documents in one", SLACK_MB, measured),
+        Claim(f"and at most {MOST_MB} MB beyond the text", f"{beyond:.0f} MB", beyond <= MOST_MB),
     ]
 
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     texts = [document.text for document in read_documents(options.data / ABSTRACTS)][: options.texts]
-    rates, measured = measure_speed(options, texts), measure_memory(options, texts)
-    return claims(rates, measured), {"rates": rates, "documents": [each._asdict() for each in measured]}
+    rates = measure_speed(options, texts)
+    short = long_documents(texts, options.words, TIMES)
+    cases = {f"{TIMES} documents": short, "one of them": short[:1], "one of all their words": ["\n\n".join(short)]}
+    given = {name: (str(options.model), texts, case, options.threads) for name, case in cases.items()}
+    measured = memories(prepare_tagging, given)
+    return claims(rates, measured), {"rates": rates, "documents": [memory._asdict() for memory in measured]}
 
 
 if __name__ == "__main__":
