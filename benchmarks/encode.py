@@ -138,16 +138,14 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     results, rates = compete(options)
     found = {}
     print("\n".join(dict.fromkeys(result.versions for result in results.values() if result.versions)))
-    print(f"{'':24} {'batch':>5} {'sentences/s':>11} {'tokens/s':>9} {'cosine':>9} {'mean':>9}   ours ×, in fp32 ×")
+    print(f"{'':24} {'batch':>5} {'sentences/s':>11} {'tokens/s':>9} {'cosine':>9}   ours ×, in fp32 ×")
     for name, result in results.items():
-        seconds, cosines = Spread.of(result.seconds).median, result.cosines(results[DEFAULT])
+        seconds, cosine = Spread.of(result.seconds).median, float(result.cosines(results[DEFAULT]).min())
         faster, fp32_faster = (result.slower_than(results[ours]) for ours in OURS)
-        rate, low, mean = len(sentences) / seconds, float(cosines.min()), float(cosines.mean())
-        pace = f"{'' if name in OURS else result.batch_size:>5} {rate:>11,.0f} {tokens / seconds:>9,.0f}"
-        print(f"{result.title:24} {pace} {low:>9.6f} {mean:>9.6f}   {faster}, {fp32_faster}")
-        found[name] = {key: value for key, value in vars(result).items() if key != "vectors"}
-        found[name] |= {"sentences_per_second": rate, "tokens_per_second": tokens / seconds, "cosine_min": low}
-        found[name] |= {"cosine_mean": mean, "ours_faster": faster, "ours_fp32_faster": fp32_faster}
+        size = "" if name in OURS else result.batch_size
+        pace = f"{size:>5} {len(sentences) / seconds:>11,.0f} {tokens / seconds:>9,.0f}"
+        print(f"{result.title:24} {pace} {cosine:>9.6f}   {faster}, {fp32_faster}")
+        found[name] = {key: value for key, value in vars(result).items() if key != "vectors"} | {"cosine_min": cosine}
     share = Spread.of_ratios([work / seconds for seconds in results["auto"].seconds], rates)
     print(f"bf16 matrix rate {Spread.of(rate / 1e12 for rate in rates)} TFLOP/s; the network reaches {share} of it")
     return claims(results, share), {"contenders": found, "tokens": tokens, "operations": work, "matrix_rate": rates}

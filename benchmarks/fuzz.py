@@ -81,13 +81,10 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 class Verdict(NamedTuple):
-    """The kind of a case, and a message."""
+    """Of the kinds of cases, and a message."""
 
     kind: str
     message: str = ""
-
-
-# Changes
 
 
 def change_value(value: Any, random: Random) -> tuple[Any, bool]:
@@ -166,9 +163,6 @@ def change_folder(folder: Path, random: Random) -> bool:
     return False
 
 
-# Models
-
-
 def pretrained(folder: Path) -> Callable[[], Any]:
     settings = {"base": str(folder), "documents": [{"path": "/none"}], "max_tokens": 8}
     network, tokenizer = start_network(PretrainSettings.model_validate(settings), folder)
@@ -176,20 +170,16 @@ def pretrained(folder: Path) -> Callable[[], Any]:
     return lambda: network.eval()(ids).prediction_logits.tolist()
 
 
-def use_of(method: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-    return lambda: method(*arguments, precision="fp32")
-
-
 MODELS: dict[str, Callable[[Path], Callable[[], Any]]] = {
-    "student": lambda folder: use_of(SentenceEncoder.load(folder).encode, TEXTS),
-    "teacher": lambda folder: use_of(SentenceEncoder.load(folder).encode, TEXTS),
-    "cross-encoder": lambda folder: use_of(load_scorer(folder).predict, PAIRS),
-    "poly-encoder": lambda folder: use_of(load_scorer(folder).predict, PAIRS),
+    "student": lambda folder: partial(SentenceEncoder.load(folder).encode, TEXTS, precision="fp32"),
+    "teacher": lambda folder: partial(SentenceEncoder.load(folder).encode, TEXTS, precision="fp32"),
+    "cross-encoder": lambda folder: partial(load_scorer(folder).predict, PAIRS, precision="fp32"),
+    "poly-encoder": lambda folder: partial(load_scorer(folder).predict, PAIRS, precision="fp32"),
     "bilstm": lambda folder: partial(BiLstmEncoder.load(folder).encode, TEXTS),
     "pretraining": pretrained,
-    "ner": lambda folder: use_of(EntityTagger.load(folder).tag, TEXTS),
-    "qa": lambda folder: use_of(QuestionAnswerer.load(folder).answer, *PAIRS[0]),
-    "readmission": lambda folder: use_of(OutcomeScorer.load(folder).score_texts, TEXTS),
+    "ner": lambda folder: partial(EntityTagger.load(folder).tag, TEXTS, precision="fp32"),
+    "qa": lambda folder: partial(QuestionAnswerer.load(folder).answer, *PAIRS[0], precision="fp32"),
+    "readmission": lambda folder: partial(OutcomeScorer.load(folder).score_texts, TEXTS, precision="fp32"),
 }
 """By stage of the recipe: a model of a folder, loaded, as a function to its output."""
 
@@ -247,12 +237,10 @@ class Bench:
         name = random.choice(list(self.steps))
         table = change_value(self._settings(name), random)[0]
         head = {"name": "fuzz", **({"seed": random.choice(VALUES)} if random.random() < 0.1 else {})}
-        kind = self.steps[name].stage.kind
-        tables = {**head, name: {"uses": kind, **table} if isinstance(table, dict) else table}
+        tables = {**head, name: {"uses": self.steps[name].stage.kind, **table} if isinstance(table, dict) else table}
         if random.random() < 0.1:
             tables = change_value(tables, random)[0]
-        items = tables.items() if isinstance(tables, dict) else [("x", 1)]
-        text = "".join(f"{toml(key)} = {toml(value)}\n" for key, value in items)
+        text = toml_file(tables if isinstance(tables, dict) else {"x": 1})
         if random.random() < 0.05:
             text = change_bytes(text.encode(), random).decode("utf-8", "replace")
         return self._run(text)
@@ -262,8 +250,8 @@ class Bench:
         original = self.results / path.replace("/", "/latest/")
         changed = self.scratch / original.name
         changed.write_bytes(change_bytes(original.read_bytes(), random))
-        settings = toml(self._settings(name)).replace(str(original), str(changed))
-        return self._run(f'name = "fuzz"\n"{name}" = {{uses = "{self.steps[name].stage.kind}", {settings[1:]}\n')
+        text = toml_file({"name": "fuzz", name: {"uses": self.steps[name].stage.kind, **self._settings(name)}})
+        return self._run(text.replace(str(original), str(changed)))
 
     def _settings(self, name: str) -> Any:
         """A stage's settings with the outputs of other stages as paths."""
@@ -285,6 +273,10 @@ class Bench:
             if stamps(self.results) != before:
                 return Verdict("loss", "an input or a finished result was changed")  # noqa: B012
         return Verdict("harmless")
+
+
+def toml_file(tables: dict[str, Any]) -> str:
+    return "".join(f"{toml(key)} = {toml(value)}\n" for key, value in tables.items())
 
 
 def toml(value: Any) -> str:
@@ -310,9 +302,6 @@ def is_alike(one: str, other: str) -> bool:
         return False
     numbers, others = ([float(each) for each in NUMBER.findall(text)] for text in (one, other))
     return all(math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-5) for a, b in zip(numbers, others, strict=True))
-
-
-# Cases side by side, each in a process of its own
 
 
 def prepare() -> None:

@@ -21,7 +21,7 @@ import time
 from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.harness import Claim, main
 
@@ -30,20 +30,12 @@ SHARE_BETWEEN_KILLS = 0.3  # of the time that a whole training takes, at most
 SECONDS_BETWEEN_DEATHS, SECONDS_BETWEEN_CHECKS = 0.3, 0.002
 
 
-class Tally(NamedTuple):
-    """steps: the last logged step before each kill; while_writing: kills that left a half-written checkpoint."""
-
-    trainings: int
-    exact: int
-    steps: list[int]
-    while_writing: int
-
-
 class Run:
     """`bertrelay run` of the recipe in a folder and a process group of its own."""
 
     def __init__(self, runs: Path, processes: int) -> None:
         self.runs, self.stage = runs, runs / RECIPE.stem / STAGE
+        runs.mkdir(exist_ok=True)
         command = [sys.executable, "-P", "-m", "pipelines", "run", str(RECIPE), "--runs", str(runs)]
         command += ["--processes", str(processes)] if processes > 1 else []
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
@@ -97,8 +89,9 @@ def descendants(process: int) -> list[int]:
     return found
 
 
-def was_killed(run: Run, before: int, longest_seconds: float, chance: random.Random) -> bool:
+def was_killed(run: Run, longest_seconds: float, chance: random.Random) -> bool:
     """Kills within `longest_seconds` after training resumed; False when it ended before."""
+    before = run.written()
     while run.written() == before and run.process.poll() is None:
         time.sleep(SECONDS_BETWEEN_CHECKS)
     time.sleep(chance.uniform(0, longest_seconds))
@@ -108,35 +101,34 @@ def was_killed(run: Run, before: int, longest_seconds: float, chance: random.Ran
     return True
 
 
-def kill_and_compare(root: Path, processes: int, times: int, seed: int) -> Tally:
-    whole = root / f"whole-{processes}"
-    whole.mkdir()
-    run = Run(whole, processes)
-    expected, seconds = run.end(), float(run.last()["seconds"])
+def kill_and_compare(root: Path, processes: int, times: int, seed: int) -> dict[str, Any]:
+    """steps: the last logged step before each kill; while_writing: kills that left a half-written checkpoint."""
+    run = Run(root / f"whole-{processes}", processes)
+    expected, longest = run.end(), float(run.last()["seconds"]) * SHARE_BETWEEN_KILLS
     chance, steps = random.Random(seed), list[int]()
     trainings = exact = while_writing = 0
     while len(steps) < times:
         folder = root / f"killed-{processes}-{trainings}"
-        folder.mkdir()
         run = Run(folder, processes)
-        while len(steps) < times and was_killed(run, run.written(), seconds * SHARE_BETWEEN_KILLS, chance):
+        while len(steps) < times and was_killed(run, longest, chance):
             steps.append(int(run.last()["step"]))
             while_writing += any(run.stage.glob("**/checkpoint-*.partial"))
             run = Run(folder, processes)
         trainings += 1
         exact += run.end() == expected
-    return Tally(trainings, exact, steps, while_writing)
+    return {"trainings": trainings, "exact": exact, "steps": steps, "while_writing": while_writing}
 
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     claims, tallies = [], {}
     for processes in (1, 2):
         tallies[processes] = tally = kill_and_compare(options.scratch, processes, options.times, options.seed)
-        found = f"{tally.exact} of {tally.trainings} trainings, {len(tally.steps)} kills, {tally.while_writing} "
-        print(f"{processes}: killed after steps {', '.join(map(str, tally.steps))}", flush=True)
+        print(f"{processes}: killed after steps {', '.join(map(str, tally['steps']))}", flush=True)
         text = f"{processes} process{'es' * (processes > 1)}: weights exact"
-        claims.append(Claim(text, f"{found}in the writing of a checkpoint", tally.exact == tally.trainings))
-    return claims, {"tallies": {processes: tally._asdict() for processes, tally in tallies.items()}}
+        counts = f"{tally['exact']} of {tally['trainings']} trainings, {len(tally['steps'])} kills"
+        shown = f"{counts}, {tally['while_writing']} in the writing of a checkpoint"
+        claims.append(Claim(text, shown, tally["exact"] == tally["trainings"]))
+    return claims, {"tallies": tallies}
 
 
 if __name__ == "__main__":

@@ -65,18 +65,14 @@ def measure_speed(options: Namespace, texts: Sequence[str]) -> dict[str, list[fl
     """The words/s of each round, of each contender."""
     (options.scratch / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
     shared = {"model": str(options.model), "scratch": str(options.scratch)}
-    contenders = {
-        name: Contender("benchmarks.tagging:prepare", options.threads, **shared, variant=variant)
-        for name, variant in {**OURS, **PEERS}.items()
-    }
-    sizes = {
-        name: each.fastest(BATCH_SIZES if name in PEERS else [1], count=TRIED_ON) for name, each in contenders.items()
-    }
-    works = {name: lambda _, name=name: contenders[name].ask(batch_size=sizes[name]) for name in contenders}
+    works, sizes = {}, {}
+    for name, variant in {**OURS, **PEERS}.items():
+        contender = Contender("benchmarks.tagging:prepare", options.threads, **shared, variant=variant)
+        sizes[name] = contender.fastest(BATCH_SIZES if name in PEERS else [1], count=TRIED_ON)
+        works[name] = lambda _, ask=contender.ask, size=sizes[name]: ask(batch_size=size)
     answers = in_turns(works, options.rounds)
     words, rates = sum(len(text.split()) for text in texts), {}
-    for name, contender in contenders.items():
-        contender.end()
+    for name in works:
         rates[name] = [words / answer["seconds"] for answer in answers[name]]
         found = f"{Spread.of(rates[name]).shown(0)} words/s  {answers[name][0]['entities']:,} entities"
         print(f"{name:16} batch {sizes[name] if name in PEERS else '':>3}  {found}", flush=True)
