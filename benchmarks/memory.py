@@ -7,9 +7,8 @@ Claim: from 10,000 to 1,000,000 sentences it grows by at most 50 MB; that of a d
 
 The network is a stand-in (one layer of 32 dimensions); sentences are drawn with a seed, words by Zipf's law, lengths
 log-normal around 11 words. A figure is `RssAnon` of a fresh process, every 50 ms: what it has for itself, memory-mapped
-files and code not counted. `loaded` is with libraries and model, `ready` after a warm-up of 50,000 sentences, which
-fills the caches of compiled kernels and of the allocator (some 40 MB, whatever the corpus), `peak` the highest while
-the work is done. Documents are prepared in shards of 65,536 sentences. A distillation is the whole stage, one epoch.
+files and code not counted: `loaded` with libraries and model, `ready` after a warm-up, which fills the caches of
+compiled kernels and of the allocator, `peak` the highest while the work is done.
 """
 
 from argparse import Namespace
@@ -82,10 +81,6 @@ def settings_of(folder: Path, **more: int) -> DistillSettings:
     return DistillSettings(teacher=model, base=model, parallel=[rows], filters=FILTERS, **more)
 
 
-def encode_english(encoder: SentenceEncoder, folder: Path) -> None:
-    encode_file(encoder, Table(path=InputFile(folder / "en.txt")), folder / "vectors.npy")
-
-
 def write_targets(encoder: SentenceEncoder, folder: Path) -> None:
     corpus = ParallelCorpus.open(folder / "corpus")
     fill_targets(encoder, corpus, StageContext(folder, folder / "cache"), "key", "auto")
@@ -96,23 +91,22 @@ def prepare_documents(encoder: SentenceEncoder, folder: Path) -> None:
     build_document_corpus([documents], encoder.tokenizer, folder / "cache", Digests(), held_out_share=0.1)
 
 
-def distill_student(encoder: SentenceEncoder, folder: Path) -> None:  # noqa: ARG001 (the stage loads it itself)
-    """The whole stage, the stand-in being its own teacher."""
-    distill.run(settings_of(folder), StageContext(folder / "student", folder / "cache"))
-
-
-WORKS: dict[str, Callable[[SentenceEncoder, Path], None]] = {
-    "encode to a file": encode_english,
+WORKS: dict[str, Callable[[SentenceEncoder, Path], object]] = {
+    "encode to a file": lambda encoder, folder: encode_file(
+        encoder, Table(path=InputFile(folder / "en.txt")), folder / "vectors.npy"
+    ),
     "fill the targets": write_targets,
     "prepare documents": prepare_documents,
-    DISTILLING: distill_student,
+    DISTILLING: lambda _, folder: distill.run(  # the stand-in is its own teacher
+        settings_of(folder), StageContext(folder / "student", folder / "cache")
+    ),
 }
 
 
 def prepare(name: str, folder: Path, warm_up: int) -> Callable[[], float]:
     """A work after the warm-up; it returns the memory in MB with libraries and model alone."""
     encoder = SentenceEncoder.load(folder.parent / "model")
-    loaded = private_memory_mb() or 0.0
+    loaded = private_memory_mb()
     drawn = sentences(warm_up, seed=3)
     for _ in encode_blocks(encoder, iter(lambda: list(islice(drawn, BLOCK_SENTENCES)), [])):
         pass

@@ -8,8 +8,7 @@ more private memory.
 
 The notes are discharge summaries of the made-up hospital, of its default length and of MIMIC's (`--words`). Without
 --model the network is all-MiniLM-L6-v2's with a fresh head. Both get text and give log-odds, in turns in one process.
-`ready` is the private memory (`RssAnon`) of a fresh process that has scored 10,000 admissions, `peak` the highest,
-every 50 ms, while a file is scored; there the network is a stand-in of one layer.
+Memory is that of a fresh process that has scored 10,000 admissions; there the network is a stand-in of one layer.
 """
 
 import csv

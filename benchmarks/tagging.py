@@ -5,10 +5,8 @@ in one document take at most 24 MB more private memory than in ten, and at most 
 
     python -m benchmarks.tagging --data DIR --model runs/ncbi-disease/ner/latest/model
 
-The texts are PubMed abstracts. The pipeline has a stride, without which it drops what is beyond 512 tokens, and does
-not mark capitals. The long document is these abstracts again and again. `ready` is the private memory of a fresh
-process with all texts loaded, after a warm-up of twice the abstracts; `peak` the highest, every 50 ms, while they are
-tagged.
+The pipeline has a stride, without which it drops what is beyond 512 tokens, and does not mark capitals. The long
+document is the abstracts again and again. Memory is that beyond a fresh process with all texts loaded, after a warm-up.
 """
 
 import json
