@@ -29,7 +29,7 @@ def children_seconds():
 @pytest.mark.parametrize("command", ["", "run", "plan", "recipes", "samples", "encode", "search", "ner tag"])
 def test_help_answers_within_a_second(command, bertrelay):
     seconds = []
-    while not seconds or (min(seconds) > 1 and len(seconds) < 3):  # a core shared with other tests is slower for it
+    while not seconds or (min(seconds) >= 1 and len(seconds) < 5):  # a core shared with other tests is slower for it
         before = children_seconds()
         code, out, _ = bertrelay(*command.split(), "--help")
         seconds.append(children_seconds() - before)
