@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from bertrelay.errors import RequestError
+from bertrelay.files import check_output
 from bertrelay.settings import ModelSource
 from domain.clinical.outcomes import ScoreOptions
 from domain.clinical.settings import AuditSettings
@@ -102,6 +103,8 @@ def score(
     settings, admission = options.model_dump(exclude={"as_json"}), options.admission
     if admission is not None and options.page is None:
         raise RequestError("--admission: without effect without --html; give both, or neither")
+    if options.page is not None:
+        check_output(options.page, (".html",), option="--html", overwrite=options.overwrite)
     if admission is not None and admission.startswith("@"):
         file = Path(admission[1:])
         try:

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from bertrelay.data.tables import Format
+from bertrelay.data.tables import Format, Table
 from bertrelay.distributed import ProcessGroup, joined
 from bertrelay.errors import RequestError
 from bertrelay.progress import printable
@@ -23,9 +23,6 @@ from pipelines.hub import set_hub_access
 from pipelines.launch import check_process_group, launch_again
 from pipelines.settings_table import described
 from pipelines.validation import explain
-
-if TYPE_CHECKING:
-    from bertrelay.data.tables import Table
 
 FLAGS = {"as_json": "--json", "processes": "--processes N", "page": "--html FILE"}
 """The option of a field where it is not `--field-name`, with the placeholder of its value in help."""
@@ -64,10 +61,8 @@ class TableOptions(Settings):
     format: Format | None = None
     header: bool = True
 
-    def table(self, source: str, columns: str | Sequence[str] | None = None) -> "Table":
+    def table(self, source: str, columns: str | Sequence[str] | None = None) -> Table:
         """The table in the file `source`. Raises RequestError for a column that none can have."""
-        from bertrelay.data.tables import Table
-
         names = [columns] if isinstance(columns, str) else columns or []
         places = [int(name) if name.isdecimal() else name for name in names] or None
         given = {"path": source, "format": self.format, "columns": places, "header": self.header}

@@ -298,12 +298,12 @@ print(json.dumps([told, "torch" in sys.modules]))
 def refused(tmp_path):
     """Asks one process for everything in turn: the exit code and standard error of each."""
 
-    def run(requests, may_load_torch=False):
+    def run(requests):
         given = json.dumps([list(map(str, arguments)) for arguments in requests])
         process = [sys.executable, "-c", ALL_WRONG, given]
         done = subprocess.run(process, capture_output=True, text=True, cwd=tmp_path, check=True)
         found, loaded_torch = json.loads(done.stdout)
-        assert may_load_torch or not loaded_torch
+        assert not loaded_torch
         return found
 
     return run

@@ -300,6 +300,7 @@ WRONG = {
         "notes.csv out.csv --id stay": r"notes\.csv has no column 'stay'",
         "english.txt out.csv": r"notes: expected a file that ends in \.csv",
         "notes.csv out.csv --admission 100": "without effect without --html",
+        "notes.csv out.csv --html out.pdf": r"--html: expected a file that ends in \.html",
     },
 }
 

@@ -211,7 +211,7 @@ def answer_file(
 
 def run(settings: AnswerSettings, context: StageContext) -> Metrics:
     """The stage `domain.qa-answer`: `answers` with the suffix of the format, and perhaps `answers.html`."""
-    options = {name: getattr(settings, name) for name in AnswerOptions.model_fields}
+    options = settings.model_dump(include=set(AnswerOptions.model_fields))
     answered = answer_file(
         settings.model,
         settings.questions,
@@ -223,7 +223,7 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
         page=context.output / "answers.html" if settings.page else None,
         cache=context.cache,
         process_group=context.process_group,
-        **{**options, "with_text": settings.with_text or not context.sensitive},
+        **options | {"with_text": settings.with_text or not context.sensitive},
     )
     return dict(answered._asdict())
 
