@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from bertrelay import loader
 
 if TYPE_CHECKING:
-    from domain.biomedical.documents import read_documents, write_documents
+    from domain.biomedical.documents import read_documents
+    from domain.biomedical.documents.writing import write_documents
     from domain.biomedical.ner.checking import check
     from domain.biomedical.ner.tagger import EntityTagger
     from domain.biomedical.ner.tagging import tag_file
@@ -38,7 +39,7 @@ __getattr__ = loader(
         "read_documents": "documents",
         "read_questions": "qa.question_files",
         "tag_file": "ner.tagging",
-        "write_documents": "documents",
+        "write_documents": "documents.writing",
         "write_questions": "qa.question_files",
     },
 )

@@ -17,16 +17,17 @@ from random import Random
 from typing import Any, NamedTuple
 
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.documents import FormatName, write_documents
+from domain.biomedical.documents import WrittenName
 from domain.biomedical.documents.document import Document, Entity, Passage, Span
 from domain.biomedical.documents.tokens import word_spans
+from domain.biomedical.documents.writing import write_documents
 from pipelines.samples.grammar import Scope, capitalised, grammar, load, write_lines
 from pipelines.samples.settings import EntitySettings, PaperSettings, QuestionSettings
 
 PAPERS = "papers.jsonl.gz"
 TYPES = ("Disease", "Chemical", "Gene")
 PARTS = ("train", "dev", "test")
-FORMATS: dict[FormatName, str] = {"jsonl": "jsonl", "conll": "tsv", "pubtator": "pubtator"}
+FORMATS: dict[WrittenName, str] = {"jsonl": "jsonl", "conll": "tsv", "pubtator": "pubtator"}
 """Of files with entities, and their endings; PubTator has the test part alone."""
 WELL_KNOWN = 40
 """Names of each type that occur in abstracts of every part."""

@@ -8,15 +8,16 @@ import pytest
 
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical import EntityTagger, tag_file
-from domain.biomedical.documents import FORMATS, read_documents, write_documents
+from domain.biomedical.documents import READERS, read_documents
 from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.writing import WRITERS, write_documents
 
 TEXTS = [
     "The mice had fever of BRCA1. The 𝒢out <b>p53</b> & gout in rats.",
     "gout (fever) of p53, in the rats",
     "BRCA1 & p53 < gout > fever of the mice in rats.",
 ]
-READ_BACK = [name for name, found in FORMATS.items() if found.read and found.rendered]
+READ_BACK = [name for name in WRITERS if name in READERS]
 
 
 @pytest.fixture

@@ -5,22 +5,17 @@ confidences in notes of the form `confidence 0.93`. Relations, events, attribute
 """
 
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bertrelay.data.tables import Unusable
-from bertrelay.errors import RequestError
-from bertrelay.files import sync, sync_contents
 from domain.biomedical.documents.document import (
     Document,
     Entity,
     Item,
     LeftOut,
     Unfit,
-    Write,
     check_entities,
     joined,
     whole_text,
@@ -39,12 +34,6 @@ READ_OVER = {
     "N": "another reference",
     "#": "a note",
 }
-SOUND_ID = re.compile(r"[^./\\\0\n][^/\\\0\n]*")  # a file's name on every system, and of no hidden file
-LONGEST_ID = 250  # bytes: with its suffix, the longest name that file systems take
-NO_FIELD = re.compile(r"[\t\n\r]")
-
-
-# Reading
 
 
 def read(path: Path) -> Iterator[Item]:
@@ -111,48 +100,3 @@ def _entity(line: str, text: str) -> Entity:
     entity = Entity(start, end, matched[1], fragments=fragments)
     check_entities(text, [entity], [mention])
     return entity
-
-
-# Writing
-
-
-@contextmanager
-def writing(path: Path, rendered: Callable[[Document], str]) -> Iterator[Write]:
-    """A new folder of documents, which is whole or not there. Raises RequestError when there is something already."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise RequestError(f"{path}: brat documents need a new folder or an empty one. Move this one away.")
-    building = path.with_name(f".{path.name}.writing")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-
-    def write(document: Document) -> None:
-        text_file, annotations = building / f"{document.id}.txt", rendered(document)
-        if text_file.exists():
-            raise Unfit("an id that another document has")
-        text_file.write_bytes(document.text.encode())
-        text_file.with_name(f"{document.id}.ann").write_bytes(annotations.encode())
-
-    try:
-        yield write
-        sync_contents(building)
-        building.replace(path)
-        sync(path.parent)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-
-
-def rendered(document: Document) -> str:
-    """The lines of an `.ann` file. Raises Unfit for what they cannot hold, and for an id that cannot name it."""
-    if not SOUND_ID.fullmatch(document.id) or len(document.id.encode()) > LONGEST_ID:
-        raise Unfit("an id that is no file name", "an empty or long one, or one with a slash in it")
-    lines = []
-    for number, entity in enumerate(document.entities, 1):
-        if not entity.type or re.search(r"\s", entity.type) or NO_FIELD.search(entity.text + (entity.identifier or "")):
-            raise Unfit("an entity that no line can hold", "without a type, or with a tab or a line break in it")
-        spans = ";".join(f"{start} {end}" for start, end in entity.spans)
-        lines.append(f"T{number}\t{entity.type} {spans}\t{entity.text}")
-        if entity.identifier:
-            lines.append(f"N{number}\tReference T{number} {entity.identifier}\t{entity.text}")
-        if entity.confidence is not None:
-            lines.append(f"#{number}\tAnnotatorNotes T{number}\tconfidence {entity.confidence!r}")
-    return "".join(f"{line}\n" for line in lines)

@@ -20,8 +20,6 @@ from domain.biomedical.documents.document import (
     Entity,
     Item,
     Span,
-    Unfit,
-    check_contiguous,
     numbered_lines,
 )
 from domain.biomedical.documents.tokens import (
@@ -30,20 +28,16 @@ from domain.biomedical.documents.tokens import (
     READ_AS,
     FileScheme,
     Scheme,
-    TokenSpan,
     converted,
     has_stray_space,
     illegal_places,
     is_tag,
     rewritten,
     scheme_of_tags,
-    sentences_of,
     spans_of,
-    tags_of,
 )
 
 DOCUMENT_START = "-DOCSTART-"
-SEPARATORS = "\t\n\r\0"
 STRAY_SPACE = "a tag with a stray space"
 CONLL = ("conll", "conll-iobes")
 """The names of the formats that have columns."""
@@ -221,42 +215,3 @@ def _document(sentences: Sequence[TaggedSentence | Unusable], name: str) -> Docu
             text += " ".join(row.tokens)
     first = sentences[0]
     return Document(name, text, tuple(entities), sentences=tuple(tokens), file=first.file, line=first.line)
-
-
-def rendered(document: Document, scheme: Scheme = "IOB2") -> str:
-    """The lines of a document, `-DOCSTART-` first. Raises Unfit for what tags and lines cannot hold."""
-    check_contiguous(document, "a tag")
-    sentences = document.sentences or sentences_of(document)
-    lines = [f"{DOCUMENT_START}\t{OUTSIDE}\n\n"]
-    for tokens, spans in zip(sentences, _token_spans(document, sentences), strict=True):
-        try:
-            tags = tags_of(spans, len(tokens), scheme)
-        except ValueError:
-            raise Unfit("nested or overlapping entities", "a token has one tag") from None
-        lines.append(lines_of([document.text[start:end] for start, end in tokens], tags))
-    return "".join(lines)
-
-
-def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
-    """A line for each token with its tag, or its tags, and a blank one. Raises Unfit for what no line can hold."""
-    for token in tokens:
-        if not token or token.startswith(DOCUMENT_START) or any(sign in token for sign in SEPARATORS):
-            raise Unfit("a token that no line can hold", "an empty one, or one with a tab, a line break or NUL in it")
-    if any(has_stray_space(tag) or any(sign in tag for sign in SEPARATORS) for column in tags for tag in column):
-        raise Unfit("a type that no line can hold", "with a tab, a line break or NUL in it, or a space around it")
-    return "".join("\t".join(fields) + "\n" for fields in zip(tokens, *tags, strict=True)) + "\n"
-
-
-def _token_spans(document: Document, sentences: Sequence[Sequence[Span]]) -> list[list[TokenSpan]]:
-    """The entities of each sentence, by its tokens."""
-    places = [(token, row, place) for row, tokens in enumerate(sentences) for place, token in enumerate(tokens)]
-    starts, ends = ({token[side]: (row, place) for token, row, place in places} for side in (0, 1))
-    spans: list[list[TokenSpan]] = [[] for _ in sentences]
-    for entity in document.entities:
-        first, last = starts.get(entity.start), ends.get(entity.end)
-        if first is None or last is None:
-            raise Unfit("an entity that begins or ends inside a token", f"at {entity.start:,} to {entity.end:,}")
-        if first[0] != last[0]:
-            raise Unfit("an entity over two sentences", f"at {entity.start:,} to {entity.end:,}")
-        spans[first[0]].append(TokenSpan(first[1], last[1] + 1, entity.type))
-    return spans

@@ -8,7 +8,6 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import chain
@@ -19,7 +18,6 @@ from bertrelay.data.readers import line_rows, open_input
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Record, Table, Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write
 from bertrelay.privacy import WITHHELD, is_sensitive
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
@@ -227,23 +225,6 @@ def whole_text(path: Path) -> str:
         raise Unfit("not valid UTF-8", f"byte {error.start:,} of the file, counted from 0") from None
     except (EOFError, OSError, zlib.error) as error:
         raise Unfit("a file that is cut off or damaged", type(error).__name__) from None
-
-
-@contextmanager
-def text_file(
-    path: Path, rendered: Callable[[Document], str], head: str = "", between: str = "", tail: str = ""
-) -> Iterator[Write]:
-    """A file of rendered documents, one after the other; it is whole or not there."""
-    with atomic_write(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(head)
-        separators = iter([""])
-
-        def write(document: Document) -> None:
-            text = rendered(document)
-            file.write(next(separators, between) + text)
-
-        yield write
-        file.write(tail)
 
 
 # What makes a document sound

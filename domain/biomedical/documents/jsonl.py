@@ -6,11 +6,9 @@ are written where there are any. Other keys are ignored. A document without `id`
 Raw text is read here too: a file or a folder of `.txt` files, each a document; or a document in each line.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from bertrelay.data.tables import Unusable
 from domain.biomedical.documents.document import (
@@ -26,7 +24,6 @@ from domain.biomedical.documents.document import (
 )
 from domain.biomedical.documents.json_stream import Shape, parsed
 
-ENTITY_KEYS = ("start", "end", "type", "text", "confidence", "identifier", "fragments")
 SUFFIX = re.compile(r"(\.txt)?(\.gz)?\Z", re.IGNORECASE)
 
 
@@ -64,20 +61,6 @@ def read(path: Path) -> Iterator[Item]:
                 yield document
             except Unfit as fault:
                 yield Unusable(row.file, row.line, fault.reason, fault.detail)
-
-
-def line_of(document: Document) -> str:
-    """The line of a document, its end included."""
-    value: dict[str, Any] = {"id": document.id, "text": document.text}
-    value["entities"] = [
-        {key: found for key in ENTITY_KEYS if (found := getattr(entity, key)) not in (None, ())}
-        for entity in document.entities
-    ]
-    if document.passages:
-        value["passages"] = [passage._asdict() for passage in document.passages]
-    if document.sentences:
-        value["sentences"] = document.sentences
-    return json.dumps(value, ensure_ascii=False) + "\n"
 
 
 def text_files(folder: Path) -> list[Path]:

@@ -13,10 +13,11 @@ from bertrelay.files import atomic_write, write_json
 from bertrelay.hardware import default_device
 from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.documents.conll import lines_of
 from domain.biomedical.documents.document import Unfit
 from domain.biomedical.documents.tokens import TokenSpan, spans_of, tags_of
+from domain.biomedical.documents.writing import lines_of
 from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
+from domain.biomedical.ner.inference import WordSpan, decoded_blocks
 from domain.biomedical.ner.metrics import (
     KINDS,
     Pairing,
@@ -30,7 +31,6 @@ from domain.biomedical.ner.metrics import (
 )
 from domain.biomedical.ner.model import EntityModel, load_model
 from domain.biomedical.ner.settings import NerEvaluateSettings
-from domain.biomedical.ner.tagger import WordSpan, decoded_blocks
 from domain.biomedical.windows import Floats
 from domain.draws import spread_evenly
 

@@ -9,7 +9,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from domain.biomedical.documents import FormatName, document_items, format_of, once
+from domain.biomedical.documents import FormatName, document_items, format_of
 from domain.biomedical.documents.conll import CONLL, TOKEN_AND_TAG, Columns, TaggedSentence, sentence_rows
 from domain.biomedical.documents.document import Document, Entity, LeftOut, Span, usable
 from domain.biomedical.documents.tokens import OUTSIDE, Scheme, TokenSpan, sentences_of, split_tag, tags_of, types_of
@@ -60,7 +60,7 @@ def annotated_records(
         return
     if columns != TOKEN_AND_TAG:
         raise RequestError(f"{path}: columns: only {' and '.join(CONLL)} have them; leave them out, or name the format")
-    for item in once(document_items(path, name)):
+    for item in document_items(path, name):
         yield AnnotatedRecord(item.file, item, list(of_document(item))) if isinstance(item, Document) else item
 
 

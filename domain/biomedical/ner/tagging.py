@@ -21,16 +21,9 @@ from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.documents import (
-    FORMATS,
-    FormatName,
-    check_held,
-    check_written,
-    jsonl,
-    read_documents,
-    writing,
-)
+from domain.biomedical.documents import SUFFIXES, FormatName, WrittenName, read_documents
 from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.writing import check_held, check_written, jsonl_line, writing
 from domain.biomedical.ner.settings import TagOptions, TagSettings
 
 BLOCK_CHARACTERS = 400_000
@@ -48,7 +41,7 @@ def checked_format(
     *,
     with_text: bool = False,
     overwrite: bool = True,
-) -> FormatName:
+) -> WrittenName:
     """The format of `output`. Raises RequestError for one that is only read, in no folder, not empty, or the source.
 
     with_text: allows a page of sensitive data. overwrite: whether a file may be there already.
@@ -92,7 +85,7 @@ def tag_file(
 ) -> TaggedFile:
     """Writes `documents` to `output`, each with the entities that `model` finds in place of those it had.
 
-    source_format, output_format: found by the names when not given (`domain.biomedical.documents.FORMATS`).
+    source_format, output_format: found by the names when not given (docs/formats.md).
     cache: where a model of the hub is kept.
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
@@ -106,7 +99,7 @@ def tag_file(
     from domain.biomedical.ner.tagger import EntityTagger
 
     asked, documents, output = options_of(TagOptions, options), Path(documents), Path(output)
-    output_format = checked_format(output, output_format, documents, with_text=asked.with_text)
+    written = checked_format(output, output_format, documents, with_text=asked.with_text)
     rejects, refused = (
         Rejects(output.with_name(f"{output.name}.{what}.jsonl"), asked.max_rejects, keep_empty=False)
         for what in ("rejects", "refused")
@@ -115,22 +108,22 @@ def tag_file(
     with model_output(
         output,
         model,
-        partial(_scan, read, rejects, Rejects(None, asked.max_rejects), output_format, documents),
+        partial(_scan, read, rejects, Rejects(None, asked.max_rejects), written, documents),
         block=BLOCK_CHARACTERS,
         precision=asked.precision,
         cache=cache,
         process_group=process_group,
     ) as work:
         tagger = EntityTagger.load(work.folder)
-        _check_types(tagger.model.labels.types, output_format)
+        _check_types(tagger.model.labels.types, written)
         tag = partial(tagger.tag_documents, precision=work.precision, batch_tokens=asked.batch_tokens)
         filled = work.shards.fill(partial(_lines, tag, read, documents), "tagging", "words")
-        entities = _assemble(work.shards, output, output_format, refused) if work.is_main else {}
+        entities = _assemble(work.shards, output, written, refused) if work.is_main else {}
     counts = work.scan.items, work.scan.size, entities, work.scan.rejected, refused.counts.total()
     return TaggedFile(*counts, filled.rate)
 
 
-def _scan(read: ReadDocuments, rejects: Rejects, refused: Rejects, output: FormatName, source: Path) -> Scan:
+def _scan(read: ReadDocuments, rejects: Rejects, refused: Rejects, output: WrittenName, source: Path) -> Scan:
     """Reads all documents, in spans of words, and lists what cannot be used, where there is any.
 
     refused: counts those whose text or id the format `output` cannot hold.
@@ -145,7 +138,7 @@ def _scan(read: ReadDocuments, rejects: Rejects, refused: Rejects, output: Forma
             blank += not document.text.strip()
             plain = replace(document, entities=())
             check_held(plain, output, refused)
-            digest.update(jsonl.line_of(plain).encode(errors="surrogatepass"))
+            digest.update(jsonl_line(plain).encode(errors="surrogatepass"))
             yield len(document.text), sum(1 for _ in WORD.finditer(document.text))
 
     with rejects:
@@ -158,7 +151,7 @@ def _scan(read: ReadDocuments, rejects: Rejects, refused: Rejects, output: Forma
     return Scan(spans, digest.hexdigest(), rejects.counts.total())
 
 
-def _check_types(types: Sequence[str], output: FormatName) -> None:
+def _check_types(types: Sequence[str], output: WrittenName) -> None:
     """Raises RequestError where the format `output` cannot hold entities of one of a model's `types`."""
     for each in types:
         rejects = Rejects(None, limit=1)
@@ -180,7 +173,7 @@ def _lines(
     """The lines of the tagged documents of each of `spans`."""
     found = read_spans(read(Rejects(None, limit=1)), spans, source)
     for span, documents in zip(spans, found, strict=True):
-        yield (jsonl.line_of(_rounded(document)) for document in tag(documents))
+        yield (jsonl_line(_rounded(document)) for document in tag(documents))
         bar.advance(span.size)
 
 
@@ -190,7 +183,7 @@ def _rounded(document: Document) -> Document:
     return replace(document, entities=tuple(rounded))
 
 
-def _assemble(shards: Shards, output: Path, output_format: FormatName, refused: Rejects) -> dict[str, int]:
+def _assemble(shards: Shards, output: Path, output_format: WrittenName, refused: Rejects) -> dict[str, int]:
     """Writes `output`; the entities by type, the most frequent first. refused: takes what the format cannot hold."""
     counts = Counter[str]()
     with writing(output, output_format, refused) as write, refused:  # too many rejects end before the output is there
@@ -203,7 +196,7 @@ def _assemble(shards: Shards, output: Path, output_format: FormatName, refused: 
 
 def run(settings: TagSettings, context: StageContext) -> Metrics:
     """The stage `domain.ner-tag`: the documents and their entities, in `entities` with the suffix of the format."""
-    suffix = "" if settings.output == "brat" else FORMATS[settings.output].suffixes[0]
+    suffix = "" if settings.output == "brat" else next(each for each in SUFFIXES if SUFFIXES[each] == settings.output)
     options = settings.model_dump(include=set(TagOptions.model_fields))
     tagged = tag_file(
         settings.model,

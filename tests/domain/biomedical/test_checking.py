@@ -5,8 +5,8 @@ import pytest
 from real_files import NER, with_ner
 
 from bertrelay.errors import RequestError
-from domain.biomedical.documents import write_documents
 from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.writing import write_documents
 from domain.biomedical.ner.checking import check
 from domain.findings import overall, splits_of
 

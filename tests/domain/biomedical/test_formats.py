@@ -11,9 +11,10 @@ from real_files import NER, with_ner
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from domain.biomedical.documents import format_of, read_documents, write_documents
+from domain.biomedical.documents import format_of, read_documents
 from domain.biomedical.documents.conll import Columns, TaggedSentence, sentence_rows
 from domain.biomedical.documents.document import Document, Entity, Passage
+from domain.biomedical.documents.writing import write_documents
 
 FILES = sorted(NER.glob("*/test.tsv"))
 
@@ -173,7 +174,7 @@ def places(document):
 @with_ner
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_real_documents_survive_every_format(tmp_path, path, monkeypatch):
-    monkeypatch.setattr("domain.biomedical.documents.brat.sync_contents", lambda _: None)  # of a thousand files
+    monkeypatch.setattr("domain.biomedical.documents.writing.sync_contents", lambda _: None)  # of a thousand files
     documents = sorted(read_documents(path), key=lambda each: each.id)  # as the files of a folder are read
     write_documents(tmp_path / "copy.tsv", read_documents(path))
     assert (tmp_path / "copy.tsv").read_bytes().replace(b"-DOCSTART-\tO\n\n", b"") == path.read_bytes()

@@ -15,8 +15,8 @@ from domain.biomedical import EntityTagger
 from domain.biomedical.documents.document import Document
 from domain.biomedical.documents.tokens import word_spans
 from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.inference import decoded_blocks
 from domain.biomedical.ner.model import EntityModel, TokenClassifier, WordSplitter, save_model
-from domain.biomedical.ner.tagger import decoded_blocks
 from domain.sentences import sentence_spans
 
 TYPES = ["Disease", "Gene"]
