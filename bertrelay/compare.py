@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Unpack
 
-from bertrelay.data.sentences import each_pair, texts_of
 from bertrelay.data.vectors import Vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, EncodingOptions, check_finite, encode, encode_blocks
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.evaluation.similarity import METRICS, Metric, matrix, pairwise
 from bertrelay.progress import Bar
+from bertrelay.texts import each_pair, texts_of
 
 CELLS_AT_ONCE = 8_000_000  # of a similarity matrix
 

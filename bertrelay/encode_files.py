@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NamedTuple, Unpack
 
 from bertrelay.data.records import Rejects, Table
-from bertrelay.data.sentences import ReadBlock, SentenceScan, as_table, block_reader, scan
+from bertrelay.data.sentences import SentenceScan, as_table, block_reader, scan
 from bertrelay.data.shards import Filled, Shards, Span, locked_output
 from bertrelay.data.vectors import (
     FLOAT_BYTES,
     SUFFIXES,
+    ReadBlock,
     Vectors,
     check_space,
     open_vectors,

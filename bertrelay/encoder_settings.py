@@ -11,9 +11,6 @@ VocabularySize = Annotated[int, Field(ge=50, le=10_000_000)]
 MOST_WEIGHTS = 10_000_000_000
 PoolingMode = Literal["cls", "mean", "max"]
 
-Metric = Literal["cosine", "dot", "euclidean", "manhattan"]
-"""How two vectors are compared."""
-
 
 class NewEncoder(Settings):
     """A network with random weights and a vocabulary trained on the corpus.

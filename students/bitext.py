@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import locked_output
-from bertrelay.data.tables import write_table
 from bertrelay.data.vectors import open_vectors
+from bertrelay.data.writing import write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, on_main
 from bertrelay.encode_files import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder, as_encoder

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from bertrelay.compare import compare_all, compare_pairs
 from bertrelay.data.records import Rejects
-from bertrelay.data.sentences import texts_of
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions
 from bertrelay.errors import RequestError
@@ -18,6 +17,7 @@ from bertrelay.evaluation.similarity import Metric, Vectors, matrix
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import write_json
 from bertrelay.stage import Metrics, StageContext
+from bertrelay.texts import texts_of
 from students.metrics import Encode, encoded_once, english_of, parallel_metrics, translation_metrics
 from students.pairs import Translations, read_translations
 from students.settings import ENGLISH, EvaluateSettings, ShrinkSettings

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Unpack
 import pyarrow as pa
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.sentences import as_table, texts_of
+from bertrelay.data.sentences import as_table
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
 from bertrelay.distributed import from_main
@@ -24,6 +24,7 @@ from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
+from bertrelay.texts import texts_of
 from students.corpus import mapped
 from students.index_build import (
     GRAPH,

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bertrelay.data.records import Rejects, read
-from bertrelay.data.sentences import each_text, text_column
+from bertrelay.data.sentences import text_column
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, pairwise
 from bertrelay.pooling import Projection
 from bertrelay.stage import Metrics, StageContext
+from bertrelay.texts import each_text
 from students.build import keep_layers, linear_projection
 from students.evaluate import EvaluationSets
 from students.metrics import before_and_after, counts

@@ -22,11 +22,11 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from bertrelay.backbone import unused_positions
-from bertrelay.data.sentences import each_text
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
 from bertrelay.progress import log, progress
+from bertrelay.texts import each_text
 from bertrelay.tokenizer import as_fast
 
 TEXTS_AT_ONCE = 8192

@@ -17,12 +17,12 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 
 from bertrelay.backbone import has_types, model_folder, position_limit, read_network_config, save_network
 from bertrelay.cpu_kernels import use_cpu_kernels, using
-from bertrelay.data.sentences import each_pair, texts_of
 from bertrelay.errors import RequestError, WorkError, check_count
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.heads import Head
 from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, padded_rows, sorted_batches
 from bertrelay.progress import Bar, progress
+from bertrelay.texts import each_pair, texts_of
 from bertrelay.tokenizer import pad_id_of, truncating, warn_of_special_tokens
 
 Pairs = Sequence[tuple[str, str]]

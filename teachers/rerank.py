@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertrelay.data.records import read, rows
 from bertrelay.data.sentences import as_table
-from bertrelay.data.shards import Scan, Shards, Span, cut_spans, json_line, model_output, read_spans, write_lines
-from bertrelay.data.tables import Record, Table, write_table
+from bertrelay.data.shards import Shards, Span, cut_spans, json_line, read_spans, write_lines
+from bertrelay.data.tables import Record, Table
+from bertrelay.data.writing import write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
+from bertrelay.model_output import Scan, model_output
 from bertrelay.progress import Bar
 from bertrelay.stage import Metrics, StageContext
 from teachers.settings import RerankOptions, RerankSettings

@@ -3,7 +3,7 @@
     OUTPUT.partial/manifest.json    what is computed; another model or input restarts
     OUTPUT.partial/000000.jsonl     a shard, written beside and renamed: whole or absent
 
-`model_output` is the frame of every command that runs a model over a file. Loads neither torch nor NumPy.
+Loads neither torch nor NumPy.
 """
 
 import json
@@ -12,18 +12,16 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from filelock import FileLock, Timeout
 
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, gather, on_main, wait_for_all
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, gather, wait_for_all
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write, read_json, refuse_symlink, write_error, write_json
-from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import default_device, release_memory, resolve_precision
+from bertrelay.hardware import release_memory
 from bertrelay.privacy import apply_umask, is_sensitive
 from bertrelay.progress import Bar, log, progress
 
@@ -49,33 +47,6 @@ def cut_spans(items: Iterable[tuple[int, int]], limit: int) -> list[Span]:
             spans.append(Span(first, end, size))
             first, weight, size = end, 0, 0
     return spans if first == end else [*spans, Span(first, end, size)]
-
-
-class Scan(NamedTuple):
-    """What one pass over an input found.
-
-    digest: sha256 of all that decides the output. rejected: records that cannot be used. size: of all spans.
-    """
-
-    spans: list[Span]
-    digest: str
-    rejected: int = 0
-
-    @property
-    def items(self) -> int:
-        return self.spans[-1].end
-
-    @property
-    def size(self) -> int:
-        return sum(span.size for span in self.spans)
-
-
-class Scanned(Protocol):
-    @property
-    def spans(self) -> list[Span]: ...
-
-    @property
-    def digest(self) -> str: ...
 
 
 class Filled(NamedTuple):
@@ -246,57 +217,6 @@ class Shards:
         """Removes the folder, when its shards are assembled or no longer wanted."""
         if self.folder.is_dir():
             _remove(self.folder)
-
-
-AnyScan = TypeVar("AnyScan", bound=Scanned)
-
-
-@dataclass(frozen=True)
-class ModelOutput(Generic[AnyScan]):
-    """An output to be filled by the model of `folder`, from the input that `scan` describes."""
-
-    folder: Path
-    precision: str
-    scan: AnyScan
-    shards: Shards
-
-    @property
-    def is_main(self) -> bool:
-        return self.shards.process_group.is_main
-
-
-@contextmanager
-def model_output(
-    output: Path,
-    model: str | Path,
-    scan: Callable[[], AnyScan],
-    *,
-    block: object,
-    precision: str,
-    cache: Path | None = None,
-    process_group: ProcessGroup = SINGLE_PROCESS,
-    **options: object,
-) -> Iterator[ModelOutput[AnyScan]]:
-    """Opens the shards of `output`, which this call keeps to itself; removes them when the block that writes it ends.
-
-    scan: reads the input through, in the main process alone.
-    block: what spans are cut by; with the model's files, the scan's digest, precision and `options` it decides what
-        the shards hold, so that shards of anything else are not resumed.
-    Raises RequestError when another process writes `output`.
-    """
-    from bertrelay.backbone import model_folder
-
-    with locked_output(output, process_group):
-        folder = on_main(lambda: model_folder(model, cache_dir=cache and cache / "hub"), process_group)
-        precision = from_main(resolve_precision(precision, default_device()), process_group)
-        scanned = on_main(scan, process_group)
-        shards = Shards(output, scanned.spans, process_group)
-        key = fingerprint({"model": Digests().of_folder(folder), "input": scanned.digest, **options})
-        shards.begin({"key": key, "precision": precision, "block": block})
-        yield ModelOutput(folder, precision, scanned, shards)
-        if process_group.is_main:
-            shards.remove()
-        wait_for_all(process_group)
 
 
 @contextmanager

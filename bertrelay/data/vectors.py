@@ -6,18 +6,19 @@ where a memory map ends the process with a bus error.
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from bertrelay.data.sentences import ReadBlock
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write
 
 Vectors = NDArray[np.float32]
+ReadBlock = Callable[[int, int], list[str]]
+"""(first, end) -> the sentences of these rows; called in rising order, from one thread."""
 
 SUFFIXES = (".npy", ".parquet")
 FLOAT_BYTES = 4

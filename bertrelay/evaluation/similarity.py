@@ -6,8 +6,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.encoder_settings import Metric as Metric
 from bertrelay.errors import RequestError, check_choice
+from bertrelay.settings import Metric as Metric
 
 Vectors = NDArray[np.float32]
 METRICS: tuple[Metric, ...] = get_args(Metric)

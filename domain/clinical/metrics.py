@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, expit
 
-from bertrelay.evaluation.calibration import TINY, log_odds
 from bertrelay.evaluation.statistics import MetricsOfWeights, none_if_nan, ratio
+from domain.clinical.prediction import TINY, log_odds_of
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -164,7 +164,7 @@ class Calibration:
 
     def __init__(self, probability: Floats, outcomes: Flags) -> None:
         self._probability, self._outcomes = probability, outcomes.astype(np.float64)
-        self._log_odds, self._bins = log_odds(probability), Bins(probability, outcomes)
+        self._log_odds, self._bins = log_odds_of(probability), Bins(probability, outcomes)
         ones = np.ones(len(outcomes))
         centre, spread = (self._log_odds.mean(), self._log_odds.std()) if len(outcomes) else (0.0, 0.0)
         self._spread = float(spread) if spread > SMALLEST_SPREAD else np.inf

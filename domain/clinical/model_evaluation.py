@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bertrelay.evaluation.calibration import calibrated, fit_recalibration
 from bertrelay.files import write_json
 from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics
@@ -20,7 +19,8 @@ from domain.clinical.cohort import CHARACTERISTICS, SPLITS, write_parquet
 from domain.clinical.evaluation import Predicted, PredictedLabels
 from domain.clinical.metrics import Flags, Floats, alarm_threshold, auroc_of, mean_of_known, threshold_at_precision
 from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, SCORES, SLICES, OutcomeModelSettings
-from domain.clinical.prediction import aggregate_labels, choose_c
+from domain.clinical.prediction import aggregate_labels, calibrated, choose_c
+from domain.clinical.recalibration import fit_recalibration
 from domain.clinical.settings import LearningSettings
 
 if TYPE_CHECKING:

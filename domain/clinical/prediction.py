@@ -1,4 +1,4 @@
-"""Chunks to log-odds, and the probabilities of an admission's chunks to one: here is P(readmission).
+"""Chunks to log-odds, the probabilities of an admission's chunks to one, P(readmission), and its recalibration.
 
 For an admission with n chunks, Huang, Altosaar & Ranganath (2019, equation 4) put
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
+from scipy.special import expit, logit, logsumexp
 
 from bertrelay.cpu_kernels import Packed, using
 from bertrelay.inference import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
@@ -23,6 +23,8 @@ from domain.clinical.outcomes import PAPERS_C, AggregationName, OutcomeModelSett
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer]
+
+TINY = 1e-9
 
 
 def chunk_log_odds(
@@ -117,3 +119,13 @@ def choose_c(score: Callable[[float], float | None]) -> float:
     """Of `CHOICES_OF_C` the one that scores highest; the first of equals, and where nothing can be scored."""
     known = [-np.inf if (value := score(c)) is None else value for c in CHOICES_OF_C]
     return CHOICES_OF_C[int(np.argmax(known))]
+
+
+def calibrated(probability: Floats, slope: float, intercept: float) -> Floats:
+    """Recalibrated probabilities, see `domain.clinical.recalibration`; their order stays."""
+    return np.asarray(expit(intercept + slope * log_odds_of(probability)))
+
+
+def log_odds_of(probability: Floats) -> Floats:
+    """Finite ones, also of 0 and 1."""
+    return np.asarray(logit(np.clip(probability, TINY, 1 - TINY)))

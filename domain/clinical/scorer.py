@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from bertrelay.cpu_kernels import Packed
-from bertrelay.data.sentences import texts_of
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.calibration import calibrated
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.progress import log
+from bertrelay.texts import texts_of
 from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, warn_of_unknown
 from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, clean, find_sections
 from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words
-from domain.clinical.prediction import aggregate, aggregate_labels, chunk_log_odds, contributions
+from domain.clinical.prediction import aggregate, aggregate_labels, calibrated, chunk_log_odds, contributions
 from domain.clinical.records import given_note, warn_of_mixed_ids
 
 Floats = NDArray[np.float64]

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertrelay.data.records import Rejects, rows
-from bertrelay.data.shards import ModelOutput, Span, cut_spans, json_line, model_output
-from bertrelay.data.tables import Record, Table, write_table
+from bertrelay.data.shards import Span, cut_spans, json_line
+from bertrelay.data.tables import Record, Table
+from bertrelay.data.writing import write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
+from bertrelay.model_output import ModelOutput, model_output
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertrelay.cpu_kernels import using
-from bertrelay.data.sentences import texts_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
@@ -21,6 +20,7 @@ from bertrelay.inference import best_batch_tokens, computing, pack_for, padded_r
 from bertrelay.pooling import Pooling
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
+from bertrelay.texts import texts_of
 from domain.terms.settings import Layers
 
 LAYERS: dict[Layers, int] = {"last_four": 4, "last": 1}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 import typer
 from pydantic import Field, model_validator
 
-from bertrelay.data.tables import on_one_line, write_csv, write_jsonl, write_tsv
+from bertrelay.data.writing import on_one_line, write_csv, write_jsonl, write_tsv
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.progress import log

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 from pydantic import Field, model_validator
 
-from bertrelay.data.tables import on_one_line
-from bertrelay.encoder_settings import EncodeSettings, Metric
+from bertrelay.data.writing import on_one_line
+from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.progress import log, printable, progress
+from bertrelay.settings import Metric
 from pipelines.cli.options import (
     Fields,
     ModelArgument,

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self, overload
 
 import torch
 
-from bertrelay.data.sentences import each_text
 from bertrelay.hardware import as_device
+from bertrelay.texts import each_text
 from domain.biomedical.documents.document import Document, Entity, Span
 from domain.biomedical.documents.tokens import word_spans
 from domain.biomedical.ner.inference import decoded_blocks

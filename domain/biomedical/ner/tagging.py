@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.shards import Scan, Shards, Span, cut_spans, model_output, read_spans
+from bertrelay.data.shards import Shards, Span, cut_spans, read_spans
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.errors import RequestError
 from bertrelay.files import check_place
+from bertrelay.model_output import Scan, model_output
 from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of

@@ -17,11 +17,11 @@ from scipy.special import softmax
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bertrelay.data.sentences import each_pair
 from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device
 from bertrelay.inference import computed
 from bertrelay.progress import log
+from bertrelay.texts import each_pair
 from domain.biomedical.documents.document import Span, shown_id
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.questions import Question

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 from markupsafe import Markup
 
 from bertrelay.data.records import Rejects, rows
-from bertrelay.data.shards import Scan, Shards, Span, cut_spans, json_line, model_output, read_spans
-from bertrelay.data.tables import Table, Unusable, format_of, write_table
+from bertrelay.data.shards import Shards, Span, cut_spans, json_line, read_spans
+from bertrelay.data.tables import Table, Unusable, format_of
+from bertrelay.data.writing import write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
+from bertrelay.model_output import Scan, model_output
 from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of

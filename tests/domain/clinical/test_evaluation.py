@@ -5,7 +5,6 @@ import pytest
 from scipy.stats import rankdata
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from bertrelay.evaluation.calibration import calibrated, fit_recalibration
 from bertrelay.evaluation.statistics import resampled_weights
 from domain.clinical.baselines import Baseline
 from domain.clinical.evaluation import (
@@ -17,6 +16,8 @@ from domain.clinical.evaluation import (
     permutation_metrics,
 )
 from domain.clinical.model_evaluation import evaluate_baseline, of_baseline
+from domain.clinical.prediction import calibrated
+from domain.clinical.recalibration import fit_recalibration
 
 PROBABILITIES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
 OUTCOMES = np.array([True, False, True, True, True, False])

@@ -11,13 +11,13 @@ from scipy.special import expit
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.calibration import fit_recalibration
 from bertrelay.stage import StageContext
 from domain.clinical.chunks import Chunker, chunk_tokens
 from domain.clinical.classifier import load_model, start_model
 from domain.clinical.evaluation import while_reading
 from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.prediction import aggregate, chunk_log_odds
+from domain.clinical.recalibration import fit_recalibration
 from domain.clinical.settings import ReadmissionSettings
 from domain.clinical.training import chunk_weights, run, stored_chunk_tokens
 

@@ -1,0 +1,61 @@
+"""Rows written as CSV, TSV, JSONL or Parquet."""
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from bertrelay.files import atomic_write
+
+PARQUET_ROWS = 4096  # written at once
+
+
+def on_one_line(text: str) -> str:
+    """`text` without the line breaks and tabs that would break its row."""
+    return " ".join(text.split())
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes the names of the columns, then the rows; None is an empty field."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(chain([columns], rows))
+
+
+def write_tsv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """As `write_csv`, with tabs between and no quotes, so each text is on one line."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for row in chain([columns], rows):
+            file.write("\t".join("" if value is None else on_one_line(str(value)) for value in row) + "\n")
+
+
+def write_jsonl(path: Path, documents: Iterable[Mapping[str, Any]]) -> None:
+    """Writes a document in each line."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for document in documents:
+            file.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
+def write_table(output: Path, columns: Mapping[str, Any], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes rows in the format of the suffix: .csv, .tsv, .jsonl or .parquet. The file is whole or not there.
+
+    columns: name to Arrow type, or its name. Raises RequestError or WorkError where the file cannot be written.
+    """
+    names = list(columns)
+    with atomic_write(output) as building:
+        match output.suffix:
+            case ".csv":
+                write_csv(building, names, rows)
+            case ".tsv":
+                write_tsv(building, names, rows)
+            case ".jsonl":
+                write_jsonl(building, (dict(zip(names, row, strict=True)) for row in rows))
+            case _:
+                import pyarrow as pa
+                import pyarrow.parquet as pq
+
+                schema, stream = pa.schema(list(columns.items())), iter(rows)
+                with pq.ParquetWriter(building, schema) as writer:
+                    while block := [dict(zip(names, row, strict=True)) for row in islice(stream, PARQUET_ROWS)]:
+                        writer.write_table(pa.Table.from_pylist(block, schema))
