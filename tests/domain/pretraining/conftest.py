@@ -1,41 +1,29 @@
 """A corpus in memory, of numbers alone, for what is drawn from it and read out of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 
-@dataclass
 class MemoryCorpus:
     """`documents` are lists of sentences, which are lists of ids."""
 
-    documents: Sequence[Sequence[Sequence[int]]]
-    of_groups: Sequence[int] | None = None
-    lengths: NDArray[np.int32] = field(init=False)
-    sentence_starts: NDArray[np.int64] = field(init=False)
-    document_starts: NDArray[np.int64] = field(init=False)
-    groups: NDArray[np.int64] = field(init=False)
-
-    def __post_init__(self) -> None:
-        sentences = [sentence for document in self.documents for sentence in document]
+    def __init__(self, documents: Sequence[Sequence[Sequence[int]]], of_groups: Sequence[int] | None = None) -> None:
+        sentences = [sentence for document in documents for sentence in document]
         self.lengths = np.array([len(sentence) for sentence in sentences], np.int32)
         self.sentence_starts = np.cumsum([0, *self.lengths])
-        self.document_starts = np.cumsum([0, *map(len, self.documents)])
-        self.groups = np.array(self.of_groups or range(len(self.documents)), np.int64)
+        self.document_starts = np.cumsum([0, *map(len, documents)])
+        self.groups = np.array(of_groups or range(len(documents)), np.int64)
         self._ids = np.array([number for sentence in sentences for number in sentence], np.int32)
 
     def tokens(self, start: int, stop: int) -> NDArray[np.int32]:
         return self._ids[start:stop]
 
 
-MakeCorpus = Callable[..., MemoryCorpus]
-
-
 @pytest.fixture(scope="session")
-def random_corpus() -> MakeCorpus:
+def random_corpus() -> Callable[..., MemoryCorpus]:
     """`random_corpus(100, (1, 12), (3, 30))`: so many documents, of sentences and tokens between these bounds."""
 
     def make(
@@ -47,13 +35,9 @@ def random_corpus() -> MakeCorpus:
         seed: int = 0,
     ) -> MemoryCorpus:
         generator = np.random.default_rng(seed)
-        made = [
-            [
-                generator.integers(*vocabulary, length).tolist()
-                for length in generator.integers(tokens[0], tokens[1] + 1, count)
-            ]
-            for count in generator.integers(sentences[0], sentences[1] + 1, documents)
-        ]
+        sizes = generator.integers(*sentences, documents, endpoint=True)
+        lengths = (generator.integers(*tokens, count, endpoint=True) for count in sizes)
+        made = [[generator.integers(*vocabulary, length).tolist() for length in each] for each in lengths]
         return MemoryCorpus(made, generator.integers(0, groups, documents).tolist() if groups else None)
 
     return make

@@ -1,3 +1,5 @@
+"""The network that training starts from, its new tokens, and its losses beside those of transformers."""
+
 from typing import Any
 
 import numpy as np
@@ -18,14 +20,27 @@ from bertrelay.backbone import save_network
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.new_encoder import train_unigram, train_wordpiece
-from bertrelay.tokenizer import save_tokenizer
+from bertrelay.settings import InputFile
+from bertrelay.tokenizer import load_tokenizer, save_tokenizer
 from domain.pretraining.items import Text
-from domain.pretraining.network import Pretraining, losses, start_network
+from domain.pretraining.network import (
+    Pretraining,
+    give_embeddings,
+    losses,
+    read_words,
+    start_network,
+    with_new_tokens,
+)
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings
 from domain.pretraining.train import draw_items
 
-TEXTS = ["the heart and the lung", "a fever, a cough and a rash", "kidney, liver, spleen"]
+TEXTS = [
+    "the heart and the lung",
+    "a fever, a cough and a rash",
+    "kidney, liver, spleen",
+    "[ n a m e ] h y p e r k l i s",
+]
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
@@ -33,34 +48,37 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 32,
     "max_position_embeddings": 40,
 }
-TOKENIZERS = {"wordpiece": train_wordpiece(TEXTS, 90, 40), "unigram": train_unigram(TEXTS, 90, 38)}
+WORDPIECE, UNIGRAM = train_wordpiece(TEXTS, 110, 40), train_unigram(TEXTS, 110, 38)
 LIKE_ROBERTA = {"pad_token_id": 1, "type_vocab_size": 1}
 KINDS = {
     "bert": (AutoModelForPreTraining, "bert", {}),
     "bert without heads": (AutoModel, "bert", {}),
     "bert for masked words": (AutoModelForMaskedLM, "bert", {}),
     "roberta": (AutoModelForMaskedLM, "roberta", LIKE_ROBERTA),
-    "xlm-roberta": (AutoModelForMaskedLM, "xlm-roberta", LIKE_ROBERTA),
     "distilbert": (AutoModelForMaskedLM, "distilbert", {}),
     "albert": (AutoModelForMaskedLM, "albert", {"embedding_size": 8}),
 }
 
 
-def written(folder, architecture, model_type, sizes):
+def written(folder, kind):
     """A model folder with random weights, and the tokenizer that goes with it."""
-    tokenizer = TOKENIZERS["unigram" if "roberta" in model_type else "wordpiece"]
+    architecture, model_type, sizes = KINDS[kind]
+    tokenizer = UNIGRAM if model_type == "roberta" else WORDPIECE
     torch.manual_seed(1)
     config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), **SIZES, **sizes)
-    folder.mkdir()
     architecture.from_config(config).save_pretrained(folder)
     save_tokenizer(tokenizer, folder, 38, has_types=getattr(config, "type_vocab_size", 0) > 1)
     return folder
 
 
+def settings_of(base, **settings):
+    given = {"base": base, "documents": [{"path": "none.jsonl"}], "max_tokens": 32, **settings}
+    return PretrainSettings.model_validate(given)
+
+
 def started(tmp_path, kind, **settings):
-    folder = written(tmp_path / "base", *KINDS[kind])
-    given = {"base": str(folder), "documents": [{"path": "none.jsonl"}], "max_tokens": 32, **settings}
-    return start_network(PretrainSettings.model_validate(given), tmp_path / "cache")
+    folder = written(tmp_path / "base", kind)
+    return start_network(settings_of(str(folder), **settings), tmp_path / "cache")
 
 
 def test_a_network_with_both_heads_starts_with_them_and_without_a_word(tmp_path, capsys):
@@ -72,49 +90,39 @@ def test_a_network_with_both_heads_starts_with_them_and_without_a_word(tmp_path,
 
 @pytest.mark.parametrize(
     ("kind", "told"),
-    [
-        ("bert without heads", ["masked words", "next sentences"]),
-        ("bert for masked words", ["next sentences"]),
-    ],
+    [("bert without heads", ["masked words", "next sentences"]), ("bert for masked words", ["next sentences"])],
 )
 def test_a_missing_head_is_announced_and_starts_fresh_always_alike(tmp_path, capsys, kind, told):
     network, _ = started(tmp_path, kind)
     said = capsys.readouterr().err
     assert [name for name in ("masked words", "next sentences") if f"no whole head for {name}" in said] == told
-    (tmp_path / "again").mkdir()
-    again, _ = started(tmp_path / "again", kind)
+    again, _ = started(tmp_path, kind)
     assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
     assert network.cls.seq_relationship.weight.std() > 0
 
 
 def test_a_pooler_of_zeros_is_one_that_never_was(tmp_path, capsys):
     """Sentence encoders are saved with one, so that other readers do not miss it."""
-    folder = written(tmp_path / "bert", *KINDS["bert without heads"])
-    encoder = SentenceEncoder.load(folder)
+    encoder = SentenceEncoder.load(written(tmp_path / "bert", "bert without heads"))
     for parameter in encoder.backbone.pooler.parameters():
         parameter.data.zero_()
     encoder.save(tmp_path / "encoder")
-    given = {"base": str(tmp_path / "encoder"), "documents": [{"path": "none.jsonl"}], "max_tokens": 32}
-    network, _ = start_network(PretrainSettings.model_validate(given), tmp_path / "cache")
+    network, _ = start_network(settings_of(str(tmp_path / "encoder")), tmp_path / "cache")
     assert network.bert.pooler.dense.weight.std() > 0.005
     assert "no whole head for next sentences" in capsys.readouterr().err
 
 
 MLM = {"objectives": ["mlm"]}
+LONG = {**MLM, "max_tokens": 64}
 
 
 @pytest.mark.parametrize(
     ("kind", "settings", "told"),
     [
         ("roberta", {}, r"need a BERT.* the base is a 'roberta'.*set objectives = \['mlm'\]"),
-        ("distilbert", {}, r"need a BERT.* the base is a 'distilbert'"),
         ("albert", MLM, r"expected one of bert, distilbert, roberta.*found 'albert'"),
-        ("bert", {**MLM, "max_tokens": 64}, "max_tokens: expected at most 40, the positions of the network, found 64"),
-        (
-            "roberta",
-            {**MLM, "max_tokens": 64},
-            "max_tokens: expected at most 38, the positions of the network, found 64",
-        ),
+        ("bert", LONG, "max_tokens: expected at most 40, the positions of the network, found 64"),
+        ("roberta", LONG, "max_tokens: expected at most 38, the positions of the network, found 64"),
     ],
 )
 def test_a_network_that_will_not_do_is_refused(tmp_path, kind, settings, told):
@@ -123,15 +131,13 @@ def test_a_network_that_will_not_do_is_refused(tmp_path, kind, settings, told):
 
 
 def test_absent_weights_and_a_tokenizer_that_does_not_fit_are_refused(tmp_path):
-    folder = written(tmp_path / "base", *KINDS["bert"])
-    settings = PretrainSettings.model_validate({"base": str(folder), "documents": [{"path": "none.jsonl"}]})
-    larger = train_wordpiece([*TEXTS, "quite another vocabulary, 0123456789"], 120, 40)
-    save_tokenizer(larger, folder, 40, has_types=True)
+    folder = written(tmp_path / "base", "bert")
+    save_tokenizer(train_wordpiece([*TEXTS, "another vocabulary, 0123456789"], 140, 40), folder, 40, has_types=True)
     with pytest.raises(RequestError, match="the vocabulary does not fit the model"):
-        start_network(settings, tmp_path / "cache")
+        start_network(settings_of(str(folder)), tmp_path / "cache")
     BertConfig.from_pretrained(folder, num_hidden_layers=2).save_pretrained(folder)
     with pytest.raises(RequestError, match=r"lack 16 that its config\.json asks for"):
-        start_network(settings, tmp_path / "cache")
+        start_network(settings_of(str(folder)), tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
@@ -139,13 +145,11 @@ def test_absent_weights_and_a_tokenizer_that_does_not_fit_are_refused(tmp_path):
     [("bert", ["mlm", "nsp"]), ("bert", ["nsp"]), *((kind, ["mlm"]) for kind in ("bert", "roberta", "distilbert"))],
 )
 def test_all_that_learns_gets_a_gradient_and_nothing_else_learns(tmp_path, random_corpus, kind, objectives):
-    given = {"base": "./none", "documents": [{"path": "none.jsonl"}], "max_tokens": 32, "objectives": objectives}
     network, tokenizer = started(tmp_path, kind, objectives=objectives)
-    settings = PretrainSettings.model_validate(given)
+    settings = settings_of("./none", objectives=objectives)
     corpus = random_corpus(20, sentences=(2, 6), tokens=(3, 12), vocabulary=(6, len(tokenizer) - 1))
-    text = Text(corpus, corpus.groups >= 0)
-    items = draw_items(text, settings, 0, 0)
-    batch = Sequences(corpus, tokenizer, settings).batch(items, torch.arange(8).numpy(), 0, 0)
+    items = draw_items(Text(corpus, corpus.groups >= 0), settings, 0, 0)
+    batch = Sequences(corpus, tokenizer, settings).batch(items, np.arange(8), 0, 0)
     model = Pretraining(network, objectives)
     sum(loss.sum() for loss in losses(model(batch.inputs), batch.inputs).values()).backward()
     for name, parameter in network.named_parameters():
@@ -173,9 +177,9 @@ def test_what_is_saved_is_a_plain_folder_with_both_heads(tmp_path):
 def test_a_new_bert_has_the_vocabulary_of_its_documents(tmp_path):
     (tmp_path / "notes.txt").write_text("the heart and the lung\n\na fever, a cough and a rash\n")
     base = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 60, "max_tokens": 32}
-    given = {"documents": [{"path": str(tmp_path / "notes.txt")}], "max_tokens": 32, "seed": 3}
+    documents = [{"path": str(tmp_path / "notes.txt")}]
     (network, tokenizer), (again, _), (sinusoidal, _) = (
-        start_network(PretrainSettings.model_validate({**given, "base": {**base, **more}}), tmp_path)
+        start_network(settings_of({**base, **more}, documents=documents, seed=3), tmp_path)
         for more in ({}, {}, {"positions": "sinusoidal"})
     )
     assert len(tokenizer) <= 60 and network.config.vocab_size == len(tokenizer)
@@ -183,6 +187,97 @@ def test_a_new_bert_has_the_vocabulary_of_its_documents(tmp_path):
     pairs = zip(network.named_parameters(), sinusoidal.parameters(), strict=True)
     changed = [name for (name, tensor), other in pairs if not torch.equal(tensor, other)]
     assert changed == ["bert.embeddings.position_embeddings.weight"]
+
+
+# New tokens
+
+
+def network_for(tokenizer):
+    torch.manual_seed(0)
+    network = BertForPreTraining(BertConfig(vocab_size=len(tokenizer), **SIZES))
+    nn.init.normal_(network.cls.predictions.bias)
+    return network.eval()
+
+
+def ids(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False).input_ids
+
+
+def test_words_and_marks_become_one_token_each_and_other_text_stays():
+    before = [ids(WORDPIECE, text) for text in TEXTS[:2]]
+    extended, pieces = with_new_tokens(WORDPIECE, ["Hyperkalemia"], ["[NAME]"])
+    [word], [mark] = ids(extended, "hyperkalemia"), ids(extended, "[NAME]")
+    assert set(pieces) == {word, mark} == {len(WORDPIECE), len(WORDPIECE) + 1}
+    assert ids(extended, "the Hyperkalemia of [NAME]'s heart")[1:2] == [word]
+    assert ids(extended, "[NAME]'s")[0] == mark
+    assert ids(extended, "hyperkalemias")[0] == word  # a piece of longer words, too
+    assert [ids(extended, text) for text in TEXTS[:2]] == before == [ids(WORDPIECE, text) for text in TEXTS[:2]]
+
+
+def test_embeddings_and_biases_start_as_the_mean_of_the_old_pieces():
+    network = network_for(WORDPIECE)
+    old_rows = network.get_input_embeddings().weight.detach().clone()
+    old_biases = network.cls.predictions.bias.detach().clone()
+    extended, pieces = with_new_tokens(WORDPIECE, ["hyperkalemia"], ["[NAME]"])
+    give_embeddings(network, pieces)
+    rows, biases = network.get_input_embeddings().weight, network.cls.predictions.bias
+    for text in ("hyperkalemia", "[NAME]"):
+        [number], old = ids(extended, text), ids(WORDPIECE, text)
+        assert len(old) > 1
+        torch.testing.assert_close(rows[number], old_rows[old].mean(dim=0))
+        torch.testing.assert_close(biases[number], old_biases[old].mean())
+    torch.testing.assert_close(rows[: len(old_rows)], old_rows)
+    assert network.cls.predictions.decoder.weight is rows
+    assert network.config.vocab_size == len(extended)
+
+
+def test_what_is_one_token_already_stays_as_it_is(capsys):
+    once, _ = with_new_tokens(WORDPIECE, ["hyperkalemia"], ["[NAME]"])
+    twice, pieces = with_new_tokens(once, ["hyperkalemia", "the"], ["[NAME]"])
+    assert pieces == {} and twice.get_vocab() == once.get_vocab()
+    assert "0 of 3 words and marks are new" in capsys.readouterr().err
+
+
+def test_words_added_after_marks_disturb_no_id(tmp_path):
+    """An added token outside the vocabulary would get the number of the next new word when the file is loaded."""
+    once, _ = with_new_tokens(WORDPIECE, [], ["[NAME]", "[DATE]"])
+    twice, _ = with_new_tokens(once, ["hyperkalemia"], ["[NAME]", "[PLACE]"])
+    expected = ids(twice, "[NAME] [DATE] [PLACE] hyperkalemia")
+    assert len(set(expected)) == 4 and expected[:2] == ids(once, "[NAME] [DATE]")
+    save_network(network_for(twice), twice, tmp_path)
+    for loaded in (load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)):
+        assert ids(loaded, "[NAME] [DATE] [PLACE] hyperkalemia") == expected
+        assert len(loaded) == len(twice)
+
+
+def test_a_unigram_vocabulary_takes_marks_and_refuses_words(tmp_path):
+    with pytest.raises(RequestError, match=r"only a WordPiece vocabulary.*this is a Unigram"):
+        with_new_tokens(UNIGRAM, ["hyperkalemia"], [])
+    extended, pieces = with_new_tokens(UNIGRAM, [], ["[NAME]"])
+    [number] = pieces
+    assert number in ids(extended, "the [NAME] has a fever")
+    save_tokenizer(extended, tmp_path, 64, has_types=False)
+    assert ids(load_tokenizer(tmp_path), "the [NAME]") == ids(extended, "the [NAME]")
+
+
+@pytest.mark.parametrize(
+    ("words", "marks", "told"),
+    [
+        (["fever", "covid-19", "heart failure"], [], "found 2 which .*: 'covid-19', 'heart failure'"),
+        ([" "], [], "new_tokens, protected_tokens: .* found a blank one"),
+        ([], ["\u0007"], "found a blank one"),
+    ],
+)
+def test_what_cannot_be_one_token_is_refused(words, marks, told):
+    with pytest.raises(RequestError, match=told):
+        with_new_tokens(WORDPIECE, words, marks)
+
+
+def test_words_are_read_from_a_list_or_a_file(tmp_path):
+    (tmp_path / "words.txt").write_text("hyperkalemia\n\n  sepsis \n", encoding="utf-8")
+    assert read_words(InputFile(tmp_path / "words.txt")) == ["hyperkalemia", "sepsis"] != read_words(["fever"])
+    with pytest.raises(RequestError, match=r"protected_tokens: expected a text file.*FileNotFoundError at .*none\.txt"):
+        read_words(InputFile(tmp_path / "none.txt"))
 
 
 # Losses

@@ -31,12 +31,11 @@ def byte_level() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=rules._tokenizer, unk_token=None)
 
 
-def tokenizers() -> dict[str, PreTrainedTokenizerFast]:
-    return {
-        "wordpiece": train_wordpiece(WORD_TEXTS, 90, 32),
-        "unigram": train_unigram(WORD_TEXTS, 90, 32),
-        "byte level": byte_level(),
-    }
+TOKENIZERS = {
+    "wordpiece": lambda: train_wordpiece(WORD_TEXTS, 90, 32),
+    "unigram": lambda: train_unigram(WORD_TEXTS, 90, 32),
+    "byte level": byte_level,
+}
 
 
 def words(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
@@ -52,7 +51,7 @@ def words(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "byte level"])
 def test_words_are_whole_and_punctuation_is_alone_in_every_kind_of_vocabulary(kind: str) -> None:
-    tokenizer = tokenizers()[kind]
+    tokenizer = TOKENIZERS[kind]()
     text = "the patient who had heart failure was given metoprolol (systolic): beta-blocker stopped!"
     assert words(tokenizer, text) == [
         "the", "patient", "who", "had", "heart", "failure", "was", "given", "metoprolol", "(", "systolic", ")", ":",
@@ -60,18 +59,17 @@ def test_words_are_whole_and_punctuation_is_alone_in_every_kind_of_vocabulary(ki
     ]  # fmt: skip
 
 
-def test_wordpiece_words_are_those_of_its_own_pre_tokenizer() -> None:
-    tokenizer = tokenizers()["wordpiece"]
+def test_wordpiece_words_are_those_of_its_own_pre_tokenizer_and_added_tokens() -> None:
+    tokenizer = TOKENIZERS["wordpiece"]()
     for text in WORD_TEXTS:
         encoding = plain_rules(tokenizer).encode(text, add_special_tokens=False)
         changes = np.diff([-1, *encoding.word_ids]) != 0
         assert WordStarts(tokenizer)(np.array(encoding.ids)).tolist() == changes.tolist()
-
-
-def test_added_tokens_characters_of_several_bytes_and_unmarked_first_pieces() -> None:
-    tokenizer = tokenizers()["wordpiece"]
     tokenizer.add_tokens(["[NAME]"])
     assert words(tokenizer, "the patient[NAME]had") == ["the", "patient", "[NAME]", "had"]
+
+
+def test_byte_level_words_are_whole_where_a_character_has_several_bytes_and_the_first_piece_no_mark() -> None:
     tokenizer = byte_level()
     assert words(tokenizer, "naïve œdema") == ["naïve", "œdema"]
     ids = plain_rules(tokenizer).encode("patient", add_special_tokens=False).ids
@@ -119,13 +117,13 @@ def test_shares_hold_on_a_million_tokens(million, word_starts):
     ids = million[0]
     seen, is_masked = masked(million, word_starts=word_starts)
     maskable = ~np.isin(ids, PROTECTED)
+    assert (~maskable).sum() > 10_000 and not is_masked[~maskable].any()
     assert is_masked.sum() / maskable.sum() == pytest.approx(0.15, abs=0.002)
     new, old = seen[is_masked], ids[is_masked]
     assert (new == MASK).mean() == pytest.approx(0.8, abs=0.005)
     assert ((new != MASK) & (new != old)).mean() == pytest.approx(0.1, abs=0.005)
     assert (new == old).mean() == pytest.approx(0.1, abs=0.005)
     assert np.array_equal(seen[~is_masked], ids[~is_masked])
-    assert (~maskable).sum() > 10_000 and not is_masked[~maskable].any()
     assert not np.isin(seen[is_masked & (seen != MASK)], PROTECTED).any()
 
 
@@ -138,25 +136,19 @@ def test_random_tokens_are_drawn_evenly(million):
     assert ((allowed - expected) ** 2 / expected).sum() / len(allowed) == pytest.approx(1, abs=0.15)  # chi-square
 
 
-def test_whole_words_are_masked_whole(million):
-    ids = million[0]
-    _, is_masked = masked(million, word_starts=begins_word)
+def test_every_place_is_as_likely(million):
+    places, (_, is_masked) = million[2], masked(million)
+    by_place = np.bincount(places, weights=is_masked) / np.bincount(places)
+    assert np.abs(by_place - by_place.mean()).max() < 5 * np.sqrt(0.15 * 0.85 / (TOKENS / LENGTH))
+
+
+def test_whole_words_are_masked_whole_and_those_of_any_length_alike(million):
+    ids, (_, is_masked) = million[0], masked(million, word_starts=begins_word)
     words = np.cumsum(begins_word(ids)) - 1
     sizes, hidden = np.bincount(words), np.bincount(words, weights=is_masked)
     assert ((hidden == 0) | (hidden == sizes)).all()
-    assert sizes[hidden > 0].mean() > 2
-
-
-def test_every_place_and_every_word_is_as_likely(million):
-    _, _, places = million
-    _, is_masked = masked(million)
-    by_place = np.bincount(places, weights=is_masked) / np.bincount(places)
-    assert np.abs(by_place - by_place.mean()).max() < 5 * np.sqrt(0.15 * 0.85 / (TOKENS / LENGTH))
-    ids = million[0]
-    _, by_word = masked(million, word_starts=begins_word)
-    sizes = np.bincount(np.cumsum(begins_word(ids)) - 1)
     size_of_token = np.repeat(sizes, sizes)
-    shares = [by_word[(size_of_token == size) & ~np.isin(ids, PROTECTED)].mean() for size in (1, 2, 5)]
+    shares = [is_masked[(size_of_token == size) & ~np.isin(ids, PROTECTED)].mean() for size in (1, 2, 5)]
     assert max(shares) - min(shares) < 0.01
 
 
@@ -194,13 +186,8 @@ def test_draws_of_neighbouring_tokens_items_and_epochs_have_nothing_to_do_with_o
 
 # Sequences
 
-TOKENIZER = train_wordpiece(["the heart and the lung", "a fever, a cough and a rash", "kidney, liver, spleen"], 90, 40)
-UNIGRAM = train_unigram(["the heart and the lung", "a fever, a cough and a rash", "kidney, liver, spleen"], 90, 40)
-
-
-@pytest.fixture(scope="module")
-def items(text):
-    return draw_pairs(text, 24, 0.1, 0, 0)
+TEXTS = ["the heart and the lung", "a fever, a cough and a rash", "kidney, liver, spleen"]
+TOKENIZER, UNIGRAM = train_wordpiece(TEXTS, 90, 40), train_unigram(TEXTS, 90, 40)
 
 
 def sequences_of(corpus, tokenizer=TOKENIZER, **settings):
@@ -214,8 +201,8 @@ def corpus(random_corpus):
 
 
 @pytest.fixture(scope="module")
-def text(corpus):
-    return Text(corpus, corpus.groups >= 0)
+def items(corpus):
+    return draw_pairs(Text(corpus, corpus.groups >= 0), 24, 0.1, 0, 0)
 
 
 def original(inputs):
@@ -251,15 +238,12 @@ def test_single_segments_have_one_type_and_the_tokenizers_own_ends(random_corpus
     assert not inputs["token_type_ids"].any()
 
 
-def test_counts_are_masked_tokens_and_pairs(corpus, items):
+def test_counts_are_masked_tokens_and_pairs_and_next_sentences_alone_see_all_words(corpus, items):
     batch = sequences_of(corpus).batch(items, np.arange(16), 0, 0)
     assert batch.counts == {"mlm": len(batch.inputs["masked"]), "nsp": 16}
     assert len(batch.inputs["masked"]) > 10
     changed = batch.inputs["input_ids"].numpy() != original(batch.inputs)
     assert np.isin(np.flatnonzero(changed), batch.inputs["masked"]).all()
-
-
-def test_next_sentences_alone_see_all_words(corpus, items):
     batch = sequences_of(corpus, objectives=["nsp"]).batch(items, np.arange(16), 0, 0)
     assert batch.counts == {"nsp": 16}
     assert len(batch.inputs["masked"]) == 0
@@ -284,9 +268,8 @@ def test_whole_words_are_masked_by_the_vocabularys_own_marks(corpus, items):
     pieces = TOKENIZER.convert_ids_to_tokens(original(batch.inputs).reshape(-1))
     masked = set(batch.inputs["masked"].tolist())
     special = set(TOKENIZER.all_special_tokens)
-    goes_on = [
-        place for place, piece in enumerate(pieces) if piece.startswith("##") and pieces[place - 1] not in special
-    ]
+    continues = [piece.startswith("##") and before not in special for before, piece in pairwise(pieces)]
+    goes_on = np.flatnonzero(continues) + 1
     assert len(goes_on) > 100
     assert all((place in masked) == (place - 1 in masked) for place in goes_on)
 

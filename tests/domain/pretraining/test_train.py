@@ -1,6 +1,7 @@
-"""A tiny BERT learns toy notes, in which a patient has one illness and what belongs to it."""
+"""A tiny BERT learns toy notes, in which a patient has one illness; held-out metrics beside those by hand."""
 
 import json
+import math
 import os
 import signal
 from pathlib import Path
@@ -9,17 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
+from torch import nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import Stopped
+from bertrelay.new_encoder import train_wordpiece
 from bertrelay.stage import StageContext
 from bertrelay.training.batches import rank_batch
 from bertrelay.training.loop import Training
 from domain.pretraining.items import Text
 from domain.pretraining.network import Pretraining, start_network
 from domain.pretraining.sequences import Sequences
-from domain.pretraining.settings import PretrainSettings
-from domain.pretraining.train import PretrainingTask, run
+from domain.pretraining.settings import DocumentSource, PretrainSettings
+from domain.pretraining.train import SEED, HeldOut, PretrainingTask, draw_items, run
 
 ILLNESSES = {"flu": "fever", "asthma": "wheeze", "gout": "swelling", "angina": "chest pain", "migraine": "headache"}
 PARTS = [
@@ -42,74 +46,97 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"objectives": ["mlm", "mlm"]}, "objectives: expected each once, found mlm, mlm"),
+        ({"masking": {"mask": 0.9, "random": 0.2}}, "to make at most 1, found 0.9 and 0.2"),
+        ({"held_out_share": 0}, "keep: the best weights need held-out documents"),
+        ({"objectives": ["nsp"], "masking": {"whole_words": True}}, "masking: without effect"),
+        ({"objectives": ["mlm"], "short_share": 0.2}, "short_share: without effect"),
+        ({"keep": "last", "patience": 3}, "patience: without effect"),
+        ({"documents": [{"path": "a.txt", "id": "n"}]}, "without effect, because only tables have columns"),
+        ({"documents": [{"path": "a", "format": "blocks", "text": "t"}]}, "without effect, because only tables"),
+    ],
+)
+def test_what_cannot_be_or_has_no_effect_is_reported(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        PretrainSettings.model_validate({"base": "./model", "documents": [{"path": "notes.jsonl"}], **given})
+
+
+@pytest.mark.parametrize("table_or_folder", ["a.csv", "@samples/papers.jsonl.gz", "notes"])
+def test_tables_and_folders_have_columns(table_or_folder: str) -> None:
+    assert DocumentSource.model_validate({"path": table_or_folder, "group": "patient"}).group == "patient"
+
+
+# The stage
+
+
 def note(generator: np.random.Generator) -> str:
     illness, other = generator.choice(list(ILLNESSES), 2, replace=False)
-    values = {
-        "illness": illness,
-        "sign": ILLNESSES[illness],
-        "other": ILLNESSES[other],
-        "days": generator.integers(2, 9),
-    }
+    days = generator.integers(2, 9)
+    values = {"illness": illness, "sign": ILLNESSES[illness], "other": ILLNESSES[other], "days": days}
     return " ".join(generator.choice(PARTS).format(**values) for _ in range(generator.integers(3, 9)))
 
 
-@pytest.fixture
-def given(tmp_path: Path) -> dict[str, Any]:
-    generator = np.random.default_rng(0)
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    generator, file = np.random.default_rng(0), tmp_path_factory.mktemp("notes") / "notes.jsonl"
     rows = [{"text": note(generator), "patient": int(number // 2)} for number in range(120)]
-    (tmp_path / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {**SETTINGS, "documents": [{"path": str(tmp_path / "notes.jsonl"), "group": "patient"}]}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {**SETTINGS, "documents": [{"path": str(file), "group": "patient"}]}
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> StageContext:
-    (tmp_path / "output").mkdir()
-    return StageContext(tmp_path / "output", tmp_path / "cache")
-
-
-def pretrain(context: StageContext, given: dict[str, Any], **more: Any) -> dict[str, Any]:
+def pretrain(folder: Path, given: dict[str, Any], cache: Path | None = None, **more: Any) -> dict[str, Any]:
+    (folder / "output").mkdir(parents=True, exist_ok=True)
+    context = StageContext(folder / "output", cache or folder / "cache")
     return run(PretrainSettings.model_validate({**given, **more}), context)
 
 
-def looks(context: StageContext) -> list[dict[str, Any]]:
-    lines = map(json.loads, (context.output / "metrics.jsonl").read_text().splitlines())
+def looks(folder: Path) -> list[dict[str, Any]]:
+    lines = map(json.loads, (folder / "output/metrics.jsonl").read_text().splitlines())
     return [line for line in lines if "log_likelihood" in line]
 
 
-def test_it_learns_and_shows_before_and_after(context: StageContext, given: dict[str, Any]) -> None:
-    metrics = pretrain(context, given)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, given: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """The folder of a training, and its metrics."""
+    folder = tmp_path_factory.mktemp("trained")
+    return folder, pretrain(folder, given)
+
+
+def test_it_learns_and_shows_before_and_after(trained: tuple[Path, dict[str, Any]]) -> None:
+    folder, metrics = trained
     for name in ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "nsp_loss", "nsp_accuracy"):
         for figure in (name, f"before/{name}"):
             assert metrics[f"{figure}_low"] <= metrics[figure] <= metrics[f"{figure}_high"]
     assert metrics["before/mlm_loss"] == pytest.approx(np.log(120), abs=0.3)  # it knows nothing
     assert metrics["mlm_loss"] < 0.8 * metrics["before/mlm_loss"]
     assert metrics["mlm_accuracy"] > metrics["before/mlm_accuracy"] + 0.1
-    seen = looks(context)
-    assert len(seen) == 4
+    seen = looks(folder)
     best = max(seen, key=lambda look: look["log_likelihood"])
+    assert len(seen) == 4
     assert metrics["best_step"] == best["step"] and metrics["mlm_loss"] == best["mlm_loss"]
-    written = {path.name for path in context.output.iterdir()} - {context.work.name}
+    written = {path.name for path in (folder / "output").iterdir()} - {"work"}
     assert written == {"corpus.json", "metrics.jsonl", "model", "rejects.jsonl"}
 
 
-def test_the_model_can_be_trained_on(context: StageContext, given: dict[str, Any], tmp_path: Path) -> None:
+def test_the_model_can_be_trained_on(
+    trained: tuple[Path, dict[str, Any]], given: dict[str, Any], tmp_path: Path
+) -> None:
     """Short sequences first and long ones after them are two stages."""
-    metrics = pretrain(context, given)
-    model = context.output / "model"
-    following = StageContext(tmp_path / "following", context.cache)
-    following.output.mkdir()
-    onward = pretrain(following, given, base=str(model), max_tokens=48, epochs=1, learning_rate=1e-3)
+    folder, metrics = trained
+    more = {"base": str(folder / "output/model"), "max_tokens": 48, "epochs": 1, "learning_rate": 1e-3}
+    onward = pretrain(tmp_path, given, folder / "cache", **more)
     assert onward["before/mlm_loss"] < 0.75 * metrics["before/mlm_loss"]
-    assert len(list(context.cache.rglob("corpus.json"))) == 1  # prepared once
+    assert len(list((folder / "cache").rglob("corpus.json"))) == 1  # prepared once
 
 
 def test_stopped_and_resumed_it_ends_with_the_same_bytes(
-    context: StageContext, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = StageContext(tmp_path / "whole", tmp_path / "another cache")
-    whole.output.mkdir()
     more = {"base": {**NEW, "dropout": 0.1}, "masking": {"whole_words": True}, "epochs": 2}
-    expected = pretrain(whole, given, **more)
+    expected = pretrain(tmp_path / "whole", given, **more)
     update = Training._update
 
     def stopped_in_the_second_epoch(self: Training) -> None:
@@ -120,40 +147,40 @@ def test_stopped_and_resumed_it_ends_with_the_same_bytes(
     with monkeypatch.context() as stopping:
         stopping.setattr(Training, "_update", stopped_in_the_second_epoch)
         with pytest.raises(Stopped):
-            pretrain(context, given, **more)
-    metrics = pretrain(context, given, **more)
+            pretrain(tmp_path / "resumed", given, **more)
+    metrics = pretrain(tmp_path / "resumed", given, **more)
     untimed = {name for name in metrics if name != "train_seconds"}
     assert {name: metrics[name] for name in untimed} == {name: expected[name] for name in untimed}
-    for file in (whole.output / "model").iterdir():
-        assert (context.output / "model" / file.name).read_bytes() == file.read_bytes()
+    for file in (tmp_path / "whole/output/model").iterdir():
+        assert (tmp_path / "resumed/output/model" / file.name).read_bytes() == file.read_bytes()
 
 
 @pytest.mark.parametrize("objective", ["mlm", "nsp"])
-def test_one_objective_alone_and_the_last_weights(context: StageContext, given: dict[str, Any], objective: str) -> None:
-    metrics = pretrain(context, given, objectives=[objective], keep="last", epochs=1)
+def test_one_objective_alone_and_the_last_weights(tmp_path: Path, given: dict[str, Any], objective: str) -> None:
+    metrics = pretrain(tmp_path, given, objectives=[objective], keep="last", epochs=1)
     named = {name.split("_")[0] for name in metrics if not name.startswith(("before", "train", "log"))}
     assert named == {objective}
-    assert not looks(context) and "best_step" not in metrics
+    assert not looks(tmp_path) and "best_step" not in metrics
     assert metrics[f"{objective}_loss"] < 1.05 * metrics[f"before/{objective}_loss"]
 
 
 def test_without_held_out_documents_there_are_no_metrics_and_the_model_has_the_new_tokens(
-    context: StageContext, given: dict[str, Any]
+    tmp_path: Path, given: dict[str, Any]
 ) -> None:
     tokens = {"new_tokens": ["hyperkalemia"], "protected_tokens": ["[NAME]"]}
-    metrics = pretrain(context, given, keep="last", held_out_share=0, epochs=1, **tokens)
+    metrics = pretrain(tmp_path, given, keep="last", held_out_share=0, epochs=1, **tokens)
     assert set(metrics) == {"train_steps", "train_seconds"}
-    rules = SentenceEncoder.load(context.output / "model").tokenizer
+    rules = SentenceEncoder.load(tmp_path / "output/model").tokenizer
     assert len(rules("[NAME] hyperkalemia", add_special_tokens=False).input_ids) == 2
 
 
 # Processes
 
 
-@pytest.fixture
-def task(random_corpus: Any, given: dict[str, Any], tmp_path: Path) -> PretrainingTask:
+@pytest.fixture(scope="module")
+def task(random_corpus: Any, given: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> PretrainingTask:
     corpus, settings = random_corpus(60, (2, 7), (2, 9), vocabulary=(6, 40)), PretrainSettings.model_validate(given)
-    network, tokenizer = start_network(settings, tmp_path)
+    network, tokenizer = start_network(settings, tmp_path_factory.mktemp("cache"))
     model = Pretraining(network, settings.objectives).double().eval()
     text = Text(corpus, corpus.groups >= 0)
     return PretrainingTask(model, settings, text, Sequences(corpus, tokenizer, settings), None)
@@ -174,6 +201,68 @@ def test_gradients_do_not_depend_on_processes(task: PretrainingTask, processes: 
     batch = np.arange(17)
     whole = gradient(task, [batch], epoch=1)
     shared = gradient(task, [rank_batch(batch, rank, processes) for rank in range(processes)], epoch=1)
-    assert whole.keys() == shared.keys()
-    for name, expected in whole.items():
-        torch.testing.assert_close(shared[name], expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(shared, whole, rtol=1e-9, atol=1e-12)
+
+
+# Held-out metrics
+
+TOKENIZER = train_wordpiece(["the heart and the lung", "a fever, a cough and a rash"], 80, 40)
+WORDS = len(TOKENIZER)
+
+
+class Guesser(nn.Module):
+    """Gives logits that depend on the token that stood there and on the pair, so that metrics are known by hand."""
+
+    objectives = ("mlm", "nsp")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.randn(WORDS, WORDS, generator=torch.Generator().manual_seed(0)))
+        self.next_logits = nn.Parameter(torch.tensor([[0.3, -0.2], [0.1, 0.4]]))
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        length_is_odd = inputs["attention_mask"].sum(dim=1) % 2
+        return {"mlm": self.logits[inputs["masked_ids"]], "nsp": self.next_logits[length_is_odd]}
+
+
+def held_out(random_corpus: Any, documents: int, **settings: Any) -> HeldOut:
+    given = {"base": "./none", "documents": [{"path": "none.jsonl"}], "max_tokens": 24, "precision": "fp32", **settings}
+    valid = PretrainSettings.model_validate(given)
+    corpus = random_corpus(documents, sentences=(2, 9), tokens=(2, 9), vocabulary=(6, WORDS), seed=4)
+    items = draw_items(Text(corpus, corpus.groups >= 0), valid, SEED, epoch=0)
+    return HeldOut(items, Sequences(corpus, TOKENIZER, valid), valid)
+
+
+def test_metrics_are_those_computed_by_hand_and_their_intervals_resample_documents(random_corpus: Any) -> None:
+    scored, model = held_out(random_corpus, 60), Guesser()
+    metrics: dict[str, Any] = scored.metrics(model)  # type: ignore[arg-type]
+    inputs = scored.sequences.batch(scored.items, np.arange(len(scored.items)), SEED, 0).inputs
+    logits = model.logits.detach().double().numpy()
+    ids = inputs["masked_ids"].numpy()
+    losses = np.log(np.exp(logits[ids]).sum(axis=1)) - logits[ids, ids]
+    assert metrics["mlm_loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert metrics["mlm_perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-5)
+    assert metrics["mlm_accuracy"] == pytest.approx((logits[ids].argmax(axis=1) == ids).mean())
+    pairs = model.next_logits.detach().double().numpy()[inputs["attention_mask"].sum(dim=1).numpy() % 2]
+    is_random = inputs["is_random"].numpy()
+    next_losses = np.log(np.exp(pairs).sum(axis=1)) - pairs[np.arange(len(pairs)), is_random]
+    hits = pairs.argmax(axis=1) == is_random
+    assert metrics["nsp_loss"] == pytest.approx(next_losses.mean(), rel=1e-5)
+    assert metrics["nsp_accuracy"] == pytest.approx(hits.mean())
+    assert metrics["log_likelihood"] == pytest.approx(-losses.mean() - next_losses.mean(), rel=1e-5)
+
+    by_document = [hits[scored.items.documents == number] for number in np.unique(scored.items.documents)]
+    generator = np.random.default_rng(99)
+    draws = (generator.integers(0, len(by_document), len(by_document)) for _ in range(2000))
+    means = [np.concatenate([by_document[number] for number in drawn]).mean() for drawn in draws]
+    low, high = np.percentile(means, [2.5, 97.5])
+    assert metrics["nsp_accuracy_low"] == pytest.approx(low, abs=0.015)
+    assert metrics["nsp_accuracy_high"] == pytest.approx(high, abs=0.015)
+
+
+def test_metrics_are_the_same_in_batches_of_any_size_and_under_any_seed(random_corpus: Any) -> None:
+    model: Any = Guesser()
+    expected = held_out(random_corpus, 25).metrics(model)
+    for settings in ({"device_tokens": 30}, {"seed": 5}):
+        assert held_out(random_corpus, 25, **settings).metrics(model.train()) == pytest.approx(expected, rel=1e-9)
+    assert model.training and model.logits.grad is None
