@@ -1,15 +1,14 @@
 """Made-up texts of plain words with a disease and a chemical in them, one of which a question asks for."""
 
 import json
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+import pytest
 
 from bertrelay.errors import Stopped
+from bertrelay.training.loop import Training
 from domain.biomedical.ner import model as ner
-from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.qa import model as qa
 from domain.biomedical.qa.answerer import answered_blocks
@@ -20,28 +19,21 @@ from domain.biomedical.qa.settings import QaSettings
 Kind = Literal["disease", "chemical"]
 
 PLAIN = ["the", "patient", "was", "after", "a", "course", "of", "and", "with", "no", "sign", "in", "seen"]
-MENTIONS: dict[Kind, list[str]] = {
+MENTIONS = {
     "disease": ["flu", "asthma", "gout", "angina pectoris", "migraine", "type two diabetes"],
     "chemical": ["aspirin", "lithium", "gold salts", "insulin"],
 }
-ASKED: dict[Kind, str] = {"disease": "mild", "chemical": "given"}
+ASKED = {"disease": "mild", "chemical": "given"}
 WORDS = 64
 
 
-def asked(
-    generator: np.random.Generator,
-    name: str,
-    place: int | None = None,
-    mention: str | None = None,
-    impossible: bool = False,
-    words: int = WORDS,
-) -> Question:
+def asked(generator, name, place=None, mention=None, impossible=False, words=WORDS):
     """A question to a text of `words` plain ones, in which one mention of the kind asked for follows `place` of them.
 
     The mention of the other kind comes later, or anywhere when `place` is not given. impossible: it comes alone.
     """
-    kind: Kind = "disease" if mention in MENTIONS["disease"] or generator.random() < 0.5 else "chemical"
-    other: Kind = "chemical" if kind == "disease" else "disease"
+    kind = "disease" if mention in MENTIONS["disease"] or generator.random() < 0.5 else "chemical"
+    other = "chemical" if kind == "disease" else "disease"
     mention = mention or str(generator.choice(MENTIONS[kind]))
     plain = [str(word) for word in generator.choice(PLAIN, words)]
     at = int(generator.integers(0, words + 1)) if place is None else place
@@ -59,40 +51,40 @@ def asked(
     return Question(name, ASKED[kind], context, (Answer(mention, start),), document=f"text {name}")
 
 
-def many(count: int, seed: int, impossible: float = 0.2, **more: int) -> list[Question]:
+def many(count, seed, impossible=0.2, **more):
     """So many of them, a share of which has no answer."""
     generator = np.random.default_rng(seed)
     drawn = [bool(generator.random() < impossible) for _ in range(count)]
     return [asked(generator, f"{seed}-{n}", impossible=each, **more) for n, each in enumerate(drawn)]
 
 
-def write(path: Path, questions: list[Question]) -> dict[str, str]:
+def write(path, questions):
     """A file of questions, as settings name it."""
     write_questions(path, questions)
     return {"path": str(path)}
 
 
-def start_tagger(base: Path, labels: LabelSet, **more: Any) -> ner.EntityModel:
+def start_tagger(base, labels, **more):
     """A model before its first step."""
     settings = NerSettings.model_validate({"base": str(base), "train": [{"path": "none.tsv"}], **more})
     return ner.start_model(settings, labels)
 
 
-def start_answerer(base: Path, **more: Any) -> qa.AnswerModel:
+def start_answerer(base, **more):
     """A model before its first step."""
     return qa.start_model(QaSettings.model_validate({"base": str(base), "train": [{"path": "none.jsonl"}], **more}))
 
 
-def edit(file: Path, **values: object) -> None:
+def edit(file, **values):
     """Sets keys of a JSON file."""
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
-def cut(file: Path) -> None:
+def cut(file):
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def remove_padding(folder: Path) -> None:
+def remove_padding(folder):
     """From the tokenizer of a model."""
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         edit(folder / name, pad_token=None)
@@ -105,9 +97,7 @@ class Found(NamedTuple):
     probability: float
 
 
-def find_answers(
-    model: qa.AnswerModel, questions: Iterable[Question], *, top: int = 5, **options: Any
-) -> Iterator[list[Found]]:
+def find_answers(model, questions, *, top=5, **options):
     """The choices of each question, the best first; none for one that is too long."""
     for _, is_too_long, nbest in answered_blocks(model, questions, **options):
         ranked = nbest.with_no_answer(model.threshold).ranked(model.temperature, top)
@@ -115,16 +105,24 @@ def find_answers(
             yield [] if is_out else [Found(*each[1:]) for each in choices]
 
 
-def ask(question: str, context: str, name: str = "") -> Question:
+def ask(question, context, name=""):
     return Question(name, question, context)
 
 
-def stopping_after(evaluate: Any) -> Any:
-    """The evaluation in training, after which a signal arrives."""
+def stopped_and_resumed(learn, folder):
+    """The files of a model from `learn(folder)`, run through, and those where a signal stops it at an evaluation."""
 
-    def stop(self: Any, criterion: str) -> None:
-        evaluate(self, criterion)
-        self._save()
+    def stop(training, criterion, evaluate=Training._evaluate):
+        evaluate(training, criterion)
+        training._save()
         raise Stopped("stopped", 15)
 
-    return stop
+    learn(folder / "whole")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(Training, "_evaluate", stop)
+        learn(folder / "stopped")
+    learn(folder / "stopped")
+    return [
+        {file.name: file.read_bytes() for file in (folder / name).rglob("model/*") if file.is_file()}
+        for name in ("whole", "stopped")
+    ]

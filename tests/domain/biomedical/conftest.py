@@ -19,7 +19,7 @@ SIZE = {"layers": 1, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 40,
 
 
 @pytest.fixture(scope="session")
-def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_bert(tmp_path_factory):
     """The folder of a random BERT whose subwords are of the made-up texts, and of parts of their words."""
     from asked_texts import ASKED, MENTIONS, PLAIN
 
@@ -38,7 +38,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> StageContext:
+def context(tmp_path):
     for name in ("output", "cache"):
         (tmp_path / name).mkdir()
     return StageContext(tmp_path / "output", tmp_path / "cache")

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from real_files import NER, with_ner
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
@@ -19,15 +17,15 @@ TEXT = "No sign of gout. Acute gouty arthritis was seen."
 Read = Callable[..., list[Example]]
 
 
-def source(path: Path, **more: object) -> EntitySource:
+def source(path, **more):
     return EntitySource.model_validate({"path": str(path), **more})
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Read:
+def read(tmp_path):
     """The examples of a file of this name and content."""
 
-    def write_and_read(name: str, content: str, rejects: Rejects | None = None, **more: Any) -> list[Example]:
+    def write_and_read(name, content, rejects=None, **more):
         (tmp_path / name).write_text(content)
         only_legal = more.pop("only_legal", True)
         return read_examples([source(tmp_path / name, **more)], rejects, only_legal)
@@ -35,12 +33,12 @@ def read(tmp_path: Path) -> Read:
     return write_and_read
 
 
-def entity(mention: str, kind: str = "Disease") -> Entity:
+def entity(mention, kind="Disease"):
     start = TEXT.index(mention)
     return Entity(start, start + len(mention), kind)
 
 
-def test_a_documents_entities_become_tags_of_its_words() -> None:
+def test_a_documents_entities_become_tags_of_its_words():
     document = Document("7", TEXT, (entity("gouty arthritis"), replace(entity("gout."), end=TEXT.index("."))))
     first, second = of_document(document)
     assert first == Example(("No", "sign", "of", "gout", "."), ("O", "O", "O", "B-Disease", "O"), "7")
@@ -49,7 +47,7 @@ def test_a_documents_entities_become_tags_of_its_words() -> None:
     assert (len(joined.tokens), joined.tags[3:6]) == (11, ("B-Disease", "I-Disease", "I-Disease"))
 
 
-def test_what_tags_cannot_say_is_told_beyond_them() -> None:
+def test_what_tags_cannot_say_is_told_beyond_them():
     nested, whole = entity("arthritis"), entity("gouty arthritis")
     inside_a_word = entity("gou", "Chemical")
     broken = replace(entity("Acute gouty"), fragments=((17, 22), (26, 28)))
@@ -60,7 +58,7 @@ def test_what_tags_cannot_say_is_told_beyond_them() -> None:
     assert types_in(examples) == ["Chemical", "Disease"]
 
 
-def test_an_entity_without_a_word_is_counted_all_the_same() -> None:
+def test_an_entity_without_a_word_is_counted_all_the_same():
     behind_the_last_word = Document("1", "gout \n ", (Entity(0, 4, "A"), Entity(5, 6, "B")))
     (example,) = of_document(behind_the_last_word)
     assert (example.tags, example.untaggable) == (("B-A",), ("B",))
@@ -71,8 +69,8 @@ def test_an_entity_without_a_word_is_counted_all_the_same() -> None:
     assert [each.untaggable for each in of_document(behind_given_tokens)] == [(), ("B",)]
 
 
-def test_sentences_of_a_document_share_its_name_and_those_of_others_do_not(read: Read, tmp_path: Path) -> None:
-    def documents(examples: list[Example]) -> list[int]:
+def test_sentences_of_a_document_share_its_name_and_those_of_others_do_not(read, tmp_path):
+    def documents(examples):
         names = [example.document for example in examples]
         return [names.index(name) for name in names]
 
@@ -84,7 +82,7 @@ def test_sentences_of_a_document_share_its_name_and_those_of_others_do_not(read:
     assert documents(read("a.tsv", "a\tO\n\nb\tO\n")) == [0, 1]
 
 
-def test_rejects_and_what_is_used_are_counted_in_one_unit(read: Read) -> None:
+def test_rejects_and_what_is_used_are_counted_in_one_unit(read):
     documents, sentences = (Rejects(None, limit=1.0) for _ in range(2))
     lines = '{"text": "One. Two. Three. Four."}\n{"id": 1}\n{"text": "Five. Six."}\n'
     assert len(read("a.jsonl", lines, documents)) == 6
@@ -93,7 +91,7 @@ def test_rejects_and_what_is_used_are_counted_in_one_unit(read: Read) -> None:
     assert (sentences.counts.total(), sentences.records) == (1, 3)
 
 
-def test_other_schemes_and_columns_are_read_as_iob2(read: Read) -> None:
+def test_other_schemes_and_columns_are_read_as_iob2(read):
     assert read("a.tsv", "acute\tB-D\ngout\tE-D\nflu\tS-D\n")[0].tags == ("B-D", "I-D", "B-D")
     (example,) = read("a.tsv", "NN\tgout\tB-D\tx\nNN\tseen\tO\tx\n", columns=[1, 2])
     assert (example.tokens, example.tags) == (("gout", "seen"), ("B-D", "O"))
@@ -103,7 +101,7 @@ def test_other_schemes_and_columns_are_read_as_iob2(read: Read) -> None:
         source(Path("a"), columns=[1, 2], format="pubtator")
 
 
-def test_illegal_tags_are_rejected_in_training_and_in_scoring_kept_where_they_are_iob2(read: Read) -> None:
+def test_illegal_tags_are_rejected_in_training_and_in_scoring_kept_where_they_are_iob2(read):
     rejects, illegal = Rejects(None, limit=1.0), "flu\tI-D\n\ngout\tB-D\n"
     assert [each.tags for each in read("a.tsv", illegal, rejects)] == [("B-D",)]
     assert rejects.counts["an illegal tag sequence"] == 1
@@ -114,20 +112,13 @@ def test_illegal_tags_are_rejected_in_training_and_in_scoring_kept_where_they_ar
         read("a.tsv", "flu\tO\nflu\tI-D\n\ngout\tS-D\n", only_legal=False)
 
 
-def test_other_types_become_no_entity() -> None:
+def test_other_types_become_no_entity():
     example = Example(("a", "b", "c"), ("B-X", "I-X", "B-Y"), "1", ("X", "Y"))
     assert of_types([example], ["Y"]) == [Example(("a", "b", "c"), ("O", "O", "B-Y"), "1", ("Y",))]
     assert of_types([example], []) == [example]
 
 
-@with_ner
-def test_the_real_files_keep_every_entity() -> None:
-    for name, entities in (("ncbi-disease", 960), ("bc5cdr", 9809)):
-        examples = read_examples([source(NER / name / "test.tsv")])
-        assert sum(tag.startswith("B-") for example in examples for tag in example.tags) == entities
-
-
-def test_where_nothing_can_be_used_the_first_fault_is_told(read: Read) -> None:
+def test_where_nothing_can_be_used_the_first_fault_is_told(read):
     with pytest.raises(WorkError, match=r"another shape .*line 1 \(text: Field required\)"):
         read("a.jsonl", '{"txt": "a"}\n', Rejects(None))
     with pytest.raises(RequestError, match="found none that can be used"):

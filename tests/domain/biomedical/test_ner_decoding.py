@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from domain.biomedical.documents.tokens import Scheme, illegal_places
+from domain.biomedical.documents.tokens import illegal_places
 from domain.biomedical.documents.tokens import spans_of as spans_of_tags
 from domain.biomedical.ner.decoding import Chain, LabelSet, marginals, span_probabilities, viterbi
 from domain.biomedical.ner.model import LinearChain
 
-CASES: list[tuple[Scheme, list[str]]] = [("IOB2", ["A"]), ("IOB2", ["A", "B"]), ("IOBES", ["A"])]
+CASES = [("IOB2", ["A"]), ("IOB2", ["A", "B"]), ("IOBES", ["A"])]
 Floats = NDArray[np.float64]
 
 
-def drawn(labels: LabelSet, seed: int, trained: bool) -> tuple[Floats, NDArray[np.int64], Chain]:
+def drawn(labels, seed, trained):
     """Emissions for sentences of 0 to 5 words, and a chain with or without trained scores."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(0, 6 if len(labels) < 5 else 5, 7)
@@ -29,13 +28,13 @@ def drawn(labels: LabelSet, seed: int, trained: bool) -> tuple[Floats, NDArray[n
     return emissions, lengths, chain
 
 
-def legal_sequences(words: int, labels: LabelSet) -> list[tuple[int, ...]]:
+def legal_sequences(words, labels):
     """Every legal sequence of a sentence, legality as `domain.biomedical.documents.tokens` has it."""
     sequences = product(range(len(labels)), repeat=words)
     return [tags for tags in sequences if not illegal_places([labels.tags[tag] for tag in tags], labels.scheme)]
 
 
-def all_sequences(emissions: Floats, chain: Chain, labels: LabelSet) -> dict[tuple[int, ...], float]:
+def all_sequences(emissions, chain, labels):
     """The score of every legal sequence of a sentence."""
     return {
         tags: float(
@@ -46,16 +45,14 @@ def all_sequences(emissions: Floats, chain: Chain, labels: LabelSet) -> dict[tup
     }
 
 
-def sentences(values: NDArray[np.generic], lengths: NDArray[np.int64]) -> list[NDArray[np.generic]]:
+def sentences(values, lengths):
     return np.split(values, np.cumsum(lengths)[:-1])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize(("scheme", "types"), CASES)
-def test_tags_are_the_best_and_probabilities_shares_of_all_legal_sequences(
-    scheme: Scheme, types: list[str], trained: bool, temperature: float
-) -> None:
+def test_tags_are_the_best_and_probabilities_shares_of_all_legal_sequences(scheme, types, trained, temperature):
     labels = LabelSet.of_types(types, scheme)
     for seed in range(3):
         emissions, lengths, chain = drawn(labels, seed, trained)
@@ -63,7 +60,7 @@ def test_tags_are_the_best_and_probabilities_shares_of_all_legal_sequences(
         found = span_probabilities(emissions, lengths, chain, tags, labels, temperature)
         divided = Chain(*(scores / temperature for scores in chain))
         forward, backward, _ = marginals(emissions / temperature, lengths, divided)
-        expected: list[float] = []
+        expected = []
         for scores, best, shares in zip(
             *(sentences(x, lengths) for x in (emissions, tags, forward * backward)), strict=True
         ):
@@ -83,13 +80,13 @@ def test_tags_are_the_best_and_probabilities_shares_of_all_legal_sequences(
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-def test_nothing_decodes_to_nothing() -> None:
+def test_nothing_decodes_to_nothing():
     labels = LabelSet.of_types(["A"])
     none = np.zeros((0, 3)), np.zeros(0, np.int64), labels.legal_chain
     assert len(viterbi(*none)) == len(span_probabilities(*none, viterbi(*none), labels)) == 0
 
 
-def test_scores_far_apart_leave_finite_probabilities() -> None:
+def test_scores_far_apart_leave_finite_probabilities():
     labels = LabelSet.of_types(["A"], "IOBES")
     emissions = np.full((40, len(labels)), -2000.0)
     emissions[:20, labels.number["I-A"]] = emissions[20:, labels.number["O"]] = 2000.0
@@ -97,7 +94,7 @@ def test_scores_far_apart_leave_finite_probabilities() -> None:
     np.testing.assert_allclose((forward * backward).sum(axis=1), 1.0, rtol=1e-9)
 
 
-def by_enumeration(crf: LinearChain, labels: LabelSet, emissions: Tensor, tags: list[int]) -> Tensor:
+def by_enumeration(crf, labels, emissions, tags):
     """log P of one sentence's tags: its score, and the sum over every legal sequence."""
     scores = {}
     for each in legal_sequences(len(emissions), labels):
@@ -108,7 +105,7 @@ def by_enumeration(crf: LinearChain, labels: LabelSet, emissions: Tensor, tags: 
 
 
 @pytest.mark.parametrize(("scheme", "types"), CASES[1:])
-def test_likelihood_and_gradients_of_a_crf_are_those_of_enumeration(scheme: Scheme, types: list[str]) -> None:
+def test_likelihood_and_gradients_of_a_crf_are_those_of_enumeration(scheme, types):
     labels = LabelSet.of_types(types, scheme)
     torch.manual_seed(1)
     crf = LinearChain(labels).double()
@@ -127,7 +124,7 @@ def test_likelihood_and_gradients_of_a_crf_are_those_of_enumeration(scheme: Sche
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
 
 
-def test_words_from_the_middle_of_a_sentence_may_begin_inside_an_entity() -> None:
+def test_words_from_the_middle_of_a_sentence_may_begin_inside_an_entity():
     labels = LabelSet.of_types(["A"])
     crf = LinearChain(labels).double()
     tags = torch.tensor([labels.number["I-A"], labels.number["O"]])

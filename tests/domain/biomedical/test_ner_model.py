@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +26,7 @@ WORDS = ["the", "patient", "angina", "pectoris", "fluxyz"]
 SENTENCES = [["the", "patient", "angina", "pectoris"], [], ["\x01", "fluxyz", "of"], ["gout"]]
 
 
-def started(tiny_bert: Path, **more: object) -> EntityModel:
+def started(tiny_bert, **more):
     model = start_tagger(tiny_bert, LABELS, max_tokens=40, overlap=8, **more)
     if model.network.crf is not None:
         for weight in model.network.crf.parameters():
@@ -36,19 +34,19 @@ def started(tiny_bert: Path, **more: object) -> EntityModel:
     return EntityModel(model.network.eval(), model.tokenizer, LABELS, 40, 8, 1.7, model.capitals)
 
 
-def small(tiny_bert: Path, **more: Any) -> BertConfig:
+def small(tiny_bert, **more):
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     return BertConfig(vocab_size=len(load_tokenizer(tiny_bert)), max_position_embeddings=64, **sizes, **more)
 
 
-def scores_of(model: EntityModel, words: list[str], splitter: WordSplitter | None = None) -> torch.Tensor:
+def scores_of(model, words, splitter=None):
     splitter = splitter or model.splitter
     subwords = splitter([words])
     with torch.inference_mode():
         return model.network(**splitter.batch(subwords, subwords.windows(40, 8), 20, 1))
 
 
-def their_scores(folder: Path, words: list[str], marked: tuple[int, ...] = ()) -> torch.Tensor:
+def their_scores(folder, words, marked=()):
     """What transformers computes of a folder; marked: the words of the second token type."""
     theirs = AutoModelForTokenClassification.from_pretrained(folder).eval()
     encoded = AutoTokenizer.from_pretrained(folder)(words, is_split_into_words=True, return_tensors="pt")
@@ -58,12 +56,12 @@ def their_scores(folder: Path, words: list[str], marked: tuple[int, ...] = ()) -
 
 
 @pytest.fixture
-def folder(tiny_bert: Path, tmp_path: Path) -> Path:
+def folder(tiny_bert, tmp_path):
     save_model(started(tiny_bert, decoder="crf"), tmp_path / "model")
     return tmp_path / "model"
 
 
-def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path, tmp_path: Path) -> None:
+def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert, tmp_path):
     model = started(tiny_bert)
     save_model(model, tmp_path)
     torch.testing.assert_close(scores_of(model, WORDS), their_scores(tmp_path, WORDS), rtol=1e-5, atol=1e-5)
@@ -71,7 +69,7 @@ def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path
     assert (config["label2id"], list(config["id2label"].values())) == (LABELS.number, list(LABELS.tags))
 
 
-def test_a_model_comes_back_as_it_was(tiny_bert: Path, folder: Path) -> None:
+def test_a_model_comes_back_as_it_was(tiny_bert, folder):
     back = load_model(folder)
     assert (back.labels, back.max_tokens, back.overlap, back.temperature) == (LABELS, 40, 8, 1.7)
     saved = {**load_file(folder / "model.safetensors"), **load_file(folder / "crf.safetensors")}
@@ -83,7 +81,7 @@ def test_a_model_comes_back_as_it_was(tiny_bert: Path, folder: Path) -> None:
     assert load_model(folder).network.crf is None
 
 
-def test_marked_capitals_begin_unseen_and_come_back(tiny_bert: Path, tmp_path: Path) -> None:
+def test_marked_capitals_begin_unseen_and_come_back(tiny_bert, tmp_path):
     model, words = started(tiny_bert, capitals=True), ["the", "PATIENT", "gout"]
     unmarked = scores_of(model, words, WordSplitter(model.tokenizer))
     torch.testing.assert_close(scores_of(model, words), unmarked, rtol=0, atol=0)
@@ -99,9 +97,7 @@ def test_marked_capitals_begin_unseen_and_come_back(tiny_bert: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("why", ["vocabulary has capitals", "base, bert, has no second token type"])
-def test_capitals_are_marked_where_the_vocabulary_has_none_and_there_is_a_type_for_it(
-    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], why: str
-) -> None:
+def test_capitals_are_marked_where_the_vocabulary_has_none_and_there_is_a_type_for_it(tiny_bert, tmp_path, capsys, why):
     shutil.copytree(tiny_bert, tmp_path, dirs_exist_ok=True)
     if "vocabulary" in why:
         rules = json.loads((tmp_path / "tokenizer.json").read_text())
@@ -112,7 +108,7 @@ def test_capitals_are_marked_where_the_vocabulary_has_none_and_there_is_a_type_f
     assert f"{why}, so they are not marked" in capsys.readouterr().err
 
 
-def test_a_folder_of_transformers_without_ours_beside_tags_too(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_folder_of_transformers_without_ours_beside_tags_too(tiny_bert, tmp_path):
     names = ["O", "B-Gene", "I-Gene", "E-Gene", "S-Gene"]
     config = small(tiny_bert, id2label=dict(enumerate(names)), label2id={name: n for n, name in enumerate(names)})
     BertForTokenClassification(config).save_pretrained(tmp_path)
@@ -137,13 +133,13 @@ def test_a_folder_of_transformers_without_ours_beside_tags_too(tiny_bert: Path, 
         (lambda it: cut(it / "ner.json"), r"expected JSON, .*ner\.json"),
     ],
 )
-def test_a_damaged_folder_is_refused(folder: Path, damage: Any, told: str) -> None:
+def test_a_damaged_folder_is_refused(folder, damage, told):
     damage(folder)
     with pytest.raises(RequestError, match=told):
         load_model(folder)
 
 
-def test_windows_that_the_base_cannot_read_are_refused(tiny_bert: Path) -> None:
+def test_windows_that_the_base_cannot_read_are_refused(tiny_bert):
     with pytest.raises(RequestError, match="max_tokens: the base has 40 positions, and 41"):
         start_tagger(tiny_bert, LABELS, max_tokens=41)
 
@@ -152,11 +148,11 @@ def test_windows_that_the_base_cannot_read_are_refused(tiny_bert: Path) -> None:
 
 
 @pytest.fixture
-def splitter(tiny_bert: Path) -> WordSplitter:
+def splitter(tiny_bert):
     return WordSplitter(load_tokenizer(tiny_bert))
 
 
-def test_subwords_are_the_tokenizers_own(tiny_bert: Path, splitter: WordSplitter) -> None:
+def test_subwords_are_the_tokenizers_own(tiny_bert, splitter):
     tokenizer, subwords = load_tokenizer(tiny_bert), splitter(SENTENCES)
     theirs = [tokenizer(words, is_split_into_words=True, add_special_tokens=False) for words in SENTENCES if words]
     place = subwords.firsts[4]  # of the control character, for which the tokenizer has nothing
@@ -166,7 +162,7 @@ def test_subwords_are_the_tokenizers_own(tiny_bert: Path, splitter: WordSplitter
     assert subwords.lengths.sum() == len(subwords.ids)
 
 
-def test_a_window_is_framed_as_the_tokenizer_frames_a_sentence(tiny_bert: Path, splitter: WordSplitter) -> None:
+def test_a_window_is_framed_as_the_tokenizer_frames_a_sentence(tiny_bert, splitter):
     subwords = splitter([SENTENCES[0]])
     batch = splitter.batch(subwords, subwords.windows(40, 4), width=20, height=1)
     theirs = load_tokenizer(tiny_bert)(SENTENCES[0], is_split_into_words=True, padding="max_length", max_length=20)
@@ -175,16 +171,7 @@ def test_a_window_is_framed_as_the_tokenizer_frames_a_sentence(tiny_bert: Path, 
     assert batch["places"].tolist() == [theirs.word_ids().index(word) for word in range(4)]
 
 
-def test_windows_of_a_long_sentence_own_each_word_once(splitter: WordSplitter) -> None:
-    subwords = splitter([["patient", "pectorisxyz", "of"] * 30])
-    windows = subwords.windows(12, 4)
-    first, counts = subwords.owned_words(windows)
-    assert np.concatenate([np.arange(a, a + n) for a, n in zip(first, counts, strict=True)]).tolist() == list(range(90))
-    batch = splitter.batch(subwords, windows, width=12, height=len(windows.starts) + 2)
-    np.testing.assert_array_equal(batch["input_ids"].flatten()[batch["places"]], subwords.ids[subwords.firsts])
-
-
-def test_words_with_two_capitals_have_the_second_token_type(tiny_bert: Path) -> None:
+def test_words_with_two_capitals_have_the_second_token_type(tiny_bert):
     splitter = WordSplitter(load_tokenizer(tiny_bert), capitals=True)
     subwords = splitter([["The", "PatientS", "gout", "WAS"], [], ["a", "A", "ÄÖ", "pH7", "fluXYZ"] * 5])
     assert subwords.token_types is not None

@@ -1,7 +1,6 @@
 """Texts and documents tagged as streams, in blocks and alone, and long sentences beside a walk over their windows."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from domain.biomedical.documents.document import Document
 from domain.biomedical.documents.tokens import word_spans
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.inference import decoded_blocks
-from domain.biomedical.ner.model import EntityModel, TokenClassifier, WordSplitter, save_model
+from domain.biomedical.ner.model import EntityModel, TokenClassifier, WordSplitter
 from domain.sentences import sentence_spans
 
 TYPES = ["Disease", "Gene"]
@@ -130,15 +129,7 @@ def test_documents_that_come_as_tokens_keep_them(model):
     assert {entity.start for entity in document.entities} <= {0, 10, 13}
 
 
-def test_a_saved_tagger_gives_the_same_and_knows_its_temperature(model, tag, tmp_path):
-    save_model(model, tmp_path)
-    loaded = EntityTagger.load(tmp_path)
-    assert loaded.model.temperature == 2.0
-    texts = [LONG, *CORNERS]
-    assert loaded(texts, precision="fp32") == tag(texts)
-
-
-def test_a_word_is_scored_in_the_window_in_which_it_is_most_central(tiny_bert: Path) -> None:
+def test_a_word_is_scored_in_the_window_in_which_it_is_most_central(tiny_bert):
     model = start_tagger(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=16, overlap=6)
     model.network.train()
     words = ["patient", "of", "gout", "the"] * 12  # one subword each

@@ -1,31 +1,25 @@
 """The best spans beside every span; a model's answers beside transformers' own network; `QuestionAnswerer`."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from asked_texts import Found, ask, find_answers, many, start_answerer
-from torch import Tensor
 
 from bertrelay.errors import RequestError
 from domain.biomedical import QuestionAnswerer
 from domain.biomedical.qa import answerer as answering
-from domain.biomedical.qa.answerer import CandidateSpans, NBest, Reply, _around, n_best, spans_in_windows
+from domain.biomedical.qa.answerer import CandidateSpans, NBest, _around, n_best, spans_in_windows
 from domain.biomedical.qa.metrics import best_threshold
-from domain.biomedical.qa.model import AnswerModel
-from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.subwords import _inside_words
 from domain.sentences import sentence_spans
 
 Listed = list[tuple[int, int, float]]
 
 
-def drawn(generator: np.random.Generator, has_ties: bool) -> Tensor:
+def drawn(generator, has_ties):
     """Scores of 3 windows of 9 subwords: a first one, two of a question, the text's, and behind it padding."""
     shape = (3, 9, 2)
     values = generator.integers(0, 3, shape) if has_ties else generator.normal(size=shape)
@@ -36,7 +30,7 @@ def drawn(generator: np.random.Generator, has_ties: bool) -> Tensor:
     return scores
 
 
-def listed(scores: Tensor, longest: int) -> Listed:
+def listed(scores, longest):
     """Every span of one window with its score."""
     rows = scores.tolist()
     return [
@@ -47,13 +41,13 @@ def listed(scores: Tensor, longest: int) -> Listed:
     ]
 
 
-def best_first(spans: Listed) -> Listed:
+def best_first(spans):
     return sorted(spans, key=lambda span: (-span[2], span[0], span[1]))
 
 
 @pytest.mark.parametrize("has_ties", [False, True])
 @pytest.mark.parametrize(("longest", "top"), [(1, 4), (3, 1), (3, 5), (50, 100)])
-def test_the_best_spans_are_the_best_of_all(has_ties: bool, longest: int, top: int) -> None:
+def test_the_best_spans_are_the_best_of_all(has_ties, longest, top):
     for seed in range(20):
         generator = np.random.default_rng(seed)
         scores, moved = drawn(generator, has_ties), np.array([0, 2, 0])  # the second window begins 2 subwords later
@@ -64,7 +58,7 @@ def test_the_best_spans_are_the_best_of_all(has_ties: bool, longest: int, top: i
         of_questions = CandidateSpans(owners[found.owners], places, found.scores)
         nbest = n_best(of_questions, np.zeros(2), top)
         for question in range(2):
-            known: dict[tuple[int, int], float] = {}
+            known = {}
             for window in np.flatnonzero(owners == question):
                 for start, end, score in listed(scores[window], longest):
                     place = (start + int(moved[window]), end + int(moved[window]))
@@ -78,12 +72,12 @@ def test_the_best_spans_are_the_best_of_all(has_ties: bool, longest: int, top: i
             assert all(span == (-1, -1, -np.inf) for span in told[len(expected) :])
 
 
-def nbest_of(scores: list[list[float]], nulls: list[float]) -> NBest:
+def nbest_of(scores, nulls):
     places = [[0, start, start + 1] for start in range(len(scores[0]))]
     return NBest(np.array([places] * len(scores)), np.array(scores), np.array(nulls))
 
 
-def test_no_answer_stands_where_its_score_less_the_threshold_puts_it() -> None:
+def test_no_answer_stands_where_its_score_less_the_threshold_puts_it():
     nbest = nbest_of([[3.0, 1.0], [3.0, 1.0], [3.0, -np.inf], [-np.inf, -np.inf]], [2.5, 5.0, 4.0, np.inf])
     choices = nbest.with_no_answer(1.0)
     assert choices.places[..., 1].tolist() == [[0, -1, 1], [-1, 0, 1], [0, -1, 1], [-1, 0, 1]]
@@ -95,14 +89,14 @@ def test_no_answer_stands_where_its_score_less_the_threshold_puts_it() -> None:
     assert always.places[..., 1].tolist() == [[0, 1, -1], [-1, 0, 1]]
 
 
-def test_the_threshold_is_the_best_there_is() -> None:
+def test_the_threshold_is_the_best_there_is():
     for seed in range(50):
         generator = np.random.default_rng(seed)
         gaps = generator.integers(-4, 4, 12).astype(float)  # equal ones among them
         gaps[:2] = np.inf
         answered, unanswered = generator.random(12), generator.integers(0, 2, 12).astype(float)
 
-        def total(threshold: float) -> float:
+        def total(threshold):
             return float(np.where(gaps <= threshold, answered, unanswered).sum())  # noqa: B023
 
         candidates = [*(gaps[2:] + 0.5), gaps[2:].min() - 1]
@@ -114,26 +108,26 @@ def test_the_threshold_is_the_best_there_is() -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tiny_bert: Path) -> AnswerModel:
+def model(tiny_bert):
     found = start_answerer(tiny_bert, max_tokens=24, stride=8, max_answer_tokens=4)
     torch.nn.init.normal_(found.network.network.qa_outputs.weight, generator=torch.Generator().manual_seed(0))
     found.network.eval()
     return replace(found, threshold=0.5, temperature=2.0)
 
 
-def asked(count: int, seed: int = 0) -> list[Question]:
+def asked(count, seed=0):
     """Questions to texts of many lengths, several of which are asked of one text."""
     drawn = [each for words in (0, 5, 20, 60) for each in many(count // 4, seed + words, words=words)]
     return [ask(each.question, drawn[number - number % 2].context, each.id) for number, each in enumerate(drawn)]
 
 
-def near(one: list[Found], other: list[Found]) -> bool:
+def near(one, other):
     places = [[each[:2] for each in found] for found in (one, other)]
     numbers = [np.array([each[2:] for each in found]) for found in (one, other)]
     return places[0] == places[1] and np.allclose(*numbers, rtol=1e-4, atol=1e-4)
 
 
-def test_a_stream_gives_what_each_question_gives_alone(model: AnswerModel) -> None:
+def test_a_stream_gives_what_each_question_gives_alone(model):
     questions = asked(24)
     together = list(find_answers(model, iter(questions), precision="fp32"))
     in_blocks = list(find_answers(model, questions, precision="fp32", block_characters=300, batch_tokens=64))
@@ -145,7 +139,7 @@ def test_a_stream_gives_what_each_question_gives_alone(model: AnswerModel) -> No
         assert near(found, other)
 
 
-def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(model: AnswerModel) -> None:
+def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(model):
     question = max(asked(24), key=lambda each: len(each.context))
     theirs = model.network.network
     encoded = model.tokenizer(question.context, add_special_tokens=False, return_offsets_mapping=True)
@@ -153,7 +147,7 @@ def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(
     asked_ids = model.tokenizer(question.question, add_special_tokens=False)["input_ids"]
     space, cls, sep = 24 - 3 - len(asked_ids), model.tokenizer.cls_token_id, model.tokenizer.sep_token_id
     starts = [start for start in range(0, len(ids), 8) if start < len(ids) - space] + [len(ids) - space]
-    scores: dict[tuple[int, int], float] = {}
+    scores = {}
     nulls = []
     for start in starts:
         before = [cls, *asked_ids, sep]
@@ -181,25 +175,23 @@ def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(
 
 
 @pytest.mark.parametrize("context", ["", " \t\n", "\x01"])
-def test_a_text_without_a_piece_has_no_answer(model: AnswerModel, context: str) -> None:
+def test_a_text_without_a_piece_has_no_answer(model, context):
     assert next(find_answers(model, [ask("mild", context)], precision="fp32")) == [Found(-1, -1, 0.0, 1.0)]
 
 
 LETTERS = re.compile(r"[^\W_]")
 
 
-def ends_inside_a_word(text: str, place: int) -> bool:
+def ends_inside_a_word(text, place):
     return 0 < place < len(text) and all(map(LETTERS.match, text[place - 1 : place + 1]))
 
 
-def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(
-    model: AnswerModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(model, monkeypatch):
     monkeypatch.setattr(answering, "CANDIDATES", 1000)
     context = "The patients had fluxes, asthmatic seenmild-gouty sign; inno 5mildly, of amid courses"
     model = replace(model, max_answer_tokens=12)
 
-    def inside(whole_words: bool) -> list[tuple[int, int]]:
+    def inside(whole_words):
         chosen = replace(model, whole_words=whole_words)
         (found,) = find_answers(chosen, [ask("mild", context)], top=1000, precision="fp32")
         spans = [(each.start, each.end) for each in found if each.start >= 0]
@@ -224,15 +216,13 @@ def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(
         ("p53の", [1, 2]),
     ],
 )
-def test_words_are_of_scripts_that_have_spaces(text: str, inside: list[int]) -> None:
+def test_words_are_of_scripts_that_have_spaces(text, inside):
     found = _inside_words(text)
     assert len(found) == len(text) + 1
     assert np.flatnonzero(found).tolist() == inside
 
 
-def test_characters_are_those_of_the_text_whatever_it_holds(
-    model: AnswerModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_characters_are_those_of_the_text_whatever_it_holds(model, monkeypatch):
     monkeypatch.setattr(answering, "CANDIDATES", 200)
     context = "  𝒳 the\u2003patient\r\nİof\u0301 gout — “no”\u00a0sign 👩\u200d🔬 flu \x02 "
     (found,) = find_answers(model, [ask("mild", context)], top=200, precision="fp32")
@@ -251,11 +241,11 @@ QUESTIONS = ["Was gout seen?", "What had the patient?", "after what?"]
 
 
 @pytest.fixture(scope="module")
-def answerer(model: AnswerModel) -> QuestionAnswerer:
+def answerer(model):
     return QuestionAnswerer(replace(model, threshold=None))
 
 
-def test_an_answer_is_the_text_at_its_offsets_in_a_sentence_of_the_context(answerer: QuestionAnswerer) -> None:
+def test_an_answer_is_the_text_at_its_offsets_in_a_sentence_of_the_context(answerer):
     for question in QUESTIONS:
         reply = answerer(question, LONG, precision="fp32")
         assert reply.answer == LONG[reply.start : reply.end] != ""
@@ -266,8 +256,8 @@ def test_an_answer_is_the_text_at_its_offsets_in_a_sentence_of_the_context(answe
     assert len(answerer("gout?", LONG, top=20).nbest) == 20
 
 
-def test_many_are_answered_as_each_alone(answerer: QuestionAnswerer) -> None:
-    def places(replies: Iterable[Reply]) -> list[object]:
+def test_many_are_answered_as_each_alone(answerer):
+    def places(replies):
         return [(reply.sentence, [candidate[:3] for candidate in reply.nbest]) for reply in replies]
 
     asked = [(question, context) for context in (CONTEXT, LONG, "gout") for question in QUESTIONS]
@@ -286,11 +276,11 @@ def test_many_are_answered_as_each_alone(answerer: QuestionAnswerer) -> None:
         ((73, 77), "Gout and migraine in the patient."),
     ],
 )
-def test_the_sentence_is_all_that_the_answer_is_in(found: tuple[int, int], sentence: str) -> None:
+def test_the_sentence_is_all_that_the_answer_is_in(found, sentence):
     assert _around(*found, CONTEXT, sentence_spans(CONTEXT)) == sentence
 
 
-def test_no_answer_has_neither_text_nor_place(model: AnswerModel) -> None:
+def test_no_answer_has_neither_text_nor_place(model):
     reply = QuestionAnswerer(replace(model, threshold=-1e6))("Was gout seen?", CONTEXT, top=3)
     assert (reply.answer, reply.start, reply.end, reply.sentence) == ("", None, None, "")
     assert reply.probability > 0.99
@@ -308,21 +298,14 @@ def test_no_answer_has_neither_text_nor_place(model: AnswerModel) -> None:
         ([("gout?", "gout"), ("was the patient given insulin " * 9, LONG)], "question '1': too long.*[Ss]horten it"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_its_position(
-    answerer: QuestionAnswerer, asked: Any, message: str
-) -> None:
+def test_what_cannot_be_asked_is_refused_with_its_position(answerer, asked, message):
     with pytest.raises(RequestError, match=message):
         list(answerer.pipe(asked))
 
 
-def test_a_context_and_a_known_number_of_candidates_are_needed(answerer: QuestionAnswerer) -> None:
+def test_a_context_and_a_known_number_of_candidates_are_needed(answerer):
     with pytest.raises(RequestError, match="give both"):
         answerer("Was gout seen?")
     for top in (0, 21):
         with pytest.raises(RequestError, match=f"top: expected 1 to 20 candidates, found {top}"):
             answerer("gout?", "gout", top=top)
-
-
-def test_a_bert_without_a_head_for_answers_is_refused(tiny_bert: Path) -> None:
-    with pytest.raises(RequestError, match=r"expected one that answers questions, found none in .*domain\.qa"):
-        QuestionAnswerer.load(tiny_bert)

@@ -2,8 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from domain.biomedical.qa import evaluate as evaluation
 from domain.biomedical.qa.answerer import NBest
 from domain.biomedical.qa.evaluate import slices
 from domain.biomedical.qa.metrics import Pools, Score
-from domain.biomedical.qa.model import AnswerModel, save_model
+from domain.biomedical.qa.model import save_model
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaEvaluateSettings
 from domain.biomedical.qa.subwords import PairSplitter
@@ -24,14 +22,14 @@ from domain.draws import spread_evenly
 
 
 @pytest.fixture(scope="module")
-def model(tiny_bert: Path) -> AnswerModel:
+def model(tiny_bert):
     found = start_answerer(tiny_bert, max_tokens=24, stride=8, max_answer_tokens=2)
     torch.nn.init.normal_(found.network.network.qa_outputs.weight, generator=torch.Generator().manual_seed(0))
     found.network.eval()
     return replace(found, threshold=0.0, temperature=2.0)
 
 
-def evaluate(folder: Path, model: AnswerModel, questions: list[Question], **more: Any) -> dict[str, Any]:
+def evaluate(folder, model, questions, **more):
     save_model(model, folder / "model")
     (folder / "scores").mkdir(exist_ok=True)
     written = [write(folder / "test.jsonl", questions)]
@@ -40,17 +38,17 @@ def evaluate(folder: Path, model: AnswerModel, questions: list[Question], **more
     return evaluation.run(settings, StageContext(folder / "scores", folder / "cache"))
 
 
-def bare(text: str) -> str:
+def bare(text):
     """A text of small letters as SQuAD compares it."""
     return " ".join(word for word in text.split() if word not in {"a", "an", "the"})
 
 
-def read_nbest(folder: Path) -> dict[str, list[dict[str, Any]]]:
+def read_nbest(folder):
     lines = (folder / "scores" / "nbest.jsonl").read_text().splitlines()
     return {told["id"]: told["nbest"] for told in map(json.loads, lines)}
 
 
-def test_answers_are_written_and_scored_as_they_are_given(model: AnswerModel, tmp_path: Path) -> None:
+def test_answers_are_written_and_scored_as_they_are_given(model, tmp_path):
     questions = many(30, 4, words=12)
     found = list(find_answers(model, [ask(q.question, q.context) for q in questions], top=21, precision="fp32"))
     answers = {
@@ -90,7 +88,7 @@ def test_answers_are_written_and_scored_as_they_are_given(model: AnswerModel, tm
         assert marked == ([example["answer"]] if example["answer"] else [])
 
 
-def test_the_first_sentence_stands_beside_it(model: AnswerModel, tmp_path: Path) -> None:
+def test_the_first_sentence_stands_beside_it(model, tmp_path):
     text = "He has gout. It was seen by the patient."
     questions = [
         Question("1", "mild", text, (Answer("gout", 7),)),
@@ -101,7 +99,7 @@ def test_the_first_sentence_stands_beside_it(model: AnswerModel, tmp_path: Path)
     assert metrics["first_sentence/f1"] == pytest.approx((2 * (1 / 3) / (1 / 3 + 1) + 1) / 2)
 
 
-def test_snippets_of_a_question_are_pooled_by_their_scores(model: AnswerModel, tmp_path: Path) -> None:
+def test_snippets_of_a_question_are_pooled_by_their_scores(model, tmp_path):
     texts = ["the patient of gout", "no sign of flu in the patient", "gout and flu seen after a course"]
     found = list(
         find_answers(replace(model, threshold=None), [ask("mild", text) for text in texts], top=20, precision="fp32")
@@ -123,9 +121,7 @@ def test_snippets_of_a_question_are_pooled_by_their_scores(model: AnswerModel, t
     assert all(texts[int(each["context"][-1])][each["start"] : each["end"]] == each["text"] for each in told)
 
 
-def test_right_answers_that_the_model_would_never_give_are_counted(
-    model: AnswerModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_right_answers_that_the_model_would_never_give_are_counted(model, tmp_path, capsys):
     text = "the patient of gout and angina pectoris"
     questions = [
         Question("short", "mild", text, (Answer("patient of gout", 4), Answer("gout", 15))),
@@ -141,7 +137,7 @@ def test_right_answers_that_the_model_would_never_give_are_counted(
     assert json.loads((tmp_path / "scores" / "predictions.json").read_text())["too"] == ""
 
 
-def test_equal_texts_of_all_snippets_are_joined_before_five_are_left(model: AnswerModel) -> None:
+def test_equal_texts_of_all_snippets_are_joined_before_five_are_left(model):
     texts = ["gout " * 20, "flu and asthma"]
     questions = [Question(f"q_{n}", "mild", text, pool="q", synonyms=(("asthma",),)) for n, text in enumerate(texts)]
     starts, ends = np.full((2, 20), -1), np.full((2, 20), -1)
@@ -154,7 +150,7 @@ def test_equal_texts_of_all_snippets_are_joined_before_five_are_left(model: Answ
     assert (told["strict_accuracy"], told["mrr"]) == (0.0, pytest.approx(1 / 3))  # gout, flu, asthma
 
 
-def test_a_question_of_bioasq_that_cannot_be_asked_counts_as_not_answered(model: AnswerModel, tmp_path: Path) -> None:
+def test_a_question_of_bioasq_that_cannot_be_asked_counts_as_not_answered(model, tmp_path):
     text = "the patient of gout"
     (best, *_) = next(find_answers(replace(model, threshold=None), [ask("mild", text)], precision="fp32"))
     right = [[text[best.start : best.end]]]
@@ -177,14 +173,14 @@ def test_a_question_of_bioasq_that_cannot_be_asked_counts_as_not_answered(model:
     assert [each["name"] for each in sliced["position"]] == [f"{20 * fifth}–{20 * fifth + 20} %"]
 
 
-def test_a_pool_is_sliced_by_the_text_answered_from_or_the_first_that_has_an_answer(model: AnswerModel) -> None:
+def test_a_pool_is_sliced_by_the_text_answered_from_or_the_first_that_has_an_answer(model):
     texts = {"none": "of flu", "first": "gout of flu", "other": "it was seen in gout"}
     questions = [
         Question(name, "mild", text, (Answer("gout", text.index("gout")),) if "gout" in text else (), pool="q")
         for name, text in texts.items()
     ]
 
-    def placed(answered_from: int) -> str:
+    def placed(answered_from):
         scores = np.full((3, 1), -np.inf)
         scores[answered_from] = 1.0
         spans = NBest(np.array([[[text, 0, 2]] for text in range(3)]), scores, np.zeros(3))
@@ -194,12 +190,12 @@ def test_a_pool_is_sliced_by_the_text_answered_from_or_the_first_that_has_an_ans
     assert [placed(number) for number in range(3)] == [texts["first"], texts["first"], texts["other"]]
 
 
-def test_examples_are_spread_evenly() -> None:
+def test_examples_are_spread_evenly():
     assert spread_evenly(range(18), 12) == [0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16]
     assert spread_evenly(range(3), 12) == [0, 1, 2]
 
 
-def test_slices_are_by_words_and_by_fifths() -> None:
+def test_slices_are_by_words_and_by_fifths():
     context = "0123456789 " * 10
     cases = {
         "a": (0, "0123", 1.0),
@@ -217,12 +213,12 @@ def test_slices_are_by_words_and_by_fifths() -> None:
     assert short[1] == [("0–20 %", 2, 0.5), ("20–40 %", 1, 1.0), ("80–100 %", 1, 0.5)]
 
 
-def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model: AnswerModel) -> None:
+def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model):
     questions = many(80, 6, words=10, impossible=0.5)
     dev = QaDevSet(questions, model, PairSplitter(model.tokenizer), "fp32")
     nbest, tuned = dev._nbest(model), dev.tuned(model)
 
-    def mean_f1(threshold: float | None) -> float:
+    def mean_f1(threshold):
         return float(np.mean([each.f1 for each in dev.pools.scores_at(nbest, threshold).values()]))
 
     others = [None, -np.inf, *np.quantile(nbest.gaps, np.linspace(0, 1, 30))]
@@ -230,7 +226,7 @@ def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model:
     is_right = [each.exact_match == 1 for each in dev.pools.scores_at(nbest, tuned.threshold).values()]
     choices = nbest.with_no_answer(tuned.threshold)
 
-    def likelihood(temperature: float) -> float:
+    def likelihood(temperature):
         best = choices.probabilities(temperature)[:, 0].clip(1e-6, 1 - 1e-6)
         return float(np.log(np.where(is_right, best, 1 - best)).mean())
 

@@ -1,8 +1,5 @@
 """The folder of a model that answers: what transformers makes of it, and what is refused."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from asked_texts import ask, cut, edit, find_answers, remove_padding, start_answerer
@@ -17,14 +14,14 @@ from domain.biomedical.qa.subwords import PairSplitter
 QUESTION, CONTEXT = "mild", "the patient of gout and angina pectoris"
 
 
-def started(tiny_bert: Path, **more: object) -> AnswerModel:
+def started(tiny_bert, **more):
     model = start_answerer(tiny_bert, max_tokens=40, stride=14, **more)
     return AnswerModel(
         model.network.eval(), model.tokenizer, 40, 14, 5, threshold=-0.5, temperature=1.7, whole_words=False
     )
 
 
-def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path, tmp_path: Path) -> None:
+def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert, tmp_path):
     model = started(tiny_bert)
     save_model(model, tmp_path)
     theirs = AutoModelForQuestionAnswering.from_pretrained(tmp_path).eval()
@@ -44,7 +41,7 @@ def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path
     assert ours.isinf().sum() == 2 * 2 * (width + 3 - len(choices))
 
 
-def test_a_model_comes_back_as_it_was(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_model_comes_back_as_it_was(tiny_bert, tmp_path):
     model = started(tiny_bert)
     save_model(model, tmp_path)
     back = load_model(tmp_path)
@@ -64,14 +61,14 @@ def test_a_model_comes_back_as_it_was(tiny_bert: Path, tmp_path: Path) -> None:
         (remove_padding, "has a pad_token, and this one does not"),
     ],
 )
-def test_a_damaged_folder_is_refused(tiny_bert: Path, tmp_path: Path, damage: Any, told: str) -> None:
+def test_a_damaged_folder_is_refused(tiny_bert, tmp_path, damage, told):
     save_model(started(tiny_bert), tmp_path)
     damage(tmp_path)
     with pytest.raises(RequestError, match=told):
         load_model(tmp_path)
 
 
-def test_a_model_that_answers_already_begins_with_its_head(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_model_that_answers_already_begins_with_its_head(tiny_bert, tmp_path):
     model = started(tiny_bert)
     save_model(model, tmp_path)
     again = start_answerer(tmp_path, stride=10, seed=99)
@@ -80,7 +77,7 @@ def test_a_model_that_answers_already_begins_with_its_head(tiny_bert: Path, tmp_
     assert (again.stride, again.threshold, again.temperature) == (10, None, 1.0)
 
 
-def test_a_roberta_of_transformers_without_ours_beside_reads_pairs_as_its_tokenizer_frames_them(tmp_path: Path) -> None:
+def test_a_roberta_of_transformers_without_ours_beside_reads_pairs_as_its_tokenizer_frames_them(tmp_path):
     tokenizer = train_unigram([QUESTION, CONTEXT] * 3, 60, 64)
     config = RobertaConfig(
         vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
@@ -101,13 +98,15 @@ def test_a_roberta_of_transformers_without_ours_beside_reads_pairs_as_its_tokeni
         assert answer == answer.strip()  # though its subwords begin with the space before them
 
 
-def test_other_heads_are_refused(tiny_bert: Path) -> None:
+def test_other_heads_are_refused(tiny_bert):
+    with pytest.raises(RequestError, match=r"expected one that answers questions, found none in .*domain\.qa"):
+        load_model(tiny_bert)
     network = start_answerer(tiny_bert).network.network
     network.start_logits = torch.nn.Linear(2, 1)
     with pytest.raises(RequestError, match=r"on a BERT, found 'bert', which has qa_outputs, start_logits"):
         HEAD.check(network)
 
 
-def test_windows_that_hardly_overlap_are_refused(tiny_bert: Path) -> None:
+def test_windows_that_hardly_overlap_are_refused(tiny_bert):
     with pytest.raises(RequestError, match="stride: expected at most half of max_tokens, which is 40, found 21"):
         start_answerer(tiny_bert, stride=21)

@@ -2,27 +2,24 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from asked_texts import WORDS, ask, asked, find_answers, many, stopping_after, write
+from asked_texts import WORDS, ask, asked, find_answers, many, stopped_and_resumed, write
 
 from bertrelay.data.records import Rejects
-from bertrelay.errors import RequestError, Stopped, WorkError
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
-from bertrelay.training.loop import Training
 from domain.biomedical.qa import train as training
 from domain.biomedical.qa.metrics import score
-from domain.biomedical.qa.model import AnswerModel, load_model, start_model
+from domain.biomedical.qa.model import load_model, start_model
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.subwords import PairSplitter, gold_spans
 from domain.biomedical.qa.train import QaDevSet, QaTask
 
-LEARNING: dict[str, Any] = {
+LEARNING = {
     "max_tokens": 40,
     "stride": 14,
     "max_answer_tokens": 5,
@@ -34,14 +31,14 @@ LEARNING: dict[str, Any] = {
 }
 
 
-def learn(folder: Path, base: Path, **more: Any) -> dict[str, Any]:
+def learn(folder, base, **more):
     (folder / "output").mkdir(parents=True, exist_ok=True)
     settings = QaSettings.model_validate({**LEARNING, "base": str(base), **more})
     return training.run(settings, StageContext(folder / "output", folder / "cache"))
 
 
 @pytest.fixture(scope="module")
-def learnt(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[AnswerModel, dict[str, Any]]:
+def learnt(tiny_bert, tmp_path_factory):
     """A model that has learnt the task, and the figures of its training."""
     folder = tmp_path_factory.mktemp("learnt")
     train, dev = write(folder / "train.jsonl", many(400, 1)), write(folder / "dev.jsonl", many(60, 2))
@@ -49,7 +46,7 @@ def learnt(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[A
     return load_model(folder / "output" / "model"), metrics
 
 
-def exact_match(model: AnswerModel, questions: list[Question]) -> float:
+def exact_match(model, questions):
     found = find_answers(model, [ask(each.question, each.context) for each in questions], precision="fp32")
     answers = [
         question.context[best.start : best.end] if best.start >= 0 else ""
@@ -59,7 +56,7 @@ def exact_match(model: AnswerModel, questions: list[Question]) -> float:
     return float(np.mean([each.exact_match for each in right]))
 
 
-def spans_in_pieces(model: AnswerModel, questions: list[Question]) -> list[tuple[int, int, int]]:
+def spans_in_pieces(model, questions):
     """Of each question the first and the last subword of its answer in its text, and where its first window ends."""
     found = []
     for each in questions:
@@ -70,7 +67,7 @@ def spans_in_pieces(model: AnswerModel, questions: list[Question]) -> list[tuple
 
 
 @pytest.mark.parametrize("where", ["beyond the first window", "over its edge", "at the very end"])
-def test_answers_are_found_wherever_they_stand(learnt: tuple[AnswerModel, dict[str, Any]], where: str) -> None:
+def test_answers_are_found_wherever_they_stand(learnt, where):
     model, generator = learnt[0], np.random.default_rng(5)
     low, high, mention = {
         "beyond the first window": (45, WORDS, None),
@@ -90,7 +87,7 @@ def test_answers_are_found_wherever_they_stand(learnt: tuple[AnswerModel, dict[s
     assert exact_match(model, questions) >= 0.95
 
 
-def test_that_there_is_no_answer_is_learnt(learnt: tuple[AnswerModel, dict[str, Any]]) -> None:
+def test_that_there_is_no_answer_is_learnt(learnt):
     model, metrics = learnt
     assert exact_match(model, many(60, 7, impossible=1.0)) >= 0.95
     assert exact_match(model, many(60, 8, impossible=0.0)) >= 0.95
@@ -99,13 +96,13 @@ def test_that_there_is_no_answer_is_learnt(learnt: tuple[AnswerModel, dict[str, 
     assert model.temperature == metrics["temperature"]
 
 
-def question(context: str, *answers: str, asked: str = "mild", **more: Any) -> Question:
+def question(context, *answers, asked="mild", **more):
     """A question with answers where their text first stands."""
     found = tuple(Answer(text, context.index(text)) for text in answers)
     return Question("q", asked, context, found, file="q.jsonl", line=1, **more)
 
 
-def task_of(tiny_bert: Path, questions: list[Question], rejects: Rejects | None = None, **more: Any) -> QaTask:
+def task_of(tiny_bert, questions, rejects=None, **more):
     given = {**LEARNING, "base": str(tiny_bert), "train": [{"path": "none.jsonl"}], **more}
     settings = QaSettings.model_validate(given)
     model = start_model(settings)
@@ -116,7 +113,7 @@ def task_of(tiny_bert: Path, questions: list[Question], rejects: Rejects | None 
 LONG = " ".join(["the patient of"] * 11 + ["gout"] + ["no sign"] * 8 + ["flu"] + ["seen"] * 12)
 
 
-def test_a_window_teaches_each_answer_that_it_holds_and_one_without_any_that_there_is_none(tiny_bert: Path) -> None:
+def test_a_window_teaches_each_answer_that_it_holds_and_one_without_any_that_there_is_none(tiny_bert):
     task = task_of(tiny_bert, [question(LONG, "gout", "flu")])
     everything = np.arange(len(task.window_lengths))
     batch = task.collate(everything, 0)
@@ -131,7 +128,7 @@ def test_a_window_teaches_each_answer_that_it_holds_and_one_without_any_that_the
     assert batch.inputs["answers"].shape[1] == 2
 
 
-def test_a_loss_is_minus_the_logarithm_of_what_all_right_answers_have_together(tiny_bert: Path) -> None:
+def test_a_loss_is_minus_the_logarithm_of_what_all_right_answers_have_together(tiny_bert):
     task = task_of(tiny_bert, [question("the patient of gout and type two diabetes", "gout", "type two diabetes")])
     batch = task.collate(np.array([0]), 0)
     network, tokenizer = task.qa_model.network.network, task.qa_model.tokenizer
@@ -143,11 +140,11 @@ def test_a_loss_is_minus_the_logarithm_of_what_all_right_answers_have_together(t
     torch.testing.assert_close(task.loss(task.model, batch)["answer"], expected)
 
 
-def test_gradients_do_not_depend_on_how_windows_are_batched(tiny_bert: Path) -> None:
+def test_gradients_do_not_depend_on_how_windows_are_batched(tiny_bert):
     task = task_of(tiny_bert, [question(LONG, "gout"), question("the patient of gout", "gout"), *many(3, 5)])
     everything = np.arange(len(task.window_lengths))
 
-    def gradients(batches: list[np.ndarray]) -> list[torch.Tensor]:
+    def gradients(batches):
         task.model.zero_grad()
         for items in batches:
             task.loss(task.model, task.collate(items, 0))["answer"].backward()
@@ -157,7 +154,7 @@ def test_gradients_do_not_depend_on_how_windows_are_batched(tiny_bert: Path) -> 
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_so_many_windows_without_an_answer_are_drawn_anew_for_each_epoch(tiny_bert: Path) -> None:
+def test_so_many_windows_without_an_answer_are_drawn_anew_for_each_epoch(tiny_bert):
     questions = [question(LONG, "flu"), question(LONG, impossible=True)]
     everything = task_of(tiny_bert, questions)
     task = task_of(tiny_bert, questions, empty_windows=1)
@@ -172,7 +169,7 @@ def test_so_many_windows_without_an_answer_are_drawn_anew_for_each_epoch(tiny_be
     assert int((batch.inputs["answers"][:, 0] == 0).all(dim=1).sum()) == 2
 
 
-def test_characters_of_answers_become_pieces_also_inside_words_and_beyond_the_basic_plane(tiny_bert: Path) -> None:
+def test_characters_of_answers_become_pieces_also_inside_words_and_beyond_the_basic_plane(tiny_bert):
     context = "𝒳é the patient of gout, no İ sign\u00a0flu"
     task = task_of(tiny_bert, [question(context, "gout", "patient of", " sign\u00a0", "out", "flu")])
     contexts = task.subwords.contexts
@@ -180,7 +177,7 @@ def test_characters_of_answers_become_pieces_also_inside_words_and_beyond_the_ba
     assert told == {"gout", "patient of", "sign", "flu"}
 
 
-def test_questions_that_cannot_be_learnt_are_rejected_by_id(tiny_bert: Path, tmp_path: Path) -> None:
+def test_questions_that_cannot_be_learnt_are_rejected_by_id(tiny_bert, tmp_path):
     faults = {
         "a question so long": question(LONG, "flu", asked="mild given " * 13),
         "no window holds whole": question(LONG, LONG[5:230]),
@@ -199,37 +196,24 @@ def test_questions_that_cannot_be_learnt_are_rejected_by_id(tiny_bert: Path, tmp
         learn(tmp_path, tiny_bert, train=[train], epochs=1)
 
 
-def test_a_question_that_nobody_knows_the_answer_to_teaches_nothing(
-    tiny_bert: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_question_that_nobody_knows_the_answer_to_teaches_nothing(tiny_bert, capsys):
     known, unknown = question("the patient of gout", "gout"), question(LONG)
     task = task_of(tiny_bert, [known, unknown])
     assert task.windows.sequences.tolist() == [0]
     assert "1 of 2 questions" in capsys.readouterr().err
 
 
-def test_stopped_and_resumed_it_ends_with_the_same_weights(
-    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {
-        "train": [write(tmp_path / "train.jsonl", many(40, 1))],
-        "dev": [write(tmp_path / "dev.jsonl", many(25, 2))],
-    }
-    given = {**files, "epochs": 2, "empty_windows": 1}
-    learn(tmp_path / "whole", tiny_bert, **given)
-    monkeypatch.setattr(Training, "_evaluate", stopping_after(Training._evaluate))
-    with pytest.raises(Stopped):
-        learn(tmp_path / "cut", tiny_bert, **given)
-    monkeypatch.undo()
-    learn(tmp_path / "cut", tiny_bert, **given)
-    for name in ("model.safetensors", "qa.json"):
-        whole, cut = (tmp_path / side / "output" / "model" / name for side in ("whole", "cut"))
-        assert whole.read_bytes() == cut.read_bytes()
+def test_stopped_and_resumed_it_ends_with_the_same_weights(tiny_bert, tmp_path):
+    train, dev = write(tmp_path / "train.jsonl", many(40, 1)), write(tmp_path / "dev.jsonl", many(25, 2))
+    options = {"train": [train], "dev": [dev], "epochs": 2, "empty_windows": 1}
+    whole, resumed = stopped_and_resumed(lambda folder: learn(folder, tiny_bert, **options), tmp_path)
+    assert whole.keys() >= {"model.safetensors", "qa.json"}
+    assert whole == resumed
 
 
 def test_without_impossible_questions_there_is_always_an_answer_and_without_dev_no_calibration(
-    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tiny_bert, tmp_path, capsys
+):
     train = write(tmp_path / "train.jsonl", many(10, 1, impossible=0.0))
     learn(tmp_path, tiny_bert, train=[train], epochs=1)
     assert "there is no dev data: the probabilities of this model are not calibrated" in capsys.readouterr().err
@@ -239,7 +223,7 @@ def test_without_impossible_questions_there_is_always_an_answer_and_without_dev_
     assert all(each.start >= 0 for each in found)
 
 
-def test_what_dev_data_cannot_do_is_reported(tiny_bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_dev_data_cannot_do_is_reported(tiny_bert, capsys):
     model = start_model(QaSettings.model_validate({**LEARNING, "base": str(tiny_bert), "train": [{"path": "none"}]}))
     splitter, long = PairSplitter(model.tokenizer), question(LONG, "flu", asked="mild given " * 13)
     QaDevSet([*many(5, 2), long], model, splitter, "fp32").tuned(model)

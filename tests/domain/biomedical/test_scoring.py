@@ -20,13 +20,13 @@ TYPES = ["Chemical", "Disease"]
 TAGS = ["O", *(f"{prefix}-{name}" for name in TYPES for prefix in "BI")]
 
 
-def random_tags(seed: int, sentences: int = 60) -> list[list[str]]:
+def random_tags(seed, sentences=60):
     """Tags at random, so that most sequences are illegal somewhere."""
     generator = np.random.default_rng(seed)
     return [generator.choice(TAGS, generator.integers(1, 15)).tolist() for _ in range(sentences)]
 
 
-def metrics(gold: list[list[str]], predicted: list[list[str]], find=spans_of, **more):
+def metrics(gold, predicted, find=spans_of, **more):
     spans = [[find(tags) for tags in side] for side in (gold, predicted)]
     none = [()] * len(gold)
     return entity_metrics(count_entities(spans[0], none, spans[1], np.arange(len(gold)), TYPES), TYPES, **more)
@@ -36,7 +36,7 @@ def metrics(gold: list[list[str]], predicted: list[list[str]], find=spans_of, **
 @pytest.mark.parametrize(
     ("find", "theirs"), [(spans_of, {"mode": "strict", "scheme": IOB2}), (lenient_spans, {})], ids=["strict", "lenient"]
 )
-def test_figures_are_seqevals(seed: int, find, theirs) -> None:
+def test_figures_are_seqevals(seed, find, theirs):
     gold, predicted = random_tags(seed), random_tags(seed + 100)
     predicted = [(mine[:5] + ours[5:] + ["O"] * 5)[: len(ours)] for ours, mine in zip(gold, predicted, strict=True)]
     ours = metrics(gold, predicted, find, intervals=False)
@@ -46,7 +46,7 @@ def test_figures_are_seqevals(seed: int, find, theirs) -> None:
             assert ours[f"{measure}{name}"] == pytest.approx(report[row][key])
 
 
-def test_intervals_hold_the_figure_and_come_from_units() -> None:
+def test_intervals_hold_the_figure_and_come_from_units():
     gold = random_tags(1)
     predicted = [tags if n % 3 else ["O"] * len(tags) for n, tags in enumerate(gold)]
     spans = [[spans_of(tags) for tags in side] for side in (gold, predicted)]
@@ -58,7 +58,7 @@ def test_intervals_hold_the_figure_and_come_from_units() -> None:
     assert "f1_low" not in in_one  # one document has no spread
 
 
-def test_gold_entities_beyond_tags_count_as_missed_and_what_was_not_measured_is_null() -> None:
+def test_gold_entities_beyond_tags_count_as_missed_and_what_was_not_measured_is_null():
     span = TokenSpan(0, 1, "Disease")
     counts = count_entities([[span]], [("Disease", "Disease")], [[span]], np.array([0]), ["Disease"])
     assert entity_metrics(counts, ["Disease"], intervals=False)["recall"] == pytest.approx(1 / 3)
@@ -66,7 +66,7 @@ def test_gold_entities_beyond_tags_count_as_missed_and_what_was_not_measured_is_
     assert [nothing[name] for name in ("precision", "recall", "f1")] == [None] * 3
 
 
-def test_every_gold_entity_is_paired_once_and_by_kind() -> None:
+def test_every_gold_entity_is_paired_once_and_by_kind():
     gold = [TokenSpan(*each) for each in ((0, 2, "A"), (3, 5, "A"), (6, 7, "B"), (8, 9, "A"), (10, 12, "A"))]
     found = [TokenSpan(*each) for each in ((0, 2, "A"), (4, 5, "A"), (6, 7, "A"), (11, 12, "B"), (13, 14, "B"))]
     pairs = list(pairings(gold, found))
@@ -76,7 +76,7 @@ def test_every_gold_entity_is_paired_once_and_by_kind() -> None:
     assert [(pair.kind, pair.predicted) for pair in pairs] == [("wrong_span", TokenSpan(3, 4, "A"))]
 
 
-def test_confusions_are_counted_by_type_and_by_mention() -> None:
+def test_confusions_are_counted_by_type_and_by_mention():
     tokens = [("no", "acute", "flu"), ("acute", "flu", "seen")]
     pairs = [
         [Pairing(TokenSpan(1, 3, "D"), TokenSpan(2, 3, "D"))],
@@ -90,6 +90,6 @@ def test_confusions_are_counted_by_type_and_by_mention() -> None:
     ]
 
 
-def test_right_ones_are_told_in_the_order_of_the_predictions() -> None:
+def test_right_ones_are_told_in_the_order_of_the_predictions():
     first, second = TokenSpan(0, 1, "A"), TokenSpan(2, 3, "A")
     np.testing.assert_array_equal(which_are_right([[second], [first]], [[first, second], [first]]), [False, True, True])

@@ -141,7 +141,7 @@ def test_words_are_those_a_person_sees(text, expected):
     assert [text[start:end] for start, end in word_spans(text)] == expected
 
 
-def test_sentences_have_all_words() -> None:
+def test_sentences_have_all_words():
     text = "It was E. Coli was found. It grew. Then not."
     everything = [word for each in sentences_of(Document("", text)) for word in each]
     assert everything == word_spans(text)
