@@ -17,19 +17,16 @@ from bertrelay.data.vectors import (
     Vectors,
     check_space,
     open_vectors,
-    shape_of,
     write_block,
     write_vectors,
 )
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, on_main, wait_for_all
 from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.encoding import BLOCK_SENTENCES, EncodingOptions, check_finite, encode_blocks
 from bertrelay.files import check_output, read_json, refuse_symlink, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import Bar, log
-from bertrelay.stage import Metrics, StageContext
 
 UNUSED_CONFIG = {"transformers_version", "_name_or_path", "dtype", "architectures"}
 """Keys of a network's config that its vectors do not depend on."""
@@ -91,25 +88,6 @@ def encode_file(
         read_block, texts = (block_reader(table, cache, rejects is not None) for _ in range(2))
         filled = _fill(encoder, read_block, scanned.sentences, output, key, process_group, options, texts=texts)
     return EncodedFile(scanned.sentences, encoder.dim, filled.rate)
-
-
-def run(settings: EncodeSettings, context: StageContext) -> Metrics:
-    """The stage `bertrelay.encode`: the vectors of a table's sentences, in `vectors.npy` or `vectors.parquet`."""
-    output = context.output / f"vectors.{settings.output}"
-    if output.is_file():  # whole, and the process was killed after it
-        sentences, dim = shape_of(output)
-        return {"sentences": sentences, "dim": dim, "sentences_per_second": None}
-    encoded = encode_file(
-        settings.model,
-        settings.sentences,
-        output,
-        cache=context.cache,
-        process_group=context.process_group,
-        prompt_name=settings.prompt,
-        precision=settings.precision,
-        batch_tokens=settings.batch_tokens,
-    )
-    return {**encoded._asdict()}
 
 
 def fill_vectors(

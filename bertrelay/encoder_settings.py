@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from bertrelay.data.tables import Table
-from bertrelay.settings import RUN_ONLY, WHEN_SET, ModelSource, Positive, Precision, Settings
+from bertrelay.settings import WHEN_SET, ModelSource, Settings
 
 VocabularySize = Annotated[int, Field(ge=50, le=10_000_000)]
 MOST_WEIGHTS = 10_000_000_000
@@ -70,20 +69,3 @@ Base = Annotated[
     ),
 ]
 """A model that exists, or the size of a new one."""
-
-
-class EncodeSettings(Settings):
-    """The vectors of a table's sentences, in `vectors.npy` or `vectors.parquet`: row i for sentence i.
-
-    sentences: one column of text: plain lines, `text` of a table, or the column it names.
-    output: `parquet` has the text beside the vectors, in columns `text` and `vector`.
-    prompt: which of the model's prompts precedes each sentence; the model's default when absent.
-    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
-    """
-
-    model: ModelSource
-    sentences: Table
-    output: Literal["npy", "parquet"] = "npy"
-    prompt: str | None = None
-    precision: Precision = "auto"
-    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None

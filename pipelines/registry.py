@@ -15,7 +15,7 @@ STAGES = {
         ("samples.sbert-paper", 2, "settings:SbertPaperSettings", "sbert_paper:run", ""),
     ],
     "bertrelay": [
-        ("bertrelay.encode", 1, "encoder_settings:EncodeSettings", "encode_files:run", ""),
+        ("bertrelay.encode", 1, "encode_stage:EncodeSettings", "encode_stage:run", ""),
     ],
     "teachers": [
         ("teachers.train", 2, "settings:TrainSettings", "train:run", "teachers"),

@@ -11,17 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bertrelay.data.tables import (
-    Record,
-    Row,
-    Table,
-    Unusable,
-    check_column,
-    find_columns,
-    names_of,
-    reach,
-    same_but_for_case,
-)
+from bertrelay.data.tables import Record, Row, Table, Unusable, find_columns, names_of, reach
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.privacy import is_sensitive
 
@@ -92,7 +82,8 @@ def jsonl_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
             if not isinstance(value, dict):
                 yield Unusable(table.name, line, "not a JSON object", f"found {type(value).__name__}")
                 continue
-            names = names or find_columns(table.name, columns, names_of(value))
+            known = names or names_of(value)
+            names = names or [known[position] for position in find_columns(table.name, columns, known)]
             values = tuple(reach(value, name) for name in names)
             if is_unicode(values):
                 yield Record(values, table.name, line)
@@ -198,29 +189,14 @@ def _header(table: Table, fields: Fields) -> list[str]:
 
 
 def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> list[int]:
-    """The positions of `columns`, by the names in the first row when it is a header.
-
-    An error shows nothing of that row but its size and a name that differs in case: it may be a record.
-    """
-    for column in columns:
-        if isinstance(column, str) and not table.header:
-            raise RequestError(
-                f"{table.name} is read without a header, so its columns go by position, 0 to {len(first) - 1}; "
-                f"found {column!r}."
-            )
-        if isinstance(column, int):
-            check_column(table.name, column, first)
-        elif column not in first:
-            same = same_but_for_case(column, first)
-            hint = f" Did you mean {same[0]!r}?" if same else ""
-            raise RequestError(
-                f"{table.name} has no column {column!r}. A header was expected in its first row, found {len(first)} "
-                f"columns of other names.{hint} Name columns that are there; if that row is a record, read the file "
-                "without a header and its columns by position (in a recipe header = false)."
-            )
-        elif first.count(column) > 1:
-            raise RequestError(f"{table.name}: column {column!r} is there more than once. Give its position.")
-    return [column if isinstance(column, int) else first.index(column) for column in columns]
+    """The positions of `columns`, by the names in the first row when it is a header."""
+    by_name = [column for column in columns if isinstance(column, str)]
+    if by_name and not table.header:
+        raise RequestError(
+            f"{table.name} is read without a header, so its columns go by position, 0 to {len(first) - 1}; "
+            f"found {by_name[0]!r}."
+        )
+    return find_columns(table.name, columns, first, may_be_record=True)
 
 
 def is_unicode(values: tuple[Any, ...]) -> bool:
@@ -281,7 +257,8 @@ def hub_rows(table: Table, columns: Sequence[str | int], context_cache: Path | N
 
 def _arrow_columns(table: Table, columns: Sequence[str | int], schema: "pa.Schema") -> tuple[list[str], list[str]]:
     """The names of `columns`, and of the top-level columns that they are in."""
-    names = find_columns(table.name, columns, _schema_names(schema))
+    known = _schema_names(schema)
+    names = [known[position] for position in find_columns(table.name, columns, known)]
     return names, list(dict.fromkeys(name if name in schema.names else name.partition(".")[0] for name in names))
 
 

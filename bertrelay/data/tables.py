@@ -133,34 +133,41 @@ def reach(record: dict[str, Any], column: str) -> Any:
     return reach(nested, inner) if inner and isinstance(nested, dict) else None
 
 
-def find_columns(file: str, columns: Sequence[str | int], names: list[str]) -> list[str]:
-    """The names of `columns`; raises RequestError for one that is not there."""
+def find_columns(
+    file: str, columns: Sequence[str | int], names: Sequence[str], may_be_record: bool = False
+) -> list[int]:
+    """The positions of `columns` among `names`. Raises RequestError, with what there is instead, for one not there.
+
+    may_be_record: whether `names` are the first row of a file, and perhaps a record, which no error may quote.
+    """
     for column in columns:
-        check_column(file, column, names)
-    return [names[column] if isinstance(column, int) else column for column in columns]
+        if isinstance(column, int) and column >= len(names):
+            raise RequestError(
+                f"{file} has no column {column}: it has {len(names)}, counted from 0. Check the position and the "
+                "format."
+            )
+        if isinstance(column, str) and column not in names:
+            raise RequestError(f"{file} has no column {column!r}. {_what_there_is(column, names, may_be_record)}")
+        if may_be_record and isinstance(column, str) and names.count(column) > 1:
+            raise RequestError(f"{file}: column {column!r} is there more than once. Give its position.")
+    return [column if isinstance(column, int) else names.index(column) for column in columns]
 
 
-def check_column(file: str, column: str | int, names: list[str]) -> None:
-    """Raises RequestError, with what there is instead, when `column` is not among `names`."""
-    if isinstance(column, int) and column >= len(names):
-        raise RequestError(
-            f"{file} has no column {column}: it has {len(names)}, counted from 0. Check the position and the format."
+def _what_there_is(column: str, names: Sequence[str], may_be_record: bool) -> str:
+    near = [name for name in names if name.casefold() == column.casefold()]
+    if not may_be_record and not all(map(COLUMN_NAME.fullmatch, names)):  # keys that may be text of a record
+        return f"It has {len(names)}, under names that may be text and are not shown."
+    if not may_be_record:
+        near = near or get_close_matches(column, names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    if may_be_record:
+        return (
+            f"A header was expected in its first row, found {len(names)} columns of other names.{hint} Name columns "
+            "that are there; if that row is a record, read the file without a header and its columns by position (in "
+            "a recipe header = false)."
         )
-    if isinstance(column, int) or column in names:
-        return
-    if not all(COLUMN_NAME.fullmatch(name) for name in names):  # keys that may be text of a record are not quoted
-        known, hint = f"It has {len(names)}, under names that may be text and are not shown.", ""
-    else:
-        nearest = same_but_for_case(column, names) or get_close_matches(column, names, n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        more = ", …" if len(names) > COLUMNS_SHOWN else ""
-        known = f"Its columns are {', '.join(names[:COLUMNS_SHOWN])}{more}."
-    raise RequestError(f"{file} has no column {column!r}. {known}{hint}")
-
-
-def same_but_for_case(column: str, names: list[str]) -> list[str]:
-    """The names that are `column` in other cases."""
-    return [name for name in names if name.casefold() == column.casefold()]
+    more = ", …" if len(names) > COLUMNS_SHOWN else ""
+    return f"Its columns are {', '.join(names[:COLUMNS_SHOWN])}{more}.{hint}"
 
 
 class StsTable(Table):

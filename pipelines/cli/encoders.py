@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from bertrelay.encoder_settings import EncodeSettings
+from bertrelay.encode_stage import EncodeSettings
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, check_place
 from bertrelay.settings import ModelSource

@@ -12,7 +12,7 @@ import typer
 from pydantic import Field, model_validator
 
 from bertrelay.data.writing import on_one_line
-from bertrelay.encoder_settings import EncodeSettings
+from bertrelay.encode_stage import EncodeSettings
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.progress import log, printable, progress

@@ -13,9 +13,9 @@ from torch import nn
 from bertrelay import encode_files, encoding
 from bertrelay.data.records import Table
 from bertrelay.data.vectors import open_vectors, shape_of, write_block
-from bertrelay.encode_files import encode_file, encoder_digest, fill_vectors, forget_manifest, run
+from bertrelay.encode_files import encode_file, encoder_digest, fill_vectors, forget_manifest
+from bertrelay.encode_stage import EncodeSettings, run
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.hardware import private_memory_mb
 from bertrelay.layout import Prompts
