@@ -21,14 +21,12 @@ import random
 import statistics
 import tempfile
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
-from benchmarks.harness import Claim, Contender, Spread, Work, at_least, in_turns, main, timed
+from benchmarks.harness import Answer, Claim, Contender, Result, Work, at_least, in_turns, main, print_results, timed
 from benchmarks.machine import MINILM
 from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
@@ -43,64 +41,49 @@ from students.settings import AlignedFiles, DistillSettings, Filters, TeacherCop
 from students.targets import fill_targets
 
 VOCABULARY, LEARNING_RATE, LANGUAGES = 4_000, 5e-4, ["de", "fr", "cs"]
-PAIRS_TRIED, TRIED_ON = (32, 48, 64, 128), 384
+PAIRS_TRIED, TRIED_ON = [32, 48, 64, 128], 384
 OF_DEFAULT, OF_BEST, FP32_OF_DEFAULT = 6.0, 3.0, 2.5
 EVERY_PAIR = Filters(max_length_ratio=1000, max_characters=100_000, drop_copies=False, drop_duplicates=False)
 
-PEERS = {
-    "default": ("sentence-transformers", (64,)),
-    "bf16": ("its bf16 autocast", PAIRS_TRIED),
-    "weights": ("its bf16 weights", PAIRS_TRIED),
-}
-OURS = {
-    "auto-64": ("BertRelay", (64,)),
-    "auto-48": ("BertRelay", (48,)),
-    "auto-32": ("BertRelay", (32,)),
-    "fp32": ("BertRelay, fp32", (32,)),
-}
-"""Title, and pairs a step to try."""
-CONTENDERS, AUTO, FP32 = {**PEERS, **OURS}, ["auto-64", "auto-48", "auto-32"], "fp32"
+PEERS = {"default": [64], "bf16": PAIRS_TRIED, "weights": PAIRS_TRIED}
+AUTO = {"ours-64": [64], "ours-48": [48], "ours-32": [32]}
+FP32 = {"ours-fp32": [32]}
+"""Pairs a step to try, by contender. The peer's `bf16` is autocast, `weights` has its weights in bf16."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a contender reached, by round."""
-
-    title: str
-    pairs: int
-    seconds: list[float]
-    accuracies: list[float]
-
-    @property
-    def accuracy(self) -> float:
-        return Spread.of(self.accuracies).median
-
-    def slower_than(self, other: "Result") -> Spread:
-        return Spread.of_ratios(self.seconds, other.seconds)
-
-
-def settings_of(rows: Path, **training: Any) -> DistillSettings:
+def settings_of(rows: Path, base: Path | TeacherCopy, seed: int, **training: Any) -> DistillSettings:
     """Every row is trained on and none held out."""
     source = AlignedFiles(english=InputFile(rows / "en.txt"), other=InputFile(rows / "other.txt"), language="xx")
-    fixed: dict[str, Any] = {"parallel": [source], "filters": EVERY_PAIR, "dev_sentences": 0, "weight_decay": 0.0}
-    fixed["learning_rate"] = LEARNING_RATE
-    return DistillSettings(teacher=ModelSource.parse(MINILM), **fixed, **training)
+    return DistillSettings(
+        teacher=ModelSource.parse(MINILM),
+        base=ModelSource.parse(str(base)) if isinstance(base, Path) else base,
+        parallel=[source],
+        filters=EVERY_PAIR,
+        dev_sentences=0,
+        weight_decay=0.0,
+        learning_rate=LEARNING_RATE,
+        seed=seed,
+        **training,
+    )
 
 
-def prepare(threads: int, scratch: str, teacher: str, variant: str) -> Work:
-    torch.set_num_threads(threads)
+def rows_folder(scratch: str, number: int | None) -> Path:
+    """The rows of a round, or those of a trial."""
+    return Path(scratch, "few" if number is None else "rows")
+
+
+def prepare(scratch: str, teacher: str, variant: str, seed: int) -> Work:
     known, begin = SentenceEncoder.load(teacher), Path(scratch, "start")
-    precision = "fp32" if variant == FP32 else "auto"
+    precision = "fp32" if variant in FP32 else "auto"
 
-    def work(rows: str, seed: int, batch_size: int, keep: str | None = None) -> dict[str, Any]:
-        folder, student = Path(scratch, rows), SentenceEncoder.load(begin)
-        base, sentences = ModelSource.parse(str(begin)), sentences_for(folder, batch_size)
-        settings = settings_of(folder, base=base, seed=seed, batch_items=sentences, precision=precision)
+    def work(batch_size: int, number: int | None) -> Answer:
+        rows, student = rows_folder(scratch, number), SentenceEncoder.load(begin)
+        sentences = sentences_for(rows, batch_size)
+        settings = settings_of(rows, begin, seed + (number or 0), batch_items=sentences, precision=precision)
         with tempfile.TemporaryDirectory() as name:
             context = StageContext(Path(name, "output"), Path(name, "cache"))
             _, seconds = timed(distill, student, known, settings, context)
-        if keep:
-            student.save(Path(scratch, keep))
+        student.save(Path(scratch, f"{variant}-{number}"))
         return {"seconds": seconds}
 
     return work
@@ -124,30 +107,31 @@ def distill(
 
 def multi30k(options: Namespace, part: str) -> dict[str, list[str]]:
     """Lines by language; line n of each is a translation of the others."""
-    found = {}
+    lines = {}
     for code in ["en", *LANGUAGES]:
         with gzip.open(options.data / f"parallel/multi30k/{part}.{code}.gz", "rt", encoding="utf-8") as file:
-            found[code] = [line.strip() for line in file]
-    return found
+            lines[code] = [line.strip() for line in file]
+    return lines
 
 
 def write_rows(options: Namespace) -> None:
-    """The drawn pairs in `rows`, and a few of them in `few`: each drawn English sentence in every language."""
+    """The drawn pairs, and a few of them for trials: each drawn English sentence in every language."""
     lines = multi30k(options, "train")
     count = min(options.rows // len(LANGUAGES), len(lines["en"]))
     chosen = random.Random(options.seed).sample(range(len(lines["en"])), count)
     drawn = [(lines["en"][row], lines[code][row]) for row in chosen for code in LANGUAGES]
     random.Random(options.seed).shuffle(drawn)
-    for folder, pairs in (("rows", drawn), ("few", drawn[:TRIED_ON])):
-        (options.scratch / folder).mkdir()
+    for number, pairs in ((0, drawn), (None, drawn[:TRIED_ON])):
+        folder = rows_folder(options.scratch, number)
+        folder.mkdir()
         for name, column in zip(("en.txt", "other.txt"), zip(*pairs, strict=True), strict=True):
-            (options.scratch / folder / name).write_text("\n".join(column) + "\n", encoding="utf-8")
+            (folder / name).write_text("\n".join(column) + "\n", encoding="utf-8")
 
 
 def save_start(options: Namespace) -> None:
     """The student that all start from."""
     base = TeacherCopy(layers_of="teacher", vocabulary=VOCABULARY)
-    settings = settings_of(options.scratch / "rows", base=base, seed=options.seed, precision="fp32")
+    settings = settings_of(rows_folder(options.scratch, 0), base, options.seed, precision="fp32")
     context = StageContext(options.scratch / "output", options.scratch / "cache")
     corpus = build_corpus(context.cache / "corpus", settings)
     teacher = SentenceEncoder.load(MINILM)
@@ -155,77 +139,73 @@ def save_start(options: Namespace) -> None:
     start_student(settings, corpus, teacher, targets, context)[0].save(options.scratch / "start")
 
 
-def translation_accuracy(student: SentenceEncoder, test: dict[str, list[str]]) -> float:
+def translation_accuracy(student: Path, test: dict[str, list[str]]) -> float:
     """The mean of both directions over all languages, in fp32."""
-    vectors = {code: student.encode(sentences, precision="fp32") for code, sentences in test.items()}
-    found: list[float] = []
-    for code in test.keys() - {"en"}:
-        found += cast(Any, translation_metrics(code, vectors["en"], vectors[code]).values())
-    return statistics.mean(found)
+    encoder = SentenceEncoder.load(student)
+    vectors = {code: encoder.encode(sentences, precision="fp32") for code, sentences in test.items()}
+    accuracies: list[float] = []
+    for code in LANGUAGES:
+        accuracies += cast(Any, translation_metrics(code, vectors["en"], vectors[code]).values())
+    return statistics.mean(accuracies)
 
 
-def compete(options: Namespace) -> dict[str, Result]:
-    shared = {"scratch": str(options.scratch), "teacher": str(ModelSource.parse(MINILM))}
-    works, pairs = {}, {}
-    for name, (_, sizes) in CONTENDERS.items():
-        function = f"benchmarks.{'distill' if name in OURS else 'distill_peer'}:prepare"
-        contender = Contender(function, options.threads, **shared, variant=name)
-        pairs[name] = contender.fastest(sizes, rows="few", seed=0)
-        works[name] = lambda number, name=name, ask=contender.ask: ask(
-            rows="rows", seed=options.seed + number, batch_size=pairs[name], keep=f"{name}-{number}"
-        )
-    answers = in_turns(works, options.rounds)
-    test, results = multi30k(options, "test_2016_flickr"), {}
-    for name, (title, _) in CONTENDERS.items():
-        saved = [SentenceEncoder.load(options.scratch / f"{name}-{number}") for number in range(options.rounds)]
-        accuracies = [translation_accuracy(student, test) for student in saved]
-        results[name] = Result(title, pairs[name], [answer["seconds"] for answer in answers[name]], accuracies)
-    return results
+def compete(options: Namespace, test: dict[str, list[str]]) -> dict[str, Result]:
+    settings = {"scratch": str(options.scratch), "teacher": str(ModelSource.parse(MINILM)), "seed": options.seed}
+
+    def turn(name: str, contender: Contender, number: int) -> Answer:
+        answer = contender(number)
+        return {**answer, "accuracy": translation_accuracy(options.scratch / f"{name}-{number}", test)}
+
+    works = {}
+    for name, sizes in {**PEERS, **AUTO, **FP32}.items():
+        function = f"benchmarks.{'distill_peer' if name in PEERS else 'distill'}:prepare"
+        works[name] = partial(turn, name, Contender(function, sizes, **settings, variant=name))
+    return in_turns(works, options.rounds)
 
 
-def as_accurate(peer: Result, ours: Sequence[Result]) -> Result | None:
+def accuracy(result: Result) -> float:
+    return result.spread("accuracy").median
+
+
+def as_accurate(peer: Result, results: Mapping[str, Result], names: Sequence[str]) -> Result | None:
     """The fastest of ours that is at least as accurate."""
-    able = [result for result in ours if result.accuracy >= peer.accuracy]
-    return min(able, key=lambda result: Spread.of(result.seconds).median, default=None)
+    able = [results[name] for name in names if accuracy(results[name]) >= accuracy(peer)]
+    return min(able, key=lambda result: result.spread().median, default=None)
 
 
-def claims(results: dict[str, Result]) -> list[Claim]:
-    default, auto = results["default"], [results[name] for name in AUTO]
-    fastest = min((results[name] for name in PEERS), key=lambda peer: Spread.of(peer.seconds).median)
-    return [
-        as_fast(OF_DEFAULT, "its default", default, auto),
-        as_fast(OF_BEST, f"the fastest of its settings ({fastest.title})", fastest, auto),
-        as_fast(FP32_OF_DEFAULT, "its default in fp32", default, [results[FP32]]),
+def claims(results: Mapping[str, Result]) -> list[Claim]:
+    fastest = min(PEERS, key=lambda name: results[name].spread().median)
+    claimed = [
+        (OF_DEFAULT, "its default", "default", AUTO),
+        (OF_BEST, f"the fastest of its settings ({fastest})", fastest, AUTO),
+        (FP32_OF_DEFAULT, "its default in fp32", "default", FP32),
     ]
-
-
-def as_fast(times: float, what: str, peer: Result, ours: Sequence[Result]) -> Claim:
-    text = f"as fast as {what}, at an accuracy not below its {peer.accuracy:.4f}"
-    able = as_accurate(peer, ours)
-    if able is None:
-        return Claim(f"at least {times} × {text}", "none of ours is as accurate", False)
-    return at_least(times, text, peer.slower_than(able))
+    judged = []
+    for times, what, peer, names in claimed:
+        text = f"as fast as {what}, at an accuracy not below its {accuracy(results[peer]):.4f}"
+        if able := as_accurate(results[peer], results, list(names)):
+            judged.append(at_least(times, text, able.speed_over(results[peer])))
+        else:
+            judged.append(Claim(f"at least {times} × {text}", "none of ours is as accurate", False))
+    return judged
 
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     write_rows(options)
     save_start(options)
-    begin = SentenceEncoder.load(options.scratch / "start")
-    at_start = translation_accuracy(begin, multi30k(options, "test_2016_flickr"))
-    results = compete(options)
+    test = multi30k(options, "test_2016_flickr")
+    at_start = translation_accuracy(options.scratch / "start", test)
+    results = compete(options, test)
     print(f"{options.rows:,} pairs; translation accuracy of the start: {at_start:.4f}")
-    print(f"{'':25} {'pairs':>5} {'seconds':>22} {'accuracy':>24}   ours is × as fast, pairs; fp32 ×")
-    for name, result in results.items():
-        beside = ""
-        if name in PEERS:
-            ours = as_accurate(result, [results[name] for name in AUTO])
-            faster = f"{result.slower_than(ours)}, {ours.pairs}" if ours else "none as accurate"
-            beside = f"{faster}; {result.slower_than(results[FP32])}"
-        pace, accuracy = Spread.of(result.seconds), Spread.of(result.accuracies).shown(4)
-        print(f"{result.title:25} {result.pairs:>5} {pace!s:>22} {accuracy:>24}   {beside}")
-    found = {name: vars(result) for name, result in results.items()}
-    return claims(results), {"accuracy_at_start": at_start, "contenders": found}
+
+    def faster(peer: Result) -> str:
+        ours = as_accurate(peer, results, list(AUTO)) if peer.name in PEERS else None
+        return f"{ours.name} {ours.speed_over(peer)}" if ours else ""
+
+    columns = {"accuracy": lambda result: f"{result.spread('accuracy'):.4f}", "ours × as fast": faster}
+    print_results(results, {}, columns)
+    return claims(results), {"accuracy_at_start": at_start, "contenders": results}
 
 
 if __name__ == "__main__":
-    main(measure, __doc__, "parallel/multi30k", threads=True, rows=3_000, rounds=3, seed=0)
+    main(measure, __doc__, "parallel/multi30k", rows=3_000, rounds=3, seed=0)

@@ -1,44 +1,82 @@
-"""sentence-transformers as a contender of `encode` and `peers`; its other versions run in environments of their own."""
+"""sentence-transformers as a contender of `encode` and `peers`, in this environment or in one of another version."""
 
 import json
 import shutil
-from contextlib import nullcontext
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import sentence_transformers
 import torch
-import transformers
-from sentence_transformers import SentenceTransformer
 
-from benchmarks.harness import Work, timed
+from benchmarks.harness import Answer, Work, timed
 
-VERSIONS = f"sentence-transformers {sentence_transformers.__version__}, transformers {transformers.__version__}"
+TRIED_ON = 2_000
 CPU = {"provider": "CPUExecutionProvider"}
+PACKAGES = {
+    "3.4.1": ["sentence-transformers==3.4.1", "transformers==4.49.0"],
+    "5.1.2": ["sentence-transformers==5.1.2", "transformers==4.57.1"],
+    "6.2.0": ["sentence-transformers==6.2.0", "transformers==5.23.0"],
+    "onnx": [
+        "sentence-transformers[onnx]==5.7.0",  # the newest with transformers 4, which its ONNX export needs
+        "transformers==4.57.6",
+        "optimum-onnx==0.1.0",
+        "onnx==1.23.2",
+        "onnxruntime==1.31.1",
+    ],
+}
+"""By name of the environment; each version of sentence-transformers with the transformers of its time."""
 
 
-def prepare(threads: int, model: str, scratch: str, variant: str) -> Work:
-    torch.set_num_threads(threads)
-    loaded = load(variant, model, Path(scratch, variant), threads)
+def environment(folder: Path, name: str) -> Path:
+    """The Python of the environment `name` below `folder`, installed unless it is there, with the torch of this one."""
+    python = (folder / name / "bin" / "python").absolute()
+    query = "import importlib.metadata as m; m.version('sentence-transformers')"
+    if python.exists() and subprocess.run([python, "-c", query], capture_output=True).returncode == 0:
+        return python
+    print(f"installing {', '.join(PACKAGES[name])} into {folder / name}", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".gitignore").write_text("*\n")
+    subprocess.run([sys.executable, "-m", "venv", "--clear", folder / name], check=True)
+    packages = [*PACKAGES[name], f"torch=={torch.__version__.partition('+')[0]}"]
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+    return python
 
-    def work(batch_size: int, count: int | None = None, keep: str | None = None, ids: bool = False) -> dict[str, Any]:
-        sentences = json.loads(Path(scratch, "sentences.json").read_text(encoding="utf-8"))[:count]
-        precision = torch.autocast("cpu", dtype=torch.bfloat16) if variant == "autocast" else nullcontext()
-        with precision:
-            vectors, seconds = timed(lambda: loaded.encode(sentences, batch_size=batch_size, show_progress_bar=False))
-        if keep:
-            np.save(Path(scratch, keep), vectors)
-        tokens = [loaded.tokenize([sentence])["input_ids"][0].tolist() for sentence in sentences] if ids else None
-        return {"seconds": seconds, "versions": VERSIONS, "ids": tokens}
+
+def prepare(model: str, scratch: str, variant: str, ids: bool = False) -> Work:
+    """ids: whether the answers have the token ids of each sentence."""
+    import numpy as np
+    import sentence_transformers
+    import transformers
+
+    versions = f"sentence-transformers {sentence_transformers.__version__}, transformers {transformers.__version__}"
+    loaded, sentences = load(variant, model, Path(scratch, variant)), read_sentences(scratch)
+
+    def work(batch_size: int, number: int | None) -> Answer:
+        given = sentences[:TRIED_ON] if number is None else sentences
+        with torch.autocast(loaded.device.type, torch.bfloat16, enabled=variant == "autocast"):
+            vectors, seconds = timed(lambda: loaded.encode(given, batch_size=batch_size, show_progress_bar=False))
+        np.save(Path(scratch, f"{variant}.npy"), vectors)
+        answer = {"seconds": seconds, "versions": versions}
+        if ids:
+            answer["ids"] = [loaded.tokenize([sentence])["input_ids"][0].tolist() for sentence in given]
+        return answer
 
     return work
 
 
-def load(variant: str, model: str, scratch: Path, threads: int) -> SentenceTransformer:
+def read_sentences(scratch: str) -> list[str]:
+    sentences: list[str] = json.loads(Path(scratch, "sentences.json").read_text(encoding="utf-8"))
+    return sentences
+
+
+def load(variant: str, model: str, scratch: Path) -> Any:
     """`default` and `autocast` are the model as it comes, `bf16` has its weights in bf16, the others are ONNX."""
+    import sentence_transformers
+    from sentence_transformers import SentenceTransformer
+
     if not variant.startswith("onnx"):
-        loaded = SentenceTransformer(model, device="cpu")
+        loaded = SentenceTransformer(model)
         return loaded.bfloat16() if variant == "bf16" else loaded
     shutil.copytree(model, scratch)  # the export writes beside what it reads
     SentenceTransformer(str(scratch), backend="onnx", device="cpu", model_kwargs=CPU).save_pretrained(
@@ -46,21 +84,20 @@ def load(variant: str, model: str, scratch: Path, threads: int) -> SentenceTrans
     )
     file = "model.onnx"
     if variant == "onnx-o3":
-        exported = open_onnx(scratch, file, threads)
-        sentence_transformers.export_optimized_onnx_model(exported, "O3", str(scratch))
+        sentence_transformers.export_optimized_onnx_model(open_onnx(scratch, file), "O3", str(scratch))
         file = "model_O3.onnx"
     elif variant == "onnx-int8":
-        exported = open_onnx(scratch, file, threads)
         kind = "avx512_vnni" if "avx512_vnni" in Path("/proc/cpuinfo").read_text() else "avx2"
-        sentence_transformers.export_dynamic_quantized_onnx_model(exported, kind, str(scratch))
+        sentence_transformers.export_dynamic_quantized_onnx_model(open_onnx(scratch, file), kind, str(scratch))
         file = next((scratch / "onnx").glob("*int8*")).name
-    return open_onnx(scratch, file, threads)
+    return open_onnx(scratch, file)
 
 
-def open_onnx(folder: Path, file: str, threads: int) -> SentenceTransformer:
+def open_onnx(folder: Path, file: str) -> Any:
     import onnxruntime
+    from sentence_transformers import SentenceTransformer
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = torch.get_num_threads()
     arguments = {**CPU, "file_name": f"onnx/{file}", "session_options": options}
     return SentenceTransformer(str(folder), backend="onnx", device="cpu", model_kwargs=arguments)

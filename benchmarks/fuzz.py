@@ -351,4 +351,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(measure, __doc__, cases=2_400, workers=2, seed=0, only=int, folder=Path)
+    main(measure, __doc__, cases=2_400, workers=2, threads=1, seed=0, only=int, folder=Path)

@@ -13,18 +13,22 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict, dataclass, is_dataclass
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 Answer = dict[str, Any]
-Work = Callable[..., Answer]
+Work = Callable[[int, int | None], Answer]
+"""Of a contender: gets a batch size and the round's number, or None in a trial, which may work on less."""
 T = TypeVar("T")
 
+OURS, OURS_FP32 = "ours", "ours-fp32"
+PRECISIONS = {OURS: "auto", OURS_FP32: "fp32"}
 SECONDS_OF_REST = 0.5  # until the threads of the contender before have stopped spinning
 TRIALS = 2
 QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
@@ -32,9 +36,14 @@ DATA = Path("../shared/data")
 
 
 class Contender:
-    """A process of `function` ("module:name"), called once as `function(threads, **settings)` for its work."""
+    """A process of `function` ("module:name"), called once as `function(**settings)` for its `Work`.
 
-    def __init__(self, function: str, threads: int, python: Path | str = sys.executable, **settings: Any) -> None:
+    Its batch size is the one of `batch_sizes` with which a trial takes the least time.
+    """
+
+    def __init__(
+        self, function: str, batch_sizes: Sequence[int], python: Path | str = sys.executable, **settings: Any
+    ) -> None:
         self.function = function
         print(f"preparing {function} {settings.get('variant', '')}", file=sys.stderr, flush=True)
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
@@ -45,11 +54,17 @@ class Contender:
             stderr=self._errors,
             text=True,
             cwd=Path(__file__).parent.parent,
-            env={**os.environ, **QUIET, **threads_of(threads)},
         )
-        self.ask(threads=threads, **settings)
+        self._ask(**settings)
+        trials = [  # with one size they are the warm-up
+            (self._ask(batch_size=size, number=None)["seconds"], size) for _ in range(TRIALS) for size in batch_sizes
+        ]
+        self.batch_size = min(trials)[1]
 
-    def ask(self, **request: Any) -> Answer:
+    def __call__(self, number: int) -> Answer:
+        return {"batch_size": self.batch_size, **self._ask(batch_size=self.batch_size, number=number)}
+
+    def _ask(self, **request: Any) -> Answer:
         """Sends a request and waits for the answer; exits with the process's errors when it has ended."""
         assert self._process.stdin and self._process.stdout
         with suppress(BrokenPipeError):  # when it has ended, no line comes back either
@@ -61,20 +76,10 @@ class Contender:
         answer: Answer = json.loads(line)
         return answer
 
-    def fastest(self, sizes: Sequence[int], **request: Any) -> int:
-        """The `batch_size` of `sizes` with which a request takes the least time; one size alone is a warm-up."""
-        tried = [(size, self.ask(batch_size=size, **request)["seconds"]) for _ in range(TRIALS) for size in sizes]
-        return min(tried, key=lambda trial: trial[1])[0]
-
     def end(self) -> None:
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait()
-
-
-def threads_of(count: int) -> dict[str, str]:
-    """The environment of a process with so many threads."""
-    return {"OMP_NUM_THREADS": str(count), "RAYON_NUM_THREADS": str(count)}
 
 
 def serve(function: str) -> None:
@@ -82,7 +87,7 @@ def serve(function: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not be taken for an answer
     module, _, name = function.partition(":")
-    work: Work | None = None
+    work = None
     for line in sys.stdin:
         request = json.loads(line)
         if work is None:
@@ -92,40 +97,39 @@ def serve(function: str) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def in_turns(works: dict[str, Callable[[int], Answer]], rounds: int) -> dict[str, list[Answer]]:
+def in_turns(works: Mapping[str, Callable[[int], Answer]], rounds: int) -> dict[str, "Result"]:
     """The answers of each work by round, called with the round's number; every other round runs backwards."""
-    answers: dict[str, list[Answer]] = {name: [] for name in works}
+    results = {name: Result(name, []) for name in works}
     for number in range(rounds):
         for name in list(works)[:: -1 if number % 2 else 1]:
             time.sleep(SECONDS_OF_REST)
-            answers[name].append(works[name](number))
+            results[name].answers.append(works[name](number))
         print(f"round {number + 1} of {rounds} done", file=sys.stderr, flush=True)
-    return answers
+    return results
 
 
 def in_fresh_process(function: Callable[..., T], *arguments: Any) -> T:
     """Accelerate keeps one precision for a process, and no contender should share another's memory."""
-    with ProcessPoolExecutor(1, get_context("spawn"), _quiet) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
-def _quiet() -> None:
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-
-
 def timed(function: Callable[..., T], *arguments: Any) -> tuple[T, float]:
+    """The result, and the seconds until it is there, on a GPU too."""
+    import torch
+
     began = time.perf_counter()
     result = function(*arguments)
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
     return result, time.perf_counter() - began
 
 
 # Metrics and claims
 
 
-class Spread(NamedTuple):
+@dataclass(frozen=True)
+class Spread:
     """Median and extremes over rounds."""
 
     median: float
@@ -142,14 +146,37 @@ class Spread(NamedTuple):
         """Of the ratios round by round: noise that lasts longer than a round cancels."""
         return cls.of(a / b if b else math.inf for a, b in zip(above, below, strict=True))
 
+    def __format__(self, digits: str) -> str:
+        return "{} ({}–{})".format(*(format(value, digits or ",.2f") for value in (self.median, self.low, self.high)))
+
     def __str__(self) -> str:
-        return self.shown()
-
-    def shown(self, digits: int = 2) -> str:
-        return f"{self.median:,.{digits}f} ({self.low:,.{digits}f}–{self.high:,.{digits}f})"
+        return format(self)
 
 
-class Claim(NamedTuple):
+@dataclass(frozen=True)
+class Result:
+    """The answers of a contender by round."""
+
+    name: str
+    answers: list[Answer]
+
+    def values(self, metric: str = "seconds") -> list[Any]:
+        return [answer[metric] for answer in self.answers]
+
+    def spread(self, metric: str = "seconds") -> Spread:
+        return Spread.of(self.values(metric))
+
+    def rate(self, count: float) -> Spread:
+        """Of so many things, a second."""
+        return Spread.of(count / seconds for seconds in self.values())
+
+    def speed_over(self, other: "Result") -> Spread:
+        """How many times as fast as the other it is."""
+        return Spread.of_ratios(other.values(), self.values())
+
+
+@dataclass(frozen=True)
+class Claim:
     """A claim and what was measured."""
 
     text: str
@@ -161,6 +188,24 @@ def at_least(times: float, what: str, found: Spread) -> Claim:
     return Claim(f"at least {times} × {what}", str(found), found.median >= times)
 
 
+def print_results(
+    results: Mapping[str, Result], counts: Mapping[str, int], columns: Mapping[str, Callable[[Result], object]]
+) -> None:
+    """A table with a row for each contender.
+
+    counts: of the things that a contender does in a round, shown by second; without any its seconds are shown.
+    columns: title to what it shows of a result.
+    """
+    from pandas import DataFrame
+
+    shown: dict[str, Callable[[Result], object]] = {"batch": lambda result: result.answers[0].get("batch_size", "")}
+    shown |= {f"{name}/s": lambda result, count=count: f"{result.rate(count):,.1f}" for name, count in counts.items()}
+    shown |= columns if counts else {"seconds": Result.spread, **columns}
+    shown |= {f"{ours} × as fast": results[ours].speed_over for ours in PRECISIONS if ours in results}
+    table = {title: [str(value(result)) for result in results.values()] for title, value in shown.items()}
+    print(DataFrame(table, index=list(results)).to_string(), flush=True)
+
+
 # The command line
 
 
@@ -168,70 +213,75 @@ def main(
     measure: Callable[[Namespace], tuple[Sequence[Claim], dict[str, Any]]],
     doc: str | None,
     *needed: str,
-    threads: bool = False,
     arguments: Sequence[str] | None = None,
     **options: Any,
 ) -> NoReturn:
     """A script: parses, prints the machine, gets claims and metrics from `measure`, exits with 0 if all claims hold.
 
-    needed: files below --data. threads: whether there is --threads. options: name to default, or to a
-    type, or to what argparse takes. `measure` gets them, and `scratch`, a folder that is removed at the end.
+    needed: files below --data. options: name to default (a list of strings is its choices too), to a type, or to what
+    argparse takes. `measure` gets them, and `scratch`, a folder that is removed at the end.
+    --threads and --device hold for every process that is started too, whose libraries take a GPU that they see.
     """
-    given = _parsed(doc, needed, threads, options, arguments)
-    os.environ |= {"CUDA_VISIBLE_DEVICES": ""}  # every figure is of a CPU
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    given = _parsed(doc, needed, options, arguments)
+    shown = {name: value for name, value in vars(given).items() if name != "json"}
+    os.environ |= QUIET | dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(given.threads))
+    if given.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
+    from transformers.utils import logging
 
     from benchmarks.machine import machine
 
-    if threads:
-        torch.set_num_threads(given.threads)
-    _quiet()
+    if given.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("--device cuda: expected a GPU that torch can use, found none")
+    torch.set_num_threads(given.threads)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     print(machine(), flush=True)
-    options = dict(vars(given))
     with tempfile.TemporaryDirectory() as scratch:
         given.scratch = Path(scratch)
         claims, metrics = measure(given)
     for claim in claims:
         print(f"{claim.text}: {claim.found}, {'yes' if claim.holds else 'no'}")
-    if path := options.pop("json"):
-        content = {"machine": machine(), "options": options, **metrics, "claims": [claim._asdict() for claim in claims]}
-        path.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    if given.json:
+        content = {"machine": machine(), "options": shown, **metrics, "claims": claims}
+        text = json.dumps(content, indent=1, default=lambda value: asdict(value) if is_dataclass(value) else str(value))
+        given.json.write_text(text + "\n", encoding="utf-8")
     sys.exit(0 if all(claim.holds for claim in claims) else 1)
 
 
 def _parsed(
-    doc: str | None, needed: Sequence[str], threads: bool, options: dict[str, Any], arguments: Sequence[str] | None
+    doc: str | None, needed: Sequence[str], options: dict[str, Any], arguments: Sequence[str] | None
 ) -> Namespace:
-    name = Path(sys.argv[0]).stem
-    parser = ArgumentParser(
-        f"python -m benchmarks.{name}", description=doc, formatter_class=RawDescriptionHelpFormatter
-    )
+    name = f"python -m benchmarks.{Path(sys.argv[0]).stem}"
+    parser = ArgumentParser(name, description=doc, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="save machine, options, metrics and claims there")
     if needed:
-        parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help=f"the real data (default {DATA})")
-    if threads:
-        cores = len(os.sched_getaffinity(0))
-        parser.add_argument("--threads", type=int, default=cores, help="of each contender (default: as many as cores)")
-    for name, given in options.items():
-        known = given if isinstance(given, dict) else {"type": given} if isinstance(given, type) else {"default": given}
-        default = known.get("default")
-        if default and isinstance(default, list):
-            known = {"nargs": "+", "type": type(default[0]), **known}
-        elif default is False:
-            known = {"action": "store_true", **known}
-        elif not isinstance(default, list | None):
-            known = {"type": type(default), **known}
-        if default:
-            known = {"help": f"(default: {default})", **known}
-        parser.add_argument(f"--{name.replace('_', '-')}", **known)
-    found = parser.parse_args(arguments)
-    if missing := [name for name in needed if not (found.data / name).exists()]:
+        parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help=f"the real data (default: {DATA})")
+    device = {"choices": ["cpu", "cuda"], "default": "cpu", "help": "the claims are of a CPU (default: cpu)"}
+    for name, given in {"threads": len(os.sched_getaffinity(0)), "device": device, **options}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **_argument(given))
+    parsed = parser.parse_args(arguments)
+    if missing := [name for name in needed if not (parsed.data / name).exists()]:
         parser.error(
-            f"expected {', '.join(missing)} below {found.data.absolute()}, found none; give the folder of the real "
+            f"expected {', '.join(missing)} below {parsed.data.absolute()}, found none; give the folder of the real "
             "data with --data DIR (docs/benchmarks.md lists what it contains)"
         )
-    return found
+    return parsed
+
+
+def _argument(given: Any) -> dict[str, Any]:
+    if isinstance(given, dict):
+        return given
+    if isinstance(given, type):
+        return {"type": given}
+    if given is False:
+        return {"action": "store_true"}
+    known = {"default": given, "help": f"(default: {given})"}
+    if not isinstance(given, list):
+        return {**known, "type": type(given)}
+    kind = type(given[0])
+    return {**known, "type": kind, "nargs": "*", "choices": given if kind is str else None}
 
 
 if __name__ == "__main__":

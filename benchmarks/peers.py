@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.encode_peer import environment
 from benchmarks.harness import Claim, Contender, main
-from benchmarks.machine import MINILM, environment
+from benchmarks.machine import MINILM
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.settings import ModelSource
 
@@ -45,14 +46,11 @@ SENTENCES = [
 def compare(title: str, model: str, python: Path, scratch: Path) -> Claim:
     encoder = SentenceEncoder.load(model)
     ids, vectors = encoder.tokenize(SENTENCES), encoder.encode(SENTENCES, precision="fp32")
-    settings = {"model": model, "scratch": str(scratch), "variant": "default"}
-    peer = Contender("benchmarks.encode_peer:prepare", 1, python, **settings)
-    answer = peer.ask(batch_size=32, keep="peer.npy", ids=True)
+    settings = {"model": model, "scratch": str(scratch), "variant": "default", "ids": True}
+    peer = Contender("benchmarks.encode_peer:prepare", [32], python, **settings)
+    answer, theirs = peer(0), np.load(scratch / "default.npy")
     peer.end()
-    text, theirs = (
-        f"{title}, {answer['versions']}: ids equal, differences below {DIFFERENCE:g}",
-        np.load(scratch / "peer.npy"),
-    )
+    text = f"{title}, {answer['versions']}: ids equal, differences below {DIFFERENCE:g}"
     if theirs.shape != vectors.shape:
         return Claim(text, f"vectors {theirs.shape}, ours {vectors.shape}", False)
     others = sum(mine != other for mine, other in zip(ids, answer["ids"], strict=True))
@@ -74,4 +72,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 if __name__ == "__main__":
     models = {"action": "append", "default": [], "metavar": "DIR", "help": "a folder written by BertRelay"}
-    main(measure, __doc__, model=models, environments=Path(".peers"), versions={"default": PEERS, "choices": PEERS})
+    main(measure, __doc__, model=models, environments=Path(".peers"), versions=PEERS)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks import trainer
-from benchmarks.harness import Answer, Claim, Spread, at_least, main
+from benchmarks.harness import OURS, Answer, Claim, Spread, at_least, main
 from benchmarks.machine import MINILM
 from bertrelay.backbone import save_network
 from bertrelay.fingerprint import Digests
@@ -80,14 +80,14 @@ def train_peer(settings: PretrainSettings, folder: Path, tokenizer: Any, rows: l
     return trainer.train_with_trainer(BertForMaskedLM, settings, folder, rows, collator, bf16=True)
 
 
-def claims(answers: trainer.Answers) -> list[Claim]:
-    rates = Spread.of_ratios(*([answer[RATE] for answer in answers[name]] for name in (trainer.OURS, PEER)))
+def claims(results: trainer.Results) -> list[Claim]:
+    rates = Spread.of_ratios(results[OURS].values(RATE), results[PEER].values(RATE))
     return [
-        trainer.as_good(answers, PEER, "mlm_loss", 0.02, low_is_good=True),
+        trainer.as_good(results, PEER, "mlm_loss", 0.02, low_is_good=True),
         at_least(1.5, f"{PEER}'s tokens/s", rates),
     ]
 
 
 if __name__ == "__main__":
     measure = partial(trainer.train_in_turns, train, claims, ["mlm_loss", RATE])
-    main(measure, __doc__, *TEXTS, **trainer.options_of([trainer.OURS, PEER, WITH_NSP]), epochs=1, documents=int)
+    main(measure, __doc__, *TEXTS, **trainer.options_of([OURS, PEER, WITH_NSP]), epochs=1, documents=int)

@@ -22,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks import trainer
-from benchmarks.harness import Answer, Claim, Spread, at_least, main
+from benchmarks.harness import OURS, Answer, Claim, Spread, at_least, main
 from benchmarks.machine import MINILM
 from bertrelay.data.records import Rejects
 from bertrelay.stage import StageContext, run_alone
@@ -54,7 +54,7 @@ def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
         settings = QaSettings.model_validate(given | ({"epochs": options.epochs} if options.epochs else {}))
         context = StageContext(folder / stage, options.scratch / "cache")
         context.output.mkdir()
-        if name == trainer.OURS:
+        if name == OURS:
             seconds.append(cast(float, run(settings, context)["train_seconds"]))
         else:
             seconds.append(train_peer(settings, context.output))
@@ -90,16 +90,16 @@ def rows(task: QaTask, epoch: int) -> list[dict[str, Any]]:
     return made
 
 
-def claims(answers: trainer.Answers) -> list[Claim]:
-    ours, first = ([answer[metric] for answer in answers[trainer.OURS]] for metric in ("f1", FIRST_SENTENCE))
+def claims(results: trainer.Results) -> list[Claim]:
+    ours = results[OURS]
     return [
-        trainer.as_good(answers, trainer.DEFAULT, "f1", 0.015),
-        trainer.as_fast(answers, trainer.DEFAULT, 2),
-        at_least(2, "the first sentence's F1", Spread.of_ratios(ours, first)),
+        trainer.as_good(results, trainer.DEFAULT, "f1", 0.015),
+        trainer.as_fast(results, trainer.DEFAULT, 2),
+        at_least(2, "the first sentence's F1", Spread.of_ratios(ours.values("f1"), ours.values(FIRST_SENTENCE))),
     ]
 
 
 if __name__ == "__main__":
     measure = partial(trainer.train_in_turns, train, claims, ["f1", "exact_match", FIRST_SENTENCE])
     files = ("qa/xquad.en.json.gz", "qa/covidqa-200423.json.gz")
-    main(measure, __doc__, *files, **trainer.options_of([trainer.OURS, trainer.DEFAULT]), epochs=int, questions=int)
+    main(measure, __doc__, *files, **trainer.options_of([OURS, trainer.DEFAULT]), epochs=int, questions=int)

@@ -21,14 +21,11 @@ from typing import Any
 
 import pandas as pd
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertModel
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from benchmarks.harness import Claim, Spread, at_least, in_turns, main, timed
-from benchmarks.machine import MINILM, growth_claim, memories
-from bertrelay.backbone import save_backbone
-from bertrelay.encoder_settings import NewEncoder
-from bertrelay.new_encoder import bert_config, train_wordpiece
-from bertrelay.tokenizer import save_tokenizer
+from benchmarks.harness import OURS, Claim, Result, at_least, in_turns, main, print_results, timed
+from benchmarks.machine import MINILM, growth_claim, memories, save_stand_in
+from bertrelay.hardware import default_device
 from domain.clinical.classifier import save_model, start_model
 from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.scorer import ReadmissionScorer, joined
@@ -38,7 +35,6 @@ from pipelines.samples.settings import HospitalSettings
 
 FASTER, PADDED_TO, BATCH, WARM_UP = 3.0, 512, 32, 10_000
 WORDS = [HospitalSettings.model_fields["words"].default, 1_500]
-STAND_IN = {"layers": 1, "dim": 32, "heads": 2, "vocabulary": 1_000, "max_tokens": 512}
 SLACK_MB = 16.0
 """What the allocator may keep for later, however many admissions."""
 
@@ -59,29 +55,24 @@ def usual(network: Any, tokenizer: Any, chunks: Sequence[str]) -> None:
             network(**ids.to(network.device)).logits.cpu()
 
 
-def measure_speed(options: Namespace, texts: Sequence[str]) -> dict[str, list[float]]:
-    """Chunks/s by round."""
+def compete(options: Namespace, texts: Sequence[str]) -> dict[str, Result]:
     scorer = ReadmissionScorer.load(options.model)
-    network = AutoModelForSequenceClassification.from_pretrained(options.model).eval()
+    network = AutoModelForSequenceClassification.from_pretrained(options.model).eval().to(default_device())
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     scored = zip(texts, scorer.score_texts(texts), strict=True)
     chunks = [text[chunk.start : chunk.end] for text, score in scored for chunk in score.chunks]
     usual(network, tokenizer, chunks[:BATCH])
     works = {
-        "BertRelay": lambda _: {"seconds": timed(scorer.score_texts, texts)[1]},
+        OURS: lambda _: {"seconds": timed(scorer.score_texts, texts)[1]},
         "usual": lambda _: {"seconds": timed(usual, network, tokenizer, chunks)[1]},
     }
-    answers = in_turns(works, options.rounds)
-    rates = {name: [len(chunks) / each["seconds"] for each in found] for name, found in answers.items()}
-    for name, found in rates.items():
-        print(f"{name:10} {Spread.of(found).shown(1)} chunks/s, {len(chunks):,} chunks", flush=True)
-    return rates
+    results = in_turns(works, options.rounds)
+    print(f"{len(chunks):,} chunks")
+    print_results(results, {"chunks": len(chunks)}, {})
+    return results
 
 
-def prepare_scoring(
-    model: str, texts: Sequence[str], admissions: int, threads: int, folder: Path
-) -> Callable[[], object]:
-    torch.set_num_threads(threads)
+def prepare_scoring(model: str, texts: Sequence[str], admissions: int, folder: Path) -> Callable[[], object]:
     for name, count in (("warm", WARM_UP), ("many", admissions)):
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("hadm_id", "text"), *islice(enumerate(cycle(texts)), count)])
@@ -89,36 +80,24 @@ def prepare_scoring(
     return partial(score_file, model, folder / "many.csv", folder / f"many-{admissions}.parquet")
 
 
-def save_stand_in(folder: Path, texts: Sequence[str]) -> Path:
-    """A readmission model of one layer."""
-    size = NewEncoder.model_validate(STAND_IN)
-    tokenizer = train_wordpiece(texts, size.vocabulary, size.max_tokens)
-    (folder / "bert").mkdir(parents=True)
-    save_backbone(BertModel(bert_config(size, tokenizer)), folder / "bert")
-    save_tokenizer(tokenizer, folder / "bert", size.max_tokens, has_types=True)
-    save_model(start_model(folder / "bert", OutcomeModelSettings()), folder / "model")
-    return folder / "model"
-
-
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
-    claims, speeds = list[Claim](), {}
+    claims, contenders = list[Claim](), {}
     if options.model is None:
         options.model = options.scratch / "minilm"
         save_model(start_model(MINILM, OutcomeModelSettings()), options.model)
     for words in options.words:
         texts = hospital_notes(options.scratch / f"hospital-{words}", words, options.notes)
-        speeds[words] = measure_speed(options, texts)
-        ratio = Spread.of_ratios(speeds[words]["BertRelay"], speeds[words]["usual"])
-        claims.append(at_least(FASTER, f"the usual chunks/s, notes of {words:,} words", ratio))
-    stand_in = str(save_stand_in(options.scratch / "stand-in", texts))
-    given = {
-        f"{count:,} admissions": (stand_in, texts, count, options.threads, options.scratch)
-        for count in options.admissions
-    }
+        contenders[words] = results = compete(options, texts)
+        faster = results[OURS].speed_over(results["usual"])
+        claims.append(at_least(FASTER, f"the usual chunks/s, notes of {words:,} words", faster))
+    encoder, stand_in = options.scratch / "encoder", str(options.scratch / "stand-in")
+    save_stand_in(encoder, texts, vocabulary=1_000, max_tokens=PADDED_TO)
+    save_model(start_model(encoder, OutcomeModelSettings()), Path(stand_in))
+    given = {f"{count:,} admissions": (stand_in, texts, count, options.scratch) for count in options.admissions}
     measured = memories(prepare_scoring, given)
     claims.append(growth_claim(" → ".join(given), SLACK_MB, measured))
-    return claims, {"chunks_per_second": speeds, "memory": [memory._asdict() for memory in measured]}
+    return claims, {"contenders": contenders, "memory": measured}
 
 
 if __name__ == "__main__":
-    main(measure, __doc__, threads=True, model=Path, notes=100, words=WORDS, rounds=3, admissions=[1_000, 10_000])
+    main(measure, __doc__, model=Path, notes=100, words=WORDS, rounds=3, admissions=[1_000, 10_000])

@@ -11,14 +11,13 @@ with `CosineSimilarityLoss` (after `SoftmaxLoss`) and its own defaults: no weigh
 scorer in fp32. A time is one training, from loading the start to the saved model, without loading libraries.
 """
 
-import time
 from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import trainer
-from benchmarks.harness import Answer, Claim, main
+from benchmarks.harness import OURS, Answer, main, timed
 from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.leaves import with_stage_paths
@@ -43,9 +42,7 @@ def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
         table, count = settings[stage].train[0], options.steps and options.steps * (settings[stage].batch_items or 1)
         first = table.model_copy(update={"path": InputFile(trainer.beginning(Path(table.path), count, folder))})
         settings[stage] = settings[stage].model_copy(update={"train": [first]})
-    began = time.perf_counter()
-    model = train_ours(settings, stages, folder) if name == trainer.OURS else train_peer(settings, stages, folder)
-    seconds = time.perf_counter() - began
+    model, seconds = timed(train_ours if name == OURS else train_peer, settings, stages, folder)
     with Rejects(None) as rejects:
         pairs = read_sts(settings["test-stsb"].sts["STSb"], StageContext(folder, folder), rejects)
     encode = partial(SentenceEncoder.load(model).encode, precision="fp32")
@@ -87,14 +84,11 @@ def train_peer_stage(model: Any, settings: TrainSettings, folder: Path) -> None:
         labels = [classes.index(label) for label in labels]
         loss = SoftmaxLoss(model, model.get_embedding_dimension(), num_labels=len(classes))
     dataset = Dataset.from_dict({"sentence1": first, "sentence2": second, "label": labels})
-    given = {"output_dir": str(folder), **trainer.arguments_of(settings), "weight_decay": 0.0}
-    trainer.train_with_sbert(model, dataset, loss, **given)
-
-
-def claims(answers: trainer.Answers) -> list[Claim]:
-    return [trainer.as_good(answers, PEER, METRIC, 0.01)]
+    trainer.train_with_sbert(model, dataset, loss, settings, folder, bf16=False)
 
 
 if __name__ == "__main__":
-    measure = partial(trainer.train_in_turns, train, claims, [METRIC])
-    main(measure, __doc__, "sts/stsb", "sts/sick", nli=False, steps=int, **trainer.options_of([trainer.OURS, PEER]))
+    measure = partial(
+        trainer.train_in_turns, train, lambda results: [trainer.as_good(results, PEER, METRIC, 0.01)], [METRIC]
+    )
+    main(measure, __doc__, "sts/stsb", "sts/sick", nli=False, steps=int, **trainer.options_of([OURS, PEER]))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Answer, Claim, Spread, in_turns, main, timed
+from benchmarks.harness import Answer, Claim, in_turns, main, timed
 from benchmarks.machine import MINILM, MULTI30K, STSB, sentences_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, unit
@@ -38,12 +38,12 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     index, linking = timed(lambda: build_index(encoder, corpus, folder, kind="hnsw"))
     queries = unit(encoder.encode(drawn[: options.queries]))
     works = {name: lambda _, name=name: ask(index, queries, exact=name == "exact") for name in ("exact", "graph")}
-    answers = in_turns(works, options.rounds)
-    spreads = {name: Spread.of(each["milliseconds"] for each in found) for name, found in answers.items()}
+    results = in_turns(works, options.rounds)
+    spreads = {name: result.spread("milliseconds") for name, result in results.items()}
     for name, spread in spreads.items():
         print(f"{name}: {spread} ms a query")
     print(f"built in {linking:.1f} s, with its recall on queries of its own")
-    exact, graph = (answers[name][0]["rows"] for name in ("exact", "graph"))
+    exact, graph = (results[name].answers[0]["rows"] for name in ("exact", "graph"))
     found = float(np.mean([len(set(a) & set(b)) / K for a, b in zip(exact, graph, strict=True)]))
     claim = Claim(f"at least {FOUND} of the nearest {K} found by the graph", f"{found:.4f}", found >= FOUND)
     return [claim], {"milliseconds": spreads, "built": linking}

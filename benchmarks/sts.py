@@ -56,7 +56,7 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
         context = StageContext(options.scratch, options.scratch)
         sets = read_sets(OfficialFiles(options.data / "sts"), SETS, context, rejects)
     known = {name: each for name, each in sets.items() if each is not None}
-    peer = SentenceTransformer(str(folder), device="cpu")
+    peer = SentenceTransformer(str(folder))
     theirs = by_scipy(known, lambda sentences: peer.encode(list(sentences), show_progress_bar=False))
     ours = set_metrics(known, encoder_at(folder, "fp32"), intervals=False)
     complete = Claim("sets found", ", ".join(known), len(known) == len(SETS))

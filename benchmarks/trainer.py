@@ -8,17 +8,17 @@ from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any, cast
 
-from benchmarks.harness import Answer, Claim, Spread, at_least, in_fresh_process, in_turns
+from benchmarks.harness import OURS, Answer, Claim, Result, at_least, in_fresh_process, in_turns, print_results
 from bertrelay.training.settings import TrainingSettings
 
-OURS, DEFAULT, BF16 = "ours", "Trainer", "Trainer-bf16"
+DEFAULT, BF16 = "Trainer", "Trainer-bf16"
 QUIET: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "logging_strategy": "no", "save_strategy": "no"}
-Answers = Mapping[str, Sequence[Answer]]
+Results = Mapping[str, Result]
 
 
 def options_of(names: Sequence[str]) -> dict[str, Any]:
     """The options that every training beside a peer has, for `harness.main`."""
-    return {"seeds": [1, 2, 3], "contenders": {"default": list(names), "choices": names}}
+    return {"seeds": [1, 2, 3], "contenders": list(names)}
 
 
 def beginning(file: Path, count: int | None, folder: Path, end: str = "\n") -> Path:
@@ -34,7 +34,7 @@ def beginning(file: Path, count: int | None, folder: Path, end: str = "\n") -> P
 
 def train_in_turns(
     train: Callable[[Namespace, str, int, Path], Answer],
-    claims: Callable[[Answers], list[Claim]],
+    claims: Callable[[Results], list[Claim]],
     metrics: Sequence[str],
     options: Namespace,
 ) -> tuple[list[Claim], dict[str, Any]]:
@@ -49,37 +49,32 @@ def train_in_turns(
         folder.mkdir()
         answer = in_fresh_process(train, options, name, seed, folder)
         shown = ", ".join(f"{metric} {answer[metric]:.4f}" for metric in metrics)
-        print(f"seed {seed}  {name:14}  {shown}  {answer['seconds']:,.0f} s", flush=True)
+        print(f"seed {seed}, {name}: {shown}, {answer['seconds']:,.0f} s", flush=True)
         return answer
 
-    answers = in_turns({name: partial(turn, name) for name in options.contenders}, len(options.seeds))
-    for name, given in answers.items():
-        values = {metric: [answer[metric] for answer in given] for metric in metrics}
-        shown = ", ".join(f"{metric} {mean(figures):.4f} ± {pstdev(figures):.4f}" for metric, figures in values.items())
-        seconds = Spread.of(answer["seconds"] for answer in given).shown(0)
-        faster = f"  ours is {seconds_ratio(answers, name)} × as fast" if OURS in answers and name != OURS else ""
-        print(f"mean    {name:14}  {shown}  {seconds} s{faster}", flush=True)
+    results = in_turns({name: partial(turn, name) for name in options.contenders}, len(options.seeds))
+    columns = {metric: partial(mean_and_deviation, metric) for metric in metrics}
+    print_results(results, {}, columns)
     try:
-        judged = claims(answers)
+        judged = claims(results)
     except KeyError:  # a contender was left out
         judged = []
-    return judged, {"trainings": answers}
+    return judged, {"trainings": results}
 
 
-def as_good(answers: Answers, peer: str, metric: str, most: float, *, low_is_good: bool = False) -> Claim:
+def mean_and_deviation(metric: str, result: Result) -> str:
+    return f"{mean(result.values(metric)):.4f} ± {pstdev(result.values(metric)):.4f}"
+
+
+def as_good(results: Results, peer: str, metric: str, most: float, *, low_is_good: bool = False) -> Claim:
     """That the mean of ours is worse by `most` at most."""
-    differences = [p[metric] - o[metric] for p, o in zip(answers[peer], answers[OURS], strict=True)]
-    worse = -mean(differences) if low_is_good else mean(differences)
+    difference = mean(results[peer].values(metric)) - mean(results[OURS].values(metric))
+    worse = -difference if low_is_good else difference
     return Claim(f"mean {metric} at most {most} worse than {peer}'s", f"{worse:+.4f} worse", worse <= most)
 
 
-def as_fast(answers: Answers, peer: str, times: float) -> Claim:
-    return at_least(times, f"{peer}'s speed", seconds_ratio(answers, peer))
-
-
-def seconds_ratio(answers: Answers, peer: str) -> Spread:
-    """Seed by seed."""
-    return Spread.of_ratios(*([answer["seconds"] for answer in answers[name]] for name in (peer, OURS)))
+def as_fast(results: Results, peer: str, times: float) -> Claim:
+    return at_least(times, f"{peer}'s speed", results[OURS].speed_over(results[peer]))
 
 
 def train_with_trainer(
@@ -93,15 +88,7 @@ def train_with_trainer(
     from transformers import Trainer, TrainingArguments
     from transformers.trainer_callback import PrinterCallback
 
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        **arguments_of(settings),
-        **QUIET,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
-        bf16=bf16,
-        use_cpu=True,
-    )
+    arguments = TrainingArguments(**arguments_of(settings, folder), weight_decay=settings.weight_decay, bf16=bf16)
     model = network.from_pretrained(folder / "model")
     trainer = Trainer(model=model, args=arguments, train_dataset=Dataset.from_list(rows), data_collator=collator)
     trainer.remove_callback(PrinterCallback)
@@ -110,24 +97,27 @@ def train_with_trainer(
     return seconds
 
 
-def arguments_of(settings: TrainingSettings) -> dict[str, Any]:
+def train_with_sbert(model: Any, rows: Any, loss: Any, settings: TrainingSettings, folder: Path, bf16: bool) -> None:
+    """Trains `model` in place with the trainer of sentence-transformers and its defaults."""
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from transformers.trainer_callback import PrinterCallback
+
+    arguments = SentenceTransformerTrainingArguments(**arguments_of(settings, folder), bf16=bf16)
+    trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=rows, loss=loss)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+
+
+def arguments_of(settings: TrainingSettings, folder: Path) -> dict[str, Any]:
     """Our schedule as the arguments of transformers' trainers."""
     return {
+        **QUIET,
+        "output_dir": str(folder),
         "seed": settings.seed,
         "num_train_epochs": settings.epochs,
         "per_device_train_batch_size": cast(int, settings.batch_items),
         "learning_rate": settings.learning_rate,
         "lr_scheduler_type": settings.schedule,
         "warmup_steps": settings.warmup,  # below 1 it is a share of all steps
+        "max_grad_norm": settings.max_grad_norm,
     }
-
-
-def train_with_sbert(model: Any, rows: Any, loss: Any, **arguments: Any) -> None:
-    """Trains `model` in place with the trainer of sentence-transformers and its defaults."""
-    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-    from transformers.trainer_callback import PrinterCallback
-
-    given = SentenceTransformerTrainingArguments(**QUIET, **arguments)
-    trainer = SentenceTransformerTrainer(model=model, args=given, train_dataset=rows, loss=loss)
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transformers import BertConfig
 
 from benchmarks import clinic, distill, encode, sts, tagging
-from benchmarks.harness import Spread
+from benchmarks.harness import Result, Spread
 from teachers.evaluation.sts import StsPairs
 from teachers.evaluation.sts_sets import set_metrics
 
@@ -26,49 +26,41 @@ def test_operations_are_those_of_every_matrix_product():
     assert encode.operations(np.array([2, 5]), network) == expected
 
 
+def results_of(**answers: dict[str, float]) -> dict[str, Result]:
+    return {name.replace("_", "-"): Result(name.replace("_", "-"), [answer]) for name, answer in answers.items()}
+
+
 def test_encoding_is_compared_with_the_default_and_with_the_fastest_peer():
-    vectors = np.eye(3, dtype=np.float32)
-    seconds = {"default": 10.0, "int8": 4.0, "auto": 2.0, "fp32": 5.0}
-    results = {name: encode.Result(name, 1, "", vectors, [value]) for name, value in seconds.items()}
-    judged = encode.claims(results, Spread(0.6, 0.6, 0.6))
+    seconds = {"default": 10.0, "onnx": 4.0, "ours": 2.0, "ours_fp32": 5.0}
+    results = results_of(**{name: {"seconds": value} for name, value in seconds.items()})
+    judged = encode.claims(results, 1.0, Spread(0.6, 0.6, 0.6))
     assert [claim.found.split()[0] for claim in judged] == ["5.00", "2.00", "1.000000", "0.60", "2.00"]
-    assert "(int8)" in judged[1].text
-    assert all(claim.holds for claim in judged)
-    results["auto"].vectors[:] = vectors + np.float32(0.1)
-    results["default"] = encode.Result("default", 1, "", np.eye(3, dtype=np.float32), [10.0])
-    assert [claim.holds for claim in encode.claims(results, Spread(0.5, 0.5, 0.5))] == [True, True, False, False, True]
+    assert "(onnx)" in judged[1].text and all(claim.holds for claim in judged)
+    far = encode.smallest_cosine(np.eye(3, dtype=np.float32) + np.float32(0.1), np.eye(3, dtype=np.float32))
+    assert far == pytest.approx(1.1 / np.sqrt(1.1**2 + 2 * 0.1**2))
+    judged = encode.claims(results, far, Spread(0.5, 0.5, 0.5))
+    assert [claim.holds for claim in judged] == [True, True, False, False, True]
 
 
-def distillations(of_64: float, of_48: float) -> dict[str, distill.Result]:
-    found = {
-        "default": (64, 60.0, 0.7),
-        "bf16": (32, 33.0, 0.9),
-        "weights": (32, 30.0, 0.8),
-        "auto-64": (64, 9.0, of_64),
-        "auto-48": (48, 10.0, of_48),
-        "auto-32": (32, 12.0, 0.85),
-        "fp32": (32, 20.0, 0.9),
-    }
-    return {name: distill.Result("", pairs, [sec], [accuracy]) for name, (pairs, sec, accuracy) in found.items()}
-
-
-def test_each_distillation_is_compared_with_the_fastest_of_ours_that_is_as_accurate():
-    found = distillations(of_64=0.75, of_48=0.8)
-    ours = [found[name] for name in distill.AUTO]
-    assert distill.as_accurate(found["default"], ours) is found["auto-64"]
-    assert distill.as_accurate(found["weights"], ours) is found["auto-48"]
-    assert distill.as_accurate(found["bf16"], ours) is None
-    assert [claim.found.split()[0] for claim in distill.claims(found)] == ["6.67", "3.00", "3.00"]
-    assert all(claim.holds for claim in distill.claims(found))
-
-
-def test_a_fast_but_less_accurate_distillation_carries_no_claim():
-    found = distillations(of_64=0.75, of_48=0.79)
-    assert [claim.holds for claim in distill.claims(found)] == [True, False, True]
-    found = distillations(of_64=0.1, of_48=0.1) | {"weights": distill.Result("", 32, [30.0], [0.86])}
-    assert [claim.found for claim in distill.claims(found)][1] == "none of ours is as accurate"
-    slow = {"fp32": distill.Result("", 32, [20.0], [0.6])}
-    assert not distill.claims(found | slow)[2].holds, "fast, but less accurate than the default"
+@pytest.mark.parametrize(
+    ("accuracies", "found", "held"),
+    [
+        ({}, ["6.67", "3.00", "3.00"], [True, True, True]),
+        ({"ours_48": 0.79}, ["6.67", "2.50", "3.00"], [True, False, True]),  # the next is slower
+        ({"weights": 0.86}, ["6.67", "none", "3.00"], [True, False, True]),
+        ({"ours_fp32": 0.6}, ["6.67", "3.00", "none"], [True, True, False]),  # fast, but worse than the default
+    ],
+)
+def test_each_distillation_is_compared_with_the_fastest_of_ours_that_is_as_accurate(accuracies, found, held):
+    reached = {"default": 0.7, "bf16": 0.9, "weights": 0.8, "ours_64": 0.75, "ours_48": 0.8, "ours_32": 0.85}
+    reached |= {"ours_fp32": 0.9, **accuracies}
+    seconds = {"default": 60.0, "bf16": 33.0, "weights": 30.0, "ours_64": 9.0, "ours_48": 10.0, "ours_32": 12.0}
+    seconds |= {"ours_fp32": 20.0}
+    judged = distill.claims(
+        results_of(**{name: {"seconds": seconds[name], "accuracy": reached[name]} for name in reached})
+    )
+    assert [claim.found.split()[0] for claim in judged] == found
+    assert [claim.holds for claim in judged] == held
 
 
 def test_every_drawn_sentence_is_paired_with_each_of_its_translations(tmp_path, monkeypatch):
@@ -102,10 +94,10 @@ def test_one_bad_seed_fails_whatever_the_mean():
     ],
 )
 def test_memory_of_a_long_document_may_grow_by_the_slack_alone(growth, beyond, held):
-    rates = {tagging.DEFAULT: [1.0], tagging.AUTO: [4.0]}
+    results = results_of(pipeline={"seconds": 4.0}, ours={"seconds": 1.0})
     ten = tagging.Memory(500.0, 500.0 + beyond - growth, 1.0)
     one = tagging.Memory(500.0, 500.0 + beyond, 1.0)
-    assert [claim.holds for claim in tagging.claims(rates, [ten, ten, one])] == held
+    assert [claim.holds for claim in tagging.claims(results, [ten, ten, one])] == held
 
 
 PART = [(f"left {n}", f"right {n}", n % 6) for n in range(40)], 0

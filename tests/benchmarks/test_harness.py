@@ -3,41 +3,51 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-import transformers
 
 from benchmarks import harness
-from benchmarks.harness import Claim, Contender, Spread, at_least, in_turns, main
-from benchmarks.machine import machine, memory_of
+from benchmarks.harness import Claim, Contender, Result, Spread, at_least, in_turns, main, print_results
+from benchmarks.machine import machine, memories
 
 
-def test_a_contender_prepares_once_and_then_works_on_request(tmp_path, monkeypatch):
-    (tmp_path / "echo.py").write_text(
-        "def prepare(threads, word):\n"
-        "    print('noise of a library')\n"
-        "    return lambda batch_size, times=1: {'words': [word] * times, 'seconds': 1 / batch_size}\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    contender = Contender("echo:prepare", 1, word="hello")
-    assert contender.ask(batch_size=1, times=2)["words"] == ["hello", "hello"]
-    assert contender.fastest([1, 4, 2]) == 4
-    with pytest.raises(SystemExit, match="unexpected"):
-        contender.ask(unexpected=1)
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch):
+    """What a script sets for all that it starts is gone after a test."""
+    monkeypatch.setattr("os.environ", {**harness.os.environ})
+    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
+
+
+PREPARE = """
+def prepare(word):
+    print('noise of a library')
+    return lambda batch_size, number: {'words': [word] * (number or 1), 'seconds': 1 / batch_size}
+"""
+
+
+def test_a_contender_prepares_once_and_works_with_its_fastest_batch_size(tmp_path):
+    (tmp_path / "echo.py").write_text(PREPARE)
+    harness.os.environ["PYTHONPATH"] = str(tmp_path)
+    contender = Contender("echo:prepare", [1, 4, 2], word="hello")
+    assert contender(2) == {"words": ["hello", "hello"], "seconds": 0.25, "batch_size": 4}
     contender.end()
+    with pytest.raises(SystemExit, match="unexpected keyword argument 'unknown'"):
+        Contender("echo:prepare", [1], unknown=1)
 
 
-def test_ratios_are_taken_round_by_round():
-    spread = Spread.of_ratios([8.0, 2.0, 30.0], [2.0, 1.0, 10.0])
-    assert spread == (3.0, 2.0, 4.0)
-    assert str(spread) == "3.00 (2.00–4.00)"
+def test_ratios_are_taken_round_by_round_and_shown_beside_each_contender(capsys):
+    seconds = {"ours": [2.0, 1.0, 10.0], "peer": [8.0, 2.0, 30.0]}
+    results = {name: Result(name, [{"seconds": value} for value in values]) for name, values in seconds.items()}
+    assert results["ours"].speed_over(results["peer"]) == Spread(3.0, 2.0, 4.0)
+    print_results(results, {"words": 40}, {"name": lambda result: result.name.upper()})
+    peer = capsys.readouterr().out.splitlines()[2].split()
+    assert peer == ["peer", "5.0", "(1.3–20.0)", "PEER", "3.00", "(2.00–4.00)"]
 
 
 def test_every_other_round_runs_backwards(monkeypatch):
     monkeypatch.setattr(harness, "SECONDS_OF_REST", 0)
     turns: list[tuple[str, int]] = []
     works = {name: lambda number, name=name: turns.append((name, number)) or {"round": number} for name in "ab"}
-    assert in_turns(works, 2) == {name: [{"round": 0}, {"round": 1}] for name in "ab"}
+    assert [result.values("round") for result in in_turns(works, 2).values()] == [[0, 1], [0, 1]]
     assert turns == [("a", 0), ("b", 0), ("b", 1), ("a", 1)]
 
 
@@ -45,7 +55,7 @@ def test_a_script_parses_measures_and_saves_all_and_one_claim_that_does_not_hold
     def measure(options):
         assert options.scratch.is_dir() and options.rounds == 2 and options.seeds == [4, 5] and not options.quick
         found = Spread(2.0, 1.0, 3.0)
-        return [at_least(2.0, "as fast", found), at_least(2.1, "as fast", found)], {"seconds": [1.0]}
+        return [at_least(2.0, "as fast", found), at_least(2.1, "as fast", found)], {"seconds": found}
 
     given = ["--json", str(tmp_path / "found.json"), "--seeds", "4", "5"]
     with pytest.raises(SystemExit) as ended:
@@ -53,17 +63,34 @@ def test_a_script_parses_measures_and_saves_all_and_one_claim_that_does_not_hold
     assert ended.value.code == 1
     saved = harness.json.loads((tmp_path / "found.json").read_text())
     assert [claim["holds"] for claim in saved["claims"]] == [True, False]
-    assert saved["seconds"] == [1.0] and saved["machine"] == machine() and saved["options"]["rounds"] == 2
+    assert saved["seconds"] == {"median": 2.0, "low": 1.0, "high": 3.0}
+    assert saved["machine"] == machine() and saved["options"]["rounds"] == 2
     assert "at least 2.1 × as fast: 2.00 (1.00–3.00), no" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
         main(lambda _: ([Claim("so", "it is", True)], {}), "Doc.", arguments=[])
     assert ended.value.code == 0
 
 
-def test_missing_data_is_named(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [(["--data", "/none"], "expected sts/none.csv below /none"), (["--colour", "red"], "choose from 'green'")],
+)
+def test_missing_data_and_unknown_choices_are_named(arguments, error, capsys):
     with pytest.raises(SystemExit):
-        main(lambda _: ([], {}), "Doc.", "sts/none.csv", arguments=["--data", str(tmp_path)])
-    assert f"expected sts/none.csv below {tmp_path}" in capsys.readouterr().err
+        main(lambda _: ([], {}), "Doc.", "sts/none.csv", arguments=arguments, colour=["green"])
+    assert error in capsys.readouterr().err
+
+
+def test_a_gpu_is_used_on_request_alone(monkeypatch):
+    seen = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: harness.os.environ.get("CUDA_VISIBLE_DEVICES") == "0")
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
+    for device, visible in (("cpu", "0"), ("cuda", "0"), ("cuda", "")):
+        harness.os.environ["CUDA_VISIBLE_DEVICES"] = visible
+        with pytest.raises(SystemExit) as ended:
+            main(lambda _: (seen.append(machine()) or [], {}), "Doc.", arguments=["--device", device])
+    assert "expected a GPU" in str(ended.value)
+    assert ["a GPU" in line for line in seen] == [False, True]
 
 
 SCRIPTS = {path.stem for path in Path(harness.__file__).parent.glob("*.py") if "main(" in path.read_text()}
@@ -79,12 +106,6 @@ def test_every_script_lists_its_options(name, monkeypatch, capsys):
     assert f"python -m benchmarks.{name}" in capsys.readouterr().out
 
 
-def test_the_machine_names_the_versions():
-    libraries = {"Python": sys.version.split()[0], "transformers": transformers.__version__, "numpy": np.__version__}
-    assert machine().startswith("machine: ")
-    assert all(f"{name} {version}" in machine() for name, version in libraries.items())
-
-
 def fill() -> Callable[[], int]:
     def work() -> int:
         taken = b"x" * 100_000_000
@@ -95,5 +116,5 @@ def fill() -> Callable[[], int]:
 
 
 def test_private_memory_sees_what_work_takes():
-    found = memory_of(fill)
-    assert found.result == 100_000_000 and 90 < found.beyond < 250
+    (memory,) = memories(fill, {"100 MB": ()})
+    assert memory.result == 100_000_000 and 90 < memory.beyond < 250

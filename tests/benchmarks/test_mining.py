@@ -8,7 +8,7 @@ import pytest
 from scipy.spatial.distance import pdist
 
 from benchmarks import mining
-from benchmarks.pairs import closest_pair, encode_in_batches
+from benchmarks.pairs import closest_pair
 from bertrelay.encoder import SentenceEncoder
 
 WORDS = ["Katze", "Hund", "Maus", "Vogel", "Fisch", "Pferd", "Kuh", "Huhn"]
@@ -67,26 +67,6 @@ def test_a_claim_is_kept_by_an_encoder_and_broken_by_another_score(
     monkeypatch.setattr(mining, "brute_force", lambda *_: [(1.0, 0, 0)])
     (tmp_path / "two").mkdir()
     assert not all(claim.holds for claim in mining.compare("deu", hidden, encoder, tmp_path / "two"))
-
-
-SENTENCES = [
-    f"{word} {other}" for word in ("a dog", "two cats run", "fish") for other in ("here", "there now", "again")
-]
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_encoder: Callable[..., SentenceEncoder]) -> SentenceEncoder:
-    return tiny_encoder("bert", SENTENCES)
-
-
-@pytest.mark.parametrize("by_length", [True, False])
-def test_batches_give_the_vectors_of_encode(
-    encoder: SentenceEncoder, by_length: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("benchmarks.pairs.BATCH", 4)
-    monkeypatch.setattr("benchmarks.pairs.resolve_precision", lambda *_: "fp32")
-    found = encode_in_batches(encoder, SENTENCES, by_length)
-    np.testing.assert_allclose(found, encoder.encode(SENTENCES, precision="fp32"), atol=1e-5)
 
 
 @pytest.mark.parametrize("pair", [(7, 31), (44, 45), (0, 49)])
