@@ -9,7 +9,6 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +31,9 @@ from domain.clinical.records import note_database, sort_notes, stays_of
 from domain.clinical.settings import NOT_IN_IV, NotesSettings
 
 NOTES_FILE, ABOUT_FILE = "notes.parquet", "notes.json"
+READ, KEPT = "rows that were read", "kept"
+FACTS = (READ, KEPT, BY_DAY, NOT_STORED)
+"""Counts that are no reasons to leave a note out."""
 SHARD_CHARACTERS = 16 << 20
 """Of text that is put together at once."""
 BLOCKS_SHOWN = 50
@@ -72,83 +74,76 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     wanted = ["noteevents"] if version == "III" else ["discharge", *["radiology"] * settings.radiology]
     stays = note_filter.read_stays(settings, tables.get("admissions"))
     context.work.mkdir(parents=True, exist_ok=True)
-    counts = NoteCounts()
+    counts = Counter[str]()
     with note_database(context.work / "notes.sqlite", "hadm_id TEXT, kind INT, at TEXT, place INT,") as store:
         store.execute("PRAGMA temp_store = MEMORY")  # nothing lies outside the stage's folder
         store.execute("CREATE TABLE IF NOT EXISTS blocks (source TEXT, number INT, facts TEXT)")
         with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
             for table in wanted:
-                store_notes(store, table, tables[table], stays, settings, counts, rejects)
+                counts.update(store_notes(store, table, tables[table], stays, settings, rejects))
         written = _write_texts(store, stays.table, context)
-    blank = counts.kept - int(written["n_notes"].sum())
-    counts.kept, counts.dropped[NO_TEXT] = counts.kept - blank, counts.dropped[NO_TEXT] + blank
-    _log_counts(counts, settings)
-    open_stays = int((stays.table["ends"] > stays.table["cut_off"]).sum()) if is_early else None
-    without = (len(stays.table) if open_stays is None else open_stays) - len(written)
+    in_texts = int(written["n_notes"].sum())
+    counts[NO_TEXT] += counts[KEPT] - in_texts
+    counts[KEPT] = in_texts
+    reasons = {reason: count for reason, count in counts.items() if count and reason not in FACTS}
+    _log_counts(counts, reasons, settings)
+    open_stays = int((stays.table["ends"] > stays.table["cut_off"]).sum()) if is_early else len(stays.table)
+    without = open_stays - len(written)
     if without:
         log(f"notes: {without:,} stays are left without text")
-    splits = {split: int((written["split"] == split).sum()) for split in SPLITS}
-    _write_flow(context.output / "flow.csv", counts, len(stays.table), open_stays, splits, without)
+    of_splits = {split: int((written["split"] == split).sum()) for split in SPLITS}
+    flow: list[tuple[object, ...]] = [
+        ("of the cohort", "", len(stays.table)),
+        *([("of the cohort, open at the cut-off", "", open_stays)] if is_early else []),
+        (READ, counts[READ], ""),
+        *((f"left out: {reason}", count, "") for reason, count in reasons.items()),
+        ("left out: cannot be used (rejects.jsonl)", counts[READ] - in_texts - sum(reasons.values()), ""),
+        (KEPT, in_texts, sum(of_splits.values())),
+        *((f"kept, {what}", counts[what], "") for what in (BY_DAY, NOT_STORED)),
+        ("left without text", "", without),
+        *((f"kept, {split}", "", count) for split, count in of_splits.items()),
+    ]
+    text = pd.DataFrame(flow, columns=["step", "notes", "stays"]).to_csv(index=False)
+    write_text(context.output / "flow.csv", text)
     write_text(context.output / "tokens.txt", "".join(token + "\n" for token in TOKENS))
     write_json(context.output / ABOUT_FILE, {"input": settings.input, "stays": settings.stays})
-    metrics: Metrics = {"rows": counts.rows, "notes": counts.kept, "stays": len(written)}
-    metrics |= {f"stays/{split}": count for split, count in splits.items()}
-    metrics |= {f"left_out/{reason}": count for reason, count in counts.reasons.items()}
+    metrics: Metrics = {"rows": counts[READ], "notes": in_texts, "stays": len(written)}
+    metrics |= {f"stays/{split}": count for split, count in of_splits.items()}
+    metrics |= {f"left_out/{reason}": count for reason, count in reasons.items()}
     return metrics | {"stays_without_text": without}
 
 
-@dataclass
-class NoteCounts:
-    """Rows that were read, rows that were kept, and those that were dropped by reason, with facts on those kept."""
-
-    rows: int = 0
-    kept: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def add(self, block: Mapping[str, Any], rejects: Rejects) -> None:
-        """Counts a block."""
-        rejects.used(block["rows"])
-        for reject in block["rejects"]:
-            rejects.add(*reject)
-        self.rows += block["rows"] + len(block["rejects"])
-        self.kept += block["kept"]
-        self.dropped.update(block["counts"])
-
-    @property
-    def reasons(self) -> dict[str, int]:
-        """Those that were met, in the order in which they are checked."""
-        return {why: count for why, count in self.dropped.items() if count and why not in (BY_DAY, NOT_STORED)}
-
-
 def store_notes(
-    store: sqlite3.Connection,
-    table: str,
-    file: Path,
-    stays: Stays,
-    settings: NotesSettings,
-    counts: NoteCounts,
-    rejects: Rejects,
-) -> None:
-    """Stores the notes of a table that are kept, and counts all of its rows.
+    store: sqlite3.Connection, table: str, file: Path, stays: Stays, settings: NotesSettings, rejects: Rejects
+) -> Counter[str]:
+    """Stores the notes of a table that are kept; its rows, those kept, and those left out by reason.
 
     A block is written in one transaction, with its counts, so that a kill leaves it whole or not there.
     """
+    counts, unusable = Counter[str](), RejectList()
+
+    def count(about: Mapping[str, Any]) -> None:
+        counts.update({READ: about["rows"] + len(about["rejects"]), KEPT: about["kept"]} | about["counts"])
+        rejects.used(about["rows"])
+        for reject in about["rejects"]:
+            rejects.add(*reject)
+
     done = store.execute("SELECT facts FROM blocks WHERE source = ? ORDER BY number", [table]).fetchall()
     for (facts,) in done:
-        counts.add(json.loads(facts), rejects)
-    found = RejectList()
-    blocks = read_blocks(file, note_filter.COLUMNS[table], found, len(done))
+        count(json.loads(facts))
+    blocks = read_blocks(file, note_filter.COLUMNS[table], unusable, len(done))
     for number, block in enumerate(blocks, len(done)):
         kept, dropped = choose_notes(block, table, stays, settings)
-        about = {"rows": len(block), "kept": len(kept), "counts": dropped, "rejects": found.listed}
+        about = {"rows": len(block), "kept": len(kept), "counts": dropped, "rejects": unusable.listed}
         with store:
             store.executemany("INSERT INTO notes VALUES (?, ?, ?, ?, ?, ?)", kept.itertuples(index=False, name=None))
             store.execute("INSERT INTO blocks VALUES (?, ?, ?)", [table, number, json.dumps(about)])
-        counts.add(about, rejects)
-        found.listed.clear()
+        count(about)
+        unusable.listed.clear()
         if (number + 1) % BLOCKS_SHOWN == 0:
-            log(f"reading {table}: {counts.rows:,} rows, {counts.kept:,} kept")
-    log(f"read {table}: {counts.rows:,} rows, {counts.kept:,} kept")
+            log(f"reading {table}: {counts[READ]:,} rows, {counts[KEPT]:,} kept")
+    log(f"read {table}: {counts[READ]:,} rows, {counts[KEPT]:,} kept")
+    return counts
 
 
 def _write_texts(store: sqlite3.Connection, stays: pd.DataFrame, context: StageContext) -> pd.DataFrame:
@@ -229,40 +224,18 @@ def text_of(notes: Sequence[StayNote]) -> dict[str, Any]:
     return {"text": BETWEEN.join(texts), "sections": sections, "n_notes": len(texts)}
 
 
-# What is logged and written of the counts
-
-
-def _log_counts(counts: NoteCounts, settings: NotesSettings) -> None:
+def _log_counts(counts: Counter[str], reasons: Mapping[str, int], settings: NotesSettings) -> None:
     """Raises RequestError where nothing is left."""
-    left_out = ", ".join(f"{count:,} × {reason}" for reason, count in counts.reasons.items()) or "none"
-    if counts.kept == 0:
+    left_out = ", ".join(f"{count:,} × {reason}" for reason, count in reasons.items()) or "none"
+    if not counts[KEPT]:
         raise RequestError(
-            f"no note belongs to the cohort. Of {counts.rows:,} rows were left out: {left_out}. "
+            f"no note belongs to the cohort. Of {counts[READ]:,} rows were left out: {left_out}. "
             f"Check that the cohort in {settings.cohort} was made of the same release as these notes, and that `input` "
             "names the notes you mean."
         )
-    log(f"notes: kept {counts.kept:,} of {counts.rows:,} rows; left out {left_out}")
-    if counts.dropped[UNKNOWN]:
+    log(f"notes: kept {counts[KEPT]:,} of {counts[READ]:,} rows; left out {left_out}")
+    if counts[UNKNOWN]:
         log(
-            f"{counts.dropped[UNKNOWN]:,} notes are {UNKNOWN}: if they are many, check that both tables are whole and "
-            "of one release"
+            f"{counts[UNKNOWN]:,} notes are {UNKNOWN}: if they are many, check that both tables are whole and of one "
+            "release"
         )
-
-
-def _write_flow(
-    path: Path, counts: NoteCounts, stays: int, open_stays: int | None, written: dict[str, int], without: int
-) -> None:
-    """Writes what was read, what was left out and why, and what is left: of notes, and of stays."""
-    rejected = counts.rows - counts.kept - sum(counts.reasons.values())
-    rows: list[tuple[object, ...]] = [
-        ("of the cohort", "", stays),
-        *([] if open_stays is None else [("of the cohort, open at the cut-off", "", open_stays)]),
-        ("rows that were read", counts.rows, ""),
-        *((f"left out: {reason}", count, "") for reason, count in counts.reasons.items()),
-        ("left out: cannot be used (rejects.jsonl)", rejected, ""),
-        ("kept", counts.kept, sum(written.values())),
-        *((f"kept, {what}", counts.dropped[what], "") for what in (BY_DAY, NOT_STORED)),
-        ("left without text", "", without),
-        *((f"kept, {split}", "", count) for split, count in written.items()),
-    ]
-    write_text(path, pd.DataFrame(rows, columns=["step", "notes", "stays"]).to_csv(index=False))

@@ -90,8 +90,8 @@ def write_early_stays(folder: Path, table: pd.DataFrame) -> Path:
     write_parquet(folder / "cohort/stays.parquet", known)
     in_train = (table["split"] == "train").tolist()
     codes = [
-        [("4280", 9)] * dies + [("25000", 9)] * (number % 2) + [("4019", 9)] * (number % 3 == 0 and in_train[number])
-        for number, dies in enumerate(ends.tolist())
+        [("QZX", 9)] + [("4280", 9)] * dies + [("25000", 9)] * (n % 2) + [("4019", 9)] * (n % 3 == 0 and in_train[n])
+        for n, dies in enumerate(ends.tolist())
     ]
     codes[0].append(("E8788", 9))  # in one stay alone
     lists = pa.array([[{"code": code, "version": version} for code, version in each] for each in codes])

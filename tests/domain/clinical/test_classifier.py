@@ -1,6 +1,7 @@
 """The network under a head: any kind of BERT as a base, whole gradients, and the same folder read again."""
 
 import pytest
+import safetensors.torch
 import torch
 from transformers import AutoModelForSequenceClassification
 
@@ -30,8 +31,8 @@ def log_odds(model):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"])
-def test_any_bert_learns_with_all_its_weights_and_is_read_again_as_it_was(base, tmp_path, kind):
-    model = start_model(base(kind), HOW, seed=3)
+def test_any_bert_learns_with_all_its_weights_and_its_dropout_and_is_read_again_as_it_was(base, tmp_path, kind):
+    model = start_model(base(kind), HOW, dropout=0.3, seed=3)
     found = log_odds(model)
     assert found.shape == (2, 1) and found.dtype == torch.float32 and found[0] != found[1]
     found.sum().backward()
@@ -44,13 +45,6 @@ def test_any_bert_learns_with_all_its_weights_and_is_read_again_as_it_was(base, 
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
     ids = torch.tensor([[5, 6, 7, 8]])
     assert torch.allclose(plain(ids, torch.ones_like(ids)).logits, found[:1], atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "mpnet"])
-def test_the_dropout_asked_for_is_that_of_every_layer_here_and_in_the_folder(base, tmp_path, kind):
-    model = start_model(base(kind), HOW, dropout=0.3)
-    save_model(model, tmp_path / "model")
-    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
     for network in (model.network, plain):
         shares = [each.p for each in network.modules() if isinstance(each, torch.nn.Dropout)]
         assert len(shares) > 2 and set(shares) == {0.3}
@@ -72,16 +66,13 @@ def test_log_odds_are_not_rounded_to_bf16(base):
 
 def test_a_pooler_of_zeros_starts_fresh(base):
     """Zeros stand in a folder for a pooler that there never was; with them every chunk would look the same."""
-    import safetensors.torch
-
-    folder = base("bert")
-    file = folder / "model.safetensors"
+    file = (folder := base("bert")) / "model.safetensors"
     weights = safetensors.torch.load_file(file)
-    names = [name for name in weights if "pooler" in name]
-    assert names
-    safetensors.torch.save_file(weights | {name: torch.zeros_like(weights[name]) for name in names}, file)
-    model = start_model(folder, HOW)
-    assert log_odds(model)[0] != log_odds(model)[1]
+    zeros = {name: torch.zeros_like(weights[name]) for name in weights if "pooler" in name}
+    assert zeros
+    safetensors.torch.save_file(weights | zeros, file)
+    first, other = log_odds(start_model(folder, HOW))
+    assert first != other
 
 
 def test_a_head_on_the_mean_reads_the_mean_of_the_tokens_that_are_no_padding(base, tmp_path):

@@ -14,7 +14,6 @@ from domain.clinical.settings import CohortSettings
 OF_EVERY_STAY = ["subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at"]
 COLUMNS = [*OF_EVERY_STAY, "next_admission_at", "gap_days", "readmitted", "split"]
 STAY_COLUMNS = [*OF_EVERY_STAY, "died_at", "died_in_hospital", "length_of_stay_days", "split"]
-SECOND = 1 / 86_400
 
 
 @pytest.fixture
@@ -53,9 +52,6 @@ def test_the_cohort_has_the_columns_and_types_it_promises(cohort_of):
     assert pd.isna(last["next_admission_at"]) and pd.isna(last["gap_days"]) and not last["readmitted"]
 
 
-RETURN = [stay(1, 11, 0, 4), stay(1, 12, 12, 13)]
-AT_30_DAYS = [stay(n, 10 * n, 0, 4) for n in (1, 2, 3)]
-AT_30_DAYS += [stay(n, 10 * n + 1, 34 + (n - 2) * SECOND, 35) for n in (1, 2, 3)]
 TRANSFER = [stay(1, 11, 0, 4), stay(1, 12, 4 + 5 / 24, 8)]
 OVERLAP = [stay(1, 11, 0, 4), stay(1, 12, 2, 6)]
 OBSERVED = [
@@ -66,20 +62,17 @@ OBSERVED = [
     stay(2, 23, 10, 12, "OBSERVATION ADMIT"),
 ]
 SURGERY = [stay(1, 11, 0, 4, "EW EMER."), stay(1, 12, 10, 12, "SURGICAL SAME DAY ADMISSION")]
+PLANNED = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE"), stay(1, 13, 50, 52, "urgent ")]
 HUANG, IV = {"rules": "huang2019"}, {"version": "IV"}
 CASES = [  # each with the settings and who of the cohort came back; test_rules.py has the rules as a whole
-    (RETURN, {}, {"11": True, "12": False}),
-    (RETURN, {"window_days": 7}, {"11": False, "12": False}),
-    (AT_30_DAYS, {}, {"10": True, "11": False, "20": True, "21": False, "30": False, "31": False}),
-    (AT_30_DAYS, HUANG, {"10": True, "11": False, "20": False, "21": False, "30": False, "31": False}),
-    (TRANSFER, {}, {"11": True, "12": False}),
+    (TRANSFER, {"window_days": 0.2}, {"11": False, "12": False}),
     (TRANSFER, {"transfer_hours": 6}, {"11": False}),
     (OVERLAP, {"overlapping_stays": "separate"}, {"11": True, "12": False}),
     ([stay(1, 11, 0, 4), stay(1, 12, 10, 12, flag="1.0")], {}, {"11": True}),  # a death that only the flag shows
-    ([stay(1, 11, 0, 4, flag=1)], HUANG, {"11": False}),  # where only a time of death is one
     (OBSERVED, IV, {"11": True, "12": False, "21": True, "23": False}),
     (OBSERVED, IV | {"observation_stays": "excluded"}, {"11": False, "21": True, "23": False}),
     (SURGERY, IV, {"11": False, "12": False}),
+    (PLANNED, {"planned_types": ["Urgent"]}, {"11": True, "12": False, "13": False}),
 ]
 
 
@@ -88,11 +81,8 @@ def test_who_came_back_by_each_setting(cohort_of, stays, settings, expected):
     assert labels(cohort_of(stays, **settings)) == expected
 
 
-def test_planned_types_are_a_setting_and_one_that_no_stay_has_is_reported(cohort_of, capsys):
-    stays = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE"), stay(1, 13, 20, 22, "urgent ")]
-    assert cohort_of(stays, planned_types=["Urgent"]).loc["11", "gap_days"] == 6
-    assert capsys.readouterr().err == "there is no table diagnoses_icd: characteristics come without diagnoses\n"
-    cohort_of(stays, planned_types=["elektive", "ELECTIVE"])
+def test_a_planned_type_that_no_stay_has_is_logged(cohort_of, capsys):
+    cohort_of(PLANNED, planned_types=["elektive", "ELECTIVE"])
     assert "planned_types: no stay begins as ELEKTIVE; see that each is written" in capsys.readouterr().err
 
 
@@ -178,21 +168,19 @@ def test_members_are_the_admissions_of_each_stay(cohort_of, context):
     assert dict(written(context, "members")["stay_hadm_id"]) == {"11": "11", "12": "12"}
 
 
-def test_whoever_is_over_89_is_91(cohort_of, context):
-    stays = [stay(1, 11, 0, 4), stay(2, 21, 0, 4), stay(3, 31, 0, 4)]
-    patients = [
-        patient(1, born="1850-01-01"),  # 300 years back
-        patient(2, born="2060-01-02"),  # 90 tomorrow
-        patient(3, born="2059-06-01"),  # 90
-    ]
-    cohort_of(stays, patients)
-    assert dict(written(context, "characteristics")["age"]) == {"11": 91, "21": 89, "31": 91}
+OVER_89 = [patient(1, born="1850-01-01"), patient(2, born="2060-01-02"), patient(3, born="2059-06-01")]
+AGES = [  # version, patients and ages at admission; those over 89 are born 300 years back in III
+    ("III", OVER_89, {"11": 91, "12": 91, "21": 89, "31": 91}),
+    ("IV", [patient(1, age=40), patient(2, age=88), patient(3, age=89)], {"11": 40, "12": 41, "21": 89, "31": 91}),
+]
 
 
-def test_age_at_admission_is_counted_from_the_anchor_in_mimic_iv(cohort_of, context):
-    stays = [stay(1, 11, 0, 4), stay(1, 12, 400, 401), stay(2, 21, 400, 401)]
-    cohort_of(stays, [patient(1, age=40), patient(2, age=89)], version="IV")
-    assert dict(written(context, "characteristics")["age"]) == {"11": 40, "12": 41, "21": 91}
+@pytest.mark.parametrize(("version", "patients", "ages"), AGES)
+def test_ages_are_those_at_admission_and_whoever_is_over_89_is_91(cohort_of, context, version, patients, ages):
+    begin = 0 if version == "III" else 400  # 90 on the next day
+    stays = [stay(1, 11, 0, 4), stay(1, 12, 400, 401), stay(2, 21, begin, begin + 1), stay(3, 31, begin, begin + 1)]
+    cohort_of(stays, patients, version=version)
+    assert dict(written(context, "characteristics")["age"]) == ages
 
 
 def test_diagnoses_come_in_order_with_their_version_and_leading_zeros(cohort_of, context):
@@ -269,12 +257,10 @@ def test_the_flow_table_counts_admissions_and_subjects_at_every_step(cohort_of, 
     ]
 
 
-@pytest.mark.parametrize("version", ["III", "IV"])
-def test_published_planned_types_that_differ_in_mimic_iv_are_warned_of(cohort_of, capsys, version):
-    stays = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "SURGICAL SAME DAY ADMISSION")]
-    assert labels(cohort_of(stays, rules="huang2019", version=version))["11"]
-    warned = "planned types differ in MIMIC-IV" in (printed := capsys.readouterr().err)
-    assert warned == (version == "IV") == ("1 admissions as SURGICAL SAME DAY ADMISSION" in printed)
+def test_published_planned_types_that_differ_in_mimic_iv_are_warned_of(cohort_of, capsys):
+    assert labels(cohort_of(SURGERY, **HUANG, **IV))["11"]
+    printed = capsys.readouterr().err
+    assert "planned types differ in MIMIC-IV" in printed and "1 admissions as SURGICAL SAME DAY ADMISSION" in printed
 
 
 def test_the_minimum_age_is_a_setting_and_unknown_ages_are_too_young(cohort_of):

@@ -83,20 +83,17 @@ def test_the_alarm_threshold_is_the_lowest_whose_exact_bound_reaches_the_precisi
     assert expected is not None and tuple(alarm_threshold(probabilities, outcomes, 0.7, 20).values()) == expected
 
 
-@pytest.mark.parametrize("outcome", [True, False])
-def test_of_one_class_there_is_no_auroc(outcome):
-    probabilities, outcomes = np.array([0.1, 0.7]), np.full(2, outcome)
-    counts = Ranking(probabilities, outcomes).counts(np.ones(2))
-    assert auroc_of(probabilities, outcomes) is None
-    assert none_if_nan(average_precision(*counts)) == (1.0 if outcome else None)
-
-
-def test_one_admission_and_none():
-    one = np.array([0.7]), np.array([True])
-    assert auroc_of(*one) is None
-    none = np.zeros(0), np.zeros(0, bool)
-    assert auroc_of(*none) is None
-    assert threshold_at_precision(*none) is None and alarm_threshold(*none, 0.8, 20) == {}
+@pytest.mark.parametrize("outcomes", [[True, True], [False, False], [True], []])
+def test_of_one_class_of_a_single_admission_and_of_none_there_is_no_auroc(outcomes):
+    given = np.linspace(0.1, 0.7, len(outcomes)), np.array(outcomes, bool)
+    assert auroc_of(*given) is None
+    counts, bins = Ranking(*given).counts(np.ones(len(outcomes))), Bins(*given)
+    assert none_if_nan(average_precision(*counts)) == (1.0 if any(outcomes) else None)
+    if not outcomes:
+        assert threshold_at_precision(*given) is None and alarm_threshold(*given, 0.8, 20) == {}
+        assert np.isnan(bins.error(np.ones(0))) and bins.points == []
+    elif len(outcomes) == 1:
+        assert float(bins.error(np.ones(1))) == pytest.approx(0.9)
 
 
 # Calibration
@@ -166,13 +163,6 @@ def test_the_calibration_curve_is_scikit_learns_and_its_error_the_sum_by_hand(st
             gap = np.average(probabilities[is_in] - outcomes[is_in], weights=weights[is_in])
             weighted += weights[is_in].sum() / weights.sum() * abs(gap)
     assert float(bins.error(weights)) == pytest.approx(weighted)
-
-
-def test_of_one_example_and_of_none():
-    one = np.array([0.7]), np.array([True])
-    assert float(Bins(*one).error(np.ones(1))) == pytest.approx(0.3)
-    none = Bins(np.zeros(0), np.zeros(0, bool))
-    assert np.isnan(none.error(np.ones(0))) and none.points == []
 
 
 # Intervals

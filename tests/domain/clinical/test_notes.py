@@ -1,5 +1,6 @@
+"""Notes of stays: which are kept and in which order, and that a kill changes nothing."""
+
 import csv
-import gzip
 import json
 import signal
 import subprocess
@@ -7,40 +8,26 @@ import sys
 from collections import Counter
 from datetime import datetime, timedelta
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hospital_tables import write_table
 from pydantic import ValidationError
 
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.fingerprint import Digests
-from bertrelay.new_encoder import train_wordpiece
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
 from domain.clinical import mimic, notes
 from domain.clinical.settings import NotesSettings
-from domain.pretraining.corpus import build_corpus
-from domain.pretraining.readers import NOT_TRAIN, SkippedDocument, TextDocument, read_documents
-from domain.pretraining.settings import DocumentSource
 
-OF_III = ["ROW_ID", "SUBJECT_ID", "HADM_ID", "CHARTDATE", "CHARTTIME", "STORETIME", "CATEGORY", "DESCRIPTION"]
-OF_III += ["CGID", "ISERROR", "TEXT"]
-OF_IV = ["note_id", "subject_id", "hadm_id", "note_type", "note_seq", "charttime", "storetime", "text"]
+OF_III = "ROW_ID SUBJECT_ID HADM_ID CHARTDATE CHARTTIME STORETIME CATEGORY DESCRIPTION CGID ISERROR TEXT"
+OF_IV = "note_id subject_id hadm_id note_type note_seq charttime storetime text"
 ADMITTED = datetime(2101, 1, 1, 10)
 
 
-def write_csv(path, header, rows):
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "wt", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([header, *rows])
-    return path
-
-
 def note(text, hadm_id=100, day="2101-01-02", time="", category="Nursing", **others):
-    values = {"SUBJECT_ID": 1, "HADM_ID": hadm_id, "CHARTDATE": day, "CHARTTIME": time, "CATEGORY": category}
-    values |= {"DESCRIPTION": "Report", "TEXT": text} | others
-    return [values.get(column, "") for column in OF_III]
+    written = {"chartdate": day, "charttime": time, "category": category, "description": "Report", "text": text}
+    return {"subject_id": 1, "hadm_id": hadm_id, **written, **others}
 
 
 def report(text, day="2101-01-10", **others):
@@ -48,11 +35,12 @@ def report(text, day="2101-01-10", **others):
 
 
 def addendum(text, day="2101-01-10", **others):
-    return report(text, day, DESCRIPTION="Addendum", **others)
+    return report(text, day, description="Addendum", **others)
 
 
-def note_of_iv(text, kind="DS", hadm_id=100, time="2101-01-10 09:00:00", subject=1, stored=None):
-    return ["1-DS-1", subject, hadm_id, kind, 1, time, time if stored is None else stored, text]
+def note_of_iv(text, kind="DS", time="2101-01-10 09:00:00", stored=None):
+    times = {"charttime": time, "storetime": time if stored is None else stored}
+    return {"subject_id": 1, "hadm_id": 100, "note_type": kind, "text": text, **times}
 
 
 @pytest.fixture
@@ -61,10 +49,9 @@ def hospital(tmp_path):
 
     def make(rows, stays=None, members=None, admissions=None, table="NOTEEVENTS.csv", header=OF_III, **settings):
         folder = tmp_path / "mimic"
-        folder.mkdir(exist_ok=True)
-        write_csv(folder / table, header, rows)
+        write_table(folder / table, header, rows)
         if admissions is not None:
-            write_csv(folder / "ADMISSIONS.csv", ["HADM_ID"], [[hadm_id] for hadm_id in admissions])
+            write_table(folder / "ADMISSIONS.csv", "HADM_ID", [{"hadm_id": hadm_id} for hadm_id in admissions])
         write_cohort(tmp_path / "cohort", stays or [stay()], members)
         return NotesSettings(mimic=str(folder), cohort=str(tmp_path / "cohort"), **{"max_rejects": 0, **settings})
 
@@ -145,7 +132,7 @@ def test_reports_are_in_time_order_each_followed_by_its_addenda(hospital, contex
 
 
 def test_an_id_that_is_text_in_one_table_and_a_number_in_another_is_the_same(hospital, context):
-    settings = hospital([report("Report.", hadm_id=" 100.0 ", SUBJECT_ID="1.0")])
+    settings = hospital([report("Report.", hadm_id=" 100.0 ", subject_id="1.0")])
     cohort = stay() | {"hadm_id": 100, "subject_id": 1.0}
     write_cohort(context.output.parent / "cohort", [cohort], {100.0: 100})
     notes.run(settings, context)
@@ -184,14 +171,14 @@ FATES = {  # by claim: notes, settings, and of those that are kept how many have
     "what has no place in a discharge text": (
         [
             note(KEPT, category="discharge Summary "),
-            report("marked as an error", ISERROR="1"),
-            report("marked as an error", ISERROR="1.0"),
+            report("marked as an error", iserror="1"),
+            report("marked as an error", iserror="1.0"),
             report("without a HADM_ID", hadm_id=""),
             note("no discharge summary"),
             note("no discharge summary", category="Nursing/other"),
             report("of an admission that the table of admissions does not have", hadm_id=999),
             report("of an admission outside the cohort", hadm_id=200),
-            report("of another subject than the admission", SUBJECT_ID=7),
+            report("of another subject than the admission", subject_id=7),
         ],
         {"admissions": [100, 200]},
         (1, 1),
@@ -249,12 +236,12 @@ FATES = {  # by claim: notes, settings, and of those that are kept how many have
     ),
     "nor is early what was charted in time and stored later": (
         [
-            *(note(STORED, time=f"2101-01-02 {hour}:30:00", STORETIME="2101-01-03 10:00:00") for hour in range(10, 24)),
-            note(KEPT, time="2101-01-02 09:00:00", STORETIME="2101-01-03 09:59:59"),
+            *(note(STORED, time=f"2101-01-02 {hour}:30:00", storetime="2101-01-03 10:00:00") for hour in range(10, 24)),
+            note(KEPT, time="2101-01-02 09:00:00", storetime="2101-01-03 09:59:59"),
             note(KEPT, time="2101-01-02 10:00:00"),
-            note(LATE, time="2101-01-03 10:00:00", STORETIME="2101-01-02 10:00:00"),
-            note(KEPT, day="2101-01-03", STORETIME="2101-01-03 09:00:00"),
-            note(STORED, day="2101-01-02", STORETIME="2101-01-03 11:00:00"),
+            note(LATE, time="2101-01-03 10:00:00", storetime="2101-01-02 10:00:00"),
+            note(KEPT, day="2101-01-03", storetime="2101-01-03 09:00:00"),
+            note(STORED, day="2101-01-02", storetime="2101-01-03 11:00:00"),
         ],
         EARLY,
         (0, 1),
@@ -265,7 +252,7 @@ FATES = {  # by claim: notes, settings, and of those that are kept how many have
 @pytest.mark.parametrize(("rows", "given", "facts"), FATES.values(), ids=FATES)
 def test_each_note_is_kept_or_left_out_with_its_reason(hospital, context, rows, given, facts):
     metrics = notes.run(hospital(rows, **given), context)
-    expected = Counter(row[-1] for row in rows)
+    expected = Counter(row["text"] for row in rows)
     assert (metrics["rows"], metrics["notes"], metrics["stays"]) == (len(rows), expected.pop(KEPT), 1)
     assert left_out(metrics) == expected
     told = flow(context)
@@ -292,8 +279,8 @@ def test_of_who_dies_there_are_early_notes_only_where_death_came_later(hospital,
         stay(name, name[0], ends) | {"died_at": death and ADMITTED + timedelta(hours=death)}
         for name, (ends, death) in hours.items()
     ]
-    rows = [note(f"Of {name}.", name, time="2101-01-02 11:00:00", SUBJECT_ID=name[0]) for name in hours]
-    rows.append(report("He died.", HADM_ID="200", SUBJECT_ID=2))
+    rows = [note(f"Of {name}.", name, time="2101-01-02 11:00:00", subject_id=name[0]) for name in hours]
+    rows.append(report("He died.", hadm_id="200", subject_id=2))
     settings = hospital(rows, stays[:1], dict(zip(hours, hours, strict=True)), **EARLY)
     pq.write_table(pa.Table.from_pylist(stays), tmp_path / "cohort/stays.parquet")
     metrics = notes.run(settings.model_copy(update={"stays": "all"}), context)
@@ -309,7 +296,7 @@ def test_radiology_of_mimic_iv_is_a_table_of_its_own(hospital, context, tmp_path
     settings = {"table": "discharge.csv", "header": OF_IV, "radiology": True}
     with pytest.raises(RequestError, match=r"radiology: there is no table radiology\.csv"):
         notes.run(hospital([note_of_iv("Report.")], **settings), context)
-    write_csv(tmp_path / "mimic" / "radiology.csv", OF_IV, [note_of_iv("Chest.", "RR", time="2101-01-02 00:00:00")])
+    write_table(tmp_path / "mimic/radiology.csv", OF_IV, [note_of_iv("Chest.", "RR", "2101-01-02 00:00:00")])
     notes.run(hospital([note_of_iv("Report.")], **settings), context)
     assert texts(context) == {"100": ["Chest.", "Report."]}
 
@@ -381,7 +368,7 @@ def many(hospital, monkeypatch):
     monkeypatch.setattr(mimic, "BLOCK_ROWS", 20)
     monkeypatch.setattr(notes, "SHARD_CHARACTERS", 4096)
     stays = [stay(str(n), str(n % 40), split=("train", "validation", "test")[n % 3]) for n in range(60)]
-    rows = [report(f"Report {n} of many words." * 9, hadm_id=n % 60, SUBJECT_ID=n % 60 % 40) for n in range(240)]
+    rows = [report(f"Report {n} of many words." * 9, hadm_id=n % 60, subject_id=n % 60 % 40) for n in range(240)]
     rows += [report("Unusable.", day="no day", hadm_id=3), report("Outside.", hadm_id=77)] * 3
     return hospital(rows[::-1], stays, max_rejects=0.1)
 
@@ -392,19 +379,6 @@ def other(context, name):
     for inner in ("output", "cache"):
         (folder / inner).mkdir(parents=True, exist_ok=True)
     return StageContext(folder / "output", folder / "cache")
-
-
-def outputs(context):
-    return {path.name: path.read_bytes() for path in context.output.iterdir() if path.is_file()}
-
-
-def test_blocks_and_shards_change_nothing(many, context, monkeypatch):
-    metrics = notes.run(many, context)
-    assert len(list((context.work / "notes.parquet.partial").glob("*.parquet"))) > 5
-    assert [row["hadm_id"] for row in read(context)] == [str(n) for n in range(60)]
-    monkeypatch.undo()
-    assert notes.run(many, other(context, "whole")) == metrics
-    assert read(other(context, "whole")) == read(context)
 
 
 KILLED = """
@@ -427,8 +401,8 @@ write_notes(NotesSettings.model_validate_json(sys.argv[1]), Path(sys.argv[3]))
 """
 
 
-@pytest.mark.parametrize("killed", ["dumps", "text_of", "_write_shard"])  # in the transaction of a block, in a shard, …
-def test_after_a_kill_it_resumes_and_ends_the_same(many, context, monkeypatch, killed):
+@pytest.mark.parametrize("killed", ["dumps", "_write_shard"])  # in the transaction of a block, before a shard
+def test_after_a_kill_it_resumes_and_ends_as_in_one_piece(many, context, monkeypatch, killed):
     command = [sys.executable, "-c", KILLED, many.model_dump_json(), killed, context.output]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert len(list(context.work.glob("notes.parquet.partial/[0-9]*.parquet"))) == (3 * (killed == "_write_shard"))
@@ -437,56 +411,9 @@ def test_after_a_kill_it_resumes_and_ends_the_same(many, context, monkeypatch, k
         patch.setattr(notes, "choose_notes", lambda *given: read_rows.extend(given[0]["row"]) or choose_notes(*given))
         resumed = notes.write_notes(many, context.output)
     assert read_rows[:1] == ([22] if killed == "dumps" else [])  # the first block was whole
-    assert resumed == notes.run(many, whole)
-    assert outputs(context) == outputs(whole)
     assert not context.work.exists()
-
-
-# What pretraining makes of them
-
-
-@pytest.fixture
-def of_three_splits(hospital, context):
-    """The file of notes of a stay in each split, whose texts are the names of their splits."""
-    splits = ["train", "validation", "test"]
-    stays = [stay(str(n), str(n), split=split) for n, split in enumerate(splits)]
-    notes.run(hospital([report(split, hadm_id=n, SUBJECT_ID=n) for n, split in enumerate(splits)], stays), context)
-    return context.output / "notes.parquet"
-
-
-def test_pretraining_learns_from_train_subjects_alone(of_three_splits, context):
-    corpus = build_corpus(
-        [DocumentSource(path=InputFile(of_three_splits), id="hadm_id", group="subject_id")],
-        train_wordpiece(["train validation test"], 60, 16),
-        context.cache,
-        Digests(),
-    )
-    assert corpus.facts["documents"] == 1
-    assert corpus.facts["left_out"] == {NOT_TRAIN: 2}
-
-
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "parquet.gz", "other"])
-def test_notes_of_other_splits_are_refused_in_every_format(of_three_splits, tmp_path, suffix):
-    file = tmp_path / f"copy.{suffix}"
-    table = pd.read_parquet(of_three_splits).drop(columns="sections")
-    match suffix:
-        case "csv":
-            table.to_csv(file, index=False)
-        case "jsonl":
-            table.to_json(file, orient="records", lines=True)
-        case _:
-            whole = of_three_splits.read_bytes()
-            file.write_bytes(gzip.compress(whole) if suffix.endswith(".gz") else whole)
-    given = {"format": "parquet"} if suffix == "other" else {}
-    for more in ({}, {"split": "split"}):
-        found = list(read_documents(DocumentSource(path=str(file), **given, **more), file))
-        assert [document.text for document in found if isinstance(document, TextDocument)] == ["train"]
-        assert found.count(SkippedDocument(NOT_TRAIN)) == 2
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_notes_are_not_read_as_plain_text(of_three_splits, tmp_path, packed):
-    file = tmp_path / "notes"
-    file.write_bytes(gzip.compress(of_three_splits.read_bytes()) if packed else of_three_splits.read_bytes())
-    with pytest.raises(RequestError, match=r"is Parquet and is to be read as blocks; give format = 'parquet'"):
-        list(read_documents(DocumentSource(path=str(file), format="blocks"), file))
+    monkeypatch.undo()
+    assert resumed == notes.run(many, whole)
+    assert read(context) == read(whole) and [row["hadm_id"] for row in read(context)] == [str(n) for n in range(60)]
+    for name in ("notes.json", "flow.csv", "tokens.txt", "rejects.jsonl"):
+        assert (context.output / name).read_bytes() == (whole.output / name).read_bytes()

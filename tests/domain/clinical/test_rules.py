@@ -1,4 +1,4 @@
-"""A hospital of 50,000 admissions: every label against a slow program that is written from the rules alone."""
+"""A hospital of 15,000 admissions: every label against a slow program that is written from the rules alone."""
 
 import csv
 from collections import defaultdict
@@ -12,7 +12,7 @@ from hospital_tables import patient, stay, write_hospital
 from domain.clinical.cohort import run
 from domain.clinical.settings import CohortSettings
 
-ADMISSIONS, SUBJECTS = 50_000, 17_000
+ADMISSIONS, SUBJECTS = 15_000, 5_100
 TYPES = ("EMERGENCY", "URGENT", "ELECTIVE", "NEWBORN")
 
 
@@ -110,7 +110,7 @@ def test_every_label_equals_that_of_a_slow_program_written_from_the_rules(hospit
     expected = slow(subjects, born_on)
     run(CohortSettings(mimic=str(folder), rules=rules), context)
     found = pd.read_parquet(context.output / "cohort.parquet")
-    assert len(expected) > 15_000
+    assert len(expected) > 4_500
     assert dict(zip(found["hadm_id"], found["readmitted"], strict=True)) == {
         hadm_id: readmitted for hadm_id, (readmitted, _) in expected.items()
     }
@@ -121,6 +121,5 @@ def test_every_label_equals_that_of_a_slow_program_written_from_the_rules(hospit
 def test_the_hospital_has_what_is_hard(hospital):
     _, subjects, born_on = hospital
     gaps = [gap for _, gap in slow_huang(subjects, born_on).values() if gap is not None]
-    assert sum(gap == 30 for gap in gaps) > 50
-    assert sum(gap < 0 for gap in gaps) > 50
-    assert sum(gap == 0 for gap in gaps) > 50
+    for is_hard in (lambda gap: gap == 30, lambda gap: gap < 0, lambda gap: gap == 0):
+        assert sum(map(is_hard, gaps)) > 10

@@ -4,32 +4,35 @@ import html
 import json
 import re
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from noted_patients import HARMLESS, TELLING, stays
 from scipy.special import expit
 
 from bertrelay.errors import RequestError
 from domain.clinical.chunks import Chunker, chunk_tokens
 from domain.clinical.classifier import load_model, save_model, start_model
-from domain.clinical.outcomes import OutcomeModelSettings
-from domain.clinical.prediction import aggregate, chunk_log_odds
+from domain.clinical.outcomes import LENGTH_OF_STAY, OutcomeModelSettings
+from domain.clinical.prediction import aggregate_labels, chunk_log_odds
 from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer, admission_page, joined
 
 SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "threshold": 0.5}
+LENGTHS = {"chunking": {"max_tokens": 24}, "task": "length-of-stay", "labels": [*LENGTH_OF_STAY.labels]}
+OVERLAPPING = {**SETTINGS, "chunking": {"max_tokens": 24, "overlap": 12}}
+
+
+def random_model(bert, settings):
+    """A random model whose log-odds differ well from chunk to chunk."""
+    model = start_model(bert, OutcomeModelSettings.model_validate(settings), seed=1)
+    model.network.network.classifier.weight.data *= 60
+    return model
 
 
 @pytest.fixture(scope="module")
 def model_folder(bert, tmp_path_factory):
-    """A random model whose log-odds differ well from chunk to chunk."""
-    folder = tmp_path_factory.mktemp("model")
-    model = start_model(bert, OutcomeModelSettings.model_validate(SETTINGS), seed=1)
-    model.network.network.classifier.weight.data *= 60
-    save_model(model, folder)
+    save_model(random_model(bert, SETTINGS), folder := tmp_path_factory.mktemp("model"))
     return folder
 
 
@@ -77,36 +80,24 @@ def test_an_unknown_header_is_not_reported(scorer):
     assert score.section is None and score.probability is not None
 
 
-@pytest.mark.parametrize("text", ["", "  \n\t", "\u200b", None, float("nan"), pd.NA], ids=repr)
-def test_an_admission_without_text_has_no_probability(scorer, text):
-    found = scorer.score(pd.DataFrame({"hadm_id": [1, 2], "text": [text, HARMLESS[0]]}))
-    assert found["n_chunks"].tolist() == [0, 1]
-    assert pd.isna(found["probability"][0]) and pd.isna(found["top_start"][0])
-    assert found["probability"][1] > 0
-
-
-def test_a_text_of_unknown_tokens_only_has_no_probability_and_says_why(scorer, capsys):
-    texts = ["患者は退院した。", "", HARMLESS[0], f"{HARMLESS[0]} 患者"]
-    found = scorer.score(pd.DataFrame({"hadm_id": [1, 2, 3, 4], "text": texts}))
-    assert found["reason"].tolist()[:2] == ["no known word", "no text"] and found["reason"][2:].isna().all()
-    assert found["probability"].isna().tolist() == [True, True, False, False]
-    assert found[["calibrated", "alarm", "top_start", "top_share"]].iloc[0].isna().all() and found["n_chunks"][0] == 0
+def test_a_text_that_cannot_be_read_has_no_probability_and_says_why(scorer, capsys):
+    known = set(scorer.model.tokenizer.get_vocab())
+    assert {".", "[SEP]", "the"} <= known and not {"患", "退"} & known
+    texts = ["患者は退院した。", "患者. [SEP] 退院.", HARMLESS[0], f"{HARMLESS[0]} 患者"]  # marks make no text readable
+    texts += ["", "  \n\t", "\u200b", None, float("nan"), pd.NA]
+    found = scorer.score(pd.DataFrame({"hadm_id": range(10), "text": texts}))
+    assert found["reason"].fillna("").tolist() == ["no known word"] * 2 + [""] * 2 + ["no text"] * 6
+    assert found["probability"].isna().tolist() == [True, True, False, False] + [True] * 6
+    assert found["n_chunks"].tolist() == [0, 0, 1, 1] + [0] * 6
+    assert found[["calibrated", "alarm", "top_start", "top_share"]].iloc[[0, 4]].isna().all(axis=None)
     ids = scorer.model.tokenizer(texts[3], add_special_tokens=False)["input_ids"]
     share = np.mean(np.array(ids) == scorer.model.tokenizer.unk_token_id)
-    assert found["unknown_share"].tolist()[2:] == pytest.approx([0, share]) and 0 < share < 1
-    assert found["unknown_share"][0] == 1 and np.isnan(found["unknown_share"][1])
-    assert "in 2 of 4 admissions" in capsys.readouterr().err
+    assert found["unknown_share"][[0, 2, 3]].tolist() == pytest.approx([1, 0, share]) and 0 < share < 1
+    assert found["unknown_share"][4:].isna().all()
+    assert "in 3 of 10 admissions" in capsys.readouterr().err
     assert "no known word" in admission_page(scorer.explain(texts[0]), scorer.model.settings)
     scorer.score(pd.DataFrame({"hadm_id": [3], "text": HARMLESS[:1]}))
     assert "unknown" not in capsys.readouterr().err
-
-
-def test_punctuation_and_marks_make_no_text_readable(scorer):
-    known = set(scorer.model.tokenizer.get_vocab())
-    assert {".", "[SEP]", "the"} <= known and not {"患", "退"} & known
-    found = scorer.score_texts(["患者. [SEP] 退院.", "患者. the 退院", HARMLESS[0]])
-    assert [each.reason for each in found] == ["no known word", None, None]
-    assert found[0].probability is None and not found[0].chunks and 0 < found[0].unknown_share < 1
 
 
 NO_ID, NO_INTEGER = "no id of an admission", "an id that is neither text nor a whole number"
@@ -140,30 +131,28 @@ def test_ids_of_several_kinds_are_reported_once_and_those_of_one_not_at_all(scor
     assert capsys.readouterr().err.count("some ids are numbers with a point, others text, others whole numbers") == 1
 
 
-def test_a_words_importance_is_what_masking_it_loses(scorer):
+@pytest.mark.parametrize("settings", [SETTINGS, LENGTHS])
+def test_a_words_importance_is_what_masking_it_loses(bert, settings):
+    scorer = OutcomeScorer(model := random_model(bert, settings))
     text = f"{' '.join(HARMLESS * 2)} {TELLING}"
     found = scorer.explain(text, precision="fp32")
-    top = found.score.top
-    assert [text[word.start : word.end] for word in found.words] == re.findall(
-        r"\w+|[^\w\s]", text[top.start : top.end]
-    )
-    ids, numbers, _ = scorer._chunker.words(text[top.start : top.end])
-    place = found.score.chunks.index(top)
+    top, label = found.score.top, int(np.argmax(found.score.by_label))
+    shown = text[top.start : top.end]
+    assert [text[word.start : word.end] for word in found.words] == re.findall(r"\w+|[^\w\s]", shown)
+    chunker = Chunker(model.tokenizer, model.settings.chunking)
+    tokens, place, (_, numbers, _) = chunk_tokens([text], chunker), found.score.chunks.index(top), chunker.words(shown)
+
+    def predicted():
+        log_odds = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32")
+        p = aggregate_labels(expit(log_odds), np.zeros(len(tokens), np.int64), 1, model.settings)
+        return np.array([log_odds[place, label], p[0, label]])
+
+    before, ids = predicted(), tokens.ids.copy()
     for number, word in enumerate(found.words):
-        masked = np.where(numbers == number, scorer.model.tokenizer.mask_token_id, ids)
-        log_odds = _alone(scorer, masked)
-        assert word.lost_log_odds == pytest.approx(_alone(scorer, ids) - log_odds, abs=1e-3)
-        others = [chunk.probability for chunk in found.score.chunks]
-        others[place] = float(expit(log_odds))
-        (after,) = aggregate(np.array(others), np.zeros(len(others), np.int64), 1, c=3.0)
-        assert word.lost_probability == pytest.approx(found.score.probability - after, abs=1e-3)
+        tokens.ids[tokens.starts[place] + np.flatnonzero(numbers == number)] = model.tokenizer.mask_token_id
+        assert (word.lost_log_odds, word.lost_probability) == pytest.approx(before - predicted(), abs=1e-3)
+        tokens.ids[:] = ids
     assert max(abs(word.lost_log_odds) for word in found.words) > 0.1
-
-
-def _alone(scorer, ids):
-    with torch.inference_mode():
-        given = torch.from_numpy(np.array(ids)[None])
-        return float(scorer.model.network.eval()(given, torch.ones_like(given))[0, 0])
 
 
 def test_the_page_shows_all_text_and_none_of_it_as_markup(scorer):
@@ -177,15 +166,12 @@ def test_the_page_shows_all_text_and_none_of_it_as_markup(scorer):
     assert "No probability" in admission_page(scorer.explain(""), scorer.model.settings)
 
 
-def test_words_are_marked_in_the_top_chunk_alone_where_chunks_overlap(model_folder):
-    model = load_model(model_folder)
-    chunking = {"max_tokens": 24, "overlap": 12}
-    how = OutcomeModelSettings.model_validate({**SETTINGS, "chunking": chunking})
-    scorer = OutcomeScorer(replace(model, settings=how))
+def test_words_are_marked_in_the_top_chunk_alone_where_chunks_overlap(bert):
+    scorer = OutcomeScorer(random_model(bert, OVERLAPPING))
     found = scorer.explain(f"{' '.join(HARMLESS * 2)} {TELLING} {' '.join(HARMLESS)}")
     top = found.score.top
     assert any(chunk != top and chunk.start < top.end and top.start < chunk.end for chunk in found.score.chunks)
-    for section in admission_page(found, how).split("<section")[1:]:
+    for section in admission_page(found, scorer.model.settings).split("<section")[1:]:
         assert ("<mark" in section) == section.startswith(' class="top"')
 
 
@@ -208,11 +194,7 @@ def test_a_folder_of_the_first_edition_loads(model_folder, tmp_path):
     older = {name: told[name] for name in kept} | {"temperature": 2.0}
     (tmp_path / "outcome.json").write_text(json.dumps(older))
     assert load_model(tmp_path).settings == load_model(model_folder).settings
-
-
-def test_the_temperature_of_an_older_model_is_a_slope():
-    found = OutcomeModelSettings.model_validate({"temperature": 4.0, "threshold": 0.3})
-    assert (found.slope, found.intercept, found.threshold) == (0.25, 0.0, 0.3)
-    for wrong in (0.0, -1.0, "2", None, float("nan"), float("inf"), [1.0]):
-        with pytest.raises(ValueError, match="temperature"):
-            OutcomeModelSettings.model_validate({"temperature": wrong})
+    for wrong in (0.0, -1.0, "2", None, [1.0]):
+        (tmp_path / "outcome.json").write_text(json.dumps(older | {"temperature": wrong}))
+        with pytest.raises(RequestError, match="temperature"):
+            load_model(tmp_path)

@@ -58,7 +58,8 @@ def test_the_intervals_of_a_group_resample_its_subjects_with_all_their_admission
         resamples = [
             np.repeat(own, weights.astype(int)) for weights in np.vstack([*resampled_weights(subjects[own], 5)])
         ]
-        for name, metric in METRICS.items():
+        for name in ("prevalence", "observed_expected"):
+            metric = METRICS[name]
             values = [metric(outcomes[rows], probabilities[rows]) for rows in resamples]
             told = each["figures"][f"{name}_low"], each["figures"][f"{name}_high"]
             assert told == pytest.approx(tuple(np.percentile(values, [2.5, 97.5])))

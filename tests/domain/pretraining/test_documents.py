@@ -9,8 +9,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pandas as pd
 import pytest
 
 from bertrelay.data.tables import Unusable
@@ -63,11 +62,23 @@ def test_rows_are_documents_and_those_that_cannot_be_read_or_have_no_text_are_le
 
 
 @pytest.mark.parametrize("named", [{}, {"split": "split"}])
-def test_notes_of_validation_and_test_patients_are_left_out(tmp_path: Path, named: dict[str, str]) -> None:
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "parquet.gz", "other"])
+def test_notes_of_validation_and_test_patients_are_left_out(tmp_path: Path, suffix: str, named: dict[str, str]) -> None:
     splits = ["train", "validation", "test", "train"]
-    table = {"hadm_id": [1, 2, 3, 4], "subject_id": [10, 11, 12, None], "text": splits, "split": splits}
-    pq.write_table(pa.table(table), tmp_path / "notes.parquet")
-    assert read(tmp_path / "notes.parquet", id="hadm_id", group="subject_id", **named) == [
+    subjects = pd.Series([10, 11, 12, None], dtype=object)
+    table = pd.DataFrame({"hadm_id": [1, 2, 3, 4], "subject_id": subjects, "text": splits, "split": splits})
+    file = tmp_path / f"notes.{suffix}"
+    if suffix == "csv":
+        table.to_csv(file, index=False)
+    elif suffix == "jsonl":
+        table.to_json(file, orient="records", lines=True)
+    else:
+        whole = table.to_parquet()
+        file.write_bytes(gzip.compress(whole) if suffix.endswith(".gz") else whole)
+        with pytest.raises(RequestError, match=r"is Parquet and is to be read as blocks; give format = 'parquet'"):
+            read(file, format="blocks")  # where splits would not be seen
+    given = {"format": "parquet"} if suffix == "other" else {}
+    assert read(file, id="hadm_id", group="subject_id", **given, **named) == [
         TextDocument("train", "1", "10"),
         SkippedDocument(NOT_TRAIN),
         SkippedDocument(NOT_TRAIN),
