@@ -118,17 +118,12 @@ def test_what_cannot_be_read_as_a_whole_is_refused(tmp_path: Path) -> None:
         read(written(tmp_path / "a.xml", "<html><body>x</body></html>"))
 
 
-@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.txt.gz", "a.xml.gz", "a.tar"])
+@pytest.mark.parametrize("name", ["a.xml.gz", "a.tar"])
 def test_a_truncated_file_is_reported(tmp_path: Path, name: str) -> None:
     if name == "a.tar":
         file = packed(tmp_path / name, {"1.nxml": article("<p>x</p>").ljust(20_000)})
     else:
-        content = {
-            "a.jsonl.gz": "".join(json.dumps({"text": f"number {n * n}"}) + "\n" for n in range(5000)),
-            "a.txt.gz": "".join(f"number {n * n}\n\n" for n in range(5000)),
-            "a.xml.gz": medline(*(citation(n, f"Title {n * n}.") for n in range(5000))),
-        }[name]
-        file = written(tmp_path / name, content)
+        file = written(tmp_path / name, medline(*(citation(n, f"Title {n * n}.") for n in range(5000))))
     file.write_bytes(file.read_bytes()[:9_000])
     with pytest.raises(RequestError, match=rf"{file} is cut off or damaged"):
         read(file)
@@ -199,12 +194,12 @@ def test_broken_medline_is_reported_with_its_line(tmp_path: Path) -> None:
 
 def test_medline_of_any_length_is_read_in_the_memory_of_one_document(tmp_path: Path) -> None:
     abstract = f"<AbstractText>{'A sentence of some length. ' * 40}</AbstractText>"
-    file = written(tmp_path / "a.xml.gz", medline(*(citation(n, "A title.", abstract) for n in range(1000))))
+    file = written(tmp_path / "a.xml.gz", medline(*(citation(n, "A title.", abstract) for n in range(500))))
     source = DocumentSource(path=str(file))
-    assert sum(1 for _ in read_all([(source, file)])) == 1000  # whatever is made once is made here
+    assert sum(1 for _ in read_all([(source, file)])) == 500  # whatever is made once is made here
     tracemalloc.start()
-    assert sum(1 for _ in read_all([(source, file)])) == 1000
-    assert tracemalloc.get_traced_memory()[1] < 6e5  # the text alone is 1 MB
+    assert sum(1 for _ in read_all([(source, file)])) == 500
+    assert tracemalloc.get_traced_memory()[1] < 3e5  # the text alone is 0.5 MB
     tracemalloc.stop()
 
 

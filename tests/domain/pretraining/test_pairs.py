@@ -193,26 +193,19 @@ def packed_spans(items):
     return list(zip(items.starts[:, 0].tolist(), (items.starts + items.tokens)[:, 0].tolist(), strict=True))
 
 
-def test_packed_items_are_all_tokens_once_and_cross_no_document(random_corpus):
-    corpus = random_corpus(200, tokens=(1, 100))
-    items = pack(chosen(corpus), 40)
-    spans = packed_spans(items)
-    assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
-    assert spans[-1][1] == corpus.lengths.sum()
-    ends = np.array([end for _, end in spans])
-    assert np.array_equal(document_of(corpus, items.starts[:, 0]), document_of(corpus, ends - 1))
-    assert items.lengths.max() == 40 and not items.is_random.any() and not items.tokens[:, 1].any()
-
-
-def test_packed_items_take_whole_sentences_and_as_many_as_fit(random_corpus):
+def test_packed_items_take_every_sentence_once_as_many_as_fit_and_cross_no_document(random_corpus):
     corpus = random_corpus(200, tokens=(1, 30))
     bounds = corpus.sentence_starts
     items = pack(chosen(corpus), 64)
-    for start, end in packed_spans(items):
-        assert start in bounds and end in bounds
-        following = bounds[np.searchsorted(bounds, end) + 1] if end < bounds[-1] else None
-        is_last = following is None or document_of(corpus, [end])[0] != document_of(corpus, [start])[0]
-        assert is_last or following - start > 62
+    spans = packed_spans(items)
+    assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])] and spans[-1][1] == bounds[-1]
+    ends = np.array([end for _, end in spans])
+    assert np.isin(ends, bounds).all()
+    assert np.array_equal(document_of(corpus, items.starts[:, 0]), document_of(corpus, ends - 1))
+    for start, end in spans[:-1]:
+        is_last = document_of(corpus, [end])[0] != document_of(corpus, [start])[0]
+        assert is_last or bounds[np.searchsorted(bounds, end) + 1] - start > 62
+    assert items.lengths.max() == 64 and not items.is_random.any() and not items.tokens[:, 1].any()
 
 
 def test_a_sentence_longer_than_a_sequence_is_cut_up_and_kept(corpus_of):

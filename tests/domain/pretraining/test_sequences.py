@@ -52,11 +52,14 @@ def words(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "byte level"])
 def test_words_are_whole_and_punctuation_is_alone_in_every_kind_of_vocabulary(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]()
-    text = "the patient who had heart failure was given metoprolol (systolic): beta-blocker stopped!"
+    text = "the patient who had heart failure was given metoprolol (systolic): beta-blocker stopped! naïve œdema"
     assert words(tokenizer, text) == [
         "the", "patient", "who", "had", "heart", "failure", "was", "given", "metoprolol", "(", "systolic", ")", ":",
-        "beta", "-", "blocker", "stopped", "!",
+        "beta", "-", "blocker", "stopped", "!", "naïve", "œdema",
     ]  # fmt: skip
+    ids = plain_rules(tokenizer).encode("patient", add_special_tokens=False).ids  # the first piece has no mark
+    assert WordStarts(tokenizer)(np.array(ids)).tolist() == [True, *[False] * (len(ids) - 1)]
+    assert WordStarts(tokenizer)(np.array([], int)).tolist() == []
 
 
 def test_wordpiece_words_are_those_of_its_own_pre_tokenizer_and_added_tokens() -> None:
@@ -67,14 +70,6 @@ def test_wordpiece_words_are_those_of_its_own_pre_tokenizer_and_added_tokens() -
         assert WordStarts(tokenizer)(np.array(encoding.ids)).tolist() == changes.tolist()
     tokenizer.add_tokens(["[NAME]"])
     assert words(tokenizer, "the patient[NAME]had") == ["the", "patient", "[NAME]", "had"]
-
-
-def test_byte_level_words_are_whole_where_a_character_has_several_bytes_and_the_first_piece_no_mark() -> None:
-    tokenizer = byte_level()
-    assert words(tokenizer, "naïve œdema") == ["naïve", "œdema"]
-    ids = plain_rules(tokenizer).encode("patient", add_special_tokens=False).ids
-    assert WordStarts(tokenizer)(np.array(ids)).tolist() == [True, *[False] * (len(ids) - 1)]
-    assert WordStarts(tokenizer)(np.array([], int)).tolist() == []
 
 
 # Masks
@@ -125,6 +120,8 @@ def test_shares_hold_on_a_million_tokens(million, word_starts):
     assert (new == old).mean() == pytest.approx(0.1, abs=0.005)
     assert np.array_equal(seen[~is_masked], ids[~is_masked])
     assert not np.isin(seen[is_masked & (seen != MASK)], PROTECTED).any()
+    by_place = np.bincount(million[2], weights=is_masked) / np.bincount(million[2])
+    assert np.abs(by_place - by_place.mean()).max() < 5 * np.sqrt(0.15 * 0.85 / (TOKENS / LENGTH))
 
 
 def test_random_tokens_are_drawn_evenly(million):
@@ -134,12 +131,6 @@ def test_random_tokens_are_drawn_evenly(million):
     assert counts[PROTECTED].sum() == 0
     expected = allowed.mean()
     assert ((allowed - expected) ** 2 / expected).sum() / len(allowed) == pytest.approx(1, abs=0.15)  # chi-square
-
-
-def test_every_place_is_as_likely(million):
-    places, (_, is_masked) = million[2], masked(million)
-    by_place = np.bincount(places, weights=is_masked) / np.bincount(places)
-    assert np.abs(by_place - by_place.mean()).max() < 5 * np.sqrt(0.15 * 0.85 / (TOKENS / LENGTH))
 
 
 def test_whole_words_are_masked_whole_and_those_of_any_length_alike(million):

@@ -22,7 +22,7 @@ from bertrelay.training.loop import Training
 from domain.pretraining.items import Text
 from domain.pretraining.network import Pretraining, start_network
 from domain.pretraining.sequences import Sequences
-from domain.pretraining.settings import DocumentSource, PretrainSettings
+from domain.pretraining.settings import PretrainSettings
 from domain.pretraining.train import SEED, HeldOut, PretrainingTask, draw_items, run
 
 ILLNESSES = {"flu": "fever", "asthma": "wheeze", "gout": "swelling", "angina": "chest pain", "migraine": "headache"}
@@ -32,7 +32,7 @@ PARTS = [
     "No {other} was seen.",
     "Plan: treat {illness}.",
 ]
-NEW = {"layers": 1, "dim": 32, "heads": 2, "vocabulary": 120, "max_tokens": 48, "dropout": 0.0}
+NEW = {"layers": 1, "dim": 32, "heads": 2, "vocabulary": 120, "max_tokens": 48, "dropout": 0.1}
 SETTINGS: dict[str, Any] = {
     "base": NEW,
     "seed": 2,
@@ -44,6 +44,7 @@ SETTINGS: dict[str, Any] = {
     "precision": "fp32",
     "log_every": 5,
 }
+WHOLE_WORDS = {"masking": {"whole_words": True}}
 
 
 @pytest.mark.parametrize(
@@ -62,11 +63,6 @@ SETTINGS: dict[str, Any] = {
 def test_what_cannot_be_or_has_no_effect_is_reported(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         PretrainSettings.model_validate({"base": "./model", "documents": [{"path": "notes.jsonl"}], **given})
-
-
-@pytest.mark.parametrize("table_or_folder", ["a.csv", "@samples/papers.jsonl.gz", "notes"])
-def test_tables_and_folders_have_columns(table_or_folder: str) -> None:
-    assert DocumentSource.model_validate({"path": table_or_folder, "group": "patient"}).group == "patient"
 
 
 # The stage
@@ -102,7 +98,7 @@ def looks(folder: Path) -> list[dict[str, Any]]:
 def trained(tmp_path_factory: pytest.TempPathFactory, given: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     """The folder of a training, and its metrics."""
     folder = tmp_path_factory.mktemp("trained")
-    return folder, pretrain(folder, given)
+    return folder, pretrain(folder, given, **WHOLE_WORDS)
 
 
 def test_it_learns_and_shows_before_and_after(trained: tuple[Path, dict[str, Any]]) -> None:
@@ -133,43 +129,38 @@ def test_the_model_can_be_trained_on(
 
 
 def test_stopped_and_resumed_it_ends_with_the_same_bytes(
-    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: tuple[Path, dict[str, Any]], given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = {"base": {**NEW, "dropout": 0.1}, "masking": {"whole_words": True}, "epochs": 2}
-    expected = pretrain(tmp_path / "whole", given, **more)
+    whole, expected = trained
     update = Training._update
 
-    def stopped_in_the_second_epoch(self: Training) -> None:
+    def stopped_in_the_last_epoch(self: Training) -> None:
         update(self)
         if self.state.step == self.schedule.total_steps - 3:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as stopping:
-        stopping.setattr(Training, "_update", stopped_in_the_second_epoch)
+        stopping.setattr(Training, "_update", stopped_in_the_last_epoch)
         with pytest.raises(Stopped):
-            pretrain(tmp_path / "resumed", given, **more)
-    metrics = pretrain(tmp_path / "resumed", given, **more)
+            pretrain(tmp_path, given, **WHOLE_WORDS)
+    metrics = pretrain(tmp_path, given, **WHOLE_WORDS)
     untimed = {name for name in metrics if name != "train_seconds"}
     assert {name: metrics[name] for name in untimed} == {name: expected[name] for name in untimed}
-    for file in (tmp_path / "whole/output/model").iterdir():
-        assert (tmp_path / "resumed/output/model" / file.name).read_bytes() == file.read_bytes()
+    for file in (whole / "output/model").iterdir():
+        assert (tmp_path / "output/model" / file.name).read_bytes() == file.read_bytes()
 
 
-@pytest.mark.parametrize("objective", ["mlm", "nsp"])
-def test_one_objective_alone_and_the_last_weights(tmp_path: Path, given: dict[str, Any], objective: str) -> None:
-    metrics = pretrain(tmp_path, given, objectives=[objective], keep="last", epochs=1)
-    named = {name.split("_")[0] for name in metrics if not name.startswith(("before", "train", "log"))}
-    assert named == {objective}
-    assert not looks(tmp_path) and "best_step" not in metrics
-    assert metrics[f"{objective}_loss"] < 1.05 * metrics[f"before/{objective}_loss"]
-
-
-def test_without_held_out_documents_there_are_no_metrics_and_the_model_has_the_new_tokens(
-    tmp_path: Path, given: dict[str, Any]
+@pytest.mark.parametrize(("objective", "held_out_share"), [("mlm", 0.0), ("nsp", 0.2)])
+def test_one_objective_alone_with_the_last_weights_and_new_tokens(
+    tmp_path: Path, given: dict[str, Any], objective: str, held_out_share: float
 ) -> None:
-    tokens = {"new_tokens": ["hyperkalemia"], "protected_tokens": ["[NAME]"]}
-    metrics = pretrain(tmp_path, given, keep="last", held_out_share=0, epochs=1, **tokens)
-    assert set(metrics) == {"train_steps", "train_seconds"}
+    more = {"held_out_share": held_out_share, "new_tokens": ["hyperkalemia"], "protected_tokens": ["[NAME]"]}
+    metrics = pretrain(tmp_path, given, objectives=[objective], keep="last", epochs=1, **more)
+    assert not looks(tmp_path) and "best_step" not in metrics
+    scored = {name.split("_")[0] for name in metrics if not name.startswith(("before", "log"))}
+    assert scored == ({"train", objective} if held_out_share else {"train"})
+    if held_out_share:
+        assert metrics[f"{objective}_loss"] < 1.05 * metrics[f"before/{objective}_loss"]
     rules = SentenceEncoder.load(tmp_path / "output/model").tokenizer
     assert len(rules("[NAME] hyperkalemia", add_special_tokens=False).input_ids) == 2
 
