@@ -1,6 +1,6 @@
 """Made-up sentences in the official file formats of every data set of the SBERT paper: `data/sbert-paper.toml`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -15,7 +15,12 @@ from pipelines.samples.settings import SbertPaperSettings
 FOLDER = "sbert-paper"
 PARAPHRASE = 3.0
 WORD_DIM = 50
-DRAWS = {"scored": scored, "labelled": labelled, "triplets": triplets, "singles": singles}
+DRAWS: dict[str, Callable[[Meanings], Iterator[Item]]] = {
+    "scored": scored,
+    "labelled": labelled,
+    "triplets": triplets,
+    "singles": singles,
+}
 
 
 def run(settings: SbertPaperSettings, context: StageContext) -> Metrics:
@@ -50,7 +55,7 @@ def write_sbert_paper(folder: Path, settings: SbertPaperSettings) -> dict[str, i
 
 def _drawn(source: Meanings, form: dict[str, Any], size: int) -> Iterator[Item]:
     """The items of a file, or of the files of one draw, in which classes follow one another."""
-    items: Iterator[Item] = DRAWS[form["draw"]](source)
+    items = DRAWS[form["draw"]](source)
     if "classes" not in form:
         yield from islice(items, size)
         return
