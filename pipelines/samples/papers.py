@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from string import Formatter
 from typing import Any, NamedTuple
 
 from bertrelay.stage import Metrics, StageContext
@@ -27,19 +28,13 @@ from pipelines.samples.settings import EntitySettings, PaperSettings, QuestionSe
 PAPERS = "papers.jsonl.gz"
 TYPES = ("Disease", "Chemical", "Gene")
 PARTS = ("train", "dev", "test")
-FORMATS: dict[WrittenName, str] = {"jsonl": "jsonl", "conll": "tsv", "pubtator": "pubtator"}
-"""Of files with entities, and their endings; PubTator has the test part alone."""
-WELL_KNOWN = 40
-"""Names of each type that occur in abstracts of every part."""
-COINED = 0.6
-"""Of the names of an abstract, those that are its own."""
+SUFFIXES = {"conll": "tsv"}  # of files with entities; of other formats their names
+WELL_KNOWN = 40  # names of each type that occur in abstracts of every part
+COINED = 0.6  # of the names of an abstract, those that are its own
 BY_ABBREVIATION = 0.7
-ROLE = re.compile(r"\{(\w+)\}")
 
-WHOLE = 0.35
-"""Of contexts, those that are a whole abstract; the others are a few sentences of one."""
-IMPOSSIBLE = 0.3
-"""Of contexts, those with a question that they do not answer."""
+WHOLE = 0.35  # of contexts, those that are a whole abstract; the others are a few sentences of one
+IMPOSSIBLE = 0.3  # of contexts, those with a question that they do not answer
 MOST_QUESTIONS = 4
 WITH_ABBREVIATION = re.compile(r"(.+) \(\w+\)")
 
@@ -48,8 +43,9 @@ Json = dict[str, Any]
 
 def run_papers(settings: PaperSettings, context: StageContext) -> Metrics:
     """The stage `samples.papers`: writes plain abstracts; how many, as `documents/papers`."""
-    counts = write_papers(context.output, settings.seed, settings.documents) if context.process_group.is_main else {}
-    return {f"documents/{name.partition('.')[0]}": count for name, count in counts.items()}
+    if not context.process_group.is_main:
+        return {}
+    return {"documents/papers": write_papers(context.output, settings.seed, settings.documents)[PAPERS]}
 
 
 def run_entities(settings: EntitySettings, context: StageContext) -> Metrics:
@@ -72,16 +68,9 @@ def run_questions(settings: QuestionSettings, context: StageContext) -> Metrics:
 def write_papers(folder: Path, seed: int = 7, documents: int = 1_500) -> dict[str, int]:
     """Writes documents of an `id` and a `text`, a function of `seed` and their number alone; how many, by file name."""
     abstracts = Abstracts(seed)
-    papers = [
-        {"id": f"paper-{number}", "text": " ".join(sentence.text for sentence in abstracts.next().sentences)}
-        for number in range(documents)
-    ]
+    papers = ({"id": f"paper-{number}", "text": abstracts.next().text} for number in range(documents))
     write_lines(folder / PAPERS, map(json.dumps, papers))
     return {PAPERS: documents}
-
-
-def _coined(random: Random, endings: Sequence[str] = ("",), syllables: int = 2) -> str:
-    return "".join(random.choices(load("entities")["syllables"], k=syllables)) + random.choice(endings)
 
 
 class Name(NamedTuple):
@@ -92,23 +81,12 @@ class Name(NamedTuple):
     short: str | None = None
 
 
-def coin(random: Random, type_: str) -> Name:
-    """A name of `type_` in one of the forms that the data has: `talorin`, `KVR3`, `familial renal corlomitis` (FRC)."""
-    data = load("entities")
-    draws = {"symbol": lambda: _symbol(random), "surname": lambda: _surname(random)}
-    words = dict[str, Any]()
-    if type_ == "Disease":
-        words["word"] = _coined(random, data["lists"]["disease_ending"])
-        words["organ"], words["organ2"] = random.sample(data["lists"]["organ"], 2)
-    else:
-        words["stem"] = _coined(random)
-        same = "group" if type_ == "Chemical" else "enzyme"
-        words[same] = random.choice(data["lists"][same])
-    if type_ == "Chemical":
-        words["number"], words["number2"] = sorted(random.sample(range(1, 9), 2))
-    form = random.choice(data["forms"][type_])
-    full = Scope(grammar("entities"), random, words, draws).fill(form.removesuffix(" ()"))
-    return Name(full, type_, "".join(word[0] for word in full.split()).upper() if form.endswith(" ()") else None)
+def _coined(random: Random, endings: Sequence[str] = ("",), syllables: int = 2) -> str:
+    return "".join(random.choices(load("entities")["syllables"], k=syllables)) + random.choice(endings)
+
+
+def _surname(random: Random) -> str:
+    return _coined(random, load("entities")["lists"]["surname_ending"], syllables=1).capitalize()
 
 
 def _symbol(random: Random) -> str:
@@ -118,8 +96,23 @@ def _symbol(random: Random) -> str:
     return letters + number
 
 
-def _surname(random: Random) -> str:
-    return _coined(random, load("entities")["lists"]["surname_ending"], syllables=1).capitalize()
+def coin(random: Random, type_: str) -> Name:
+    """A name of `type_` in one of the forms that the data has: `talorin`, `KVR3`, `familial renal corlomitis` (FRC)."""
+    forms, lists = load("entities")["forms"], load("entities")["lists"]
+    draws = {"symbol": lambda: _symbol(random), "surname": lambda: _surname(random)}
+    words = dict[str, Any]()
+    if type_ == "Disease":
+        words["word"] = _coined(random, lists["disease_ending"])
+        words["organ"], words["organ2"] = random.sample(lists["organ"], 2)
+    else:
+        words["stem"] = _coined(random)
+        same = "group" if type_ == "Chemical" else "enzyme"
+        words[same] = random.choice(lists[same])
+    if type_ == "Chemical":
+        words["number"], words["number2"] = sorted(random.sample(range(1, 9), 2))
+    form = random.choice(forms[type_])
+    full = Scope(grammar("entities"), random, words, draws).fill(form.removesuffix(" ()"))
+    return Name(full, type_, "".join(word[0] for word in full.split()).upper() if form.endswith(" ()") else None)
 
 
 class Sentence(NamedTuple):
@@ -128,7 +121,7 @@ class Sentence(NamedTuple):
     text: str
     entities: list[Entity]
     template: str
-    roles: list[str]
+    roles: dict[str, str]
 
 
 class Abstract(NamedTuple):
@@ -136,6 +129,10 @@ class Abstract(NamedTuple):
 
     cast: dict[str, Name]
     sentences: list[Sentence]
+
+    @property
+    def text(self) -> str:
+        return " ".join(sentence.text for sentence in self.sentences)
 
 
 class Abstracts:
@@ -162,27 +159,21 @@ class Abstracts:
 
     def _cast(self) -> dict[str, Name]:
         random, data = self._random, load("entities")
-        entities = {f"{type_.lower()}{n}": self._name(type_) for type_ in TYPES for n in ("", "2")}
+        known = self._well_known
+        entities = {
+            f"{type_.lower()}{n}": self._coin(type_) if random.random() < COINED else random.choice(known[type_])
+            for type_ in TYPES
+            for n in ("", "2")
+        }
         signs = random.sample(data["signs"]["sign"], 2)
-        words = {role: random.choice(options) for role, options in data["words"].items()} | {
-            "sign": signs[0],
-            "sign2": signs[1],
-            "n": str(random.randint(12, 990)),
-            "dose": str(random.choice((0.5, 2.5, 10, 80))),
-            "weeks": str(random.randint(2, 52)),
-            "percent": str(random.randint(20, 995) / 10),
-            "surname": _surname(random),
-            "acronym": _symbol(random),
-            "cell": _symbol(random),
-        }
-        ambiguous = {
-            "metal": Name(random.choice(data["ambiguous"]["metal"]), "Chemical"),
-            "illness": Name(random.choice(data["ambiguous"]["illness"]), "Disease"),
-        }
-        return entities | {role: Name(word) for role, word in words.items()} | ambiguous
-
-    def _name(self, type_: str) -> Name:
-        return self._coin(type_) if self._random.random() < COINED else self._random.choice(self._well_known[type_])
+        words = {role: random.choice(options) for role, options in data["words"].items()}
+        words |= {"sign": signs[0], "sign2": signs[1]}
+        words |= {"n": str(random.randint(12, 990)), "dose": str(random.choice((0.5, 2.5, 10, 80)))}
+        words |= {"weeks": str(random.randint(2, 52)), "percent": str(random.randint(20, 995) / 10)}
+        words |= {"surname": _surname(random), "acronym": _symbol(random), "cell": _symbol(random)}
+        entities["metal"] = Name(random.choice(data["ambiguous"]["metal"]), "Chemical")
+        entities["illness"] = Name(random.choice(data["ambiguous"]["illness"]), "Disease")
+        return entities | {role: Name(word) for role, word in words.items()}
 
     def _coin(self, type_: str) -> Name:
         """A name never coined before; its abbreviation may have been."""
@@ -195,19 +186,17 @@ class Abstracts:
 
 def _sentence(template: str, cast: dict[str, Name], introduced: set[str], random: Random) -> Sentence:
     """A sentence of an abstract. introduced: the names whose abbreviation is known by now."""
-    text, entities, roles = "", list[Entity](), list[str]()
-    for number, piece in enumerate(ROLE.split(template)):
+    text, entities, roles = "", list[Entity](), dict[str, str]()
+    for between, role, _, _ in Formatter().parse(template):
+        text += between
         start = len(text)
-        if number % 2 == 0:
-            text += piece
-            continue
-        for part, type_ in _written(piece.lower(), cast, introduced, random):
+        for part, type_ in _written(role.lower(), cast, introduced, random) if role else ():
             if type_:
                 entities.append(Entity(len(text), len(text) + len(part), type_))
             text += part
-        if piece[0].isupper():
-            text = text[:start] + capitalised(text[start:])
-        roles.append(text[start:])
+        if role:
+            roles[role] = capitalised(text[start:]) if role[0].isupper() else text[start:]
+            text = text[:start] + roles[role]
     return Sentence(text, entities, template, roles)
 
 
@@ -231,15 +220,14 @@ def _written(
 
 def as_document(identifier: str, abstract: Abstract) -> Document:
     """The sentences of an abstract with a space between them, and their words; the first one is the title."""
-    text, entities, words = "", list[Entity](), list[tuple[Span, ...]]()
+    start, entities, words = 0, list[Entity](), list[tuple[Span, ...]]()
     for sentence in abstract.sentences:
-        start = len(text) + 1 if text else 0
         entities += [Entity(start + each.start, start + each.end, each.type) for each in sentence.entities]
         words.append(tuple((start + a, start + b) for a, b in word_spans(sentence.text)))
-        text = f"{text} {sentence.text}".lstrip()
+        start += len(sentence.text) + 1
     end = len(abstract.sentences[0].text)
-    passages = (Passage(0, end, "title"), Passage(end + 1, len(text), "abstract"))
-    return Document(identifier, text, tuple(entities), passages, tuple(words))
+    passages = (Passage(0, end, "title"), Passage(end + 1, start - 1, "abstract"))
+    return Document(identifier, abstract.text, tuple(entities), passages, tuple(words))
 
 
 def draw_documents(settings: EntitySettings) -> dict[str, list[Document]]:
@@ -258,11 +246,11 @@ def write_entities(folder: Path, parts: dict[str, list[Document]]) -> dict[str, 
     for part, documents in parts.items():
         # Words that can be found again in the text would be most of a JSONL file.
         plain = [replace(document, sentences=()) for document in documents]
-        for name, suffix in FORMATS.items():
-            if name != "pubtator" or part == "test":
-                file = f"entities.{part}.{suffix}"
-                write_documents(folder / file, documents if name == "conll" else plain, name)
-                counts[file] = len(documents)
+        forms: dict[WrittenName, list[Document]] = {"jsonl": plain, "conll": documents}
+        for form, listed in (forms | ({"pubtator": plain} if part == "test" else {})).items():
+            file = f"entities.{part}.{SUFFIXES.get(form, form)}"
+            write_documents(folder / file, listed, form)
+            counts[file] = len(documents)
     return counts
 
 
@@ -294,28 +282,36 @@ def write_questions(folder: Path, settings: QuestionSettings) -> dict[str, int]:
     abstracts, random = Abstracts(settings.seed), Random(f"questions-{settings.seed}")
     counts: dict[str, int] = {}
     for part in PARTS:
-        file, size = f"questions.{part}.json", getattr(settings, part)
-        articles = [article(f"{part}-{number}", abstracts.next(), random) for number in range(size)]
+        names = (f"{part}-{number}" for number in range(getattr(settings, part)))
+        articles = [article(name, abstracts.next(), random) for name in names]
         listed = ",\n".join(json.dumps(each, ensure_ascii=False) for each in articles)
-        write_lines(folder / file, ['{"version": "v2.0", "data": [', listed, "]}"])
-        counts[file] = sum(len(paragraph["qas"]) for each in articles for paragraph in each["paragraphs"])
+        write_lines(folder / f"questions.{part}.json", ['{"version": "v2.0", "data": [', listed, "]}"])
+        counts[f"questions.{part}.json"] = sum(len(each["paragraphs"][0]["qas"]) for each in articles)
     return counts
 
 
 def article(identifier: str, abstract: Abstract, random: Random) -> Json:
     """An article of SQuAD's JSON: a context from `abstract`, and questions about it."""
-    sentences = abstract.sentences
+    sentences, cast = abstract.sentences, {role: name.full for role, name in abstract.cast.items()}
     if random.random() >= WHOLE:
         length = random.randint(2, 4)
         start = random.randint(0, len(sentences) - length)
         sentences = sentences[start : start + length]
-    answered = list(_answered(sentences, abstract.cast, random))
+    answered, start = [], 0
+    for sentence in sentences:
+        if sentence.template in questions_of():
+            question, *parts = random.choice(questions_of()[sentence.template])
+            spans = dict.fromkeys(span for part in parts for span in answer_spans(sentence, part))
+            answers = [{"text": text, "answer_start": start + first} for first, text in spans]
+            answered.append({"question": question.format(**cast), "answers": answers, "is_impossible": False})
+        start += len(sentence.text) + 1
     kept = random.sample(range(len(answered)), min(MOST_QUESTIONS, len(answered)))
     questions = [answered[place] for place in sorted(kept)]
     if not questions or random.random() < IMPOSSIBLE:  # one about a sentence that is not there
         present = {sentence.template for sentence in sentences}
         absent = [known for template, known in questions_of().items() if template not in present]
-        questions.append(_question(random.choice(random.choice(absent))[0], abstract.cast, []))
+        question = random.choice(random.choice(absent))[0]
+        questions.append({"question": question.format(**cast), "answers": [], "is_impossible": True})
     qas = [{"id": f"{identifier}-{number}", **each} for number, each in enumerate(questions, 1)]
     context = " ".join(sentence.text for sentence in sentences)
     return {"title": identifier, "paragraphs": [{"context": context, "qas": qas}]}
@@ -326,34 +322,14 @@ def questions_of() -> dict[str, list[list[str]]]:
     return {template: questions for template, questions in load("entities")["sentences"].items() if questions}
 
 
-def _answered(sentences: Sequence[Sentence], cast: dict[str, Name], random: Random) -> Iterator[Json]:
-    """A question about each sentence that answers any."""
-    start = 0
-    for sentence in sentences:
-        if sentence.template in questions_of():
-            question, *parts = random.choice(questions_of()[sentence.template])
-            answers = dict.fromkeys(
-                (start + first, text) for part in parts for first, text in answer_spans(sentence, part)
-            )
-            golds = [{"text": text, "answer_start": first} for first, text in answers]
-            yield _question(question, cast, golds)
-        start += len(sentence.text) + 1
-
-
-def _question(question: str, cast: dict[str, Name], golds: list[Json]) -> Json:
-    worded = question.format(**{role: name.full for role, name in cast.items()})
-    return {"question": worded, "answers": golds, "is_impossible": not golds}
-
-
 def answer_spans(sentence: Sentence, part: str) -> Iterator[tuple[int, str]]:
     """Where a part of its template is in a sentence, and its text; without a final abbreviation as well.
 
     Roles of `part` are in lower case.
     """
-    first, roles = sentence.template.lower().index(part.lower()), iter(sentence.roles)
-    before, inside = sentence.template[:first], sentence.template[first : first + len(part)]
-    start = len(ROLE.sub(lambda _: next(roles), before))
-    text = ROLE.sub(lambda _: next(roles), inside)
+    first = sentence.template.lower().index(part.lower())
+    start = len(sentence.template[:first].format(**sentence.roles))
+    text = sentence.template[first : first + len(part)].format(**sentence.roles)
     if short := WITH_ABBREVIATION.fullmatch(text):
         yield start, short[1]
     yield start, text

@@ -49,28 +49,20 @@ def documents():
 
 
 def mentions(documents):
-    return [
-        (document.text[entity.start : entity.end], entity.type)
-        for document in documents
-        for entity in document.entities
-    ]
+    return [(document.text[e.start : e.end], e.type) for document in documents for e in document.entities]
 
 
-def test_every_entity_is_whole_words_and_none_overlaps_another(documents):
+def test_entities_are_whole_words_apart_and_words_and_passages_cover_the_text(documents):
     for document in documents:
         starts, ends = ({span[side] for sentence in document.sentences for span in sentence} for side in (0, 1))
         assert all(entity.start in starts and entity.end in ends for entity in document.entities)
         assert all(first.end < second.start for first, second in pairwise(document.entities))
-        assert not re.search(r"[{}]", document.text)
-
-
-def test_words_and_passages_cover_the_text(documents):
-    for document in documents:
         title, abstract = document.passages
         assert (title.start, title.end + 1, abstract.end) == (0, abstract.start, len(document.text))
         joined = "".join(document.text[start:end] for sentence in document.sentences for start, end in sentence)
         assert joined == document.text.replace(" ", "")
         assert document.sentences[0][-1][1] == title.end
+        assert not re.search(r"[{}]", document.text)
 
 
 def test_all_three_types_are_frequent_and_half_of_the_names_are_new(documents):
@@ -133,12 +125,8 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def questions(folder):
-    return list(read_questions(folder / "questions.train.json"))
-
-
-def test_every_answer_stands_at_its_offset(questions):
+def test_every_answer_stands_at_its_offset(folder):
+    questions = list(read_questions(folder / "questions.train.json"))
     assert {note for question in questions for note in question.notes} == {"in place"}
     assert all(bool(question.answers) != question.impossible for question in questions)
 
@@ -170,7 +158,8 @@ def test_the_contexts_are_sentences_of_the_entities_abstracts(folder):
 
 def test_an_answer_is_marked_by_hand_as_it_is_by_the_template():
     text = "P76 causes renal corlo fibrosis (RCF) in 12 %."
-    sentence = Sentence(text, [], "{Gene} causes {disease} in 12 %.", ["P76", "renal corlo fibrosis (RCF)"])
+    roles = {"Gene": "P76", "disease": "renal corlo fibrosis (RCF)"}
+    sentence = Sentence(text, [], "{Gene} causes {disease} in 12 %.", roles)
     assert list(answer_spans(sentence, "{gene}")) == [(0, "P76")]
     assert list(answer_spans(sentence, "{disease}")) == [
         (11, "renal corlo fibrosis"),
