@@ -18,15 +18,13 @@ from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
 from pipelines.samples.grammar import Scope, grammar, load
 from pipelines.samples.notes import MASK, SUMMARY, late_notes_of, notes_of, wordings
-from pipelines.samples.patients import Subject, draw_subject
+from pipelines.samples.patients import draw_subject
 from pipelines.samples.settings import HospitalSettings
 
 MIMIC = "mimic"
-SMALL = 150
-"""Patients of a hospital that is written to be looked at."""
+SMALL = 150  # patients of a hospital that is written to be looked at
 OLDEST_AGE, HIDDEN_YEARS_III = 89, 300
 
-TERMS, RATINGS = "terms.csv", "ratings.csv"
 SAME, GOES_WITH, ONE_GROUP, APART = 4, 3, 2, 0
 
 
@@ -104,7 +102,12 @@ def _rows(settings: HospitalSettings, number: int) -> Iterator[tuple[str, Scope]
         }
         return Scope(grammar("hospital", form), random, shown)
 
-    yield tables["patients"], row(_patient(subject))
+    first, born = subject.stays[0].admitted, subject.born.date()
+    if subject.age > OLDEST_AGE:
+        born = first.date().replace(year=first.year - HIDDEN_YEARS_III, day=min(first.day, 28))
+    patient = {"sex": subject.sex, "born": born, "died_on": subject.died and subject.died.date(), "age": subject.age}
+    patient |= {"is_over_89": subject.age > OLDEST_AGE, "anchor_year": first.year}
+    yield tables["patients"], row(patient | {"died_in_hospital": any(stay.died for stay in subject.stays)})
     for stay in subject.stays:
         arrived = stay.admitted - timedelta(hours=random.randint(2, 12)) if stay.kind == "unplanned" else None
         yield tables["admissions"], row(vars(stay) | {"arrived": arrived, "problem": stay.problem["name"].upper()})
@@ -123,21 +126,6 @@ def _rows(settings: HospitalSettings, number: int) -> Iterator[tuple[str, Scope]
     for stay in subject.stays:
         if stay.prognosis:
             yield "risk", row({"hadm_id": stay.hadm_id, "true_risk": f"{stay.prognosis.risk:.6f}"})
-
-
-def _patient(subject: Subject) -> dict[str, Any]:
-    first, born = subject.stays[0].admitted, subject.born.date()
-    if subject.age > OLDEST_AGE:
-        born = first.date().replace(year=first.year - HIDDEN_YEARS_III, day=min(first.day, 28))
-    return {
-        "sex": subject.sex,
-        "born": born,
-        "died_on": subject.died and subject.died.date(),
-        "died_in_hospital": any(stay.died for stay in subject.stays),
-        "age": subject.age,
-        "is_over_89": subject.age > OLDEST_AGE,
-        "anchor_year": first.year,
-    }
 
 
 def term_groups() -> dict[str, list[str]]:
@@ -172,13 +160,12 @@ def term_ratings() -> Iterator[tuple[str, str, int]]:
 
 def write_terms(folder: Path) -> dict[str, int]:
     """Writes `terms.csv` and `ratings.csv`; rows by file."""
-    import pandas as pd
-
-    groups = pd.DataFrame(term_groups().items(), columns=["group", "term"]).explode("term")
-    tables = {
-        TERMS: groups[["term", "group"]],
-        RATINGS: pd.DataFrame(term_ratings(), columns=["term1", "term2", "score"]),
+    terms = [(term, group) for group, listed in term_groups().items() for term in listed]
+    tables: dict[str, list[tuple[object, ...]]] = {
+        "terms.csv": [("term", "group"), *terms],
+        "ratings.csv": [("term1", "term2", "score"), *term_ratings()],
     }
-    for name, table in tables.items():
-        table.to_csv(folder / name, index=False, lineterminator="\n")
-    return {name: len(table) for name, table in tables.items()}
+    for name, rows in tables.items():
+        with (folder / name).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+    return {name: len(rows) - 1 for name, rows in tables.items()}

@@ -18,42 +18,31 @@ from pipelines.samples.grammar import Scope, grammar, load
 from pipelines.samples.patients import Stay, Subject, chance, draw_prognosis
 
 SUMMARY = "Discharge summary"
-STATEMENTS, DENIALS, RELATIVES = 4, 3, 1
+STATEMENTS, DENIALS = 4, 3
 AUTHORS = ("Nursing", "Nursing/other", "Physician ", "Respiratory ", "Case Management ", "General")
-"""Categories of care notes; the blanks at the end are in the real tables too. Early notes of the first three state the
-patient's conditions.
-"""
+"""Categories of care notes, with blanks as in the real tables. Early ones of the first three state the conditions."""
 MOST_CARE_NOTES = 7
-LATE_ROW_ID = 10_000_000_000
-"""Above all others, so that late notes change no number of another row."""
+LATE_ROW_ID = 10_000_000_000  # above all others, so that late notes change no number of another row
 ESSENTIAL_WORDS, WORDS_OF_FILLING = 160, 8.3
-SPREAD = 0.25
-"""Standard deviation of the filling, relative to it."""
-SPOKEN = ("presenting", "social", "course", "condition")
-"""The sections that state the patient's conditions."""
+SPREAD = 0.25  # standard deviation of the filling, relative to it
+SPOKEN = ("presenting", "social", "course", "condition")  # the sections that state the patient's conditions
 LINE = 76
 MASK = re.compile(r"\[\*\*[^*]*\*\*\]")
 
 
 @dataclass(frozen=True)
 class HospitalNote:
-    """One note.
-
-    hadm_id: None for a note that belongs to no stay.
-    kind: report, addendum, radiology, tracing or care.
-    charted: when; has_time: whether its table knows more than the day.
-    row_id: in its table; None for the number of its row there.
-    """
+    """One note; without a stay, `hadm_id` is None, and without `has_time` its table knows only the day."""
 
     hadm_id: int | None
-    kind: str
+    kind: str  # report, addendum, radiology, tracing or care
     category: str
     description: str
     charted: datetime
     text: str
     has_time: bool = True
     is_error: bool = False
-    row_id: int | None = None
+    row_id: int | None = None  # None for the number of its row in its table
 
 
 def wordings(name: str) -> Any:
@@ -148,7 +137,7 @@ def _care(random: Random, stay: Stay, stated: Sequence[str]) -> Iterator[Hospita
         text = _care_text(random, stay, stated[number::early], opening=number == 0)
         yield _care_note(random, stay, random.choice(AUTHORS[:3]), hours, text)
     for _ in range(min(int(days), MOST_CARE_NOTES - early)):
-        text = _care_text(random, stay, [], opening=False)
+        text = _care_text(random, stay)
         yield _care_note(random, stay, random.choice(AUTHORS), random.uniform(0, 24 * days), text)
     if random.random() < chance("error"):  # written into the chart of the wrong patient
         text = _care_text(random, stay, statements(random, draw_prognosis(random).present), opening=True)
@@ -162,7 +151,7 @@ def _care_note(random: Random, stay: Stay, category: str, hours: float, text: st
     return HospitalNote(stay.hadm_id, "care", category, description, charted, text, has_time)
 
 
-def _care_text(random: Random, stay: Stay, stated: Sequence[str], opening: bool) -> str:
+def _care_text(random: Random, stay: Stay, stated: Sequence[str] = (), opening: bool = False) -> str:
     """A care note; its `opening` states why the patient came, how ill, and each diagnosis."""
     nursing = _filled(random, random.sample(wordings("nursing"), 2), stay.discharged)
     body = [*stated, *nursing, random.choice(wordings("other"))]
@@ -175,12 +164,13 @@ def _care_text(random: Random, stay: Stay, stated: Sequence[str], opening: bool)
 def statements(random: Random, present: Sequence[bool]) -> list[str]:
     """All that is written of the patient's conditions, in any order; every present one is stated."""
     harmless = cycle(random.sample(wordings("harmless"), len(wordings("harmless"))))
-    there = [_condition(random, number) for number, is_present in enumerate(present) if is_present]
+    conditions = list(zip(wordings("conditions"), present, strict=True))
+    there = [random.choice(condition) for condition, is_present in conditions if is_present]
     there += [next(harmless) for _ in range(STATEMENTS - len(there))]
-    absent = [number for number, is_present in enumerate(present) if not is_present]
+    absent = [condition for condition, is_present in conditions if not is_present]
     random.shuffle(absent)
     denied = [
-        _condition(random, absent.pop()) if absent and random.random() < chance("denied") else next(harmless)
+        random.choice(absent.pop()) if absent and random.random() < chance("denied") else next(harmless)
         for _ in range(DENIALS)
     ]
     random.shuffle(there)
@@ -193,15 +183,11 @@ def statements(random: Random, present: Sequence[bool]) -> list[str]:
     return sentences
 
 
-def statements_of_relatives(random: Random) -> list[str]:
-    """What the family has, which carries no information about the patient."""
-    numbers = random.sample(range(len(wordings("conditions"))), RELATIVES)
-    return [random.choice(wordings("of_relatives")).format(_condition(random, number)) for number in numbers]
-
-
-def _condition(random: Random, number: int) -> str:
-    wording: str = random.choice(wordings("conditions")[number])
-    return wording
+def statement_of_a_relative(random: Random) -> str:
+    """What someone of the family has, which carries no information about the patient."""
+    condition, sentence = random.choice(wordings("conditions")), random.choice(wordings("of_relatives"))
+    stated: str = sentence.format(random.choice(condition))
+    return stated
 
 
 def _summary(random: Random, subject: Subject, stay: Stay, stated: Sequence[str], words: int) -> str:
@@ -235,8 +221,8 @@ def _sections(random: Random, stay: Stay, parts: dict[str, list[str]], is_brief:
     lines = parts | {
         "complaint": [problem["complaint"]],
         "severity": [wordings("severity")[stay.severity]],
-        "warning": [wordings("warning").format(_condition(random, random.randrange(len(wordings("conditions")))))],
-        "relatives": statements_of_relatives(random),
+        "warning": [wordings("warning").format(random.choice(random.choice(wordings("conditions"))))],
+        "relatives": [statement_of_a_relative(random)],
         "vitals": _filled(random, ["{vitals}"], stay.discharged),
         "finding": [problem["finding"]],
         "treatment": [problem["treatment"]],

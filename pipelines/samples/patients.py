@@ -14,11 +14,9 @@ from typing import NamedTuple
 
 from pipelines.samples.grammar import load
 
-WEIGHTS = (2.1, 2.2, 2.3, 2.4)
-"""What each condition adds to the log-odds of an unplanned return within 30 days."""
+WEIGHTS = (2.1, 2.2, 2.3, 2.4)  # what each condition adds to the log-odds of an unplanned return within 30 days
 INTERCEPT = -4.4
-SHARE = 0.35
-"""Of stays that a condition is present in; the conditions are independent of each other."""
+SHARE = 0.35  # of stays that a condition is present in, whatever the others
 
 FIRST_YEAR = 2105
 DAY_MINUTES = 24 * 60
@@ -26,11 +24,9 @@ WINDOW = timedelta(days=30)
 MOST_STAYS = 20
 MOST_DIAGNOSES = 4
 STAYS_OF_IDS = 64
-ID_PRIME = 2**31 - 1
-ID_STEP = 950_706_376
+ID_PRIME, ID_STEP = 2**31 - 1, 950_706_376
 """Stay n is number n · step modulo a prime: no two are the same, and a number does not reveal the order of stays."""
-DEATHS = (0.02, 0.05, 0.15)
-"""In hospital, by how ill the patient came."""
+DEATHS = (0.02, 0.05, 0.15)  # in hospital, by how ill the patient came
 
 
 def chance(name: str) -> float:
@@ -50,8 +46,7 @@ class Prognosis(NamedTuple):
 def draw_prognosis(random: Random) -> Prognosis:
     """A patient's conditions, and a return drawn from their risk."""
     present = tuple(random.random() < SHARE for _ in WEIGHTS)
-    risk = risk_of(present)
-    return Prognosis(present, risk, random.random() < risk)
+    return Prognosis(present, risk_of(present), random.random() < risk_of(present))
 
 
 def risk_of(present: tuple[bool, ...]) -> float:
@@ -178,23 +173,18 @@ def _between(random: Random, hadm_id: int, before: Stay, following: datetime) ->
     return replace(stay, discharged=_whole_minutes(min(stay.discharged, admitted + gap * 0.4)))
 
 
-def _parts(random: Random, stay: Stay, ids: Iterator[int]) -> Iterator[Stay]:
+def _parts(random: Random, stay: Stay, ids: Iterator[int]) -> tuple[Stay, ...]:
     """`stay` as it is, or in two admissions that touch (a transfer), overlap, or lie one inside the other."""
     drawn = random.random()
     if stay.kind != "unplanned" or drawn >= chance("transferred") + chance("overlapping"):
-        yield stay
-        return
+        return (stay,)
     length = stay.discharged - stay.admitted
     middle = _whole_minutes(stay.admitted + length * random.uniform(0.3, 0.7))
     second = replace(stay, hadm_id=next(ids), admitted=middle)
     if drawn < chance("transferred"):
-        yield from (replace(stay, discharged=middle, transferred=True), second)
-        return
+        return replace(stay, discharged=middle, transferred=True), second
     end = _whole_minutes(middle + length * 0.1)
-    if random.random() < 0.7:
-        yield from (replace(stay, discharged=end), second)
-    else:
-        yield from (stay, replace(second, discharged=end))
+    return (replace(stay, discharged=end), second) if random.random() < 0.7 else (stay, replace(second, discharged=end))
 
 
 def _last(random: Random, stay: Stay, ids: Iterator[int]) -> Iterator[Stay]:
@@ -202,10 +192,10 @@ def _last(random: Random, stay: Stay, ids: Iterator[int]) -> Iterator[Stay]:
     dead = replace(stay, died=True, prognosis=None)
     yield dead
     if random.random() < chance("donors"):
-        admitted = dead.discharged + timedelta(minutes=random.randint(0, 60))
+        begin = dead.discharged + timedelta(minutes=random.randint(0, 60))
         # Accounts are opened when all is over: about half of them end before they begin.
-        discharged = admitted + timedelta(minutes=random.randint(-600, 600))
-        yield replace(dead, hadm_id=next(ids), kind="donor", admitted=admitted, discharged=discharged)
+        end = begin + timedelta(minutes=random.randint(-600, 600))
+        yield replace(dead, hadm_id=next(ids), kind="donor", admitted=begin, discharged=end)
 
 
 def _death(random: Random, stays: tuple[Stay, ...]) -> datetime | None:
