@@ -88,13 +88,18 @@ def start(start_python):
 
 
 @pytest.fixture
-def bertrelay(start):
-    """Runs `bertrelay` with the light stages to its end: (exit code, standard output, standard error)."""
+def bertrelay(runs, tmp_path, monkeypatch, capfd):  # noqa: ARG001
+    """Calls `bertrelay` with the light stages, here in `tmp_path`: (exit code, standard output, standard error)."""
+    from pipelines.cli import main
 
-    def run(*arguments, **environment):
-        process = start(*arguments, **environment)
-        out, err = process.communicate(timeout=60)
-        return process.returncode, out, err
+    monkeypatch.setattr("pipelines.registry.REGISTRY", import_module("light_stages").REGISTRY)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(map(str, arguments)))
+        return ended.value.code, *capfd.readouterr()
 
     return run
 

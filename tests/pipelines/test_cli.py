@@ -20,57 +20,49 @@ uses = "light.teach"
 """
 
 
-def seconds_of(run, *arguments):
-    """Of the processor's time, in processes that have ended: other work on this machine counts little."""
+def seconds_of(*arguments):
+    """What Python's run of `arguments` printed, and the processor's time: other work on this machine counts little."""
     before = os.times()
-    result = run(*arguments)
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
     after = os.times()
-    return after.children_user - before.children_user + after.children_system - before.children_system, result
+    return after.children_user - before.children_user + after.children_system - before.children_system, done.stdout
 
 
 @pytest.fixture(scope="module")
 def libraries_seconds():
     """Of importing what parses and prints the command line: on a slow machine it alone takes most of a second."""
-    libraries = [sys.executable, "-c", "import pydantic.main, typer.rich_utils"]
-    return min(seconds_of(subprocess.run, libraries)[0] for _ in range(3))
+    return min(seconds_of("-c", "import pydantic.main, typer.rich_utils")[0] for _ in range(3))
 
 
-@pytest.mark.parametrize("command", ["", "run", "plan", "recipes", "samples", "encode", "search", "ner tag"])
-def test_help_answers_within_a_second_or_four_times_its_libraries(command, bertrelay, libraries_seconds):
-    seconds, (code, out, _) = seconds_of(bertrelay, *command.split(), "--help")
-    assert code == 0 and "Usage: bertrelay" in out
+@pytest.mark.parametrize("command", ["", "run", "search", "ner tag"])
+def test_help_answers_within_a_second_or_four_times_its_libraries(command, libraries_seconds):
+    seconds, out = seconds_of("-m", "pipelines", *command.split(), "--help")
+    assert "Usage: bertrelay" in out
     assert 0 < seconds < max(1, 4 * libraries_seconds)
 
 
-def test_help_and_a_skipped_run_load_neither_torch_nor_transformers(write_recipe, tmp_path, bertrelay):
+def test_help_and_a_skipped_run_load_neither_torch_nor_transformers(write_recipe, tmp_path, go):
     path = write_recipe(RELAY)
-    assert bertrelay("run", path, "--processes", "1")[0] == 0
+    go(path)
     script = f"""
 import sys; sys.path.append({str(Path(__file__).parent)!r})
 import light_stages, pipelines.registry
 pipelines.registry.REGISTRY = light_stages.REGISTRY
 from pipelines.cli import main
-try:
-    main(sys.argv[1:])
-finally:
+for words in ["--help"], ["search", "--help"], ["run", {path!r}], ["run", {path!r}, "--processes", "2"], ["plan", {path!r}]:
+    try:
+        main(words)
+    except SystemExit as ended:
+        assert ended.code == 0
     print("loaded", sorted({{"torch", "transformers", "pandas", "matplotlib", "accelerate"}} & set(sys.modules)))
 """
-    for arguments in (
-        ["--help"],
-        ["search", "--help"],
-        ["run", path],
-        ["run", path, "--processes", "2"],
-        ["plan", path],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *arguments], capture_output=True, text=True, cwd=tmp_path, check=True
-        )
-        assert done.stdout.splitlines()[-1] == "loaded []"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert [line for line in done.stdout.splitlines() if line.startswith("loaded")] == ["loaded []"] * 5
+    assert done.stdout.count("SKIP") == 6
 
 
 def test_a_run_tells_what_it_did_and_where_models_and_report_are(write_recipe, bertrelay):
-    path = write_recipe(RELAY)
-    code, out, err = bertrelay("run", path)
+    code, out, err = bertrelay("run", write_recipe(RELAY))
     assert code == 0
     assert [line.split()[:2] for line in out.splitlines()] == [
         ["RUN", "teacher"],
@@ -101,49 +93,42 @@ def test_plan_says_why_in_columns_and_in_one_json_document(write_recipe, bertrel
     assert head.startswith("unfinished results of other settings")
     assert left.split()[1:] == ["MB", f"runs/relay/teacher/{partial.name}"]
     partial.rename(whole)
-    document = json.loads(bertrelay("plan", path, "--json")[1])
-    assert [(stage["name"], stage["action"], stage["reasons"]) for stage in document["stages"]] == [
-        ("teacher", "SKIP", []),
-        ("student", "SKIP", []),
-    ]
-    assert Path(document["stages"][0]["folder"]).is_dir()
+    stages = json.loads(bertrelay("plan", path, "--json")[1])["stages"]
+    found = [(stage["name"], stage["action"], stage["reasons"]) for stage in stages]
+    assert found == [("teacher", "SKIP", []), ("student", "SKIP", [])]
+    assert Path(stages[0]["folder"]).is_dir()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["run", "relay.toml", "--set", "student.epohs=2"], 'did you mean "epochs"'),
-        (["run", "relay.toml", "--only", "studnet"], 'did you mean "student"'),
-        (["run", "none.toml"], "expected a recipe file or a built-in recipe, found nothing of that name"),
-        (["run", "relay.toml", "--sett", "a=1"], "No such option"),
-        (["run"], "Missing argument"),
-        (["rnu"], "No such command"),
-        (["run", "relay.toml", "--processes", "0"], "greater than or equal to 1"),
-        (["ner", "tag", "a", "b", "c", "--precision", "fp16"], "'fp16' is not one of 'auto', 'bf16', 'fp32'."),
-        (["recipes", "quikstart"], "unknown recipe"),
-    ],
-)
-def test_a_wrong_request_ends_with_2_and_without_a_traceback(write_recipe, bertrelay, arguments, told):
-    write_recipe(RELAY)
-    code, out, err = bertrelay(*arguments, COLUMNS="200")
-    assert (code, out) == (2, "")
-    assert told in err
-    assert "Traceback" not in err
+WRONG = {
+    "run relay.toml --set s.sede=2": 'did you mean "seed"',
+    "run relay.toml --only sampels": 'did you mean "samples"',
+    "run none.toml": "expected a recipe file or a built-in recipe, found nothing of that name",
+    "run relay.toml --sett a=1": "No such option",
+    "run": "Missing argument",
+    "rnu": "No such command",
+    "run relay.toml --processes 0": "greater than or equal to 1",
+    "ner tag a b c --precision fp16": "'fp16' is not one of 'auto', 'bf16', 'fp32'.",
+    "recipes quikstart": "unknown recipe",
+}
 
 
-def test_recipes_are_listed_with_their_first_line_and_printed(tmp_path, monkeypatch, capsys):
-    from pipelines import recipe as source
-    from pipelines.cli.recipes import recipes
+def test_a_wrong_request_ends_with_2_and_without_a_traceback(write_recipe, refused, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    write_recipe('[samples]\nuses = "samples.write"\n[s]\nuses = "samples.write"\n')
+    for (code, told), (request, expected) in zip(refused(map(str.split, WRONG)), WRONG.items(), strict=True):
+        assert code == 2 and expected in told, request
+        assert "Traceback" not in told
+
+
+def test_recipes_are_listed_with_their_first_line_and_printed(tmp_path, monkeypatch, call):
     from pipelines.registry import REGISTRY
 
     (tmp_path / "short.toml").write_text("#\n# A short relay.\nname = 'x'\n")
-    monkeypatch.setattr(source, "files", lambda _: tmp_path)
-    recipes(None)
-    recipe, blank, _, *stages = capsys.readouterr().out.splitlines()
+    monkeypatch.setattr("pipelines.recipe.files", lambda _: tmp_path)
+    recipe, blank, _, *stages = call("recipes").splitlines()
     assert (recipe, blank) == ("short  A short relay.", "")
     assert [stage.split(maxsplit=1) for stage in stages] == [[stage.kind, stage.summary] for stage in REGISTRY]
-    recipes("short")
-    assert capsys.readouterr().out == (tmp_path / "short.toml").read_text()
+    assert call("recipes", "short") == (tmp_path / "short.toml").read_text()
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(write_recipe, start):
@@ -156,19 +141,13 @@ def test_a_reader_that_has_seen_enough_is_no_error(write_recipe, start):
     process.stdout = open(os.devnull)  # noqa: PTH123, SIM115
 
 
-OVERWRITING = [
-    ["encode", ".", "in.csv", "out.npy"],
-    ["ner", "tag", ".", "in.txt", "out.jsonl"],
-    ["qa", "answer", ".", "in.csv", "out.csv"],
-    ["qa", "answer", ".", "in.csv", "new.csv", "--html", "out.html"],
-    ["readmission", "score", ".", "in.csv", "out.csv"],
-    ["outcome", "score", ".", "in.csv", "new.csv", "--html", "out.html"],
-    ["rerank", ".", "in.csv", "out.csv"],
-    ["mine", ".", "in.txt", "in.csv", "out.csv"],
-    ["search", ".", "in.txt", "--query", "x", "--output", "out.csv"],
-    ["similarity", ".", "in.txt", "--matrix", "--csv", "out.csv"],
-    ["similarity", ".", "in.txt", "--matrix", "--picture", "out.svg"],
-]
+OVERWRITING = (
+    "encode . in.csv out.npy|ner tag . in.txt out.jsonl|qa answer . in.csv out.csv|"
+    "qa answer . in.csv new.csv --html out.html|readmission score . in.csv out.csv|"
+    "outcome score . in.csv new.csv --html out.html|rerank . in.csv out.csv|mine . in.txt in.csv out.csv|"
+    "search . in.txt --query x --output out.csv|similarity . in.txt --matrix --csv out.csv|"
+    "similarity . in.txt --matrix --picture out.svg"
+)
 
 
 def test_no_command_replaces_a_file_that_is_there_unless_asked(refused, call, tmp_path, monkeypatch):
@@ -180,12 +159,12 @@ def test_no_command_replaces_a_file_that_is_there_unless_asked(refused, call, tm
     for name in ("in.txt", "in.csv"):
         (tmp_path / name).write_text("id,text,question,context,hadm_id,term\n1,a,b,c,1,d\n2,e,f,g,2,h\n")
     replaced = "(is|are) there already; name another.*--overwrite"
-    for (code, told), given in zip(refused(OVERWRITING), OVERWRITING, strict=True):
+    requests, terms = [words.split() for words in OVERWRITING.split("|")], ["terms", ".", "in.csv", "terms"]
+    for (code, told), given in zip(refused(requests), requests, strict=True):
         assert code == 2 and re.search(replaced, told), (given, told)
-    terms = ["terms", ".", "in.csv", "terms"]
     with pytest.raises(RequestError, match=replaced):
         call(*terms)
-    for each in (*OVERWRITING, terms):
+    for each in (*requests, terms):
         with pytest.raises(BertRelayError) as next_fault:  # there is no model
             call(*each, "--overwrite")
         assert not re.search(replaced, str(next_fault.value)), each
