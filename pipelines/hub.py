@@ -13,11 +13,6 @@ from bertrelay.settings import HubDataset, Source
 from pipelines.recipe import Recipe, Step
 
 
-def lock_path(recipe: Recipe, runs: Path) -> Path:
-    """Beside the recipe; a built-in recipe's lock is with the runs."""
-    return recipe.source.path.with_suffix(".lock") if recipe.source.path else runs / f"{recipe.source.stem}.lock"
-
-
 def name_of(source: Source) -> str:
     """How a lock file calls a hub id."""
     return f"{'dataset' if isinstance(source, HubDataset) else 'model'} {source.hub_id}"
@@ -33,11 +28,14 @@ def unknown_ids(step: Step, known: Mapping[str, str]) -> list[Source]:
     return [source for source in hub_ids(step) if not source.revision and name_of(source) not in known]
 
 
-def revisions_of(steps: Iterable[Step], path: Path, ask: bool = False) -> dict[str, str]:
-    """`model owner/name` or `dataset owner/name` to its revision, as the lock file at `path` knows it.
+def revisions_of(recipe: Recipe, steps: Iterable[Step], runs: Path, ask: bool = False) -> dict[str, str]:
+    """`model owner/name` or `dataset owner/name` to its revision, as the recipe's lock file knows it.
 
-    ask: what it lacks for `steps` is fetched from the hub and written down.
+    The file is beside the recipe; a built-in recipe's is with the runs. ask: what it lacks for `steps` is fetched from
+    the hub and written down.
     """
+    source = recipe.source
+    path = source.path.with_suffix(".lock") if source.path else runs / f"{source.stem}.lock"
     known = read_json(path) if path.exists() else {}
     if known is None or not all(isinstance(revision, str) for revision in known.values()):
         raise RequestError(

@@ -17,7 +17,7 @@ from bertrelay.fingerprint import Digests, Parts, fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.leaves import is_auto_precision, leaves, parts_of
 from bertrelay.settings import InputFile, ModelSource, Settings, no_model_folder
-from pipelines.hub import lock_path, name_of, revisions_of, unknown_ids
+from pipelines.hub import name_of, revisions_of, unknown_ids
 from pipelines.recipe import Key, Recipe, Step
 from pipelines.run_store import DIGITS, damage, has_work, partial_of, parts_in, previous_parts, unfinished
 from pipelines.validation import Problems, did_you_mean, shown
@@ -106,7 +106,7 @@ def make_plan(recipe: Recipe, options: RunOptions, digests: Digests | None = Non
     digests = digests or options.digests()
     steps = _chosen_steps(recipe, options)
     _check_inputs(recipe, steps)
-    revisions, run_folder = revisions_of(steps, lock_path(recipe, options.runs), ask), options.runs / recipe.name
+    revisions, run_folder = revisions_of(recipe, steps, options.runs, ask), options.runs / recipe.name
     planned: dict[Key, PlannedStep] = {}
     for step in steps:
         planned[step.key] = _plan_step(step, planned, run_folder / step.name, digests, revisions, options.force)

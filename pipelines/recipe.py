@@ -396,7 +396,10 @@ def _steps(
     sensitive: set[str] = set()
     for name in order:
         variants = settings[name]
-        reads = name in marked or stages[name].sensitive or _reads_sensitive(next(iter(variants.values())), sensitive)
+        first = next(iter(variants.values()))
+        files = (source.stage_reference for _, source in _sources(first) if isinstance(source, InputFile))
+        reads = name in marked or stages[name].sensitive or names_sensitive(first)
+        reads = reads or any(written and written[0] in sensitive for written in files)
         if reads or sensitive.intersection(needs[name]):
             sensitive.add(name)
         seeds[name] = next(
@@ -406,9 +409,3 @@ def _steps(
             upstream = tuple((other, None if seeds[other] == [None] else seed) for other in needs[name])
             chosen = variants[seed] if seed in variants else variants[None]
             yield Step(name, seed, stages[name], chosen, upstream, name in sensitive, reads)
-
-
-def _reads_sensitive(settings: Settings, sensitive: set[str]) -> bool:
-    """Whether a source is marked as sensitive, or is a file that one of the stages `sensitive` wrote."""
-    files_of = [source.stage_reference for _, source in _sources(settings) if isinstance(source, InputFile)]
-    return names_sensitive(settings) or any(found and found[0] in sensitive for found in files_of)

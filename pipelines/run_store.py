@@ -137,9 +137,13 @@ def finish(folder: Path, parts: Parts, metrics: Metrics, digests: Digests) -> No
         for path in sorted(partial.rglob("*"))
         if path.is_file() and path != partial / DONE and not path.is_relative_to(partial / WORK)
     }
+    libraries = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            libraries[name] = version(name)
     seconds = round(attempt["seconds_before"] + finished.timestamp() - attempt["began"], 3)
     times = attempt["first"], finished.isoformat(timespec="seconds")
-    write_json(partial / DONE, asdict(Done(parts, plain, outputs, _versions(), *times, seconds)))
+    write_json(partial / DONE, asdict(Done(parts, plain, outputs, libraries, *times, seconds)))
     _rename_complete(folder, digests)
 
 
@@ -148,14 +152,6 @@ def _finite(value: float | None) -> float | None:
     if value is None or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(value)
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 def settle(run_folder: Path, digests: Digests) -> None:

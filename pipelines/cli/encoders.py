@@ -193,19 +193,14 @@ def shrink(
     check_place(output.absolute(), option="OUT")
     for table in tables:
         check_first(table)
-    named = {"sts": _named(options.sts, options.header), "parallel": list(map(_translations, options.parallel))}
-    given = {"model": model, "corpus": tables, "trim_vocabulary": options.trim, **named, **settings}
+    sts = {Path(file).name.partition(".")[0]: {"path": file, "header": options.header} for file in options.sts}
+    if len(sts) < len(options.sts):
+        raise RequestError("--sts: expected files with different names, which name their scores, found two of one")
+    evaluated = {"sts": sts, "parallel": list(map(_translations, options.parallel))}
+    given = {"model": model, "corpus": tables, "trim_vocabulary": options.trim, **evaluated, **settings}
     metrics = _shrunk(validated(ShrinkSettings, given), output)
     document = json.dumps({"output": str(output), **metrics})
     write_out(document if options.as_json else "\n".join(_lines(metrics, output)))
-
-
-def _named(sts: list[str], header: bool) -> dict[str, dict[str, Any]]:
-    """The STS tables by the first words of their names."""
-    named = {Path(file).name.partition(".")[0]: {"path": file, "header": header} for file in sts}
-    if len(named) < len(sts):
-        raise RequestError("--sts: expected files with different names, which name their scores, found two of one")
-    return named
 
 
 def _translations(given: str) -> dict[str, Any]:

@@ -266,25 +266,6 @@ def write_lines(tmp_path):
     return write
 
 
-@pytest.fixture
-def cut_short(monkeypatch):
-    """Does some work here that ends where it stands after its first shard, as a kill ends it."""
-    from bertrelay.data.shards import Shards
-
-    write = Shards.write
-
-    def write_and_end(self, number, lines):
-        write(self, number, lines)
-        raise KeyboardInterrupt
-
-    def run(work, *arguments):
-        with monkeypatch.context() as cutting, pytest.raises(KeyboardInterrupt):
-            cutting.setattr(Shards, "write", write_and_end)
-            work(*arguments)
-
-    return run
-
-
 ALL_WRONG = """
 import contextlib, io, json, sys
 from pipelines.cli import main

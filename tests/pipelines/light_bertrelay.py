@@ -1,9 +1,7 @@
-"""`bertrelay` with the light stages, as a process of its own; `--limit BYTES` and `--user ID` set limits first."""
+"""`bertrelay` with the light stages, as a process of its own; `--user ID` changes its user first."""
 
 import importlib
 import os
-import resource
-import signal
 import sys
 
 import light_stages
@@ -12,17 +10,8 @@ import pipelines.registry
 from pipelines.cli import main
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--limit":
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
-        del sys.argv[1:3]
     if sys.argv[1] == "--user":
-        for name in (
-            "pipelines.cli.app",
-            "pipelines.runner",
-            "importlib.readers",
-            "encodings.utf_8_sig",
-        ):
+        for name in ("pipelines.cli.app", "pipelines.runner", "importlib.readers", "encodings.utf_8_sig"):
             importlib.import_module(name)  # Python itself may stand where that user may not read
         os.setuid(int(sys.argv[2]))
         del sys.argv[1:3]

@@ -44,12 +44,13 @@ def test_help_answers_within_a_second_or_four_times_its_libraries(command, libra
 def test_help_and_a_skipped_run_load_neither_torch_nor_transformers(write_recipe, tmp_path, go):
     path = write_recipe(RELAY)
     go(path)
+    requests = [["--help"], ["search", "--help"], ["run", path], ["run", path, "--processes", "2"], ["plan", path]]
     script = f"""
 import sys; sys.path.append({str(Path(__file__).parent)!r})
 import light_stages, pipelines.registry
 pipelines.registry.REGISTRY = light_stages.REGISTRY
 from pipelines.cli import main
-for words in ["--help"], ["search", "--help"], ["run", {path!r}], ["run", {path!r}, "--processes", "2"], ["plan", {path!r}]:
+for words in {requests}:
     try:
         main(words)
     except SystemExit as ended:

@@ -37,7 +37,7 @@ def test_good_data_ends_with_0_and_data_that_will_not_do_with_1(files):
         check(files[0], "--test", files[1])
 
 
-def test_columns_are_chosen_and_lengths_measured_in_a_models_word_pieces(files, tiny_encoder, tmp_path):
+def test_columns_are_chosen_and_lengths_measured_in_a_models_word_pieces(tiny_encoder, tmp_path):
     tiny_encoder("bert", ["train devel 0 1 2"]).save(tmp_path / "model")
     (tmp_path / "a.conll").write_text("0\ta\tB-X\tNN\n" * 50)
     result = check(tmp_path / "a.conll", "--columns", "1", "-2", "--model", tmp_path / "model", "--json")

@@ -98,17 +98,6 @@ def test_without_invalid_records_there_is_no_list_and_without_others_an_error(en
         encode(tmp_path / "bad.txt", tmp_path / "w.npy", "--skip-invalid")
 
 
-def test_a_recipe_encodes_a_column(call, model, vectors, write_lines, tmp_path):
-    table = write_lines("t.csv", ["id,sentence", *(f"{n},{text}" for n, text in enumerate(ENGLISH))])
-    stage = f'uses = "bertrelay.encode"\nmodel = "{model}"\nprecision = "fp32"\n'
-    recipe = write_lines("r.toml", ["[v]", stage, f'sentences = {{ path = "{table}", columns = ["sentence"] }}'])
-    runs = ("--runs", tmp_path / "runs")
-    assert "sentences 3  dim 8" in call("run", recipe, *runs)
-    np.testing.assert_allclose(np.load(tmp_path / "runs/r/v/latest/vectors.npy"), vectors(ENGLISH), atol=1e-6)
-    assert "SKIP" in call("run", recipe, *runs, "--set", "v.batch_tokens=64")
-    assert 'v.output: "npy" → "parquet"' in call("plan", recipe, *runs, "--set", "v.output=parquet")
-
-
 @pytest.mark.parametrize(("source", "offline"), [("MODEL", "1"), ("owner/name", None)])
 def test_telemetry_is_off_and_a_hub_is_asked_for_hub_ids_alone(model, monkeypatch, source, offline):
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):

@@ -1,4 +1,4 @@
-"""`bertrelay evaluate` on sample data in the official formats; `tests/teachers` has every metric's independent check."""
+"""`bertrelay evaluate` on sample data in the official formats; tests/teachers compare its metrics with scipy's."""
 
 import json
 

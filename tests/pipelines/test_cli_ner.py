@@ -37,12 +37,15 @@ def spans(document):
     return [(entity.start, entity.end, entity.type) for entity in document.entities]
 
 
+def spans_of(rows):
+    return [[(each["start"], each["end"], each["type"]) for each in row["entities"]] for row in rows]
+
+
 def test_jsonl_has_text_offsets_and_confidence_of_every_entity(call, tagger, texts, expected, tmp_path):
     out = call("ner", "tag", tagger, texts, tmp_path / "found.jsonl", "--precision", "fp32")
     rows = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
     assert [(row["id"], row["text"]) for row in rows] == [(f"d{n}", text) for n, text in enumerate(TEXTS)]
-    found = [[(each["start"], each["end"], each["type"]) for each in row["entities"]] for row in rows]
-    assert found == expected
+    assert spans_of(rows) == expected
     for row in rows:
         assert all(row["text"][each["start"] : each["end"]] == each["text"] for each in row["entities"])
         assert all(0 < each["confidence"] <= 1 for each in row["entities"])
@@ -71,13 +74,6 @@ def test_every_format_is_tagged_and_written_and_its_own_entities_are_replaced(
             assert (document.text, spans(document)) == (text, entities)
 
 
-def test_a_page_shows_markup_of_a_text_as_text(call, tagger, write_lines, tmp_path):
-    text = "gout <script>alert(1)</script> & p53 fever"
-    call("ner", "tag", tagger, write_lines("evil.jsonl", [json.dumps({"text": text})]), tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert "<script>alert" not in page and "&lt;" in page
-
-
 def test_what_cannot_be_read_or_written_is_counted_and_listed(call, tagger, tmp_path):
     rows = [json.dumps({"id": f"d{n}", "text": "gout"}) for n in range(8)]
     rows[2], rows[5] = '{"id": "d2"', json.dumps({"id": "d5", "text": "gout\0fever of p53"})
@@ -89,12 +85,6 @@ def test_what_cannot_be_read_or_written_is_counted_and_listed(call, tagger, tmp_
     assert len(list(read_documents(tmp_path / "out.pubtator"))) == 6
     with pytest.raises(WorkError, match=r"1 of 8 records cannot be used.*not JSON"):
         tag_file(tagger, tmp_path / "in.jsonl", tmp_path / "out.jsonl")
-
-
-def test_an_empty_file_is_a_document_without_entities(call, tagger, tmp_path):
-    (tmp_path / "none.txt").write_text("")
-    out = call("ner", "tag", tagger, tmp_path / "none.txt", tmp_path / "out.jsonl")
-    assert out == f"{tmp_path / 'out.jsonl'}: 1 documents\n"
     (tmp_path / "none.jsonl").write_text("")
     with pytest.raises(RequestError, match=r"none\.jsonl holds no (documents|records)"):
         tag_file(tagger, tmp_path / "none.jsonl", tmp_path / "out.jsonl")
@@ -146,13 +136,9 @@ def test_more_refused_documents_than_allowed_leave_no_output(call, tagger, tmp_p
 
 def test_standard_input_has_a_document_in_each_line_or_what_it_is_said_to_hold(call, tagger, texts, expected, tmp_path):
     output = (tmp_path / "found.jsonl", "--overwrite")
-    for stdin, options in [
-        ("\n".join(TEXTS) + "\n", []),
-        (texts.read_text(), ["--input-format", "jsonl"]),
-    ]:
+    for stdin, options in (("\n".join(TEXTS) + "\n", ()), (texts.read_text(), ("--input-format", "jsonl"))):
         call("ner", "tag", tagger, "-", *output, "--precision", "fp32", *options, stdin=stdin)
-        rows = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
-        assert [[(each["start"], each["end"], each["type"]) for each in row["entities"]] for row in rows] == expected
+        assert spans_of(map(json.loads, (tmp_path / "found.jsonl").read_text().splitlines())) == expected
     for stdin in (texts.read_text(), "7|t|gout\n7|a|of mice\n"):
         with pytest.raises(RequestError, match="standard input: expected a document in each line, found"):
             call("ner", "tag", tagger, "-", *output, stdin=stdin)

@@ -22,7 +22,7 @@ def questions(write_lines):
     return write_lines("questions.jsonl", map(json.dumps, rows))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def expected(answerer):
     """(answer, start, end, sentence) of each question, in Python."""
     replies = QuestionAnswerer.load(answerer)(ASKED, precision="fp32")
@@ -87,22 +87,6 @@ def test_other_columns_and_rows_without_ids(call, answerer, expected, tmp_path):
     assert rows == list(zip("234", expected, strict=True))
 
 
-def test_squad_is_read_with_its_ids_and_bioasq_snippet_by_snippet(call, answerer, expected, tmp_path):
-    qas = [{"id": n, "question": question, "answers": []} for n, (question, _) in enumerate(ASKED)]
-    paragraphs = [{"context": SHORT, "qas": qas[:1]}, {"context": LONG, "qas": qas[1:]}]
-    (tmp_path / "q.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
-    call("qa", "answer", answerer, tmp_path / "q.json", tmp_path / "a.jsonl", "--precision", "fp32")
-    assert [(row["id"], of(row)) for row in answers(tmp_path / "a.jsonl")] == list(zip("012", expected, strict=True))
-
-    snippets = [{"text": SHORT}, {"text": LONG}]
-    asked = {"id": "b", "body": ASKED[0][0], "type": "factoid", "exact_answer": ["gout"], "snippets": snippets}
-    (tmp_path / "b.json").write_text(json.dumps({"questions": [asked]}))
-    call("qa", "answer", answerer, tmp_path / "b.json", tmp_path / "b.jsonl", "--precision", "fp32")
-    rows = answers(tmp_path / "b.jsonl")
-    assert [row["id"] for row in rows] == ["b_001", "b_002"]
-    assert of(rows[0]) == expected[0]
-
-
 def test_a_page_marks_every_answer_and_shows_markup_as_text(call, answerer, questions, expected, tmp_path):
     html = tmp_path / "a.html"
     call("qa", "answer", answerer, questions, tmp_path / "a.jsonl", "--html", html, "--precision", "fp32")
@@ -114,9 +98,6 @@ def test_a_page_marks_every_answer_and_shows_markup_as_text(call, answerer, ques
     assert [strip(context) for context in contexts] == [SHORT, LONG]
     first = re.findall(r"<mark[^>]*>(.*?)</mark>", contexts[0])
     assert [strip(each) for each in first] == [expected[0][0]]
-    links = re.findall(r'href="#([\w-]+)"', page)
-    assert len(links) == 3
-    assert all(page.count(f'id="{link}"') == 1 for link in links)
 
 
 def strip(html):
@@ -162,8 +143,7 @@ def test_standard_input_is_json_or_what_it_is_said_to_be(call, answerer, questio
     output = (tmp_path / "a.jsonl", "--overwrite")
     for stdin, options in [(questions.read_text(), []), (table.getvalue(), ["--input-format", "csv"])]:
         call("qa", "answer", answerer, "-", *output, "--precision", "fp32", *options, stdin=stdin)
-        found = [(row["answer"], row["start"], row["end"], row["sentence"]) for row in answers(tmp_path / "a.jsonl")]
-        assert found == expected
+        assert [of(row) for row in answers(tmp_path / "a.jsonl")] == expected
     with pytest.raises(RequestError, match="standard input: expected JSON, found something else"):
         call("qa", "answer", answerer, "-", *output, stdin=table.getvalue())
     assert {path.name for path in tmp_path.iterdir()} == {"questions.jsonl", "a.jsonl"}

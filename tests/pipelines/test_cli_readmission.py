@@ -34,19 +34,17 @@ def notes(tmp_path):
     return tmp_path / "notes.csv"
 
 
-@pytest.fixture
-def expected(model):
+@pytest.fixture(scope="module")
+def expected(readmission_model):
     """Scores in Python, by id."""
     frame = pd.DataFrame(NOTES, columns=["hadm_id", "text"])
-    return ReadmissionScorer.load(model).score(frame, precision="fp32").set_index("hadm_id")
+    return ReadmissionScorer.load(readmission_model).score(frame, precision="fp32").set_index("hadm_id")
 
 
 def rows_of(path: Path) -> list[dict]:
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in path.read_text().splitlines()]
-    return (
-        pd.read_parquet(path).to_dict("records") if path.suffix == ".parquet" else pd.read_csv(path).to_dict("records")
-    )
+    return (pd.read_parquet if path.suffix == ".parquet" else pd.read_csv)(path).to_dict("records")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
@@ -70,7 +68,7 @@ def test_every_output_has_the_scores_of_python(call, model, notes, expected, tmp
     assert {path.name for path in tmp_path.iterdir()} == {"notes.csv", output.name}
 
 
-@pytest.mark.parametrize("suffix", [".csv.gz", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv.gz", ".jsonl", ".parquet"])
 def test_every_input_gives_the_same_scores(call, model, notes, tmp_path, suffix):
     frame = pd.DataFrame(NOTES, columns=["STAY", "NOTE"])
     frame["STAY"] = frame["STAY"].astype(int) if suffix == ".parquet" else frame["STAY"]
@@ -80,18 +78,12 @@ def test_every_input_gives_the_same_scores(call, model, notes, tmp_path, suffix)
         frame.assign(STAY=pd.Series(mixed, dtype=object)).to_json(source, orient="records", lines=True)
     elif suffix == ".parquet":
         frame.to_parquet(source)
-    elif suffix == ".tsv":
-        frame["NOTE"] = frame["NOTE"].str.replace("\n", " ")
-        frame.to_csv(source, sep="\t", index=False)
     else:
         frame.to_csv(source, index=False)
     columns = ("--id", "STAY", "--text", "NOTE", "--precision", "fp32")
     call("readmission", "score", model, source, tmp_path / "other_scores.jsonl", *columns)
     call("readmission", "score", model, notes, tmp_path / "scores.jsonl", "--precision", "fp32")
-    found, wanted = rows_of(tmp_path / "other_scores.jsonl"), rows_of(tmp_path / "scores.jsonl")
-    assert [row["hadm_id"] for row in found] == [row["hadm_id"] for row in wanted]
-    if suffix != ".tsv":
-        assert found == wanted
+    assert rows_of(tmp_path / "other_scores.jsonl") == rows_of(tmp_path / "scores.jsonl")
 
 
 MARK = re.compile("qzx|failing", re.IGNORECASE)
@@ -109,15 +101,11 @@ def test_text_is_only_where_it_was_asked_for(call, model, notes, tmp_path):
     assert "slept well" not in files["p.html"]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_unknown_text_has_a_reason_and_no_probability(call, model, tmp_path, suffix, capsys):
+def test_unknown_text_has_a_reason_and_no_probability(call, model, tmp_path, capsys):
     texts = [(1, "患者 退院 退院"), (2, ""), (3, "the wound is dry."), (4, "the wound 退院 退院")]
     pd.DataFrame(texts, columns=["hadm_id", "text"]).to_csv(tmp_path / "notes.csv", index=False)
-    out = call("readmission", "score", model, tmp_path / "notes.csv", tmp_path / f"scores{suffix}")
-    rows = [
-        {name: None if pd.api.types.is_scalar(value) and pd.isna(value) else value for name, value in row.items()}
-        for row in rows_of(tmp_path / f"scores{suffix}")
-    ]
+    out = call("readmission", "score", model, tmp_path / "notes.csv", tmp_path / "scores.jsonl")
+    rows = rows_of(tmp_path / "scores.jsonl")
     assert [row["reason"] for row in rows] == ["no known word", "no text", None, None]
     assert [row["unknown_share"] for row in rows] == [1, None, 0, 0.5]
     assert [row["probability"] is None for row in rows] == [True, True, False, False]
@@ -128,7 +116,9 @@ def test_unknown_text_has_a_reason_and_no_probability(call, model, tmp_path, suf
     assert "more than 10% of the tokens are unknown to the model in 2 of 4 admissions" in told
 
 
-def test_of_alarms_nothing_is_told_where_none_is_defined(call, model, lengths, notes, tmp_path):
+def test_of_alarms_nothing_is_told_where_none_is_defined_and_json_is_one_document(
+    call, model, lengths, notes, tmp_path
+):
     shutil.copytree(model, tmp_path / "model")
     how = json.loads((model / "outcome.json").read_text())
     (tmp_path / "model/outcome.json").write_text(json.dumps(how | {"threshold": None}))
@@ -137,6 +127,10 @@ def test_of_alarms_nothing_is_told_where_none_is_defined(call, model, lengths, n
         given = ("outcome", "score", folder, notes, tmp_path / "s.csv", "--overwrite")
         assert " alarms" not in call(*given)
         assert json.loads(call(*given, "--json"))["alarms"] is None
+    told = json.loads(call("readmission", "score", model, notes, tmp_path / "s.csv", "--overwrite", "--json"))
+    assert told.pop("chunks_per_second") > 0 and told.pop("alarms") in (0, 1, 2) and told.pop("chunks") > 4
+    counts = {"admissions": 3, "without_text": 1, "unknown_text": 0, "rejected": 0}
+    assert told == {"output": str(tmp_path / "s.csv"), **counts}
 
 
 def test_rows_that_cannot_be_used_are_listed_by_line_alone(call, model, tmp_path, capfd):
@@ -196,15 +190,6 @@ def test_outcome_score_takes_any_model_and_readmission_score_its_own(call, model
     ):
         score_file(lengths, notes, tmp_path / "c.csv", task="readmission")
     assert not (tmp_path / "c.csv").exists()
-
-
-def test_the_summary_is_one_json_document(call, model, notes, tmp_path):
-    told = json.loads(call("readmission", "score", model, notes, tmp_path / "s.csv", "--json"))
-    assert told.pop("chunks_per_second") > 0
-    assert told.pop("alarms") in (0, 1, 2)
-    assert told.pop("chunks") > 4
-    counts = {"admissions": 3, "without_text": 1, "unknown_text": 0, "rejected": 0}
-    assert told == {"output": str(tmp_path / "s.csv"), **counts}
 
 
 def test_admissions_without_text_make_shards_too(tmp_path, monkeypatch):

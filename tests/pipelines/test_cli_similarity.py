@@ -18,7 +18,6 @@ FP32 = ["--precision", "fp32"]
 PEERS = {
     "cosine": lambda a, b: 1 - cdist(a, b, "cosine"),
     "dot": lambda a, b: a @ b.T,
-    "euclidean": lambda a, b: -cdist(a, b),
     "manhattan": lambda a, b: -cdist(a, b, "cityblock"),
 }
 
@@ -55,14 +54,13 @@ def test_one_of_two_files_may_be_standard_input(call, model, write_lines, others
         call("similarity", model, "-", "-", "--files")
 
 
-@pytest.mark.parametrize("metric", PEERS)
-def test_files_are_compared_line_by_line_by_every_metric(call, model, write_lines, others, expected, metric):
+def test_files_are_compared_line_by_line(call, model, write_lines, others, expected):
     two = write_lines("two.txt", ENGLISH[:2])
-    document = json.loads(call("similarity", model, two, others, "--files", "--json", "--metric", metric, *FP32))
-    assert document["metric"] == metric
+    document = json.loads(call("similarity", model, two, others, "--files", "--json", "--metric", "dot", *FP32))
+    assert document["metric"] == "dot"
     assert [(pair["a"], pair["b"]) for pair in document["pairs"]] == list(zip(ENGLISH, OTHERS, strict=False))
     figures = [pair["similarity"] for pair in document["pairs"]]
-    np.testing.assert_allclose(figures, np.diag(expected(ENGLISH[:2], OTHERS, metric)), atol=1e-5)
+    np.testing.assert_allclose(figures, np.diag(expected(ENGLISH[:2], OTHERS, "dot")), atol=1e-5)
 
 
 def test_pairs_of_many_blocks_are_all_written_in_order(call, model, write_lines, expected, tmp_path, monkeypatch):
@@ -77,8 +75,6 @@ def test_pairs_of_many_blocks_are_all_written_in_order(call, model, write_lines,
     np.testing.assert_allclose([float(row[2]) for row in rows], np.diag(expected(first, second)), atol=1e-5)
     text = call("similarity", model, *files, "--files", *FP32).splitlines()
     assert [line.split("\t")[1:] for line in text] == [row[:2] for row in rows]
-    document = json.loads(call("similarity", model, *files, "--files", "--json", *FP32))
-    assert len(document["pairs"]) == 30
 
 
 def test_columns_of_tables_are_compared(call, model, write_lines, expected):
@@ -90,7 +86,7 @@ def test_columns_of_tables_are_compared(call, model, write_lines, expected):
     assert json.loads(alone)["rows"] == ENGLISH[:2]
 
 
-@pytest.mark.parametrize(("metric", "kind"), list(zip(PEERS, ["svg", "png", "pdf", "svg"], strict=True)))
+@pytest.mark.parametrize(("metric", "kind"), [("cosine", "svg"), ("manhattan", "pdf")])
 def test_a_matrix_has_every_line_with_every_line(
     call, model, english, others, expected, tmp_path, monkeypatch, metric, kind
 ):
@@ -124,19 +120,17 @@ def test_a_prompt_stands_before_the_sentences(call, model, expected):
     assert float(figure) == pytest.approx(expected(["dog barks"], ["dog a"]).item(), abs=6e-5)
 
 
-def test_blank_lines_keep_their_place_and_are_counted(call, model, write_lines, others, monkeypatch):
-    told = []
-    monkeypatch.setattr("pipelines.cli.similarity.log", told.append)
+def test_blank_lines_keep_their_place_and_are_counted(call, model, write_lines, others, capsys):
     files = write_lines("gaps.txt", ["a dog", ""]), others
     pairs = json.loads(call("similarity", model, *files, "--files", "--json"))["pairs"]
     assert [pair["a"] for pair in pairs] == ["a dog", ""]
     assert all(np.isfinite(pair["similarity"]) for pair in pairs)
-    assert [message.partition(": ")[2] for message in told] == ["1 of 2 sentences are blank, and compared as they are"]
+    assert "1 of 2 sentences are blank, and compared as they are" in capsys.readouterr().err
 
 
-def test_names_of_files_taken_for_sentences_are_pointed_out(call, model, english, others, monkeypatch, tmp_path):
-    told = []
-    monkeypatch.setattr("pipelines.cli.similarity.log", told.append)
+def test_names_of_files_taken_for_sentences_are_pointed_out(
+    call, model, english, others, monkeypatch, tmp_path, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert "english.txt" in call("similarity", model, english.name, others.name)
-    assert "add --files or --matrix" in told[0]
+    assert "add --files or --matrix" in capsys.readouterr().err

@@ -126,15 +126,8 @@ CURVES = {
     "outcome": "died",
 }
 GROUP = {**interval("auroc", 0.8, 0.7, 0.9), "auprc": 0.5, "prevalence": 0.3, "mean_calibrated": 0.31}
-CALIBRATED = (
-    GROUP
-    | interval("observed_expected", 0.97, 0.9, 1.1)
-    | {
-        "observed_expected_uncalibrated": 0.12,
-        "calibration_error": 0.02,
-        "calibration_slope": None,
-    }
-)
+CALIBRATED = GROUP | interval("observed_expected", 0.97, 0.9, 1.1)
+CALIBRATED |= {"observed_expected_uncalibrated": 0.12, "calibration_error": 0.02, "calibration_slope": None}
 
 
 def group(figures):
@@ -160,9 +153,9 @@ def test_curves_of_outcomes_have_names_axes_and_one_colour_for_a_model(tmp_path)
 
 
 def test_reading_is_drawn_where_it_was_measured_and_intervals_of_the_calibration_are_bars(tmp_path):
-    assert len(outcome_curves(tmp_path, while_reading=None)) == 3
     unknown = [each | {"auroc": None, "others": None} for each in READING]
-    assert len(outcome_curves(tmp_path, while_reading=unknown)) == 5
+    for reading, curves in ((None, 3), (unknown, 5)):
+        assert len(outcome_curves(tmp_path, while_reading=reading)) == curves
     for ends, bars in (([], 0), ([None, None], 0), ([0.1, 0.35], 2)):
         drawn = {"model": [[*point, *ends] for point in POINTS]}
         assert outcome_curves(tmp_path, calibration=drawn)[2].svg.count("stroke-width: 1.2") == bars

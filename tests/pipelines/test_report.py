@@ -80,16 +80,12 @@ def run(tmp_path):
     return run
 
 
-def test_the_page_has_scores_curves_similarity_stages_and_settings(run):
-    page = Page(run.write())
+def test_the_page_has_scores_curves_similarity_stages_and_settings_and_needs_no_network_and_no_scripts(run):
+    text = run.write()
+    page = Page(text)
     texts = ("small & quick", "0.938", "강아지 & Hund", "0.88", "Loss", "1 min 15 s", "teacherxxx00", "3e-05", "torch")
     assert all(each in page.text for each in texts)
     assert page.tags.count("svg") == 2
-
-
-def test_the_page_needs_no_network_and_no_scripts(run):
-    text = run.write()
-    page = Page(text)
     assert not {"script", "link", "img", "iframe", "object", "embed", "form"} & set(page.tags)
     assert not [name for name, _ in page.attributes if name.startswith("on") or name in ("src", "srcset", "action")]
     assert all(value.startswith("#") for name, value in page.attributes if name.endswith("href"))
@@ -105,18 +101,15 @@ def test_text_from_outside_never_becomes_markup(run):
     assert page.text.count(mischief) >= 5
 
 
-def test_every_seed_is_listed_beside_mean_and_deviation(run):
+def test_seeds_stand_beside_mean_and_deviation_and_what_was_not_measured_is_a_dash(run):
     for seed in (1, 2, 10):
         metrics = {"sts/stsb/spearman_cosine": 0.8125, "sts/stsb/spearman_cosine_deviation": 0.0125}
         run.add("repeated", metrics, seed)
+    run.metrics["evaluation"] = {"translation_accuracy/en-ko": None, "translation_accuracy/ko-en": 0.5}
     page = Page(run.write())
     assert "0.8125 ± 0.0125" in page.text
     assert all(f"repeated (seed {seed})" in page.text for seed in (1, 2, 10))
-
-
-def test_what_was_not_measured_is_a_dash(run):
-    run.metrics["evaluation"] = {"translation_accuracy/en-ko": None, "translation_accuracy/ko-en": 0.5}
-    assert "ko – 0.500" in Page(run.write()).text
+    assert "ko – 0.500" in page.text
 
 
 def test_durations_and_days_are_written_for_people():

@@ -3,34 +3,22 @@
 import json
 import re
 
-import pytest
-
 BAD = "\x1b]0;title\x07\x9b2J\x7f"
 SHOWN = r"\u001b]0;title\u0007\u009b2J\u007f"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-@pytest.fixture
-def corpus(write_lines):
-    return write_lines("corpus.txt", [f"a dog {BAD}", f"a cat {BAD}"])
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("similarity", "{model}", "{corpus}", "--matrix"),
-        ("similarity", "{model}", f"a dog {BAD}", "a cat"),
-        ("search", "{model}", "{corpus}", "--query", f"a dog {BAD}"),
-    ],
-)
-def test_text_is_shown_with_escapes_and_json_holds_it_as_it_is(call, model, corpus, arguments):
-    arguments = [each.format(model=model, corpus=corpus) for each in arguments]
-    shown = call(*arguments)
-    assert f"a dog {SHOWN}" in shown
-    assert not CONTROL.search(shown)
-    document = call(*arguments, "--json")
-    assert not CONTROL.search(document)
-    assert f"a dog {BAD}" in strings(json.loads(document))
+def test_text_is_shown_with_escapes_and_json_holds_it_as_it_is(call, model, write_lines):
+    corpus, text = write_lines("corpus.txt", [f"a dog {BAD}", f"a cat {BAD}"]), f"a dog {BAD}"
+    for words in (
+        ("similarity", model, corpus, "--matrix"),
+        ("similarity", model, text, "a cat"),
+        ("search", model, corpus, "--query", text),
+    ):
+        shown, document = call(*words), call(*words, "--json")
+        assert f"a dog {SHOWN}" in shown
+        assert not CONTROL.search(shown + document)
+        assert text in strings(json.loads(document))
 
 
 def strings(value):
