@@ -4,14 +4,13 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
 from bertrelay.data.readers import open_input
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from domain.biomedical.documents import bioc, brat, conll, jsonl, pubtator
 from domain.biomedical.documents.conll import Columns
 from domain.biomedical.documents.document import Document, Item, usable, with_distinct_ids
 
@@ -20,17 +19,18 @@ __all__ = ["SUFFIXES", "Columns", "FormatName", "WrittenName", "document_items",
 WrittenName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl", "html"]
 FormatName = Literal[WrittenName, "text", "lines"]
 
-READERS: dict[FormatName, Callable[[Path], Iterator[Item]]] = {
-    "conll": conll.read,
-    "conll-iobes": partial(conll.read, file_scheme="IOBES"),
-    "pubtator": pubtator.read,
-    "bioc": bioc.read,
-    "brat": brat.read,
-    "jsonl": jsonl.read,
-    "text": jsonl.read_text_files,
-    "lines": jsonl.read_text_lines,
+READERS: dict[FormatName, str] = {
+    "conll": "conll:read",
+    "conll-iobes": "conll:read_iobes",
+    "pubtator": "pubtator:read",
+    "bioc": "bioc:read",
+    "brat": "brat:read",
+    "jsonl": "jsonl:read",
+    "text": "jsonl:read_text_files",
+    "lines": "jsonl:read_text_lines",
 }
-"""Of each format what streams the documents of a file or folder, and what is unusable or left out."""
+"""Of each format the module here and its function that streams the documents of a file or folder, and what is unusable
+or left out. A module is imported when its format is read: settings name formats, and need none."""
 
 SUFFIXES: dict[str, FormatName] = {
     **dict.fromkeys((".conll", ".tsv", ".iob", ".iob1", ".iob2", ".bilou", ".bio"), "conll"),
@@ -58,7 +58,7 @@ def format_of(path: Path | str) -> FormatName:
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     if path.is_dir() or (not suffixes and not path.exists()):
-        is_text = path.is_dir() and bool(jsonl.text_files(path)) and not any(path.glob("*.ann"))
+        is_text = path.is_dir() and bool(text_files(path)) and not any(path.glob("*.ann"))
         return "text" if is_text else "brat"
     if suffixes[-2:] == [".pubtator", ".txt"] or (suffixes[-1:] == [".txt"] and _begins_as_pubtator(path)):
         return "pubtator"
@@ -70,6 +70,11 @@ def format_of(path: Path | str) -> FormatName:
             f"{path.suffix or 'none'}. Say which it is: {', '.join(READERS)}, html."
         )
     return SUFFIXES[suffixes[-1]]
+
+
+def text_files(folder: Path) -> list[Path]:
+    """The files of raw text in a folder, packed with gzip or not, in the order of their names."""
+    return sorted(path for path in folder.iterdir() if path.name.lower().endswith((".txt", ".txt.gz")))
 
 
 def _begins_as_pubtator(path: Path) -> bool:
@@ -102,5 +107,7 @@ def document_items(path: Path | str, format_name: FormatName | None = None, uniq
         raise RequestError(f"{path}: {name} is only written. Read one of {', '.join(READERS)}.")
     if not path.exists():
         raise RequestError(f"there is no file or folder {path}. Check the path; in a recipe it counts from its folder.")
-    items = READERS[name](path)
+    module, function = READERS[name].split(":")
+    read: Callable[[Path], Iterator[Item]] = getattr(import_module(f"{__name__}.{module}"), function)
+    items = read(path)
     return with_distinct_ids(items, "an id that another document has") if unique else items

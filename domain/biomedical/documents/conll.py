@@ -200,6 +200,11 @@ def read(path: Path, file_scheme: FileScheme | None = None) -> Iterator[Item]:
         yield _document(document, f"{stem}-{number + 1}")
 
 
+def read_iobes(path: Path) -> Iterator[Item]:
+    """As `read`, for a file that is known to be in IOBES."""
+    return read(path, "IOBES")
+
+
 def _document(sentences: Sequence[TaggedSentence | Unusable], name: str) -> Document | Unusable:
     """A document of sentences; not usable when one of them is not."""
     text, entities, tokens = "", list[Entity](), list[tuple[Span, ...]]()

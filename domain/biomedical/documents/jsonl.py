@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertrelay.data.tables import Unusable
+from domain.biomedical.documents import text_files
 from domain.biomedical.documents.document import (
     Document,
     Entity,
@@ -61,11 +62,6 @@ def read(path: Path) -> Iterator[Item]:
                 yield document
             except Unfit as fault:
                 yield Unusable(row.file, row.line, fault.reason, fault.detail)
-
-
-def text_files(folder: Path) -> list[Path]:
-    """The files of raw text in a folder, packed with gzip or not, in the order of their names."""
-    return sorted(path for path in folder.iterdir() if path.name.lower().endswith((".txt", ".txt.gz")))
 
 
 def read_text_files(path: Path) -> Iterator[Item]:

@@ -29,7 +29,7 @@ VERDICTS: dict[Verdict, tuple[str, str]] = {
 }
 """The sign and the meaning of each."""
 OF_PAIRS: dict[str, Verdict] = {"right": "found", "wrong_span": "border", "wrong_type": "type", "wrong_both": "both"}
-"""The verdict on paired entities, by the kind that `ner.metrics` gives the pair."""
+"""The verdict on paired entities, by the kind that `ner.pairing` gives the pair."""
 HUES = 8
 FOLDER = Path(__file__).parent
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
@@ -163,7 +163,7 @@ def compared(gold: Document, predicted: Document) -> tuple[list[MarkedEntity], l
 
 
 def _paired(document: Document, other: Document, alone: Verdict) -> list[MarkedEntity]:
-    from domain.biomedical.ner.metrics import pairings
+    from domain.biomedical.ner.pairing import pairings
 
     mine, theirs = (
         [TokenSpan(each.start, each.end, each.type) for each in annotated.entities] for annotated in (document, other)

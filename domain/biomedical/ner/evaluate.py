@@ -9,6 +9,7 @@ import numpy as np
 
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import expected_calibration_error
+from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import atomic_write, write_json
 from bertrelay.hardware import default_device
 from bertrelay.progress import log, progress
@@ -18,18 +19,9 @@ from domain.biomedical.documents.tokens import TokenSpan, spans_of, tags_of
 from domain.biomedical.documents.writing import lines_of
 from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
 from domain.biomedical.ner.inference import WordSpan, decoded_blocks
-from domain.biomedical.ner.metrics import (
-    KINDS,
-    Pairing,
-    Spans,
-    confusions,
-    count_entities,
-    entity_metrics,
-    lenient_spans,
-    pairings,
-    which_are_right,
-)
+from domain.biomedical.ner.metrics import Spans, count_entities, entity_metrics, lenient_spans, which_are_right
 from domain.biomedical.ner.model import EntityModel, load_model
+from domain.biomedical.ner.pairing import KINDS, Pairing, confusions, pairings
 from domain.biomedical.ner.settings import NerEvaluateSettings
 from domain.biomedical.windows import Floats
 from domain.draws import spread_evenly
@@ -119,9 +111,9 @@ def _metrics(
     types = sorted({*types_in(examples), *(span.type for span in chain.from_iterable(found.spans))})
     units = np.unique([example.document for example in examples], return_inverse=True)[1]
     untaggable = [example.untaggable for example in examples]
-    strict = entity_metrics(count_entities(gold, untaggable, found.spans, units, types), types)
+    strict = entity_metrics(count_entities(gold, untaggable, found.spans, units, types), types, with_interval)
     leniently = [lenient_spans(example.tags) for example in examples]
-    lenient = entity_metrics(count_entities(leniently, untaggable, found.spans, units, types), [], intervals=False)
+    lenient = entity_metrics(count_entities(leniently, untaggable, found.spans, units, types), [])
     kinds = Counter(pair.kind for pair in chain.from_iterable(pairs))
     kinds["missed"] += sum(map(len, untaggable))
     is_right = which_are_right(gold, found.spans)

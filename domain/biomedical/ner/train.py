@@ -127,7 +127,7 @@ class NerTask:
         found, types = self._decoded().token_spans(), self.entity_model.labels.types
         untaggable = [example.untaggable for example in self.dev]
         counts = count_entities(self.gold, untaggable, found, np.arange(len(self.gold)), types)
-        metrics = entity_metrics(counts, types, intervals=False)
+        metrics = entity_metrics(counts, types)
         shown = ["precision", "recall", "f1", *([f"f1/{name}" for name in types] if types[1:] else [])]
         return {f"dev/{name}": metrics[name] for name in shown if name in metrics}
 

@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from domain.biomedical.documents.document import Document, Entity
 from domain.biomedical.documents.page import MarkedEntity, compared, entity_page, hues_of, legend, marked_entities
 from domain.biomedical.documents.tokens import TokenSpan
-from domain.biomedical.ner.metrics import pairings
+from domain.biomedical.ner.pairing import pairings
 
 NASTY = '<script>alert("x")</script> & 𝒜 café\x00\x07\u202e'
 

@@ -41,8 +41,8 @@ def learn(folder, base, **more):
 def learnt(tiny_bert, tmp_path_factory):
     """A model that has learnt the task, and the figures of its training."""
     folder = tmp_path_factory.mktemp("learnt")
-    train, dev = write(folder / "train.jsonl", many(400, 1)), write(folder / "dev.jsonl", many(60, 2))
-    metrics = learn(folder, tiny_bert, train=[train], dev=[dev])
+    train, dev = write(folder / "train.jsonl", many(300, 1)), write(folder / "dev.jsonl", many(60, 2))
+    metrics = learn(folder, tiny_bert, train=[train], dev=[dev], epochs=6, learning_rate=4e-3)
     return load_model(folder / "output" / "model"), metrics
 
 

@@ -5,16 +5,10 @@ import pytest
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
+from bertrelay.evaluation.statistics import with_interval
 from domain.biomedical.documents.tokens import TokenSpan, spans_of
-from domain.biomedical.ner.metrics import (
-    Pairing,
-    confusions,
-    count_entities,
-    entity_metrics,
-    lenient_spans,
-    pairings,
-    which_are_right,
-)
+from domain.biomedical.ner.metrics import count_entities, entity_metrics, lenient_spans, which_are_right
+from domain.biomedical.ner.pairing import Pairing, confusions, pairings
 
 TYPES = ["Chemical", "Disease"]
 TAGS = ["O", *(f"{prefix}-{name}" for name in TYPES for prefix in "BI")]
@@ -39,7 +33,7 @@ def metrics(gold, predicted, find=spans_of, **more):
 def test_figures_are_seqevals(seed, find, theirs):
     gold, predicted = random_tags(seed), random_tags(seed + 100)
     predicted = [(mine[:5] + ours[5:] + ["O"] * 5)[: len(ours)] for ours, mine in zip(gold, predicted, strict=True)]
-    ours = metrics(gold, predicted, find, intervals=False)
+    ours = metrics(gold, predicted, find)
     report = classification_report(gold, predicted, output_dict=True, zero_division=0, **theirs)
     for name, row in (("", "micro avg"), *((f"/{kind}", kind) for kind in TYPES)):
         for measure, key in (("precision", "precision"), ("recall", "recall"), ("f1", "f1-score")):
@@ -51,8 +45,8 @@ def test_intervals_hold_the_figure_and_come_from_units():
     predicted = [tags if n % 3 else ["O"] * len(tags) for n, tags in enumerate(gold)]
     spans = [[spans_of(tags) for tags in side] for side in (gold, predicted)]
     none = [()] * len(gold)
-    by_sentence = entity_metrics(count_entities(spans[0], none, spans[1], np.arange(60), TYPES), TYPES)
-    in_one = entity_metrics(count_entities(spans[0], none, spans[1], np.zeros(60, int), TYPES), TYPES)
+    by_sentence = entity_metrics(count_entities(spans[0], none, spans[1], np.arange(60), TYPES), TYPES, with_interval)
+    in_one = entity_metrics(count_entities(spans[0], none, spans[1], np.zeros(60, int), TYPES), TYPES, with_interval)
     assert by_sentence["recall_low"] < by_sentence["recall"] < by_sentence["recall_high"]
     assert by_sentence["f1"] == in_one["f1"]
     assert "f1_low" not in in_one  # one document has no spread
@@ -61,8 +55,8 @@ def test_intervals_hold_the_figure_and_come_from_units():
 def test_gold_entities_beyond_tags_count_as_missed_and_what_was_not_measured_is_null():
     span = TokenSpan(0, 1, "Disease")
     counts = count_entities([[span]], [("Disease", "Disease")], [[span]], np.array([0]), ["Disease"])
-    assert entity_metrics(counts, ["Disease"], intervals=False)["recall"] == pytest.approx(1 / 3)
-    nothing = entity_metrics(count_entities([[]], [()], [[]], np.array([0]), ["Disease"]), ["Disease"], intervals=False)
+    assert entity_metrics(counts, ["Disease"])["recall"] == pytest.approx(1 / 3)
+    nothing = entity_metrics(count_entities([[]], [()], [[]], np.array([0]), ["Disease"]), ["Disease"])
     assert [nothing[name] for name in ("precision", "recall", "f1")] == [None] * 3
 
 
