@@ -20,7 +20,7 @@ from bertrelay.progress import log
 from bertrelay.texts import texts_of
 from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, warn_of_unknown
 from domain.clinical.classifier import OutcomeModel, load_model
-from domain.clinical.cleaning import BETWEEN, NAMES, clean, find_sections
+from domain.clinical.cleaning import BETWEEN, NAMES, Section, clean, find_sections
 from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words
 from domain.clinical.prediction import aggregate, aggregate_labels, calibrated, chunk_log_odds, contributions
 from domain.clinical.records import given_note, warn_of_mixed_ids
@@ -292,13 +292,12 @@ def section_of(text: str, chunk: ScoredChunk | None) -> str | None:
     """The section that most of `chunk` is in. Only known headers are shown: what else looks like one may be a name."""
     if chunk is None:
         return None
-    sections = find_sections(text)
-    nearest = max(
-        sections, key=lambda section: min(section.end, chunk.end) - max(section.start, chunk.start), default=None
-    )
-    if nearest is None or nearest.start >= chunk.end or nearest.end <= chunk.start:
-        return None
-    return nearest.name if nearest.name in NAMES else None
+
+    def shared(section: Section) -> int:
+        return min(section.end, chunk.end) - max(section.start, chunk.start)
+
+    nearest = max(find_sections(text), key=shared, default=None)
+    return nearest.name if nearest and shared(nearest) > 0 and nearest.name in NAMES else None
 
 
 def admission_page(found: Explanation, how: OutcomeModelSettings) -> str:

@@ -78,10 +78,8 @@ class OutcomeTask:
     def evaluate(self) -> Metrics:
         """AUROC and average precision of the validation admissions, of several labels their means."""
         validation = self.scored("validation")
-        found, metrics = (
-            validation.probabilities(self.outcome_model.settings),
-            {CRITERION: auroc_of, "dev/auprc": auprc_of},
-        )
+        found = validation.probabilities(self.outcome_model.settings)
+        metrics = {CRITERION: auroc_of, "dev/auprc": auprc_of}
         return {name: mean_of_known(metric, found, validation.labels) for name, metric in metrics.items()}
 
     def scored(self, split: str, bar: Bar | None = None) -> ScoredSplit:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from bertrelay.data.records import Rejects
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import RequestError
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
 from domain.clinical.scoring import notes_table, sorted_notes
 
@@ -131,20 +131,6 @@ def test_of_alarms_nothing_is_told_where_none_is_defined_and_json_is_one_documen
     assert told.pop("chunks_per_second") > 0 and told.pop("alarms") in (0, 1, 2) and told.pop("chunks") > 4
     counts = {"admissions": 3, "without_text": 1, "unknown_text": 0, "rejected": 0}
     assert told == {"output": str(tmp_path / "s.csv"), **counts}
-
-
-def test_rows_that_cannot_be_used_are_listed_by_line_alone(call, model, tmp_path, capfd):
-    rows = [json.dumps({"hadm_id": n, "text": "qzx dry"}) for n in range(8)]
-    rows[2], rows[5] = '{"hadm_id": "qzx', json.dumps({"hadm_id": None, "text": "qzx"})
-    (tmp_path / "in.jsonl").write_text("\n".join(rows))
-    out = call("readmission", "score", model, tmp_path / "in.jsonl", tmp_path / "out.jsonl", "--max-rejects", "0.3")
-    assert "2 rejected" in out
-    listed = (tmp_path / "out.jsonl.rejects.jsonl").read_text()
-    assert [json.loads(line)["line"] for line in listed.splitlines()] == [3, 6]
-    assert not MARK.search(listed) and not MARK.search("".join(capfd.readouterr()))
-    with pytest.raises(WorkError, match=r"2 of 8 records cannot be used"):
-        score_file(model, tmp_path / "in.jsonl", tmp_path / "other.jsonl")
-    assert not (tmp_path / "other.jsonl").exists() and not (tmp_path / "other.jsonl.partial").exists()
 
 
 def test_a_page_needs_an_admission_that_is_there_and_tells_no_id(model, notes, tmp_path):

@@ -22,13 +22,6 @@ def scattered(seed: int = 0, admissions: int = 60, largest: int = 300) -> tuple[
     return generator.integers(0, 20, len(owners)) / 19, owners
 
 
-def test_three_chunks_as_on_paper():
-    chunks = np.array([0.2, 0.8, 0.5])
-    (found,) = aggregate(chunks, np.zeros(3, np.int64), 1)
-    assert found == pytest.approx((0.8 + 0.5 * 1.5) / 2.5)
-    assert contributions(chunks, np.zeros(3, np.int64), 1) == pytest.approx([0.2 * 0.2, 0.8 * 0.6, 0.5 * 0.2])
-
-
 @pytest.mark.parametrize("c", [0.25, 2.0, 32.0])
 def test_chunks_that_are_apart_give_the_formula_of_each_admission(c):
     probabilities, owners = scattered()

@@ -22,7 +22,7 @@ from domain.clinical.settings import ReadmissionSettings
 from domain.clinical.training import chunk_weights, run, stored_chunk_tokens
 
 CHUNKING = {"max_tokens": 24}
-TRAINING = {"epochs": 6, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
+TRAINING = {"epochs": 4, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +35,12 @@ def settings(clinic: Path, bert: Path, **more) -> ReadmissionSettings:
     return ReadmissionSettings.model_validate({**given, **TRAINING, **more})
 
 
-def fresh_context(folder: Path) -> StageContext:
-    for name in ("output", "cache"):
-        (folder / name).mkdir()
-    return StageContext(folder / "output", folder / "cache")
-
-
 @pytest.fixture(scope="module")
 def trained(clinic, bert, tmp_path_factory):
     """The metrics of a training, and the folder it wrote."""
-    context = fresh_context(tmp_path_factory.mktemp("stage"))
+    folder = tmp_path_factory.mktemp("stage")
     more = {"c": "chosen", "risk": str(clinic / "risk.csv"), "alarm_precision": 0.6}
-    metrics = run(settings(clinic, bert, **more), context)
-    return metrics, context.output
+    return run(settings(clinic, bert, **more), StageContext(folder, folder / "cache")), folder
 
 
 def test_it_learns_who_comes_back(trained):
@@ -178,8 +171,8 @@ def test_of_fewer_than_ten_of_either_outcome_nothing_is_reported_while_reading(r
         assert found == {"while_reading": None, "read_in_parts": None}
 
 
-def test_wrong_folders_and_cohorts_are_reported(clinic, bert, tmp_path):
-    context, table = fresh_context(tmp_path), stays()
+def test_wrong_folders_and_cohorts_are_reported(clinic, bert, tmp_path, context):
+    table = stays()
     write_stays(tmp_path / "other", table.assign(hadm_id=[f"{n}" for n in range(len(table))]))
     for more, told in (
         ({"notes": str(clinic)}, r"notes: expected the folder that domain\.notes wrote, found no notes\.parquet"),
@@ -192,10 +185,9 @@ def test_wrong_folders_and_cohorts_are_reported(clinic, bert, tmp_path):
 
 
 @pytest.mark.parametrize("unreadable", ["\u200b\n", "患者. 退院."], ids=ascii)
-def test_a_stay_with_nothing_to_read_is_reported_before_training(bert, tmp_path, unreadable):
+def test_a_stay_with_nothing_to_read_is_reported_before_training(bert, tmp_path, context, unreadable):
     table = stays(40)
     write_stays(tmp_path, table.assign(text=table["text"].where(table.index != 7, unreadable)))
-    context = fresh_context(tmp_path)
     with pytest.raises(
         RequestError,
         match=r"a text that the base can read for every stay, found .* for 1 of 40 in .*, the first in row 8",

@@ -140,6 +140,7 @@ def test_a_damaged_row_is_listed_by_its_line_alone(call, tmp_path, command, dama
     write(frame_of(command), source := tmp_path / f"given{suffix}")
     code, printed = call(command, source, "a.parquet" if command != "terms" else "a", "--max-rejects", "0")
     assert code == 1 and re.search(told, printed), printed
+    assert not [path for path in tmp_path.iterdir() if path.name in ("a.parquet", "a.parquet.partial")]
     for output in OUTPUTS[command]:
         code, printed = call(command, source, output, "--max-rejects", "1")
         assert code == 0 and re.search(f"left out 1 of 4 .*({told})", printed), printed
