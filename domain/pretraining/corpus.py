@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
@@ -42,39 +43,28 @@ SCHEMA = pa.schema(
 )
 HASH_KEY = b"bertrelay documents"
 KEY_BYTES = 32
-COUNTS = ("documents", "documents_of_one_sentence", "sentences", "tokens", "unknown_tokens")
 FACTS, REJECTS, KEY = "corpus.json", "rejects.jsonl", "groups.key"
 
 Tokenize = Callable[[list[str]], Iterator[list[int]]]
+Group = Callable[[TextDocument], tuple[int, bool]]
 
 
 # Shards
 
 
-@dataclass(frozen=True)
-class Grouping:
-    """Which documents are of one group, a patient's for example, and which groups are held out.
+def grouped(document: TextDocument, key: bytes, held_out_share: float) -> tuple[int, bool]:
+    """A hash that documents of one group (a patient's, for example) share, and whether they are held out.
 
-    key: of the hashes of groups in shards. Drawn for a corpus and deleted with its last shard, so that nobody can try
-        which patient a hash is of.
-    held_out_share: of the groups. A hash without a secret chooses them, in every corpus the same; only its verdict is
-        written.
+    A document without a group goes by its own id, or by its text where it has none. Hashes need no list of all groups
+    in memory, and choose who is held out whoever else is there: one without a secret chooses, in every corpus the same,
+    and only its verdict is written. The other one has a `key` that is drawn for a corpus and deleted with its last
+    shard, so that nobody can try which patient it is of.
     """
-
-    key: bytes
-    held_out_share: float
-
-    def __call__(self, document: TextDocument) -> tuple[int, bool]:
-        """A hash that documents of one group share, and whether they are held out.
-
-        A document without a group goes by its own id, or by its text where it has none. Hashes need no list of all
-        groups in memory, and choose who is held out whoever else is there.
-        """
-        kind, name = ("group", document.group) if document.group else ("document", document.id or document.text)
-        named = f"{kind}\0{name}".encode()
-        place = int.from_bytes(blake2b(named, digest_size=8, key=HASH_KEY).digest(), "little")
-        group = int.from_bytes(blake2b(named, digest_size=8, key=self.key).digest(), "little", signed=True)
-        return group, place < self.held_out_share * 2.0**64
+    kind, name = ("group", document.group) if document.group else ("document", document.id or document.text)
+    named = f"{kind}\0{name}".encode()
+    place = int.from_bytes(blake2b(named, digest_size=8, key=HASH_KEY).digest(), "little")
+    group = int.from_bytes(blake2b(named, digest_size=8, key=key).digest(), "little", signed=True)
+    return group, place < held_out_share * 2.0**64
 
 
 @dataclass
@@ -115,9 +105,7 @@ def drafts(files: Files, start: tuple[int, int], rejects: Rejects) -> Iterator[D
         yield draft
 
 
-def write_shard(
-    path: Path, draft: Draft, tokenize: Tokenize, grouping: Grouping, unknown_id: int | None
-) -> dict[str, Any]:
+def write_shard(path: Path, draft: Draft, tokenize: Tokenize, group: Group, unknown_id: int | None) -> dict[str, Any]:
     """Tokenizes and writes a shard, and returns its facts; both are on the disk then, the facts as JSON beside it.
 
     Sentences without a token (control characters and the like) go, and documents of such sentences alone.
@@ -128,7 +116,7 @@ def write_shard(
         rows = [ids for ids in islice(tokenized, len(sentences)) if ids]
         if rows:
             ids = np.fromiter(chain.from_iterable(rows), np.int32)
-            for column, value in zip(columns.values(), (*grouping(document), list(map(len, rows)), ids), strict=True):
+            for column, value in zip(columns.values(), (*group(document), list(map(len, rows)), ids), strict=True):
                 column.append(value)
     with path.open("wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
         writer.write_batch(pa.RecordBatch.from_pydict(columns, SCHEMA))
@@ -165,7 +153,7 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         self.facts: dict[str, Any] = read_json(folder / FACTS) or {}
         self.rejects = folder / REJECTS
-        files = [pa.memory_map(str(folder / _shard_name(number))) for number in range(self.facts["shards"])]
+        files = [pa.memory_map(str(_shard(folder, number))) for number in range(self.facts["shards"])]
         shards = pa.concat_tables([pa.ipc.open_stream(file).read_all() for file in files])
         self.sentence_starts = _starts(pc.list_flatten(shards["lengths"]).to_numpy())
         self.document_starts = _starts(pc.list_value_length(shards["lengths"]).to_numpy())
@@ -221,50 +209,36 @@ def build_corpus(
     with FileLock(corpora / f"{key}.lock"):
         if not folder.is_dir():
             if not (building / FACTS).is_file():
-                grouping = Grouping(_group_key(building), held_out_share)
-                with Rejects(building / REJECTS, rejects_limit) as rejects:
-                    shards = _prepare(building, files, tokenizer, grouping, rejects)
-                _write_facts(building, shards, rejects)
+                _prepare(building, files, tokenizer, held_out_share, rejects_limit)
             (building / KEY).unlink(missing_ok=True)
             building.rename(folder)
             sync(corpora)
     corpus = Corpus(folder)
-    _report(corpus, held_out_share)
-    return corpus
-
-
-def _report(corpus: Corpus, held_out_share: float) -> None:
-    """Logs what the corpus holds. Raises RequestError where nothing or all is held out, against the request."""
-    facts = corpus.facts
+    facts, held_out, documents = corpus.facts, int(corpus.held_out.sum()), len(corpus.held_out)
     log(
         f"documents: {facts['documents']:,}, with {facts['sentences']:,} sentences and {facts['tokens']:,} tokens, "
         f"{facts['unknown_tokens'] / facts['tokens']:.2%} of them unknown to the vocabulary; "
         f"{facts['documents_of_one_sentence']:,} have one sentence, which begins no pair of sentences; left out "
         f"{_listed(facts['left_out'])}"
     )
-    held_out, documents = int(corpus.held_out.sum()), len(corpus.held_out)
     if held_out_share > 0 and held_out in (0, documents):
         raise RequestError(
             f"held_out_share: {held_out_share:g} of {documents:,} documents holds {'all' if held_out else 'none'} of "
             "them out, because whole groups go by a hash. Give another share, or more documents."
         )
-
-
-def _group_key(building: Path) -> bytes:
-    """The secret of a corpus that is being prepared; shards whose key is gone are made again."""
-    file = building / KEY
-    if not file.is_file():
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir()
-        with atomic_write(file) as path:
-            path.write_bytes(secrets.token_bytes(KEY_BYTES))
-    return file.read_bytes()
+    return corpus
 
 
 def _prepare(
-    folder: Path, files: Files, tokenizer: PreTrainedTokenizerBase, grouping: Grouping, rejects: Rejects
-) -> list[dict[str, Any]]:
-    """Writes the shards that are not there yet; returns the facts of all."""
+    folder: Path, files: Files, tokenizer: PreTrainedTokenizerBase, held_out_share: float, rejects_limit: float
+) -> None:
+    """Writes the shards that are not there yet, and what they all hold to `corpus.json`."""
+    if not (folder / KEY).is_file():  # shards whose key is gone are made again
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        with atomic_write(folder / KEY) as path:
+            path.write_bytes(secrets.token_bytes(KEY_BYTES))
+    group = partial(grouped, key=(folder / KEY).read_bytes(), held_out_share=held_out_share)
     rules, unknown_id = plain_rules(tokenizer), tokenizer.unk_token_id
     space = before_sentences(rules)
 
@@ -274,28 +248,26 @@ def _prepare(
             yield from (row.ids for row in rules.encode_batch_fast(texts, add_special_tokens=False))
 
     shards: list[dict[str, Any]] = []
-    while (done := read_json((folder / _shard_name(len(shards))).with_suffix(".json"))) is not None:
-        rejects.used(done["documents"] + sum(done["left_out"].values()))
-        for file, line, reason in done["rejects"]:
-            rejects.add(file, line, reason)
-        shards.append(done)
-    sentences = sum(shard["sentences"] for shard in shards)
-    if shards:
-        log(f"preparing documents: resuming after {sentences:,} sentences")
-    at = tuple(shards[-1]["after"]) if shards else (0, 0)
-    with progress("preparing documents", len(files), "files", at[0]) as bar:
-        for draft in drafts(files, at, rejects):
-            shards.append(write_shard(folder / _shard_name(len(shards)), draft, tokenize, grouping, unknown_id))
-            sentences += shards[-1]["sentences"]
-            bar.advance(draft.after[0] - at[0], f"{sentences:,} sentences")
-            at = draft.after
-        bar.advance(len(files) - at[0])
-    return shards
-
-
-def _write_facts(folder: Path, shards: Sequence[dict[str, Any]], rejects: Rejects) -> None:
-    counts = {name: sum(shard[name] for shard in shards) for name in COUNTS}
+    with Rejects(folder / REJECTS, rejects_limit) as rejects:
+        while (done := read_json(_shard(folder, len(shards)).with_suffix(".json"))) is not None:
+            rejects.used(done["documents"] + sum(done["left_out"].values()))
+            for file, line, reason in done["rejects"]:
+                rejects.add(file, line, reason)
+            shards.append(done)
+        sentences = sum(shard["sentences"] for shard in shards)
+        if shards:
+            log(f"preparing documents: resuming after {sentences:,} sentences")
+        at = tuple(shards[-1]["after"]) if shards else (0, 0)
+        with progress("preparing documents", len(files), "files", at[0]) as bar:
+            for draft in drafts(files, at, rejects):
+                shards.append(write_shard(_shard(folder, len(shards)), draft, tokenize, group, unknown_id))
+                sentences += shards[-1]["sentences"]
+                bar.advance(draft.after[0] - at[0], f"{sentences:,} sentences")
+                at = draft.after
+            bar.advance(len(files) - at[0])
     left_out: Counter[str] = sum((Counter(shard["left_out"]) for shard in shards), Counter())
+    counted = ("documents", "documents_of_one_sentence", "sentences", "tokens", "unknown_tokens")
+    counts = {name: sum(shard[name] for shard in shards) for name in counted}
     if not counts["documents"]:
         raise RequestError(
             f"documents: no document with text was found (left out {_listed(left_out)}). Check files and columns."
@@ -304,8 +276,8 @@ def _write_facts(folder: Path, shards: Sequence[dict[str, Any]], rejects: Reject
     write_json(folder / FACTS, facts)  # last: its presence means all is there
 
 
-def _shard_name(number: int) -> str:
-    return f"{number:06}.arrow"
+def _shard(folder: Path, number: int) -> Path:
+    return folder / f"{number:06}.arrow"
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -39,17 +39,14 @@ COLUMNS = {
     "sts": (*PAIR, "score"),
     "triplets": ("anchor", "positive", "negative"),
     "parallel": LANGUAGES,
+    "multilingual": (*(f"{sentence}_{language}" for sentence in PAIR for language in LANGUAGES), "score"),
 }
-MULTILINGUAL = (*(f"{sentence}_{language}" for sentence in PAIR for language in LANGUAGES), "score")
 LABELS = ("entailment", "neutral", "contradiction")
 
-TWINS = 0.7
-"""Of drawn meanings, those followed by a twin: the same words in other roles, which no dictionary can distinguish."""
+TWINS = 0.7  # of drawn meanings, those followed by one of the same words in other roles, alike for any dictionary
 UNRELATED = 0.1
-MARGIN = 0.5
-"""By how much an anchor is more similar to its positive than to its negative, in points of the score."""
-EDITS = (0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5)
-"""How many edits lie between the two of a pair: each of these equally often."""
+MARGIN = 0.5  # by how much an anchor is more similar to its positive than to its negative, in points of the score
+EDITS = (0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5)  # how many lie between the two of a pair: each of these equally often
 
 PLAIN_FILES = {"english.txt": "en", "german.txt": "de", "korean.txt": "ko"}
 PLAIN_SENTENCES, QUERIES = 200, 20
@@ -82,14 +79,13 @@ def write_samples(folder: Path, settings: SampleSettings) -> dict[str, int]:
         "sts.multilingual.test.tsv": scored_tests,
     }
     for file, items in files.items():
-        kind = file.partition(".")[0]
-        is_multilingual = "multilingual" in file
-        languages = LANGUAGES if kind == "parallel" or is_multilingual else LANGUAGES[:1]
-        rows: list[list[str]] = []
+        kind = "multilingual" if "multilingual" in file else file.partition(".")[0]
+        languages = LANGUAGES if kind in ("parallel", "multilingual") else LANGUAGES[:1]
+        rows: list[Iterable[str]] = [COLUMNS[kind]]
         for item in items:
             cells = ([render(p, each) for each in languages] if isinstance(p, Features) else [str(p)] for p in item)
-            rows.append(list(chain(*cells)))
-        write_lines(folder / file, map("\t".join, [MULTILINGUAL if is_multilingual else COLUMNS[kind], *rows]))
+            rows.append(chain(*cells))
+        write_lines(folder / file, map("\t".join, rows))
     return {file: len(items) for file, items in files.items()}
 
 
@@ -209,9 +205,8 @@ def _edited(meaning: Features, edits: int, random: Random) -> Features:
             if random.random() < 0.5:
                 candidates = random.choice((shortened, generalised, negated, swapped, opposed))(meaning)
             else:
-                candidates = random.choice((permuted, extended, other_verb, other_noun, other_circumstance))(
-                    meaning, random
-                )
+                edit = random.choice((permuted, extended, other_verb, other_noun, other_circumstance))
+                candidates = edit(meaning, random)
             edited = pick(random, candidates, unlike=meaning)
         meaning = edited
     return meaning
@@ -229,7 +224,7 @@ def _in_main(meaning: Features, **changes: Any) -> Features:
 
 
 def _in_role(meaning: Features, role: str, **changes: Any) -> Features:
-    return _in_main(meaning, **{role: meaning["main"][role].but(**changes)})
+    return _placed(meaning, "main", role, meaning["main"][role].but(**changes))
 
 
 def _named(meaning: Features, role: str, noun: str) -> Features:
@@ -288,20 +283,18 @@ def permuted(meaning: Features, random: Random) -> list[Features]:
     places = [(name, role) for name in ("main", "second") if meaning[name] for role in roles_of(meaning[name])]
     if len(places) < 2:
         return []
-    pair = [places[index] for index in sorted(random.sample(range(len(places)), 2))]
-    one, other = (meaning[name][role] for name, role in pair)
+    first, second = (places[index] for index in sorted(random.sample(range(len(places)), 2)))
+    one, other = (meaning[name][role] for name, role in (first, second))
     exchanges = (
         (other, one),
         (one.but(adjective=other["adjective"]), other.but(adjective=one["adjective"])),
         (other.but(adjective=one["adjective"]), one.but(adjective=other["adjective"])),
     )
-    found = []
-    for phrases in exchanges:
-        edited = meaning
-        for (name, role), phrase in zip(pair, phrases, strict=True):
-            edited = edited.but(**{name: edited[name].but(**{role: phrase})})
-        found.append(edited)
-    return found
+    return [_placed(_placed(meaning, *first, phrase), *second, beside) for phrase, beside in exchanges]
+
+
+def _placed(meaning: Features, clause: str, role: str, phrase: Features) -> Features:
+    return meaning.but(**{clause: meaning[clause].but(**{role: phrase})})
 
 
 def extended(meaning: Features, random: Random) -> list[Features]:

@@ -25,7 +25,7 @@ def test_the_whole_recipe_runs_and_every_protocol_has_its_figures(tmp_path, tiny
     write_sbert_paper(data, SbertPaperSettings(sts=20, train=20, classes=10))
     texts = (data / "STS/STSBenchmark/sts-train.csv").read_text().splitlines()
     tiny_encoder("bert", texts, layers=1).save(tmp_path / "base")
-    given = {"seeds": "[1, 2]", "vars.data": data, "vars.base": tmp_path / "base", "vars.glove": "glove.txt", **LESS}
+    given = {"seeds": "[1]", "vars.data": data, "vars.base": tmp_path / "base", "vars.glove": "glove.txt", **LESS}
     changes = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
     ran = CliRunner().invoke(
         app, ["run", "sbert-paper", "--runs", str(tmp_path / "runs"), "--processes", "1", *changes]
@@ -44,7 +44,7 @@ def test_the_whole_recipe_runs_and_every_protocol_has_its_figures(tmp_path, tiny
         "poly-encoder": "sts/STSb/spearman_score",
         "ablation": "ablation/pooling/mean/STSb",
     }.items():
-        assert found[stage][f"{figure}_deviation"] is not None  # over the two seeds
+        assert found[stage][figure] is not None
     assert found["test-sections"]["sections/accuracy"] is not None
     for split in ("ten-fold", "cross-topic"):
         assert found[f"facets-{split}"][f"facets/{split}/spearman_cosine"] is not None
