@@ -1,6 +1,6 @@
 """The network with heads for masked words and next sentences, its new tokens, and the folder that it is saved to."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from bertrelay.progress import log
 from bertrelay.settings import InputFile
 from bertrelay.tokenizer import as_fast, check_vocabulary, load_tokenizer, plain_rules
 from domain.pretraining.readers import TextDocument, files_of, read_all
-from domain.pretraining.settings import DocumentSource, Objective, PretrainSettings
+from domain.pretraining.settings import Objective, PretrainSettings
 
 LABELS: dict[Objective, str] = {"mlm": "masked_ids", "nsp": "is_random"}
 """The inputs of a batch with the labels of each objective."""
@@ -87,7 +87,12 @@ def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedMo
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         if isinstance(settings.base, NewEncoder):
-            network, tokenizer = _new_bert(settings.base, settings.documents)
+            files = [(source, file) for source in settings.documents for file in files_of(source)]
+            texts = (item.text for _, _, item in read_all(files) if isinstance(item, TextDocument))
+            size = settings.base
+            tokenizer = train_wordpiece(texts, size.vocabulary, size.max_tokens, lowercase=not size.cased)
+            network: PreTrainedModel = BertForPreTraining(bert_config(size, tokenizer))
+            start_positions(network, size)
         else:
             network, tokenizer = _load(settings.base, settings.objectives, cache)
     check_vocabulary(tokenizer, network.config.vocab_size)
@@ -105,15 +110,6 @@ def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedMo
         if name.startswith(idle):
             parameter.requires_grad_(False)
     use_cpu_kernels(network)
-    return network, tokenizer
-
-
-def _new_bert(size: NewEncoder, sources: Iterable[DocumentSource]) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    files = [(source, file) for source in sources for file in files_of(source)]
-    texts = (item.text for _, _, item in read_all(files) if isinstance(item, TextDocument))
-    tokenizer = train_wordpiece(texts, size.vocabulary, size.max_tokens, lowercase=not size.cased)
-    network = BertForPreTraining(bert_config(size, tokenizer))
-    start_positions(network, size)
     return network, tokenizer
 
 

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from xml.parsers.expat import ErrorString
@@ -126,7 +126,19 @@ def read_table(source: DocumentSource, file: Path) -> Iterator[Item]:
         wanted["own_split"] = SPLIT
     columns = {name: column for name, column in wanted.items() if column is not None}
     for row in rows(table, list(columns.values())):
-        yield row if isinstance(row, Unusable) else _row_document(dict(zip(columns, row.values, strict=True)), row)
+        if isinstance(row, Unusable):
+            yield row
+            continue
+        values = dict(zip(columns, row.values, strict=True))
+        text, *name = (values.get(column) for column in ("text", "id", "group"))
+        if any(values.get(column, TRAIN) != TRAIN for column in ("split", "own_split")):
+            yield SkippedDocument(NOT_TRAIN)
+        elif text is not None and not isinstance(text, str):
+            yield Unusable(row.file, row.line, "not text")
+        elif not text or text.isspace():
+            yield SkippedDocument(NO_TEXT)
+        else:
+            yield TextDocument(text, *("" if value is None else str(value) for value in name))
 
 
 def _has_splits(table: Table) -> bool:
@@ -134,17 +146,6 @@ def _has_splits(table: Table) -> bool:
         return any(isinstance(row, Record) for row in rows(table, [SPLIT]))
     except RequestError:
         return False  # it does not, or reading it reports the fault
-
-
-def _row_document(values: dict[str, Any], row: Record) -> Item:
-    text, *name = (values.get(column) for column in ("text", "id", "group"))
-    if any(values.get(column, TRAIN) != TRAIN for column in ("split", "own_split")):
-        return SkippedDocument(NOT_TRAIN)
-    if text is not None and not isinstance(text, str):
-        return Unusable(row.file, row.line, "not text")
-    if not text or text.isspace():
-        return SkippedDocument(NO_TEXT)
-    return TextDocument(text, *("" if value is None else str(value) for value in name))
 
 
 def read_blocks(file: Path) -> Iterator[Item]:

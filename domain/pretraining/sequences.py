@@ -45,7 +45,12 @@ class WordStarts:
         else:
             begins = [piece.startswith(WORD_MARKS) for piece in pieces]
             texts = rules.decode_batch([[number] for number in range(len(pieces))], skip_special_tokens=False)
-            stands_alone |= [bool(text.strip()) and all(map(_is_punctuation, text.strip())) for text in texts]
+            stripped = (text.strip() for text in texts)
+            signs = string.punctuation  # and what Unicode calls so: punctuation as BERT has it
+            stands_alone |= [
+                bool(text) and all(sign in signs or unicodedata.category(sign)[0] == "P" for sign in text)
+                for text in stripped
+            ]
         stands_alone[[*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids]] = True
         self._begins = np.array(begins) | stands_alone  # (vocabulary,)
         self._stands_alone = stands_alone  # (vocabulary,)
@@ -57,11 +62,6 @@ class WordStarts:
         starts[1:] &= ~self._is_mark[ids[:-1]]  # a mark that is a piece of its own marks the next one
         starts[:1] = True
         return starts
-
-
-def _is_punctuation(character: str) -> bool:
-    """In BERT's sense."""
-    return character in string.punctuation or unicodedata.category(character)[0] == "P"
 
 
 class Masker:

@@ -265,13 +265,15 @@ def lookup_metrics(train: Sequence[Document], test: Sequence[Document]) -> dict[
         for entity in document.entities:
             types[document.text[entity.start : entity.end].lower()][entity.type] += 1
     names = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(types, key=len, reverse=True)))})\b")
-    gold = found = right = 0
-    for document in test:
-        hits = list(names.finditer(document.text.lower()))
-        marked = {(*hit.span(), types[hit[0]].most_common(1)[0][0]) for hit in hits}
-        expected = {(entity.start, entity.end, entity.type) for entity in document.entities}
-        gold, found, right = gold + len(expected), found + len(marked), right + len(marked & expected)
-    return {"precision": right / max(found, 1), "recall": right / max(gold, 1), "f1": 2 * right / max(gold + found, 1)}
+    hits = ((place, hit) for place, document in enumerate(test) for hit in names.finditer(document.text.lower()))
+    marked = {(place, *hit.span(), types[hit[0]].most_common(1)[0][0]) for place, hit in hits}
+    gold = {(place, e.start, e.end, e.type) for place, document in enumerate(test) for e in document.entities}
+    right, counted = len(gold & marked), len(gold) + len(marked)
+    return {
+        "precision": right / max(len(marked), 1),
+        "recall": right / max(len(gold), 1),
+        "f1": 2 * right / max(counted, 1),
+    }
 
 
 def write_questions(folder: Path, settings: QuestionSettings) -> dict[str, int]:

@@ -268,7 +268,7 @@ def test_late_notes_give_the_outcome_away_and_are_read_only_without_the_cut_offs
 
     from domain.clinical import CohortSettings, write_cohort
 
-    write_hospital(tmp_path, HospitalSettings(subjects=250, words=100, version=version))
+    write_hospital(tmp_path, HospitalSettings(subjects=150, words=100, version=version))
     write_cohort(CohortSettings(mimic=str(tmp_path / "mimic")), tmp_path / "cohort")
     assert not texts_read(tmp_path).str.contains(REVIEW).any()
     assert not texts_read(tmp_path, after_discharge_hours=0).str.contains(REVIEW).any()

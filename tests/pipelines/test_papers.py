@@ -34,10 +34,10 @@ QUESTIONS = questions_of()
 
 
 def test_papers_are_the_texts_of_marked_abstracts(tmp_path):
-    assert run_papers(PaperSettings(documents=300), StageContext(tmp_path, tmp_path)) == {"documents/papers": 300.0}
+    assert run_papers(PaperSettings(documents=60), StageContext(tmp_path, tmp_path)) == {"documents/papers": 60}
     with gzip.open(tmp_path / "papers.jsonl.gz", "rt", encoding="utf-8") as lines:
         papers = [json.loads(line) for line in lines]
-    assert len({paper["id"] for paper in papers}) == len({paper["text"] for paper in papers}) == 300
+    assert len({paper["id"] for paper in papers}) == len({paper["text"] for paper in papers}) == 60
     abstracts = Abstracts(7)
     assert [paper["text"] for paper in papers] == [as_document("", abstracts.next()).text for _ in papers]
 
@@ -133,7 +133,7 @@ def test_every_answer_stands_at_its_offset(folder):
 
 def test_an_impossible_question_asks_of_a_sentence_that_is_not_there():
     abstracts, random = Abstracts(3), Random(3)
-    for number in range(200):
+    for number in range(100):
         abstract = abstracts.next()
         (paragraph,) = article(str(number), abstract, random)["paragraphs"]
         present = {sentence.template for sentence in abstract.sentences if sentence.text in paragraph["context"]}

@@ -24,7 +24,7 @@ from pipelines.samples.meanings import phrase_of as noun
 from pipelines.samples.sentences import PLAIN_FILES, Meanings, write_plain_files, write_samples
 from pipelines.samples.settings import SampleSettings
 
-SMALL = SampleSettings(parallel_train=1200, parallel_test=150, nli=600, sts=600, triplets=300)
+SMALL = SampleSettings(parallel_train=600, parallel_test=150, nli=300, sts=300, triplets=150)
 
 DOG, CAT, BOY, OLD_CAT = noun("dog"), noun("cat"), noun("boy"), noun("cat", adjective="old")
 
@@ -264,7 +264,7 @@ def test_every_parallel_test_sentence_is_there_once_and_many_have_a_twin_of_the_
 
 def test_a_third_of_the_pairs_has_each_label_and_an_entailed_sentence_adds_no_word(samples: Path) -> None:
     pairs = rows(samples / "nli.train.tsv")
-    assert Counter(row["label"] for row in pairs) == {"entailment": 200, "neutral": 200, "contradiction": 200}
+    assert Counter(row["label"] for row in pairs) == {"entailment": 100, "neutral": 100, "contradiction": 100}
     assert all(row["premise"] != row["hypothesis"] for row in pairs)
     for row in (row for row in pairs if row["label"] == "entailment"):
         premise, hypothesis = (
@@ -295,12 +295,11 @@ def test_the_multilingual_test_has_the_sentences_of_the_english_one(samples: Pat
 
 
 def test_plain_files_are_aligned_line_by_line_and_their_pairs_list_it(tmp_path: Path) -> None:
-    counts = write_plain_files(tmp_path, seed=1)
+    counts = write_plain_files(tmp_path, seed=1, sentences=40)
     lines = {name: (tmp_path / name).read_text("utf-8").splitlines() for name in counts}
     assert {name: len(each) - (name == "pairs.tsv") for name, each in lines.items()} == counts
-    meanings = Meanings(1)
-    for row, line in enumerate(lines["pairs.tsv"][1:]):
-        meaning = meanings.new()
-        assert line == f"{row + 1}\t{row + 1}"
+    source = Meanings(1)
+    for row, meaning in enumerate(source.new() for _ in range(40)):
         assert [lines[name][row] for name in PLAIN_FILES] == [render(meaning, each) for each in PLAIN_FILES.values()]
+    assert lines["pairs.tsv"][1:] == [f"{row}\t{row}" for row in range(1, 41)]
     assert lines["questions.txt"] == lines["english.txt"][:20]

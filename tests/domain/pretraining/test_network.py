@@ -192,13 +192,6 @@ def test_a_new_bert_has_the_vocabulary_of_its_documents(tmp_path):
 # New tokens
 
 
-def network_for(tokenizer):
-    torch.manual_seed(0)
-    network = BertForPreTraining(BertConfig(vocab_size=len(tokenizer), **SIZES))
-    nn.init.normal_(network.cls.predictions.bias)
-    return network.eval()
-
-
 def ids(tokenizer, text):
     return tokenizer(text, add_special_tokens=False).input_ids
 
@@ -215,7 +208,7 @@ def test_words_and_marks_become_one_token_each_and_other_text_stays():
 
 
 def test_embeddings_and_biases_start_as_the_mean_of_the_old_pieces():
-    network = network_for(WORDPIECE)
+    network = network_of("bert", len(WORDPIECE))
     old_rows = network.get_input_embeddings().weight.detach().clone()
     old_biases = network.cls.predictions.bias.detach().clone()
     extended, pieces = with_new_tokens(WORDPIECE, ["hyperkalemia"], ["[NAME]"])
@@ -238,7 +231,7 @@ def test_words_added_after_marks_disturb_no_id(tmp_path):
     assert len(pieces) == 2  # what is one token already stays as it is
     expected = ids(twice, "[NAME] [DATE] [PLACE] hyperkalemia")
     assert len(set(expected)) == 4 and expected[:2] == ids(once, "[NAME] [DATE]")
-    save_network(network_for(twice), twice, tmp_path)
+    save_network(network_of("bert", len(twice)), twice, tmp_path)
     for loaded in (load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)):
         assert ids(loaded, "[NAME] [DATE] [PLACE] hyperkalemia") == expected
         assert len(loaded) == len(twice)
@@ -266,9 +259,9 @@ def test_what_cannot_be_one_token_is_refused(tokenizer, words, marks, told):
         with_new_tokens(tokenizer, words, marks)
 
 
-def test_words_are_read_from_a_list_or_a_file(tmp_path):
+def test_words_are_read_from_a_file(tmp_path):
     (tmp_path / "words.txt").write_text("hyperkalemia\n\n  sepsis \n", encoding="utf-8")
-    assert read_words(InputFile(tmp_path / "words.txt")) == ["hyperkalemia", "sepsis"] != read_words(["fever"])
+    assert read_words(InputFile(tmp_path / "words.txt")) == ["hyperkalemia", "sepsis"]
     with pytest.raises(RequestError, match=r"protected_tokens: expected a text file.*FileNotFoundError at .*none\.txt"):
         read_words(InputFile(tmp_path / "none.txt"))
 
@@ -276,10 +269,10 @@ def test_words_are_read_from_a_list_or_a_file(tmp_path):
 # Losses
 
 
-def network_of(kind):
+def network_of(kind, vocabulary=50):
     """Random and in float64, without dropout, and with biases that are not zero."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, vocab_size=50, **{**SIZES, "num_hidden_layers": 2})
+    config = AutoConfig.for_model(kind, vocab_size=vocabulary, **{**SIZES, "num_hidden_layers": 2})
     network = AutoModelForPreTraining.from_config(config).double().eval()
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.3)
