@@ -7,12 +7,12 @@ PATIENTS = "domain.clinical"
 
 STAGES = {
     "pipelines.samples": [
-        ("samples.write", 1, "settings:SampleSettings", "sentences:run", ""),
+        ("samples.write", 1, "settings:SampleSettings", "sentence_files:run", ""),
         ("samples.papers", 2, "settings:PaperSettings", "papers:run_papers", ""),
         ("samples.hospital", 3, "settings:HospitalSettings", "hospital:run", ""),
         ("samples.entities", 1, "settings:EntitySettings", "papers:run_entities", ""),
         ("samples.questions", 1, "settings:QuestionSettings", "papers:run_questions", ""),
-        ("samples.sbert-paper", 2, "settings:SbertPaperSettings", "sbert_paper:run", ""),
+        ("samples.sbert-paper", 2, "settings:SbertPaperSettings", "sentence_files:run_sbert_paper", ""),
     ],
     "bertrelay": [
         ("bertrelay.encode", 1, "encode_stage:EncodeSettings", "encode_stage:run", ""),

@@ -26,8 +26,7 @@ from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
 from pipelines.samples.hospital import write_hospitals, write_terms
 from pipelines.samples.papers import draw_documents, write_entities, write_papers, write_questions
-from pipelines.samples.sbert_paper import write_sbert_paper
-from pipelines.samples.sentences import PLAIN_FILES, write_plain_files, write_samples
+from pipelines.samples.sentence_files import PLAIN_FILES, write_plain_files, write_samples, write_sbert_paper
 from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
 from pipelines.settings_table import with_tables
 from teachers.cross_encoder import start_cross_encoder

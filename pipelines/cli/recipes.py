@@ -200,8 +200,7 @@ def samples(folder: Annotated[Path, argument("DIR", "Folder to write into.")], o
     """
     from pipelines.samples.hospital import write_hospitals
     from pipelines.samples.papers import draw_documents, write_entities, write_papers, write_questions
-    from pipelines.samples.sbert_paper import FOLDER, write_sbert_paper
-    from pipelines.samples.sentences import write_plain_files, write_samples
+    from pipelines.samples.sentence_files import FOLDER, write_plain_files, write_samples, write_sbert_paper
 
     seed = options.seed
     with disk_explained(folder):

@@ -1,18 +1,11 @@
-"""Sample sentences: parallel text, and pairs and triplets whose logic is known because each is an edited meaning.
+"""Sample sentences: meanings, and pairs and triplets whose logic is known because each is an edited meaning."""
 
-Tests are drawn first, development parts next, and training avoids the sentences of both, in every language.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, cycle, islice
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from itertools import cycle
 from random import Random
 from typing import Any
 
-from bertrelay.stage import Metrics, StageContext
-from pipelines.samples.grammar import write_lines
 from pipelines.samples.meanings import (
-    LANGUAGES,
     Features,
     clauses_of,
     draw_meaning,
@@ -24,23 +17,13 @@ from pipelines.samples.meanings import (
     kinds,
     meaning_of,
     nouns_of,
-    render,
     roles_of,
     similarity,
     suits,
     with_second,
     world,
 )
-from pipelines.samples.settings import SampleSettings
 
-PAIR = ("sentence1", "sentence2")
-COLUMNS = {
-    "nli": ("premise", "hypothesis", "label"),
-    "sts": (*PAIR, "score"),
-    "triplets": ("anchor", "positive", "negative"),
-    "parallel": LANGUAGES,
-    "multilingual": (*(f"{sentence}_{language}" for sentence in PAIR for language in LANGUAGES), "score"),
-}
 LABELS = ("entailment", "neutral", "contradiction")
 
 TWINS = 0.7  # of drawn meanings, those followed by one of the same words in other roles, alike for any dictionary
@@ -48,56 +31,7 @@ UNRELATED = 0.1
 MARGIN = 0.5  # by how much an anchor is more similar to its positive than to its negative, in points of the score
 EDITS = (0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5)  # how many lie between the two of a pair: each of these equally often
 
-PLAIN_FILES = {"english.txt": "en", "german.txt": "de", "korean.txt": "ko"}
-PLAIN_SENTENCES, QUERIES = 200, 20
-
 Item = tuple[Features | str | float, ...]
-Items = Sequence[Item]
-
-
-def run(settings: SampleSettings, context: StageContext) -> Metrics:
-    """The stage `samples.write`: writes the sample files; the rows of each part, as `sentences/nli.train`."""
-    counts = write_samples(context.output, settings) if context.process_group.is_main else {}
-    return {f"sentences/{name.removesuffix('.gz').removesuffix('.tsv')}": n for name, n in counts.items()}
-
-
-def write_samples(folder: Path, settings: SampleSettings) -> dict[str, int]:
-    """Writes all sample files into `folder`, a function of `settings` alone; rows by file name."""
-    source = Meanings(settings.seed)
-    tests = source.hold_out(islice(singles(source), settings.parallel_test))
-    scored_tests = source.hold_out(islice(scored(source), settings.sts // 6))
-    files: dict[str, Items] = {
-        "parallel.test.tsv": tests,
-        "sts.test.tsv": scored_tests,
-        "nli.dev.tsv": source.hold_out(islice(labelled(source), settings.nli // 12)),
-        "sts.dev.tsv": source.hold_out(islice(scored(source), settings.sts // 12)),
-        "triplets.dev.tsv": source.hold_out(islice(triplets(source), settings.triplets // 10)),
-        "nli.train.tsv": list(islice(labelled(source), settings.nli)),
-        "sts.train.tsv": list(islice(scored(source), settings.sts)),
-        "triplets.train.tsv": list(islice(triplets(source), settings.triplets)),
-        "parallel.train.tsv.gz": list(islice(singles(source), settings.parallel_train)),
-        "sts.multilingual.test.tsv": scored_tests,
-    }
-    for file, items in files.items():
-        kind = "multilingual" if "multilingual" in file else file.partition(".")[0]
-        languages = LANGUAGES if kind in ("parallel", "multilingual") else LANGUAGES[:1]
-        rows: list[Iterable[str]] = [COLUMNS[kind]]
-        for item in items:
-            cells = ([render(p, each) for each in languages] if isinstance(p, Features) else [str(p)] for p in item)
-            rows.append(chain(*cells))
-        write_lines(folder / file, map("\t".join, rows))
-    return {file: len(items) for file, items in files.items()}
-
-
-def write_plain_files(folder: Path, seed: int, sentences: int = PLAIN_SENTENCES) -> dict[str, int]:
-    """Writes sentences line by line in three languages, queries, and the lines that are translations; rows by name."""
-    meanings = [meaning for (meaning,) in islice(singles(Meanings(seed)), sentences)]
-    lines = {name: [render(meaning, language) for meaning in meanings] for name, language in PLAIN_FILES.items()}
-    lines["questions.txt"] = lines["english.txt"][:QUERIES]
-    pairs = [f"{number}\t{number}" for number in range(1, sentences + 1)]
-    for name, listed in (lines | {"pairs.tsv": ["source_line\ttarget_line", *pairs]}).items():
-        write_lines(folder / name, listed)
-    return {name: len(listed) for name, listed in lines.items()} | {"pairs.tsv": sentences}
 
 
 class Meanings:
@@ -113,11 +47,9 @@ class Meanings:
         """A meaning not drawn before."""
         return next(self._meanings)
 
-    def hold_out(self, items: Iterable[Item]) -> Items:
-        """Keeps the meanings of `items` from all that is drawn from now on; returns `items`."""
-        held_out = list(items)
-        self._held_out |= {part for item in held_out for part in item if isinstance(part, Features)}
-        return held_out
+    def hold_out(self, items: Iterable[Item]) -> None:
+        """Keeps the meanings of `items` from all that is drawn from now on."""
+        self._held_out |= {part for item in items for part in item if isinstance(part, Features)}
 
     def allows(self, *meanings: Features) -> bool:
         return self._held_out.isdisjoint(meanings)

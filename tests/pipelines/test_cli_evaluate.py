@@ -11,7 +11,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
 from pipelines.report.tables import score_lines, score_tables
-from pipelines.samples.sbert_paper import write_sbert_paper
+from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 from teachers.evaluation.settings import PROTOCOLS, SETS
 

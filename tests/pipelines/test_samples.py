@@ -21,7 +21,8 @@ from pipelines.samples.meanings import (
     world,
 )
 from pipelines.samples.meanings import phrase_of as noun
-from pipelines.samples.sentences import PLAIN_FILES, Meanings, write_plain_files, write_samples
+from pipelines.samples.sentence_files import PLAIN_FILES, write_plain_files, write_samples
+from pipelines.samples.sentences import Meanings
 from pipelines.samples.settings import SampleSettings
 
 SMALL = SampleSettings(parallel_train=600, parallel_test=150, nli=300, sts=300, triplets=150)

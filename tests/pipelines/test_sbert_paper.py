@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from bertrelay.evaluation import statistics
 from pipelines.cli.app import app
-from pipelines.samples.sbert_paper import write_sbert_paper
+from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 from teachers.evaluation.settings import SETS
 

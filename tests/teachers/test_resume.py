@@ -12,7 +12,7 @@ import pytest
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
 from pipelines.registry import REGISTRY
-from pipelines.samples.sbert_paper import write_sbert_paper
+from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 
 TRAINING = {"epochs": 2, "batch_items": 8, "learning_rate": 1e-3, "checkpoint_every": 2, "log_every": 1, "seed": 3}
