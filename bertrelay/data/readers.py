@@ -47,17 +47,19 @@ def delimited_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
     """
     if table.columns is None and not table.header:
         columns = [place if isinstance(column, str) else column for place, column in enumerate(columns)]
-    is_csv = table.file_format == "csv"
-    fields = _csv_fields(table.name) if is_csv else _tsv_fields(table.name)
-    first = _header(table, fields) if table.header else None
-    positions = _positions(table, columns, first) if first else []
-    for line, values in fields:
+    is_csv, first, positions = table.file_format == "csv", None, list[int]()
+    for line, values in _csv_fields(table.name) if is_csv else _tsv_fields(table.name):
         if isinstance(values, Unusable):
+            if first is None and table.header:
+                raise RequestError(
+                    f"{table.name}, line {line:,}: the header is {values.reason} ({values.detail}). Fix it."
+                )
             yield values
             continue
         if first is None:
-            first = values
-            positions = _positions(table, columns, first)
+            first, positions = values, _positions(table, columns, values)
+            if table.header:
+                continue
         least = len(first) if is_csv else max(positions) + 1
         most = len(first) if is_csv or table.header else len(values)
         if least <= len(values) <= most:
@@ -65,6 +67,8 @@ def delimited_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
         else:
             few, expected = ("few", least) if len(values) < least else ("many", most)
             yield Unusable(table.name, line, f"too {few} fields", f"expected {expected}, found {len(values)}")
+    if first is None and table.header:
+        raise RequestError(f"{table.name} has no records, not even a header. Check that it is complete.")
 
 
 def jsonl_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
@@ -82,8 +86,8 @@ def jsonl_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
             if not isinstance(value, dict):
                 yield Unusable(table.name, line, "not a JSON object", f"found {type(value).__name__}")
                 continue
-            known = names or names_of(value)
-            names = names or [known[position] for position in find_columns(table.name, columns, known)]
+            if not names:
+                names = _names(table, columns, names_of(value))
             values = tuple(reach(value, name) for name in names)
             if is_unicode(values):
                 yield Record(values, table.name, line)
@@ -179,15 +183,6 @@ def _csv_fields(file: str) -> Fields:
             yield first, faults[-1]._replace(line=first) if faults else values
 
 
-def _header(table: Table, fields: Fields) -> list[str]:
-    line, first = next(fields, (0, None))
-    if first is None:
-        raise RequestError(f"{table.name} has no records, not even a header. Check that it is complete.")
-    if isinstance(first, Unusable):
-        raise RequestError(f"{table.name}, line {line:,}: the header is {first.reason} ({first.detail}). Fix it.")
-    return first
-
-
 def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> list[int]:
     """The positions of `columns`, by the names in the first row when it is a header."""
     by_name = [column for column in columns if isinstance(column, str)]
@@ -197,6 +192,10 @@ def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> 
             f"found {by_name[0]!r}."
         )
     return find_columns(table.name, columns, first, may_be_record=True)
+
+
+def _names(table: Table, columns: Sequence[str | int], known: list[str]) -> list[str]:
+    return [known[position] for position in find_columns(table.name, columns, known)]
 
 
 def is_unicode(values: tuple[Any, ...]) -> bool:
@@ -257,8 +256,7 @@ def hub_rows(table: Table, columns: Sequence[str | int], context_cache: Path | N
 
 def _arrow_columns(table: Table, columns: Sequence[str | int], schema: "pa.Schema") -> tuple[list[str], list[str]]:
     """The names of `columns`, and of the top-level columns that they are in."""
-    known = _schema_names(schema)
-    names = [known[position] for position in find_columns(table.name, columns, known)]
+    names = _names(table, columns, _schema_names(schema))
     return names, list(dict.fromkeys(name if name in schema.names else name.partition(".")[0] for name in names))
 
 

@@ -40,11 +40,12 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, Tensors]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class State:
-    """What changes while training, besides the weights and the optimizer's moments.
+    """The numbers of a training, besides the weights and the optimizer's moments.
 
     best_tensors: the best weights so far, None before the first evaluation.
+    precision, total_steps: the same when it resumes, so that it ends where an uninterrupted one does.
     """
 
     step: int = 0
@@ -52,19 +53,14 @@ class State:
     best_metrics: Metrics = field(default_factory=dict)
     evaluations_since_best: int = 0
     seconds: float = 0.0
+    precision: str
+    total_steps: int
     best_tensors: Tensors | None = None
 
 
-class ResumeInvariants(NamedTuple):
-    """What must be the same when a training resumes, so that it ends where an uninterrupted one does."""
-
-    precision: str
-    total_steps: int
-
-
-def capture(state: State, invariants: ResumeInvariants, model: nn.Module, optimizer: Optimizer) -> Checkpoint:
+def capture(state: State, model: nn.Module, optimizer: Optimizer) -> Checkpoint:
     """All that the training needs to resume here; tensors share memory with the live ones where possible."""
-    values = {**vars(state), **invariants._asdict()}
+    values = dict(vars(state))
     best = values.pop("best_tensors")
     moments = {
         f"{key} {name}": value.detach().cpu()
@@ -75,24 +71,22 @@ def capture(state: State, invariants: ResumeInvariants, model: nn.Module, optimi
     return Checkpoint(state.step, values, tensors if best is None else {**tensors, "best": best})
 
 
-def restore(
-    checkpoint: Checkpoint, invariants: ResumeInvariants, model: nn.Module, optimizer: Optimizer, folder: Path
-) -> State:
-    """Loads the checkpoint into `model` and `optimizer`, and returns the rest.
+def restore(checkpoint: Checkpoint, new: State, model: nn.Module, optimizer: Optimizer, folder: Path) -> State:
+    """Loads the checkpoint into `model` and `optimizer`, and returns its state.
 
-    folder: where it was found, for messages. Raises RequestError when it belongs to another training.
+    new: the state of this training where it starts anew. folder: where the checkpoint was found, for messages.
+    Raises RequestError when it belongs to another training.
     """
-    values = dict(checkpoint.state)
-    precision, total_steps = values.pop("precision"), values.pop("total_steps")
-    if precision != invariants.precision:
+    state = State(**checkpoint.state, best_tensors=checkpoint.tensors.get("best"))
+    if state.precision != new.precision:
         raise RequestError(
-            f"{folder}: expected to resume in {precision}, found precision {invariants.precision}, which changes "
-            f"the result. Set precision = {precision!r}, or train in another folder."
+            f"{folder}: expected to resume in {state.precision}, found precision {new.precision}, which changes "
+            f"the result. Set precision = {state.precision!r}, or train in another folder."
         )
-    if total_steps != invariants.total_steps:
+    if state.total_steps != new.total_steps:
         raise RequestError(
-            f"{folder}: the checkpoint is of a training of {total_steps:,} steps and this one has "
-            f"{invariants.total_steps:,}, so data or settings differ. Train in another folder."
+            f"{folder}: the checkpoint is of a training of {state.total_steps:,} steps and this one has "
+            f"{new.total_steps:,}, so data or settings differ. Train in another folder."
         )
     if others := set(checkpoint.tensors["model"]) ^ set(unique_tensors(model)):
         raise RequestError(
@@ -104,7 +98,7 @@ def restore(
     for full_name, value in checkpoint.tensors["optimizer"].items():
         key, _, name = full_name.partition(" ")
         optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
-    return State(**values, best_tensors=checkpoint.tensors.get("best"))
+    return state
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:

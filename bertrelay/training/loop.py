@@ -39,7 +39,6 @@ from bertrelay.training.batches import (
     rank_batch,
 )
 from bertrelay.training.checkpoint import (
-    ResumeInvariants,
     State,
     capture,
     load_checkpoint,
@@ -166,8 +165,7 @@ class Training:
         self.model = self.accelerator.prepare_model(task.model)
         self.schedule = BatchSchedule(task.lengths, settings)
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
-        self.invariants = ResumeInvariants(self.precision, self.schedule.total_steps)
-        self.state = State()
+        self.state = State(precision=self.precision, total_steps=self.schedule.total_steps)
 
     def run(self) -> None:
         """Trains until the last step, the end of patience, or a signal."""
@@ -322,7 +320,7 @@ class Training:
     def _save(self) -> None:
         """A checkpoint of this step, written by the main process while the others wait."""
         if self.accelerator.is_main_process:
-            save_checkpoint(self.work, capture(self.state, self.invariants, self.task.model, self.optimizer))
+            save_checkpoint(self.work, capture(self.state, self.task.model, self.optimizer))
         self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
@@ -331,7 +329,7 @@ class Training:
             checkpoint = load_checkpoint(self.work)
         self.log.cut(after_step=checkpoint.step if checkpoint else 0)
         if checkpoint is not None:
-            self.state = restore(checkpoint, self.invariants, self.task.model, self.optimizer, self.work)
+            self.state = restore(checkpoint, self.state, self.task.model, self.optimizer, self.work)
             log(f"resuming after step {self.state.step:,} of {self.schedule.total_steps:,}")
 
     def finish(self) -> Metrics:

@@ -4,10 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoConfig, AutoModel
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.new_encoder import train_unigram, train_wordpiece
 
 sys.path.append(str(Path(__file__).parent))  # small_training is imported by name, in other processes too
@@ -23,16 +20,6 @@ SENTENCES = [
     "The woman in the blue coat waits for the bus, and nobody knows when it will come.",
 ]
 UNLIMITED = 10**30  # as transformers writes it
-SIZES = {
-    "vocab_size": 300,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 40,
-    "embedding_size": 8,
-}
-LIKE_ROBERTA = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1}
 
 
 @pytest.fixture(scope="session")
@@ -57,18 +44,12 @@ def unigram():
 
 
 @pytest.fixture(scope="session")
-def make_encoder(word_piece, unigram):
+def make_encoder(tiny_encoder, word_piece, unigram):
     """`make_encoder("xlm-roberta", seed=1, pooling=["cls"])`: a random encoder, always the same for one seed."""
 
-    def make(architecture="bert", seed=0, **settings):
-        torch.manual_seed(seed)
+    def make(architecture="bert", **settings):
         is_like_roberta = architecture in ("roberta", "xlm-roberta", "mpnet")
-        config = AutoConfig.for_model(architecture, **SIZES, **(LIKE_ROBERTA if is_like_roberta else {}))
-        network = AutoModel.from_config(config).eval()
-        for weight in network.parameters():  # BERT starts so near to zero that all sentences look the same
-            if weight.dim() > 1:
-                torch.nn.init.normal_(weight, std=0.3)
-        tokenizer = unigram if is_like_roberta else word_piece
-        return SentenceEncoder(network, tokenizer, **settings).eval()
+        sizes = {"vocab_size": 300, "embedding_size": 8, "type_vocab_size": 1 if is_like_roberta else 2}
+        return tiny_encoder(architecture, unigram if is_like_roberta else word_piece, sizes=sizes, **settings)
 
     return make

@@ -216,8 +216,8 @@ def strike(fault):
         os.kill(os.getpid(), number)
 
 
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["bertrelay.training.loop", "torch._dynamo"])  # a new process then costs no import
+CONTEXT = multiprocessing.get_context("forkserver")  # whose processes cost no import
+CONTEXT.set_forkserver_preload(["bertrelay.training.loop", "bertrelay.encode_files", "torch._dynamo"])
 
 
 def start(folder, processes=1, settings=None, task=None, faults=()):

@@ -1,70 +1,67 @@
 """Processes that fill one output, on disks that they share or do not share: two real ones, which gloo connects."""
 
-import subprocess
-import sys
+import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from small_training import CONTEXT, finish
 
+from bertrelay import encode_files, encoding
+from bertrelay.data import shards
+from bertrelay.distributed import ProcessGroup, check_shared, joined
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
 from pipelines.launch import worker_environments
 
-WORK = """
-import os, sys
-from pathlib import Path
-from bertrelay.distributed import ProcessGroup, check_shared, joined
+LINES = [f"A dog {place}." for place in range(61)]
 
-def work(process_group, shared):
-    from bertrelay import encode_files, encoding
-    from bertrelay.data import shards
-    from bertrelay.encoder import SentenceEncoder
-    from bertrelay.errors import RequestError
 
+def worker(folder, environment):
+    """One process, on a disk of its own: leaves what becomes of each call in the folder, and its threads at the end."""
+    os.environ.update(environment)
+    process_group = ProcessGroup.from_environment()
+    with joined(process_group):
+        reported = [outcome(call) for call in calls(process_group, folder)]
+    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    (folder / f"reported-{process_group.rank}").write_text(json.dumps([*reported, " ".join(threads)]))
+
+
+def outcome(call):
+    try:
+        call()
+    except RequestError as error:
+        return str(error)
+    return "complete"
+
+
+def calls(process_group, shared):
     encoding.BLOCK_SENTENCES = encode_files.BLOCK_SENTENCES = 8
     encoder = SentenceEncoder.load(shared / "model")
     disk = shared / f"disk{process_group.rank}"
     disk.mkdir()
     os.chdir(disk)
-    lines = [f"A dog {place}." for place in range(61)]
-    Path("lines.txt").write_text("\\n".join(lines) + "\\n")
+    Path("lines.txt").write_text("".join(f"{line}\n" for line in LINES))
     computed = {"precision": "fp32", "process_group": process_group}
 
     def encode(output="out.npy"):
         encode_files.encode_file(encoder, "lines.txt", output, **computed)
 
     def vectors(path="v.npy"):
-        encode_files.fill_vectors(encoder, lambda first, end: lines[first:end], 61, Path(path), "key", **computed)
-
-    def numbers(spans, bar):
-        for first, _, _ in spans:
-            yield [str(first)]
+        encode_files.fill_vectors(encoder, lambda first, end: LINES[first:end], 61, Path(path), "key", **computed)
 
     def tags():
         tagged = shards.Shards(Path("tags.txt"), [shards.Span(at, at + 1, 1) for at in range(4)], process_group)
         tagged.begin({})
-        tagged.fill(numbers, "tagging", "words")
+        tagged.fill(lambda spans, bar: ([str(first)] for first, _, _ in spans), "tagging", "words")  # noqa: ARG005
 
-    def report(*calls):
-        for call in calls:
-            try:
-                call()
-                print("complete", flush=True)
-            except RequestError as error:
-                print(error, flush=True)
-
-    report(lambda: vectors(shared / "two.npy"), lambda: encode(shared / "file.npy"))
-    report(encode, vectors, lambda: check_shared(disk, process_group))
+    yield from (lambda: vectors(shared / "two.npy"), lambda: encode(shared / "file.npy"))
+    yield from (encode, vectors, lambda: check_shared(disk, process_group))
     encode_files.check_shared = shards.check_shared = lambda *_: None
     for name in ("out.npy", "v.npy", "tags.txt"):  # as where a disk seems to be shared and is not
         disk.joinpath(name + ".partial").mkdir(exist_ok=True)
-    report(encode, vectors, tags)
-
-process_group = ProcessGroup.from_environment()
-with joined(process_group):
-    work(process_group, Path(sys.argv[1]))
-print(*sorted(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")))
-"""
+    yield from (encode, vectors, tags)
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +71,18 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reported(tiny_encoder, folder):
-    """What becomes of each call in `WORK`, in the first and in the second process, each on a disk of its own."""
+    """What becomes of each of `calls`, and the threads at the end, in the first and in the second process."""
     tiny_encoder("bert", ["A dog runs.", "0 1 2 3 4 5 6 7 8 9"]).save(folder / "model")
-    both = [
-        subprocess.Popen([sys.executable, "-c", WORK, str(folder)], env=environment, stdout=subprocess.PIPE, text=True)
-        for environment in worker_environments(2)
-    ]
-    printed = [process.communicate(timeout=120)[0].splitlines() for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert [len(lines) for lines in printed] == [9, 9]
-    return printed
+    both = [CONTEXT.Process(target=worker, args=(folder, environment)) for environment in worker_environments(2)]
+    for process in both:
+        process.start()
+    assert finish(both) == [0, 0]
+    return [json.loads((folder / f"reported-{rank}").read_text()) for rank in range(2)]
 
 
 def test_two_processes_write_the_vectors_that_one_computes(reported, folder):
     assert [lines[:2] for lines in reported] == [["complete", "complete"]] * 2
-    expected = SentenceEncoder.load(folder / "model").encode([f"A dog {n}." for n in range(61)], precision="fp32")
+    expected = SentenceEncoder.load(folder / "model").encode(LINES, precision="fp32")
     for name in ("two.npy", "file.npy"):
         np.testing.assert_allclose(np.load(folder / name), expected, atol=2e-5)
     assert not list(folder.glob("*.partial"))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bertrelay import plots
-from bertrelay.errors import RequestError, WorkError
-from bertrelay.plots import as_svg, check_picture, cut, heatmap, text_width, write_heatmap
+from bertrelay.errors import RequestError
+from bertrelay.plots import as_svg, cut, heatmap, text_width, write_heatmap
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINEAR_B = "\U00010000\U00010001"  # of which no font here has a letter
@@ -33,7 +33,7 @@ def test_values_are_printed_up_to_twelve_rows_and_every_label_always():
     assert len(large.axes[0].texts) == 0 and all(texts(large).count(label) == 2 for label in labels)
 
 
-@pytest.mark.parametrize("count", [2, 12, 28, 48, 200])
+@pytest.mark.parametrize("count", [2, 28, 200])
 def test_every_row_and_column_has_its_label_and_none_runs_into_the_next(count):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -87,32 +87,10 @@ def test_markup_formulas_and_control_characters_stay_text_in_svg():
 # Files
 
 
-def test_a_picture_is_written_complete_or_not_at_all(tmp_path, monkeypatch):
-    write_heatmap(tmp_path / "m.svg", [[1.0]], ["a"], ["b"])
-    before = (tmp_path / "m.svg").read_bytes()
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(plots, "as_svg", full)
-    with pytest.raises(WorkError, match=r"could not write .*m\.svg: No space left on device"):
-        write_heatmap(tmp_path / "m.svg", [[0.0]], ["a"], ["b"])
-    assert [path.name for path in tmp_path.iterdir()] == ["m.svg"]
-    assert (tmp_path / "m.svg").read_bytes() == before
-
-
 @pytest.mark.parametrize(("kind", "begins"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<svg")])
 def test_each_kind_of_file_is_what_its_name_says(tmp_path, kind, begins):
     write_heatmap(tmp_path / f"m{kind}", [[1.0]], ["a"], ["b"])
     assert (tmp_path / f"m{kind}").read_bytes().startswith(begins)
-
-
-def test_a_picture_of_another_kind_or_in_no_folder_is_refused(tmp_path):
-    with pytest.raises(RequestError, match=r"ends in \.png or \.svg or \.pdf, found .*p\.gif"):
-        check_picture(tmp_path / "p.gif")
-    with pytest.raises(RequestError, match=r"there is no folder .*none"):
-        check_picture(tmp_path / "none" / "p.png")
-    check_picture(tmp_path / "p.png")
 
 
 # Fonts

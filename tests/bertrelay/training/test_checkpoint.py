@@ -134,7 +134,3 @@ def test_tied_tensors_are_written_once_and_tied_again(tmp_path):
     for name, tensor in written.state_dict().items():
         assert torch.equal(read.state_dict()[name], tensor)
     assert read.output.weight is read.embedding.weight
-
-
-def test_the_newest_is_read_back_bit_for_bit(folder):
-    assert_equal(load_checkpoint(folder), checkpoint(20))
