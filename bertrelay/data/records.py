@@ -7,10 +7,9 @@ No text of a record is ever in an error or in a rejects file, because records ma
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Protocol, Self, TextIO
+from typing import Self, TextIO
 
 from bertrelay.data.readers import delimited_rows, hub_rows, jsonl_rows, line_rows, parquet_rows
 from bertrelay.data.tables import Column, Format, Record, Row, Table, Unusable
@@ -28,23 +27,6 @@ READERS: dict[Format, Callable[[Table, Sequence[str | int]], Iterator[Row]]] = {
 }
 
 __all__ = ["Column", "Format", "Record", "Rejects", "Row", "Table", "Unusable", "aligned_rows", "read", "rows"]
-
-
-class TakesRejects(Protocol):
-    """What takes the records that cannot be used."""
-
-    def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None: ...
-
-
-@dataclass
-class RejectList:
-    """The rejects of a piece of work, kept beside it until the piece is whole, so that a resumed run knows them too."""
-
-    listed: list[tuple[str, int, str, str, str]] = field(default_factory=list)
-
-    def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None:
-        """Keeps one record that cannot be used."""
-        self.listed.append((file, line, reason, record, detail))
 
 
 class Rejects:

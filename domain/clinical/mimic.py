@@ -7,7 +7,7 @@ neither its text nor an id of it is ever logged.
 import csv
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from bertrelay.data.readers import open_input, refuse_damaged
-from bertrelay.data.records import Rejects, TakesRejects, rows
+from bertrelay.data.records import Rejects, rows
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.settings import InputFile
@@ -29,6 +29,17 @@ Version = Literal["III", "IV"]
 
 FILE_NAME = re.compile(r"(.+)\.csv(\.gz)?")
 DEEPEST = 4  # folders: `physionet.org/files/mimiciv/3.1/hosp`; below may lie millions of files of other modules
+
+
+@dataclass
+class RejectList:
+    """The rejects of a piece of work, kept beside it until the piece is whole, so that a resumed run knows them too."""
+
+    listed: list[tuple[str, int, str, str, str]] = field(default_factory=list)
+
+    def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None:
+        """Keeps one record that cannot be used."""
+        self.listed.append((file, line, reason, record, detail))
 
 
 @dataclass(frozen=True)
@@ -156,7 +167,7 @@ def read_table(file: Path, columns: Sequence[str], rejects: Rejects) -> "pd.Data
 
 
 def read_blocks(
-    file: Path, columns: Sequence[str], rejects: TakesRejects, first_block: int = 0
+    file: Path, columns: Sequence[str], rejects: Rejects | RejectList, first_block: int = 0
 ) -> "Iterator[pd.DataFrame]":
     """Streams a table in blocks of `BLOCK_ROWS` rows from block `first_block` on; those before it are skipped.
 
@@ -186,7 +197,7 @@ def read_blocks(
         yield _parsed(pd.DataFrame(records, columns=[ROW, *columns]), file, rejects)
 
 
-def _parsed(block: "pd.DataFrame", file: Path, rejects: TakesRejects) -> "pd.DataFrame":
+def _parsed(block: "pd.DataFrame", file: Path, rejects: Rejects | RejectList) -> "pd.DataFrame":
     """The block with each column as what it is by its name, without the rows where that fails."""
     import pandas as pd
 

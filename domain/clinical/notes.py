@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertrelay.data.records import RejectList, Rejects
+from bertrelay.data.records import Rejects
 from bertrelay.data.shards import Shards, Span, cut_spans
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_json, write_text
@@ -25,7 +25,7 @@ from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical import note_filter
 from domain.clinical.cleaning import BETWEEN, TOKENS, clean, find_sections
 from domain.clinical.cohort import SPLITS
-from domain.clinical.mimic import NOTES, note_version, read_blocks, tables_of
+from domain.clinical.mimic import NOTES, RejectList, note_version, read_blocks, tables_of
 from domain.clinical.note_filter import BY_DAY, NO_TEXT, NOT_STORED, UNKNOWN, Stays, choose_notes
 from domain.clinical.records import note_database, sort_notes, stays_of
 from domain.clinical.settings import NOT_IN_IV, NotesSettings

@@ -100,8 +100,10 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("architecture", ["bert", "distilbert", "xlm-roberta"])
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [*(("bert", settings) for settings in SETTINGS), ("distilbert", SETTINGS[-1]), ("xlm-roberta", SETTINGS[-1])],
+)
 def test_sentence_transformers_reads_what_is_written_here(architecture, settings, make_encoder, sentences, tmp_path):
     peer = pytest.importorskip("sentence_transformers")
     encoder = make_encoder(architecture, **settings)
@@ -288,7 +290,7 @@ FILES = [
 
 @pytest.mark.parametrize("file", FILES)
 def test_what_is_no_object_is_a_clear_error(file, folder):
-    for content in WRONG:
+    for content in ("[1]", "null", "{"):
         (folder / file).write_text(content)
         with pytest.raises(RequestError, match="model: "):
             SentenceEncoder.load(folder)
@@ -355,7 +357,11 @@ def test_a_template_without_a_special_token_is_reported(folder, capsys):
     assert "adds no [CLS] to a pair of texts;" in capsys.readouterr().err
 
 
-def test_a_file_of_any_size_or_kind_is_not_read(tmp_path):
+def test_a_file_of_any_size_kind_or_content_is_not_read(tmp_path):
+    for content in WRONG:
+        (tmp_path / "a.json").write_text(content)
+        with pytest.raises(RequestError, match=r"a\.json"):
+            read_model_file(tmp_path / "a.json", dict[str, Any])
     with (tmp_path / "large.json").open("wb") as file:
         file.truncate(MAX_BYTES + 1)
     (tmp_path / "folder.json").mkdir()

@@ -88,14 +88,14 @@ def test_a_missing_model_folder_is_told_with_the_nearest_or_how_a_hub_id_is_writ
 
 
 def test_a_hub_id_has_a_name_and_perhaps_a_revision():
-    pinned = ModelSource.parse("owner/name@abc")
-    assert (pinned.hub_id, pinned.revision, pinned.folder) == ("owner/name", "abc", None)
-    assert (ModelSource.parse("bert-base-uncased").hub_id, ModelSource.parse("bert-base-uncased").revision) == (
-        "bert-base-uncased",
-        None,
-    )
-    assert (ModelSource.parse("/a@b").hub_id, ModelSource.parse("/a@b").revision) == (None, None)
-    assert (HubDataset.parse("owner/d@1").hub_id, HubDataset.parse("owner/d@1").revision) == ("owner/d", "1")
+    for kind, text, expected in (
+        (ModelSource, "owner/name@abc", ("owner/name", "abc", None)),
+        (ModelSource, "bert-base-uncased", ("bert-base-uncased", None, None)),
+        (ModelSource, "/a@b", (None, None, Path("/a@b"))),
+        (HubDataset, "owner/d@1", ("owner/d", "1", None)),
+    ):
+        parsed = kind.parse(text)
+        assert (parsed.hub_id, parsed.revision, parsed.folder) == expected
 
 
 @pytest.mark.parametrize("wrong", ["a b", "a/b c", "", "https://hub/x"])
