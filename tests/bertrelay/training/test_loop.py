@@ -1,6 +1,7 @@
 """The training loop: exact in its resuming, and in its gradients for any number of processes and micro-batches."""
 
 import copy
+import json
 import random
 import signal
 from multiprocessing.connection import wait
@@ -67,7 +68,7 @@ def assert_same_end(folder, whole, processes=1):
 def test_killed_in_every_act_of_a_checkpoint_a_training_ends_with_the_weights_of_one_never_stopped(
     tmp_path, never_stopped, processes
 ):
-    for fault in IN_A_CHECKPOINT if processes == 1 else IN_A_CHECKPOINT[::3]:
+    for fault in IN_A_CHECKPOINT:
         codes = run(tmp_path, processes, faults=(fault,), **DROPOUT)
         assert codes[0] == -signal.SIGKILL, (fault, stderr_of(tmp_path))
     assert run(tmp_path, processes, **DROPOUT) == [0] * processes, stderr_of(tmp_path)
@@ -138,6 +139,7 @@ LAST = len(planned(TwoLosses()))
     [
         ("update", 7, signal.SIGTERM, 7),
         ("update", 7, signal.SIGINT, 7),
+        ("update", 7, signal.SIGHUP, 7),
         ("progress", 1, signal.SIGTERM, 0),  # before the first step, when the optimizer has nothing to save yet
         ("update", LAST, signal.SIGTERM, LAST),
     ],
@@ -198,10 +200,13 @@ def assert_gradients_are_the_reference(folder, items_of_steps, lines, items=48):
 @pytest.mark.parametrize(
     ("processes", "device_tokens", "budget"),
     [
+        (1, 10_000, {"batch_tokens": 60}),  # one micro-batch
         (1, 15, {"batch_tokens": 60}),
         (1, 1, {"batch_tokens": 60}),  # an item at a time
+        (2, 10_000, {"batch_tokens": 60}),
         (2, 15, {"batch_tokens": 60}),
         (2, 15, {"batch_items": 5}),  # more micro-batches in one process than in the other
+        (2, 15, {"batch_items": 1}),  # nothing for the second process, ever
         (3, 15, {"batch_items": 2}),  # nothing for the third
     ],
 )
@@ -344,6 +349,17 @@ def test_a_tracker_gets_what_the_log_has(tmp_path):
     events = EventAccumulator(str(file)).Reload()
     tracked = {event.step: event.value for event in events.Scalars("loss/mlm")}
     assert tracked == pytest.approx({line["step"]: line["loss/mlm"] for line in logged(tmp_path) if "lr" in line})
+
+
+def test_a_checkpoint_holds_plain_numbers_and_no_generator(never_stopped):
+    (newest, _) = sorted(never_stopped(1).glob("checkpoint-*"), reverse=True)
+    state = json.loads((newest / "checkpoint.json").read_text())["state"]
+    assert set(state) == {
+        "step", "best_step", "best_metrics", "evaluations_since_best", "seconds", "precision", "total_steps",
+    }  # fmt: skip
+    assert sorted(path.name for path in newest.iterdir()) == [
+        "best.safetensors", "checkpoint.json", "model.safetensors", "optimizer.safetensors",
+    ]  # fmt: skip
 
 
 def test_frozen_parameters_do_not_change(never_stopped):
