@@ -1,7 +1,10 @@
 """A toy language pair or two: sentences of which every word has one translation, and French puts the place first."""
 
+import multiprocessing
+import os
+import signal
 from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from random import Random
 
@@ -50,3 +53,27 @@ def toy(tmp_path):
         lines = ["en\tde\tfr", *("\t".join(row) for row in part)]
         (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return Toy(parts["train"], parts["test"], tmp_path / "train.tsv", tmp_path / "test.tsv")
+
+
+@pytest.fixture
+def kill_at():
+    """`kill_at(module, "name", 4, work)`: a copy of this process does `work`, killed at the fourth call of a function."""
+
+    def kill(owner, name, call, work):
+        def until_killed():
+            real, calls = getattr(owner, name), count(1)
+
+            def counted(*given, **options):
+                if next(calls) == call:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*given, **options)
+
+            setattr(owner, name, counted)
+            work()
+
+        process = multiprocessing.get_context("fork").Process(target=until_killed)
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+
+    return kill

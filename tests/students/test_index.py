@@ -1,10 +1,8 @@
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -111,16 +109,16 @@ def test_an_index_finds_the_nearest_lines_and_never_a_blank_one(kind, encoder, c
 
 
 def test_a_whole_index_is_opened_without_encoding_or_the_corpus(encoder, corpus, encoded):
-    build(encoder, corpus)
+    folder = build(encoder, corpus).folder
     assert len(encoded) == 61
     encoded.clear()
-    before = {path: path.stat().st_mtime_ns for path in Path(f"{corpus}.index").iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     build(encoder, corpus)
     corpus.unlink()
-    hits = open_index(encoder, f"{corpus}.index").search(["a dog"], 1)
-    assert encoded == ["a dog"]
-    assert len(hits[0]) == 1
-    assert {path: path.stat().st_mtime_ns for path in Path(f"{corpus}.index").iterdir()} == before
+    for whole in (folder, copytree(folder, f"{folder} copy")):
+        assert len(open_index(encoder, whole).search(["a dog"], 1)[0]) == 1
+    assert encoded == ["a dog"] * 2
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     assert sorted(path.name for path in before) == ["index.json", "sentences.arrow", "vectors.npy"]
 
 
@@ -173,30 +171,28 @@ def test_a_changed_corpus_is_told_and_taken_in_by_a_rebuild(encoder, corpus):
 
 def test_another_column_is_told(encoder, tmp_path):
     (tmp_path / "t.tsv").write_text("a\tb\nthe dog\tein Hund\n")
-    tables = [Table.model_validate({"path": str(tmp_path / "t.tsv"), "columns": [column]}) for column in "ab"]
-    build(encoder, tables[0], folder=tmp_path / "index")
+    first, second = (Table(path=str(tmp_path / "t.tsv"), columns=[column]) for column in "ab")
+    build(encoder, first, folder=tmp_path / "index")
     with pytest.raises(RequestError, match=r"columns: \['a'\] → \['b'\]"):
-        build(encoder, tables[1], folder=tmp_path / "index")
+        build(encoder, second, folder=tmp_path / "index")
 
 
 @pytest.mark.parametrize("name", ["sentences.arrow", "vectors.npy", "hnsw.faiss", "index.json"])
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_damage_to_any_file_is_told_by_its_name(name, damage, encoder, corpus):
-    build(encoder, corpus, kind="hnsw")
-    path = Path(f"{corpus}.index") / name
-    written = bytearray(path.read_bytes())
-    written[len(written) // 2] ^= 1
-    if damage == "remove":
-        path.unlink()
-    else:
-        path.write_bytes(written if damage == "flip" else written[:-9])
-    told = (
-        "expected an index, found none"
-        if (name, damage) == ("index.json", "remove")
-        else rf"damaged one: {name} .*--rebuild"
-    )
+def test_damage_to_any_file_is_told_by_its_name_and_gone_with_a_rebuild(name, encoder, corpus):
+    path = build(encoder, corpus, kind="hnsw").folder / name
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for damaged in (flipped, whole[:-9], b"{"):
+        path.write_bytes(damaged)
+        with pytest.raises(RequestError, match=rf"damaged one: {name} .*--rebuild"):
+            open_index(encoder, path.parent)
+    path.unlink()
+    told = "expected an index, found none" if name == "index.json" else f"damaged one: {name} is missing"
     with pytest.raises(RequestError, match=told):
-        open_index(encoder, f"{corpus}.index")
+        open_index(encoder, path.parent)
+    path.write_bytes(flipped)
+    assert build(encoder, corpus, rebuild=True).manifest.sentences == 61
 
 
 def test_a_byte_that_flips_unseen_is_found_by_verify(encoder, corpus):
@@ -215,14 +211,6 @@ def test_a_byte_that_flips_unseen_is_found_by_verify(encoder, corpus):
         open_index(encoder, folder, verify=True)
 
 
-def test_a_copied_index_is_whole(encoder, corpus, tmp_path):
-    build(encoder, corpus)
-    Path(tmp_path / "copy").mkdir()
-    for path in Path(f"{corpus}.index").iterdir():
-        (tmp_path / "copy" / path.name).write_bytes(path.read_bytes())
-    assert open_index(encoder, tmp_path / "copy").manifest.sentences == 61
-
-
 @pytest.mark.parametrize("names", ["vectors.npy", "sentences.arrow", "index.json vectors.npy", "notes.txt index.json"])
 def test_files_of_the_names_of_ours_make_no_folder_an_index(names, encoder, corpus, tmp_path):
     folder, contents = tmp_path / "mine", dict.fromkeys(names.split(), '{"pages": 3}')
@@ -233,13 +221,6 @@ def test_files_of_the_names_of_ours_make_no_folder_an_index(names, encoder, corp
         with pytest.raises(RequestError, match=rf"an index and nothing else.* found .*mine with {names.split()[0]} in"):
             build(encoder, corpus, folder=folder, rebuild=rebuild)
     assert {path.name: path.read_text() for path in folder.iterdir()} == contents
-
-
-@pytest.mark.parametrize("name", ["sentences.arrow", "vectors.npy", "index.json"])
-def test_a_damaged_index_is_built_anew_with_rebuild(name, encoder, corpus):
-    folder = build(encoder, corpus).folder
-    (folder / name).write_bytes(b"{")
-    assert build(encoder, corpus, rebuild=True).manifest.sentences == 61
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
@@ -314,105 +295,54 @@ def test_a_corpus_that_is_not_there_and_a_prompt_that_the_model_lacks_are_told(e
 
 # Stopped and gone on with
 
-KILLED = """
-import os, signal, sys
-import faiss
-from bertrelay import encode_files, encoding
-from students import neighbours
-from students.index import build_index
-
-encoding.BLOCK_SENTENCES = encode_files.BLOCK_SENTENCES = neighbours.GRAPH_BLOCK = {block}
-neighbours.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-faiss.omp_set_num_threads(1)
-model, corpus, module, name = sys.argv[1:]
-real, calls = getattr(eval(module), name), []
-
-def killed_at_the_fourth(*arguments):
-    calls.append(arguments)
-    if len(calls) == 4:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(*arguments)
-
-setattr(eval(module), name, killed_at_the_fourth)
-build_index(model, corpus, corpus + ".index", kind="hnsw", precision="fp32", rebuild={rebuild})
-"""
+def assert_same_index(folder, other):
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in other.iterdir())
+    for name in ("sentences.arrow", "vectors.npy", "hnsw.faiss"):
+        assert (folder / name).read_bytes() == (other / name).read_bytes()
 
 
-def kill(model, corpus, module, name, rebuild=False):
-    script = [sys.executable, "-c", KILLED.format(block=BLOCK, rebuild=rebuild), model, corpus, module, name]
-    killed = subprocess.run(script, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert killed.returncode == -signal.SIGKILL
-
-
-@pytest.fixture
-def one_thread():
-    import faiss
-
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    yield
-    faiss.omp_set_num_threads(before)
-
-
-@pytest.mark.usefixtures("small_blocks", "one_thread")
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("rebuild", [False, True])
 @pytest.mark.parametrize(
-    ("module", "name", "rebuild", "still_encoded"),
-    [
-        ("encode_files", "write_block", False, 61 - 3 * BLOCK),
-        ("encode_files", "write_block", True, 61 - 3 * BLOCK),
-        ("neighbours", "_save_checkpoint", False, 0),
-    ],
+    ("module", "name", "still_encoded"),
+    [(encode_files, "write_block", 61 - 3 * BLOCK), (neighbours, "_save_checkpoint", 0)],
 )
 def test_a_build_that_was_killed_goes_on_to_the_same_index(
-    module, name, rebuild, still_encoded, encoder, corpus, encoded
+    module, name, still_encoded, rebuild, encoder, corpus, encoded, kill_at
 ):
-    folder, model = Path(f"{corpus}.index"), corpus.parent / "model"
-    encoder.save(model)
+    folder = Path(f"{corpus}.index")
     if rebuild:
-        build(str(model), corpus)
+        build(encoder, corpus)
         encoded.clear()
-    kill(model, corpus, module, name, rebuild)
+    kill_at(module, name, 4, lambda: build(encoder, corpus, kind="hnsw", rebuild=rebuild))
     with pytest.raises(RequestError, match="this index is not finished"):
-        open_index(str(model), folder)
-    build(str(model), corpus, kind="hnsw", rebuild=rebuild)
+        open_index(encoder, folder)
+    build(encoder, corpus, kind="hnsw", rebuild=rebuild)
     assert len(encoded) == still_encoded
-    whole = build(str(model), corpus, kind="hnsw", folder=corpus.parent / "whole")
-    for name in ("sentences.arrow", "vectors.npy", "hnsw.faiss"):
-        assert (folder / name).read_bytes() == (whole.folder / name).read_bytes()
-    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole.folder.iterdir())
+    assert_same_index(folder, build(encoder, corpus, kind="hnsw", folder=corpus.parent / "whole").folder)
 
 
-@pytest.mark.usefixtures("small_blocks", "one_thread")
-def test_a_graph_that_was_being_linked_to_an_exact_index_is_gone_on_with(encoder, corpus, monkeypatch):
-    folder, model = Path(f"{corpus}.index"), corpus.parent / "model"
-    encoder.save(model)
-    build(str(model), corpus)
-    kill(model, corpus, "neighbours", "_save_checkpoint")
-    assert open_index(str(model), folder).manifest.kind == "exact"
-    build(str(model), corpus)  # which asks for no graph, and takes nothing away
+@pytest.mark.usefixtures("small_blocks")
+def test_a_graph_that_was_being_linked_to_an_exact_index_is_gone_on_with(encoder, corpus, monkeypatch, kill_at):
+    folder = build(encoder, corpus).folder
+    kill_at(neighbours, "_save_checkpoint", 4, lambda: build(encoder, corpus, kind="hnsw"))
+    assert build(encoder, corpus).manifest.kind == "exact"  # which asks for no graph, and takes nothing away
     saves, save = [], neighbours._save_checkpoint
     monkeypatch.setattr(neighbours, "_save_checkpoint", lambda *given: saves.append(given) or save(*given))
-    build(str(model), corpus, kind="hnsw")
+    build(encoder, corpus, kind="hnsw")
     assert len(saves) == 5, "three of the eight blocks were linked before"
-    whole = build(str(model), corpus, kind="hnsw", folder=corpus.parent / "whole")
-    assert (folder / "hnsw.faiss").read_bytes() == (whole.folder / "hnsw.faiss").read_bytes()
-    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole.folder.iterdir())
+    assert_same_index(folder, build(encoder, corpus, kind="hnsw", folder=corpus.parent / "whole").folder)
 
 
-def test_a_kill_between_a_new_graph_and_its_facts_costs_no_encoding(encoder, corpus, encoded):
-    build(encoder, corpus, kind="hnsw")
+def test_the_old_graph_serves_until_a_new_one_is_linked_and_exact_search_until_it_is_whole(encoder, corpus, encoded):
+    folder, links = build(encoder, corpus, kind="hnsw").folder, Hnsw(links=4)
     encoded.clear()
-    stopped(building, "write_index", lambda: build(encoder, corpus, hnsw=Hnsw(links=4)), is_done=True)
-    assert open_index(encoder, f"{corpus}.index").manifest.kind == "exact"
-    assert build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=4)).manifest.hnsw["links"] == 4
+    stopped(building, "recall", lambda: build(encoder, corpus, hnsw=links))
+    assert open_index(encoder, folder).manifest.hnsw["links"] == Hnsw().links
+    stopped(building, "write_index", lambda: build(encoder, corpus, hnsw=links), is_done=True)
+    assert open_index(encoder, folder).manifest.kind == "exact"
+    assert build(encoder, corpus, kind="hnsw", hnsw=links).manifest.hnsw["links"] == 4
     assert encoded == []
-
-
-def test_the_old_graph_serves_until_a_new_one_is_linked(encoder, corpus):
-    build(encoder, corpus, kind="hnsw")
-    stopped(building, "recall", lambda: build(encoder, corpus, hnsw=Hnsw(links=4)))
-    assert open_index(encoder, f"{corpus}.index").manifest.hnsw["links"] == Hnsw().links
-    assert build(encoder, corpus, hnsw=Hnsw(links=4)).manifest.hnsw["links"] == 4
 
 
 def test_other_candidates_are_measured_and_kept_without_linking_anew(encoder, corpus, monkeypatch):
@@ -474,7 +404,6 @@ def test_the_stage_builds_an_index_and_lists_what_it_could_not_use(encoder, corp
     assert metrics["recall_at_10"] == 1
     rejected = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
     assert [(reject["line"], reject["reason"]) for reject in rejected] == [(65, "not valid UTF-8")]
-    assert sorted(path.name for path in context.output.iterdir()) == ["index", "rejects.jsonl"]
     assert open_index(tmp_path / "model", context.output / "index").search(["the dog runs here"], 1)[0][0].line == 1
 
 
@@ -500,26 +429,18 @@ def test_every_query_of_many_has_its_own_hits_best_first(index, texts):
 
 
 @pytest.mark.parametrize(
-    ("queries", "k", "told"),
+    ("asked", "told"),
     [
-        (["a dog", " \n"], 1, r"found an empty one \(query 2\)"),
-        ("a dog", 1, r"found one string; write \[text\]"),
-        (["a dog", 3], 1, r"search: expected text, found int at position 1"),
-        (["a dog"], 0, "k: expected 1 or more, found 0"),
+        ({"queries": ["a dog", " \n"]}, r"found an empty one \(query 2\)"),
+        ({"queries": "a dog"}, r"found one string; write \[text\]"),
+        ({"queries": ["a dog"], "k": 0}, "k: expected 1 or more, found 0"),
+        ({"queries": ["a dog"], "ef_search": 0}, "ef_search: expected 1 or more, found 0"),
+        ({"queries": ["a dog"], "ef_search": 5, "exact": True}, "ef_search: expected search through a graph"),
     ],
 )
-def test_wrong_queries_are_refused(index, queries, k, told):
+def test_wrong_queries_are_refused(index, asked, told):
     with pytest.raises(RequestError, match=told):
-        index.search(queries, k)
-
-
-def test_candidates_of_a_graph_are_for_one_that_is_walked(index, corpus):
-    with pytest.raises(RequestError, match=r"ef_search: expected search through a graph .*found exact search"):
-        build(index.encoder, corpus).search(["a dog"], ef_search=5)
-    with pytest.raises(RequestError, match="ef_search: expected search through a graph"):
-        index.search(["a dog"], exact=True, ef_search=5)
-    with pytest.raises(RequestError, match="ef_search: expected 1 or more, found 0"):
-        index.search(["a dog"], ef_search=0)
+        index.search(**asked)
     assert len(index.search(["a dog"], 3, ef_search=5)[0]) == 3
 
 
@@ -536,11 +457,6 @@ def test_a_query_prompt_stands_before_queries_alone(tiny_encoder, texts, corpus)
     hit = build(encoder, corpus).search(["sleeps dehors"], 1, prompt_name="query", precision="fp32")[0][0]
     assert hit.text == "le chat sleeps dehors"
     assert hit.similarity == pytest.approx(1, abs=1e-5)
-
-
-def test_an_index_that_is_not_there_is_told_before_the_model_is_loaded(tmp_path):
-    with pytest.raises(RequestError, match="expected an index, found none"):
-        open_index("/no/such/model", tmp_path)
 
 
 def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(encoder, texts, corpus):
