@@ -57,7 +57,7 @@ def toy(tmp_path):
 
 @pytest.fixture
 def kill_at():
-    """`kill_at(module, "name", 4, work)`: a copy of this process does `work`, killed at the fourth call of a function."""
+    """`kill_at(module, "name", 4, work)`: a copy of this process does `work`, and is killed at the fourth call."""
 
     def kill(owner, name, call, work):
         def until_killed():

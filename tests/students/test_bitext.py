@@ -1,9 +1,7 @@
 import csv
 import json
-import os
-import signal
-import subprocess
 import sys
+from copy import deepcopy
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,12 +11,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from bertrelay.data.records import Rejects, Table
-from bertrelay.data.shards import locked_output
+from bertrelay.data.shards import Shards, locked_output
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.settings import InputFile
 from students import bitext as mining
-from students import neighbours as both_ways
+from students import neighbours as knn
 from students.bitext import (
     Neighbours,
     Pairs,
@@ -142,7 +140,7 @@ def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method):
         ({"threshold": float("nan")}, r"threshold: expected a number, 1\.1 for example, found nan"),
     ],
 )
-def test_another_way_than_there_is_is_refused_and_in_files_before_anything_is_encoded(files, tmp_path, wrong, told):
+def test_other_options_than_there_are_are_refused_before_anything_is_encoded(files, tmp_path, wrong, told):
     with pytest.raises(RequestError, match=told):
         mine(np.ones((3, 4), np.float32), np.ones((3, 4), np.float32), **wrong)
     with pytest.raises(RequestError, match=told):
@@ -166,9 +164,7 @@ def test_files_give_the_true_pairs_best_first_with_their_lines_and_texts(bilingu
     assert (mined.precision, mined.recall, mined.f1) == (1, 1, 1)
     assert (mined.sources, mined.targets, mined.pairs) == (100, 100, SHARED)
     assert mined.threshold is not None and mined.threshold < rows[-1]["score"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        [output.name, "gold.tsv", "source.txt", "target.txt"]
-    )
+    assert {path.name for path in tmp_path.iterdir()} == {output.name, "gold.tsv", "source.txt", "target.txt"}
 
 
 def test_a_given_threshold_is_kept_and_judged_by_gold(bilingual, files, gold, tmp_path):
@@ -230,34 +226,25 @@ def test_a_wrong_gold_file_is_told_before_anything_is_encoded_and_leaves_nothing
     ("source", "output", "told"),
     [
         (["", "  "], "m.tsv", "expected sentences, found 2 blank ones and no other"),
-        ([], "m.tsv", "has no records"),
         (["a"], "m.txt", r"ends in \.tsv or \.csv or \.jsonl or \.parquet, found .*m\.txt"),
         (["a"], "s.tsv", "is the input itself; name another"),
+        (["a"], "linked.tsv", r"linked\.tsv\.work: .* found a symbolic link"),
     ],
 )
 def test_wrong_files_are_told_before_anything_is_encoded(files, write, tmp_path, source, output, told):
-    path = write("s.tsv", source)
-    table = Table(path=InputFile(path), format="lines")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "linked.tsv.work").symlink_to(tmp_path / "elsewhere")
+    table = Table(path=InputFile(write("s.tsv", source)), format="lines")
     with pytest.raises(RequestError, match=told):
         mine_files("/no/such/model", table, files[1], tmp_path / output)
 
 
-def test_a_work_folder_behind_a_symbolic_link_is_refused_and_stays(files, tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere/source.arrow").write_text("no matter")
-    (tmp_path / "mined.tsv.work").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RequestError, match=r"mined\.tsv\.work: .* found a symbolic link"):
-        mine_files("no model", *files, tmp_path / "mined.tsv")
-    assert (tmp_path / "elsewhere/source.arrow").read_text() == "no matter"
-
-
 def test_a_vector_that_is_not_finite_is_told_with_its_line(bilingual, sides, write, tmp_path):
-    bilingual.save(tmp_path / "spoilt")
-    spoilt = SentenceEncoder.load(tmp_path / "spoilt")
+    spoilt = deepcopy(bilingual)
     row = spoilt.tokenize([sides[1][0]])[0][0]
     spoilt.backbone.embeddings.word_embeddings.weight.data[row] = float("nan")
     target = write("t.txt", ["", sides[1][0]])
-    with pytest.raises(WorkError, match=r"spoilt gives a vector that is not finite for line 2 of .*t\.txt"):
+    with pytest.raises(WorkError, match=r"gives a vector that is not finite for line 2 of .*t\.txt"):
         mine_files(spoilt, write("s.txt", ["no such words"]), target, tmp_path / "m.tsv", precision="fp32")
 
 
@@ -287,7 +274,7 @@ def test_missing_faiss_is_told_before_anything_is_encoded(files, tmp_path, monke
 def work_done(monkeypatch):
     """Grows by the sentences that go through the network, padding ones too, and by the cosines that are looked at."""
     seen = {"encoded": 0, "compared": 0}
-    forward, neighbours = SentenceEncoder.forward, both_ways.exact_neighbours
+    forward, neighbours = SentenceEncoder.forward, knn.exact_neighbours
 
     def spy_forward(self, ids, mask):
         seen["encoded"] += len(ids)
@@ -298,7 +285,7 @@ def work_done(monkeypatch):
         return neighbours(queries, corpus, k)
 
     monkeypatch.setattr(SentenceEncoder, "forward", spy_forward)
-    monkeypatch.setattr(both_ways, "exact_neighbours", spy_neighbours)
+    monkeypatch.setattr(knn, "exact_neighbours", spy_neighbours)
     return seen
 
 
@@ -313,50 +300,23 @@ def test_a_kept_work_folder_serves_another_threshold_without_any_work(bilingual,
     assert work_done["encoded"] == before["encoded"] and work_done["compared"] == 2 * before["compared"]
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from bertrelay.data.shards import Shards
-from bertrelay import encode_files
-from students import bitext as mining
-from students import neighbours
-
-folder, moment = Path(sys.argv[1]), sys.argv[2]
-neighbours.QUERY_BLOCK = 20
-encode_files.SMALLEST_SHARD = 25
-
-def dies_after(room, name, calls):
-    real, done = getattr(room, name), []
-    def call(*given, **named):
-        found = real(*given, **named)
-        done.append(1)
-        if len(done) == calls:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return found
-    setattr(room, name, call)
-
-dies_after(Shards, "write", {"encoding": 6, "comparing": 8 + 3}[moment])  # of vectors there are eight shards
-model, source, target, output = (folder / name for name in ("model", "source.txt", "target.txt", "m.tsv"))
-mining.mine_files(model, source, target, output, gold=folder / "gold.tsv", precision="fp32")
-"""
-
-
-@pytest.mark.parametrize(("moment", "encoded", "compared"), [("encoding", 50, 200 * 100), ("comparing", 0, 140 * 100)])
+@pytest.mark.parametrize(("shard", "encoded", "compared"), [(6, 50, 200 * 100), (8 + 3, 0, 140 * 100)])
 def test_killed_anywhere_the_same_call_goes_on_and_ends_alike(
-    bilingual, files, gold, tmp_path, monkeypatch, work_done, moment, encoded, compared
+    bilingual, files, gold, tmp_path, monkeypatch, work_done, kill_at, shard, encoded, compared
 ):
-    bilingual.save(tmp_path / "model")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path, moment], env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert not (tmp_path / "m.tsv").exists()
-    monkeypatch.setattr(both_ways, "QUERY_BLOCK", 20)
+    """Of vectors there are eight shards."""
+    monkeypatch.setattr(knn, "QUERY_BLOCK", 20)
     monkeypatch.setattr("bertrelay.encode_files.SMALLEST_SHARD", 25)
-    resumed = mine_files(tmp_path / "model", *files, tmp_path / "m.tsv", gold=gold, precision="fp32")
+
+    def mine_to(output):
+        return mine_files(bilingual, *files, tmp_path / output, gold=gold, precision="fp32")
+
+    kill_at(Shards, "write", shard + 1, lambda: mine_to("m.tsv"))
+    assert not (tmp_path / "m.tsv").exists()
+    resumed = mine_to("m.tsv")
     assert work_done["compared"] == compared
     assert encoded <= work_done["encoded"] <= 1.5 * encoded
-    whole = mine_files(tmp_path / "model", *files, tmp_path / "whole.tsv", gold=gold, precision="fp32")
-    assert resumed == whole
+    assert resumed == mine_to("whole.tsv")
     assert (tmp_path / "m.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
     assert not (tmp_path / "m.tsv.work").exists()
 
@@ -408,24 +368,15 @@ def test_a_second_process_on_the_same_output_is_refused(bilingual, files, tmp_pa
 # As a stage
 
 
-def stage(context, model, files, **given):
-    settings = {"model": str(model), "source": {"path": str(files[0])}, "target": {"path": str(files[1])}, **given}
-    return run(MineSettings.model_validate({"precision": "fp32", **settings}), context)
-
-
 def test_the_stage_writes_mined_and_gives_the_figures_by_name(bilingual, files, gold, tmp_path, context):
     bilingual.save(tmp_path / "model")
-    metrics = stage(context, tmp_path / "model", files, gold={"path": str(gold)}, output="jsonl")
-    assert len(rows_of(context.output / "mined.jsonl")) == metrics["pairs"] == SHARED
-    assert {name: metrics[name] for name in ("sources", "targets", "precision", "recall", "f1")} == {
-        "sources": 100,
-        "targets": 100,
-        "precision": 1,
-        "recall": 1,
-        "f1": 1,
-    }
+    source, target, true_pairs = ({"path": str(path)} for path in (*files, gold))
+    given = {"model": str(tmp_path / "model"), "source": source, "target": target, "precision": "fp32"}
+    metrics = run(MineSettings.model_validate({**given, "gold": true_pairs, "output": "jsonl"}), context)
+    figures = {"sources": 100, "targets": 100, "pairs": SHARED, "precision": 1, "recall": 1, "f1": 1}
+    assert len(rows_of(context.output / "mined.jsonl")) == SHARED and figures.items() <= metrics.items()
     assert (context.output / "rejects.jsonl").read_text() == ""
-    unjudged = stage(context, tmp_path / "model", files)
+    unjudged = run(MineSettings.model_validate(given), context)
     assert (unjudged["f1"], unjudged["threshold"]) == (None, None)
 
 
@@ -481,15 +432,10 @@ def test_the_best_threshold_is_the_best_of_all_that_one_can_try():
         assert found.f1 == pytest.approx(max(tried), abs=0)
 
 
-def test_figures_at_a_threshold_are_those_of_arithmetic_by_hand():
+def test_figures_at_a_threshold_are_those_of_arithmetic_by_hand_and_it_lies_between_what_is_taken_and_not():
     scores, right = np.array([1.4, 1.3, 1.3, 1.0]), np.array([True, True, False, True])
     assert quality_at(1.3, scores, right, 5) == (pytest.approx(4 / 8), pytest.approx(2 / 3), pytest.approx(2 / 5), 1.3)
     assert quality_at(2.0, scores, right, 5) == (0.0, None, 0.0, 2.0)
-    best = best_quality(scores, right, 3)
-    assert (best.precision, best.recall) == (3 / 4, 1.0)
-
-
-def test_the_threshold_lies_between_what_is_taken_and_what_is_not():
     scores, right = np.array([1.4, 1.2, 1.1]), np.array([True, False, False])
     assert best_quality(scores, right, 1).threshold == pytest.approx(1.3)
     assert best_quality(scores, ~right, 2).threshold == pytest.approx(1.1)  # all are taken

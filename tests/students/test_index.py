@@ -295,6 +295,7 @@ def test_a_corpus_that_is_not_there_and_a_prompt_that_the_model_lacks_are_told(e
 
 # Stopped and gone on with
 
+
 def assert_same_index(folder, other):
     assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in other.iterdir())
     for name in ("sentences.arrow", "vectors.npy", "hnsw.faiss"):
