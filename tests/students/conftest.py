@@ -43,16 +43,17 @@ def _said(words, language):
     return " ".join(words[place][language] for place in ORDERS[language])
 
 
-@pytest.fixture
-def toy(tmp_path):
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("toy")
     drawn = [[word.split("/") for word in words] for words in product(COUNTS, SUBJECTS, VERBS, PLACES)]
     rows = [tuple(_said(words, language) for language in range(3)) for words in drawn]
     Random(0).shuffle(rows)
     parts = {"train": rows[:200], "test": rows[200:]}
     for name, part in parts.items():
         lines = ["en\tde\tfr", *("\t".join(row) for row in part)]
-        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return Toy(parts["train"], parts["test"], tmp_path / "train.tsv", tmp_path / "test.tsv")
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return Toy(parts["train"], parts["test"], folder / "train.tsv", folder / "test.tsv")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_matrix
+from scipy.stats import spearmanr
 
 from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
@@ -94,17 +95,12 @@ def test_figures_are_those_of_arithmetic_on_the_vectors(context, models, toy, tm
             assert metrics[f"translation_accuracy/{direction}"] == np.mean(rows == np.arange(50))
     cosines = np.sum(units["en"][:12] * units["fr"][1:13], axis=1)
     scores = np.array([i * 7 % 5 for i in range(12)])
-    from scipy.stats import spearmanr
-
     assert metrics["sts/en-fr/spearman_cosine"] == pytest.approx(spearmanr(cosines, scores).statistic)
 
 
 def test_what_was_not_asked_for_is_absent_and_not_0(context, models, toy):
     metrics = evaluate(context, model=models["model"], parallel=[toy.source("test")])
     assert not [name for name in metrics if name.startswith(("mse", "sts", "lookup"))]
-    assert evaluate(context, **models, parallel=[toy.source("test")]).keys() - metrics.keys() == {
-        "mse/en", "mse/de", "mse/fr",
-    }  # fmt: skip
 
 
 def test_the_picture_shows_each_sentence_in_every_language(context, models, toy):
@@ -119,16 +115,12 @@ def test_the_picture_shows_each_sentence_in_every_language(context, models, toy)
     np.testing.assert_allclose(picture["matrix"], units @ units.T, atol=1e-5)
 
 
-def test_pairs_with_an_empty_side_are_left_out_and_told(context, models, toy, tmp_path, capsys):
-    english, german, _ = zip(*toy.test, strict=True)
-    (tmp_path / "x.en").write_text("\n".join(english) + "\n")
-    (tmp_path / "x.de").write_text("\n".join(["", *german[1:30], " ", *german[31:]]) + "\n", encoding="utf-8")
-    files = {"english": str(tmp_path / "x.en"), "other": str(tmp_path / "x.de"), "language": "de"}
-    evaluate(context, model=models["model"], parallel=[files])
+def test_pairs_with_an_empty_side_are_left_out_and_told(tmp_path, capsys):
+    for name, lines in (("en", "a\nb\nc\n"), ("de", "\nB\n \n")):
+        (tmp_path / name).write_text(lines)
+    files = AlignedFiles(english=str(tmp_path / "en"), other=str(tmp_path / "de"), language="de")
+    assert read_translations([files], None, Rejects(None)) == {"de": (["b"], ["B"])}
     assert "left out 2 pairs with an empty side" in capsys.readouterr().err
-    left = read_translations([AlignedFiles(**files)], context.cache, Rejects(None))["de"]
-    whole = [row for row in range(50) if row not in (0, 30)]
-    assert left == ([english[row] for row in whole], [german[row] for row in whole])
 
 
 def test_a_teacher_of_another_size_is_refused_before_anything_is_encoded(
@@ -178,13 +170,6 @@ def pairs(reorder=False):
     return Translations(english, other)
 
 
-def one_way():
-    """Of each two sentences that differ in who does what to whom, one."""
-    both = pairs(reorder=True)
-    kept = [i for i, english in enumerate(both.english) if english.split()[0] < english.split()[2]]
-    return Translations([both.english[i] for i in kept], [both.other[i] for i in kept])
-
-
 def test_dice_chooses_the_translation_by_hand():
     english = csr_matrix([[1, 1, 0], [1, 1, 0], [1, 0, 1]])  # of the sentences "a b", "a b", "a c"
     other = csr_matrix([[1, 0], [1, 0], [0, 1]])  # "x", "x", "y"
@@ -193,17 +178,10 @@ def test_dice_chooses_the_translation_by_hand():
 
 
 def test_a_dictionary_solves_reordered_words_and_not_who_does_what_to_whom():
-    solved, half, unseen = (
-        lookup_metrics("es", pairs(), test)
-        for test in (
-            one_way(),
-            pairs(reorder=True),  # both readings have the same words; one is found
-            Translations(["dog sees cat", "zebra grazes"], ["perro ve gato", "cebra pasta"]),
-        )
-    )
-    assert solved["lookup_accuracy/en-es"] == solved["lookup_accuracy/es-en"] == 1
+    half = lookup_metrics("es", pairs(), pairs(reorder=True))  # both readings have the same words; one is found
     assert half["lookup_accuracy/en-es"] == half["lookup_accuracy/es-en"] == pytest.approx(0.5)
-    assert unseen["lookup_accuracy/es-en"] == 0.5
+    unseen = Translations(["dog sees cat", "zebra grazes"], ["perro ve gato", "cebra pasta"])
+    assert lookup_metrics("es", pairs(), unseen)["lookup_accuracy/es-en"] == 0.5
 
 
 KNOWN = {"east": (4.0, 3.0), "north": (3.0, 4.0), "west": (-4.0, 3.0), "nowhere": (0.0, 0.0)}
@@ -243,10 +221,8 @@ def test_pairs_and_matrices_are_what_arithmetic_by_hand_gives(metric, encoder):
     ("sides", "asked", "told"),
     [
         (["east", "north"], {}, "one string; write"),
-        ([["east"], "north"], {"matrix": True}, "one string; write"),
         ([["east", None], ["north", "west"]], {}, "NoneType at position 1"),
         ([["east"]], {}, "found 1 sentences.*matrix=True"),
-        ([["east"], ["north", "west"]], {}, "found 1 and 2 sentences"),
         ([[], []], {}, "found 0 and 0 sentences"),
         ([["east"], []], {"matrix": True}, "found 1 and 0 sentences"),
         ([["east"], ["west"]], {"metric": "cosin"}, "metric: expected cosine, dot"),

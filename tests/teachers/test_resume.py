@@ -1,4 +1,4 @@
-"""The trainings of the paper's protocols and baselines: killed and resumed, and shared by two processes."""
+"""The trainings of teachers, baselines and students: killed and resumed, and shared by two processes."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 
 TRAINING = {"epochs": 2, "batch_items": 8, "learning_rate": 1e-3, "checkpoint_every": 2, "log_every": 1, "seed": 3}
-NAMES = ["train", "cross-encoder", "poly-encoder", "bilstm", "ten-fold", "ablation"]
+NAMES = ["train", "cross-encoder", "poly-encoder", "bilstm", "ten-fold", "ablation", "distill"]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -47,6 +47,9 @@ def given(name, data, base, dropout=False):
     }
     shared = {**TRAINING, "precision": "fp32", "base": str(base)}
     ablation = {"data": str(data), "poolings": ["mean"], "concatenations": [["u", "v"]]}
+    pairs = {**sts["train"], "header": False, "english": 5, "others": {"de": 6}}
+    student = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 120, "max_tokens": 32, "dropout": 0.1 * dropout}
+    distill = {"teacher": str(base), "base": student, "parallel": [pairs], "dev_sentences": 6}
     glove = {key: value for key, value in shared.items() if key != "base"} | {"glove": str(data / "glove.txt")}
     return {
         "train": ("teachers.train", {**shared, **labelled, "objective": "softmax", "dropout": 0.2 * dropout}),
@@ -55,6 +58,7 @@ def given(name, data, base, dropout=False):
         "bilstm": ("teachers.bilstm", {**glove, **labelled, "hidden": 8}),
         "ten-fold": ("teachers.facets", {**shared, "data": str(data), "folds": 2}),
         "ablation": ("teachers.ablation", {**shared, **ablation}),
+        "distill": ("students.distill", {**shared, **distill}),
     }[name]
 
 
