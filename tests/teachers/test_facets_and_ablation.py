@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from scipy.stats import pearsonr, spearmanr
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -166,18 +165,6 @@ def test_a_cross_encoder_is_tested_by_its_scores_of_what_the_others_teach(contex
         assert metrics[f"facets/cross-topic/{name}_score"] == pytest.approx(np.mean(found), abs=1e-4)
     low, high = (metrics[f"facets/cross-topic/spearman_score_{end}"] for end in ("low", "high"))
     assert low < metrics["facets/cross-topic/spearman_score"] < high
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"base": NEW}, "base: expected a model for a cross-encoder to start from, found the size of a new one"),
-        ({"pooling": ["mean"]}, "pooling: without effect, because a cross-encoder has no sentence vectors"),
-    ],
-)
-def test_what_a_cross_encoder_has_no_use_for_is_refused(given, expected):
-    with pytest.raises(ValidationError, match=expected):
-        FacetSettings.model_validate({"base": "./base", "data": "data", "learner": "cross-encoder", **given})
 
 
 def test_parts_that_cannot_be_correlated_are_refused_before_anything_is_trained(context, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from teachers.objectives import Teacher, concatenate, cosine_loss, softmax_loss, triplet_loss
+from teachers.objectives import concatenate, softmax_loss, triplet_loss
 from teachers.settings import CONCATENATIONS
 
 PAPER = ["u,v", "|u-v|", "u*v", "|u-v|,u*v", "u,v,u*v", "u,v,|u-v|", "u,v,|u-v|,u*v"]
@@ -31,24 +31,6 @@ def test_softmax_agrees_with_the_formula_for_each_concatenation(written):
 
 def test_the_concatenations_are_the_seven_of_the_paper():
     assert sorted(",".join(parts) for parts in CONCATENATIONS) == sorted(PAPER)
-
-
-def test_a_teacher_pairs_its_first_sentences_with_its_last_ones():
-    given = drawn(6, 3)  # three first sentences, then their partners
-    head = nn.Linear(9, 2, dtype=torch.float64)
-    teacher = Teacher(lambda vectors, _: vectors, head, 0.0, ["u", "v", "|u-v|"])  # type: ignore[arg-type]
-    by_hand = [
-        torch.cat([u, v, (u - v).abs()]) @ head.weight.T + head.bias for u, v in zip(*given.chunk(2), strict=True)
-    ]
-    torch.testing.assert_close(teacher(given, given), torch.stack(by_hand))
-
-
-def test_cosine_agrees_with_the_formula():
-    u, v, scores = drawn(5, 4), drawn(5, 4, seed=1), torch.tensor([0.0, 0.25, 0.5, 1.0, 0.8], dtype=torch.float64)
-    expected = 0.0
-    for a, b, score in zip(u.numpy(), v.numpy(), scores.tolist(), strict=True):
-        expected += (sum(a * b) / np.sqrt(sum(a**2)) / np.sqrt(sum(b**2)) - score) ** 2
-    assert cosine_loss(u, v, scores).item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("margin", [1.0, 0.3])

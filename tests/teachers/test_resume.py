@@ -6,10 +6,13 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.stage import StageContext
+from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Training
 from pipelines.registry import REGISTRY
 from pipelines.samples.sentence_files import write_sbert_paper
@@ -62,11 +65,11 @@ def given(name, data, base, dropout=False):
     }[name]
 
 
-def learn(folder, kind, settings):
+def learn(folder, kind, settings, process_group=SINGLE_PROCESS):
     for each in ("output", "cache"):
         (folder / each).mkdir(parents=True, exist_ok=True)
     [stage] = [each for each in REGISTRY if each.kind == kind]
-    context = StageContext(folder / "output", folder / "cache")
+    context = StageContext(folder / "output", folder / "cache", process_group)
     return stage.load_run()(stage.load_settings().model_validate(settings), context)
 
 
@@ -114,27 +117,6 @@ def test_killed_and_begun_again_it_ends_with_the_same_weights(data, base, tmp_pa
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
 
 
-WORKER = """
-import json, sys
-from pathlib import Path
-from bertrelay.training.log import accelerator
-from bertrelay.distributed import ProcessGroup
-from bertrelay.stage import StageContext
-from pipelines.registry import REGISTRY
-
-accelerator()
-for name, (kind, settings) in json.loads(Path(sys.argv[1]).read_text()).items():
-    folder = Path(sys.argv[1]).parent / name
-    for each in ("output", "cache"):
-        (folder / each).mkdir(parents=True, exist_ok=True)
-    [stage] = [each for each in REGISTRY if each.kind == kind]
-    context = StageContext(folder / "output", folder / "cache", ProcessGroup.from_environment())
-    metrics = stage.load_run()(stage.load_settings().model_validate(settings), context)
-    if context.process_group.is_main:
-        (folder / "figures.json").write_text(json.dumps(metrics))
-"""
-
-
 def test_two_processes_learn_what_one_does(data, base, tmp_path):
     stages = {name: given(name, data, base(False)) for name in NAMES}
     (tmp_path / "two").mkdir()
@@ -144,7 +126,7 @@ def test_two_processes_learn_what_one_does(data, base, tmp_path):
         port = str(probe.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     shared |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", WORKER, str(tmp_path / "two/stages.json")]
+    command = [sys.executable, __file__, str(tmp_path / "two/stages.json")]
     workers = [
         subprocess.Popen(
             command, env={**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank}, stderr=subprocess.PIPE, text=True
@@ -162,3 +144,13 @@ def test_two_processes_learn_what_one_does(data, base, tmp_path):
         figures = json.loads((tmp_path / "two" / name / "figures.json").read_text())
         untimed = {key: value for key, value in expected.items() if key not in ("train_seconds", "best_step")}
         assert {key: figures[key] for key in untimed} == pytest.approx(untimed, abs=0.02), name
+
+
+if __name__ == "__main__":  # one of the two processes
+    accelerator()
+    stages_file = Path(sys.argv[1])
+    for name, (kind, settings) in json.loads(stages_file.read_text()).items():
+        process_group, folder = ProcessGroup.from_environment(), stages_file.parent / name
+        metrics = learn(folder, kind, settings, process_group)
+        if process_group.is_main:
+            (folder / "figures.json").write_text(json.dumps(metrics))

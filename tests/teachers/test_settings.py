@@ -21,10 +21,7 @@ def test_what_may_be_given_is_taken():
         ({"concatenation": ["v", "u"]}, r"u, v, \|u-v\|, u\*v; found v, u"),
         ({"objective": "cosine", "score_range": [5, 0]}, "lowest score first"),
         ({"objective": "cosine", "head": "@nli/head"}, "head: without effect, because only the softmax objective"),
-        ({"objective": "triplet", "concatenation": ["u", "v"]}, "concatenation: without effect"),
         ({"objective": "softmax", "margin": 2.0}, "margin: without effect, because only the triplet objective"),
-        ({"objective": "triplet", "score_range": [0, 1]}, "score_range: without effect"),
-        ({"patience": 3}, "patience: without effect, because there is no dev data"),
         ({"evaluate_every": 10, "patience": 3}, "evaluate_every, patience: without effect"),
     ],
 )

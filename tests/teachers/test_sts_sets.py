@@ -1,6 +1,7 @@
 """The official STS files, and their figures against scipy on the same vectors."""
 
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -191,47 +192,39 @@ def test_the_mean_is_over_all_seven_and_absent_without_one(tmp_path):
 # Files of another form
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "expected"),
-    [
-        ("STS.input.FNWN.txt", "no tab", r"STS\.input\.FNWN\.txt, line 4: expected two sentences with a tab"),
-        ("STS.gs.FNWN.txt", "nan", r"STS\.gs\.FNWN\.txt, line 4: expected a gold score"),
-        ("STS.gs.FNWN.txt", "four", r"STS\.gs\.FNWN\.txt, line 4: expected a gold score"),
-        ("STS.gs.FNWN.txt", "5.5", r"STS\.gs\.FNWN\.txt, line 4: expected a gold score from 0 to 5, found one outside"),
-        ("STS.gs.FNWN.txt", "1\n2", r"has 13 lines and the second 12"),
-    ],
-)
-def test_a_year_of_another_form_is_refused_with_its_line(tmp_path, file, text, expected):
-    write_year(tmp_path, "STS13")
-    change(tmp_path / "STS13-en-test" / file, 4, text)
-    with pytest.raises(RequestError, match=expected):
-        read(tmp_path, "STS13")
-
-
 GLUE = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
-GLUE_ROWS = [f"{n}\tmain\tnews\t2015\t{n}\tnone\tnone\ta {n}\tb {n}\t{n % 5}" for n in range(9)]
+NO_GOLD, OUTSIDE = "expected a gold score", "expected a gold score from 0 to 5, found one outside"
+SENTENCES, GOLDS = "STS13-en-test/STS.input.FNWN.txt", "STS13-en-test/STS.gs.FNWN.txt"
+BENCHMARK, SICK = "sts-test.csv", "SICK_test_annotated.txt"
 
 
 @pytest.mark.parametrize(
-    ("lines", "expected"),
+    ("name", "file", "text", "expected"),
     [
-        ([GLUE, *GLUE_ROWS], ", line 1: expected a gold score from 0 to 5, found what is no number. Is it a header"),
-        (GLUE_ROWS, ", line 7: expected a gold score from 0 to 5, found one outside"),
-        (["g\tf\ty\t1\t2\ta\tb", "g\tf\ty\t1\tfour\ta\tb"], ", line 2: .* found what is no number"),
-        (["one\ttwo"] * 3, " has no column 5: it has 2"),
+        ("STS13", SENTENCES, "no tab", ", line 4: expected two sentences with a tab"),
+        ("STS13", GOLDS, "nan", f", line 4: {NO_GOLD}"),
+        ("STS13", GOLDS, "four", f", line 4: {NO_GOLD}"),
+        ("STS13", GOLDS, "5.5", f", line 4: {OUTSIDE}"),
+        ("STS13", GOLDS, "1\n2", " has 13 lines and the second 12"),
+        ("STSb", BENCHMARK, GLUE, f", line 4: {NO_GOLD} from 0 to 5, found what is no number. Is it a header"),
+        ("STSb", BENCHMARK, "7\tmain\tnews\t2015\t7\tnone\tnone\ta\tb\t2", f", line 4: {OUTSIDE}"),
+        ("STSb", BENCHMARK, "g\tf\ty\t1\tfour\ta\tb", ", line 4: .* found what is no number"),
+        *(("SICK-R", SICK, f"3\ta\tb\t{score}", f", line 4: {NO_GOLD} from 1 to 5") for score in ("900", "0.5", "-1")),
     ],
 )
-def test_a_benchmark_of_another_form_is_refused(tmp_path, lines, expected):
-    write_lines(tmp_path / "sts-test.csv", lines)
-    with pytest.raises(RequestError, match=rf"sts-test\.csv{expected}"):
+def test_a_file_of_another_form_is_refused_with_its_line(tmp_path, name, file, text, expected):
+    write_year(tmp_path, "STS13")
+    write_sick(tmp_path)
+    write_lines(tmp_path / BENCHMARK, ["g\tf\ty\t1\t2\ta\tb"] * 6)
+    change(tmp_path / file, 4, text)
+    with pytest.raises(RequestError, match=rf"{Path(file).name}{expected}"):
+        read(tmp_path, name)
+
+
+def test_a_benchmark_of_other_columns_is_refused(tmp_path):
+    write_lines(tmp_path / BENCHMARK, ["one\ttwo"] * 3)
+    with pytest.raises(RequestError, match=r"sts-test\.csv has no column 5: it has 2"):
         read(tmp_path, "STSb")
-
-
-@pytest.mark.parametrize("score", ["900", "0.5", "-1"])
-def test_sick_is_scored_from_1_to_5(tmp_path, score):
-    write_sick(tmp_path, f"10\ta\tb\t{score}")
-    with pytest.raises(RequestError, match=r"SICK_test_annotated\.txt, line 11: expected a gold score from 1 to 5"):
-        read(tmp_path, "SICK-R")
 
 
 def test_blank_sentences_are_rejected_and_counted(tmp_path):

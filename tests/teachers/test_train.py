@@ -92,12 +92,16 @@ def nli(tmp_path_factory):
     ("objective", "criterion", "least"),
     [("cosine", "dev/spearman_cosine", 0.3), ("triplet", "dev/triplet_accuracy", 0.8)],
 )
-def test_a_teacher_from_scratch_learns(context, tmp_path, objective, criterion, least):
-    metrics = teach(context, write_toy(tmp_path, objective))
+def test_a_teacher_from_scratch_learns_and_its_linear_layer_with_it(context, tmp_path, objective, criterion, least):
+    given = {**write_toy(tmp_path, objective), "linear": True}
+    metrics = teach(context, given)
     losses = [line["loss"] for line in lines(context, "loss")]
     assert losses[-1] < 0.5 * losses[0]
     assert metrics[criterion] > least
     assert metrics["train_items"] == 240
+    learnt = SentenceEncoder.load(context.output / "model").projection
+    begun = start_encoder(TrainSettings.model_validate(given), ["a dog"], context).projection
+    assert not torch.allclose(learnt.linear.weight, begun.linear.weight, atol=1e-4)
 
 
 def test_a_teacher_from_scratch_learns_to_classify(nli):
@@ -284,11 +288,3 @@ def test_a_base_keeps_what_the_settings_do_not_name(context, tiny_encoder, tmp_p
     tiny_encoder("bert", SENTENCES, projection=projection).save(folder)
     kept = start(context, folder, linear=True, seed=9)
     assert torch.equal(kept.projection.linear.weight, projection.linear.weight)
-
-
-def test_a_linear_layer_learns_and_is_saved(context, tmp_path):
-    given = {**write_toy(tmp_path, "cosine", train=64), "linear": True, "epochs": 1}
-    teach(context, given)
-    learnt = SentenceEncoder.load(context.output / "model").projection
-    begun = start_encoder(TrainSettings.model_validate(given), ["a dog"], context).projection
-    assert not torch.allclose(learnt.linear.weight, begun.linear.weight, atol=1e-4)
