@@ -33,12 +33,11 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import train
-from students.build import start_student
+from students.build import fill_targets, start_student
 from students.corpus import build_corpus
 from students.distill import DistillationTask
 from students.metrics import translation_metrics
 from students.settings import AlignedFiles, DistillSettings, Filters, TeacherCopy
-from students.targets import fill_targets
 
 VOCABULARY, LEARNING_RATE, LANGUAGES = 4_000, 5e-4, ["de", "fr", "cs"]
 PAIRS_TRIED, TRIED_ON = [32, 48, 64, 128], 384

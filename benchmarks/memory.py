@@ -32,9 +32,9 @@ from bertrelay.stage import StageContext
 from domain.pretraining.corpus import build_corpus as build_document_corpus
 from domain.pretraining.settings import DocumentSource
 from students import distill
+from students.build import fill_targets
 from students.corpus import ParallelCorpus, build_corpus
 from students.settings import AlignedFiles, DistillSettings, Filters
-from students.targets import fill_targets
 
 DISTILLING, DISTILLING_GROWS_BY, GROWS_BY = "distil a student", 300, 50
 WORDS, SYLLABLES = 3_000, [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]

@@ -20,7 +20,7 @@ from bertrelay.data.shards import locked_output
 from bertrelay.data.vectors import open_vectors
 from bertrelay.data.writing import write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, on_main
-from bertrelay.encode_files import encoder_digest, fill_vectors, forget_manifest
+from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError, RequestError, check_choice, check_count, shown
 from bertrelay.evaluation.similarity import DIGITS, Vectors, unit

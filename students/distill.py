@@ -20,11 +20,10 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Batch, train
-from students.build import start_student
+from students.build import Targets, fill_targets, start_student
 from students.corpus import ParallelCorpus, build_corpus
-from students.metrics import Encode, encoded_once, english_of, parallel_metrics
+from students.metrics import Encode, encoded_once, english_of, parallel_metrics, save_variance
 from students.settings import DistillSettings
-from students.targets import Targets, fill_targets, save_variance
 
 CRITERION = "dev/explained_variance"
 CORPUS_VERSION = 1

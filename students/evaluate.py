@@ -18,10 +18,16 @@ from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import write_json
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
-from students.metrics import Encode, encoded_once, english_of, parallel_metrics, translation_metrics
+from students.metrics import (
+    Encode,
+    encoded_once,
+    english_of,
+    parallel_metrics,
+    read_variance,
+    translation_metrics,
+)
 from students.pairs import Translations, read_translations
 from students.settings import ENGLISH, EvaluateSettings, ShrinkSettings
-from students.targets import read_variance
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from bertrelay.data.sentences import as_table
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
 from bertrelay.distributed import from_main
-from bertrelay.encode_files import encoder_digest
+from bertrelay.encode_shards import encoder_digest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions, check_finite
 from bertrelay.errors import RequestError, check_count

@@ -25,7 +25,7 @@ from bertrelay.data.shards import locked_output
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, wait_for_all
-from bertrelay.encode_files import encoder_digest, fill_vectors, forget_manifest
+from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError, RequestError, check_choice
 from bertrelay.evaluation.statistics import share, with_interval

@@ -1,15 +1,20 @@
 """What a student is judged by on parallel sentences: nearest neighbours, and distance to the teacher's vectors."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, nearest
+from bertrelay.files import read_json, write_json
+from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics
 from students.pairs import Translations
 from students.settings import ENGLISH
+
+VARIANCE = "distillation.json"  # beside the weights of a model
 
 Encode = Callable[[Sequence[str]], Vectors]
 """Sentences to their vectors, float32 (sentences, dim)."""
@@ -85,6 +90,17 @@ def mse_metrics(language: str, student: Vectors, teacher: Vectors, variance: flo
     raw = float(np.mean((student.astype(np.float64) - teacher) ** 2))
     relative = {} if variance is None else {f"mse_relative/{language}": raw * teacher.shape[1] / variance}
     return {f"mse/{language}": raw, **relative}
+
+
+def save_variance(variance: float, model_folder: Path) -> None:
+    """Keeps the unit of the relative distances with the model that was trained in it."""
+    write_json(model_folder / VARIANCE, {"target_variance": variance})
+
+
+def read_variance(model: ModelSource) -> float | None:
+    """The unit of the relative distances of a model trained here; None for any other."""
+    kept = read_json(model.folder / VARIANCE) if model.folder else None
+    return float(kept["target_variance"]) if kept else None
 
 
 def before_and_after(before: Metrics, after: Metrics) -> Metrics:

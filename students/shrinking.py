@@ -28,9 +28,8 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import each_text
 from students.build import keep_layers, linear_projection
 from students.evaluate import EvaluationSets
-from students.metrics import before_and_after, counts
+from students.metrics import before_and_after, counts, read_variance, save_variance
 from students.settings import ShrinkSettings
-from students.targets import read_variance, save_variance
 from students.vocabulary import check_can_be_read_again, trim_vocabulary
 
 ROUNDS = 5

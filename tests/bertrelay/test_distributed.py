@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_training import CONTEXT, finish
 
-from bertrelay import encode_files, encoding
+from bertrelay import encode_files, encode_shards, encoding
 from bertrelay.data import shards
 from bertrelay.distributed import ProcessGroup, check_shared, joined
 from bertrelay.encoder import SentenceEncoder
@@ -37,7 +37,7 @@ def outcome(call):
 
 
 def calls(process_group, shared):
-    encoding.BLOCK_SENTENCES = encode_files.BLOCK_SENTENCES = 8
+    encoding.BLOCK_SENTENCES = encode_shards.BLOCK_SENTENCES = 8
     encoder = SentenceEncoder.load(shared / "model")
     disk = shared / f"disk{process_group.rank}"
     disk.mkdir()
@@ -49,7 +49,7 @@ def calls(process_group, shared):
         encode_files.encode_file(encoder, "lines.txt", output, **computed)
 
     def vectors(path="v.npy"):
-        encode_files.fill_vectors(encoder, lambda first, end: LINES[first:end], 61, Path(path), "key", **computed)
+        encode_shards.fill_vectors(encoder, lambda first, end: LINES[first:end], 61, Path(path), "key", **computed)
 
     def tags():
         tagged = shards.Shards(Path("tags.txt"), [shards.Span(at, at + 1, 1) for at in range(4)], process_group)
@@ -58,7 +58,7 @@ def calls(process_group, shared):
 
     yield from (lambda: vectors(shared / "two.npy"), lambda: encode(shared / "file.npy"))
     yield from (encode, vectors, lambda: check_shared(disk, process_group))
-    encode_files.check_shared = shards.check_shared = lambda *_: None
+    encode_shards.check_shared = shards.check_shared = lambda *_: None
     for name in ("out.npy", "v.npy", "tags.txt"):  # as where a disk seems to be shared and is not
         disk.joinpath(name + ".partial").mkdir(exist_ok=True)
     yield from (encode, vectors, tags)

@@ -10,10 +10,11 @@ import pytest
 from small_training import CONTEXT, finish
 from torch import nn
 
-from bertrelay import encode_files, encoding
+from bertrelay import encode_shards, encoding
 from bertrelay.data.records import Table
 from bertrelay.data.vectors import open_vectors, shape_of, write_block
-from bertrelay.encode_files import encode_file, encoder_digest, fill_vectors, forget_manifest
+from bertrelay.encode_files import encode_file
+from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encode_stage import EncodeSettings, run
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
@@ -27,7 +28,7 @@ BLOCK = 8
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
-    monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", BLOCK)
+    monkeypatch.setattr(encode_shards, "BLOCK_SENTENCES", BLOCK)
 
 
 class Texts:
@@ -73,7 +74,7 @@ def test_of_two_runs_at_once_the_second_waits_and_computes_nothing(make_encoder,
 
 def encode_until_killed(folder, where, output):
     """Encodes in a process of its own, which is killed while it writes its fourth shard, or assembles the fifth."""
-    encoding.BLOCK_SENTENCES = encode_files.BLOCK_SENTENCES = BLOCK
+    encoding.BLOCK_SENTENCES = encode_shards.BLOCK_SENTENCES = BLOCK
 
     def write_half(path, vectors):
         if path.name.startswith(".000003"):
@@ -85,9 +86,9 @@ def encode_until_killed(folder, where, output):
         return os.kill(os.getpid(), signal.SIGKILL) if path.stem == "000004" else open_vectors(path)
 
     if where == "shard":
-        encode_files.write_block = write_half
+        encode_shards.write_block = write_half
     else:
-        encode_files.open_vectors = open_half
+        encode_shards.open_vectors = open_half
     encode_file(folder / "model", folder / "lines.txt", folder / output, precision="fp32")
 
 
@@ -105,7 +106,7 @@ def test_a_killed_file_resumes_to_the_same_bytes_and_computes_only_what_is_missi
         written.append(path.name[1:7])
         write_block(path, vectors)
 
-    monkeypatch.setattr(encode_files, "write_block", write)
+    monkeypatch.setattr(encode_shards, "write_block", write)
     for where, computed in (("shard", ["000003", "000004", "000005", "000006", "000007"]), ("assembly", [])):
         process = CONTEXT.Process(target=encode_until_killed, args=(tmp_path, where, output))
         process.start()
@@ -209,7 +210,7 @@ def test_a_disk_that_is_full_while_assembling_loses_no_shard_and_keeps_the_earli
         return open_vectors(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(encode_files, "open_vectors", full)
+        patched.setattr(encode_shards, "open_vectors", full)
         with pytest.raises(WorkError, match=r"could not write .*out\.\w+: No space left"):
             encode_file(make_encoder(), table, output)
     assert output.read_bytes() == b"of yesterday"

@@ -106,14 +106,14 @@ def test_telemetry_is_off_and_a_hub_is_asked_for_hub_ids_alone(model, monkeypatc
     assert (os.environ["HF_HUB_DISABLE_TELEMETRY"], os.environ.get("HF_HUB_OFFLINE")) == ("1", offline)
 
 
-SMALL_SHARDS = "import bertrelay.encode_files; bertrelay.encode_files.SMALLEST_SHARD = 125; "
+SMALL_SHARDS = "import bertrelay.encode_shards; bertrelay.encode_shards.SMALLEST_SHARD = 125; "
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_stopped_and_robbed_of_a_process_two_processes_resume_to_the_same_bytes(
     start_python, encode, model, write_lines, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("bertrelay.encode_files.SMALLEST_SHARD", 125)
+    monkeypatch.setattr("bertrelay.encode_shards.SMALLEST_SHARD", 125)
     many = write_lines("many.txt", [f"{ENGLISH[i % 3]} {OTHERS[i % 2]} {i}" for i in range(8_000)])
     words = ["encode", model, "many.txt", "v.npy", "--precision", "fp32"]
     work = f"{SMALL_SHARDS}from pipelines.cli import main; main({words})"

@@ -9,6 +9,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
 from students.corpus import build_corpus
 from students.settings import DistillSettings
@@ -54,6 +56,37 @@ def toy(tmp_path_factory):
         lines = ["en\tde\tfr", *("\t".join(row) for row in part)]
         (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return Toy(parts["train"], parts["test"], folder / "train.tsv", folder / "test.tsv")
+
+
+@pytest.fixture
+def corpus_of(tmp_path):
+    """`corpus_of(pairs)`: all pairs of English and one other language, to train on."""
+
+    def make(pairs):
+        (tmp_path / "pairs.tsv").write_text("".join(f"{en}\t{xx}\n" for en, xx in [("en", "xx"), *pairs]))
+        source = {"path": str(tmp_path / "pairs.tsv"), "others": {"xx": "xx"}}
+        given = {"teacher": "./t", "base": "./b", "parallel": [source], "dev_sentences": 0}
+        return build_corpus(tmp_path / "corpora/pairs", DistillSettings.model_validate(given))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def byte_level():
+    """`byte_level(texts)`: RoBERTa's tokenizer, with the processor that RoBERTa's own folders have."""
+
+    def make(texts, prefix=False):
+        rules = Tokenizer(models.BPE())
+        rules.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+        rules.decoder = decoders.ByteLevel()
+        special = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>"}
+        special |= {"mask_token": "<mask>"}
+        known = {"special_tokens": [*special.values()], "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+        rules.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=600, **known))
+        rules.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+        return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>", **special)
+
+    return make
 
 
 @pytest.fixture

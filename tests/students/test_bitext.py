@@ -289,7 +289,9 @@ def work_done(monkeypatch):
     return seen
 
 
-def test_a_kept_work_folder_serves_another_threshold_without_any_work(bilingual, files, tmp_path, work_done):
+def test_a_kept_work_folder_serves_another_threshold_without_any_work_and_other_sentences_none(
+    bilingual, files, sides, write, tmp_path, work_done
+):
     work = tmp_path / "work"
     mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, precision="fp32")
     assert work_done["encoded"] >= 200 and work_done["compared"] == 2 * 100 * 100
@@ -298,6 +300,10 @@ def test_a_kept_work_folder_serves_another_threshold_without_any_work(bilingual,
     assert work_done == before
     mine_files(bilingual, *files, tmp_path / "o.tsv", work=work, k=3, precision="fp32")
     assert work_done["encoded"] == before["encoded"] and work_done["compared"] == 2 * before["compared"]
+    write("target.txt", sides[1][::-1])
+    mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, threshold=1.0, precision="fp32")
+    lines = {(row["source_line"], row["target_line"]) for row in rows_of(tmp_path / "m.tsv")}
+    assert {(41 + i, 100 - i) for i in range(SHARED)} <= lines
 
 
 @pytest.mark.parametrize(("shard", "encoded", "compared"), [(6, 50, 200 * 100), (8 + 3, 0, 140 * 100)])
@@ -306,7 +312,7 @@ def test_killed_anywhere_the_same_call_goes_on_and_ends_alike(
 ):
     """Of vectors there are eight shards."""
     monkeypatch.setattr(knn, "QUERY_BLOCK", 20)
-    monkeypatch.setattr("bertrelay.encode_files.SMALLEST_SHARD", 25)
+    monkeypatch.setattr("bertrelay.encode_shards.SMALLEST_SHARD", 25)
 
     def mine_to(output):
         return mine_files(bilingual, *files, tmp_path / output, gold=gold, precision="fp32")
@@ -335,15 +341,6 @@ def test_damaged_neighbours_are_noticed_and_the_same_call_finds_them_again(bilin
     mine_files(bilingual, *files, tmp_path / "n.tsv", work=work, precision="fp32")
     assert work_done["compared"] == 1.5 * before, "one direction again"
     assert (tmp_path / "m.tsv").read_bytes() == (tmp_path / "n.tsv").read_bytes()
-
-
-def test_changed_sentences_are_encoded_and_compared_again(bilingual, files, sides, write, tmp_path):
-    work = tmp_path / "work"
-    mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, precision="fp32")
-    write("target.txt", sides[1][::-1])
-    mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, threshold=1.0, precision="fp32")
-    lines = {(row["source_line"], row["target_line"]) for row in rows_of(tmp_path / "m.tsv")}
-    assert {(41 + i, 100 - i) for i in range(SHARED)} <= lines
 
 
 def test_a_wrong_request_costs_nothing_of_what_was_found(bilingual, files, write, tmp_path, work_done, monkeypatch):

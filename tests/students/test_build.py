@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
@@ -12,9 +12,8 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.pooling import Projection
 from students import build as room
-from students.build import copy_of, keep_layers, set_dropout, start_student
+from students.build import copy_of, fill_targets, keep_layers, set_dropout, start_student
 from students.settings import DistillSettings
-from students.targets import fill_targets
 
 NEW = {"layers": 2, "dim": 24, "heads": 2, "vocabulary": 150, "max_tokens": 32}
 COPY = {"layers_of": "teacher", "vocabulary": 150}
@@ -48,9 +47,6 @@ def error_at_the_start(student, corpus, targets):
     return float(np.average(distances, weights=corpus.weights[:]) / targets.variance)
 
 
-# Unit-norm teachers
-
-
 def test_sinusoids_begin_where_an_xlmr_begins_to_count(corpus, make_teacher, context):
     student, _ = begin({**NEW, "positions": "sinusoidal"}, corpus, make_teacher(normalize=True), context)
     table = student.backbone.get_parameter("embeddings.position_embeddings.weight")
@@ -58,21 +54,6 @@ def test_sinusoids_begin_where_an_xlmr_begins_to_count(corpus, make_teacher, con
     create_sinusoidal_embeddings(32, 24, expected)
     assert table.shape == (34, 24)  # two that no token has
     assert torch.allclose(table[2:] / table[2, 1], expected, atol=1e-5)  # the cosine of 0 is 1
-
-
-def test_where_sizes_differ_a_projection_is_learnt_and_saved(corpus, make_teacher, context, tmp_path):
-    student, targets = begin(NEW, corpus, make_teacher(normalize=True), context)
-    assert student.projection is not None and student.normalize
-    assert (student.pooled_dim, student.dim) == (24, 16)
-    assert all(weight.requires_grad for weight in student.projection.parameters())
-    assert error_at_the_start(student, corpus, targets) < 1
-    student.save(tmp_path / "student")
-    again = SentenceEncoder.load(tmp_path / "student")
-    texts = corpus.texts(0, 20)
-    np.testing.assert_array_equal(again.encode(texts, precision="fp32"), student.encode(texts, precision="fp32"))
-
-
-# Other teachers
 
 
 def ridge_by_hand(pooled, wanted, weights):
@@ -126,24 +107,17 @@ def test_a_projection_of_the_base_is_replaced_and_not_learnt_on_top_of(
 # What a student is made of
 
 
-def test_a_new_student_has_the_size_asked_for_and_pieces_of_every_language(corpus, make_teacher, context, toy):
-    student, _ = begin(NEW, corpus, make_teacher(), context)
+def test_a_new_student_has_its_size_pieces_of_every_language_and_a_projection(corpus, make_teacher, context, toy):
+    student, targets = begin(NEW, corpus, make_teacher(normalize=True), context)
     config = student.backbone.config
-    assert (config.model_type, config.num_hidden_layers, config.hidden_size, config.intermediate_size) == (
-        "xlm-roberta", 2, 24, 96,
-    )  # fmt: skip
+    sizes = (config.model_type, config.num_hidden_layers, config.hidden_size, config.intermediate_size)
+    assert sizes == ("xlm-roberta", 2, 24, 96)
     assert len(student.tokenizer) <= 150
     unknown = student.tokenizer.unk_token_id
     assert not any(unknown in ids for row in toy.train for ids in student.tokenize(row))
-
-
-def test_the_seed_decides_a_new_students_weights(corpus, make_teacher, context):
-    teacher = make_teacher(normalize=True)
-    first, same, other = (begin(NEW, corpus, teacher, context, seed=seed)[0] for seed in (1, 1, 2))
-    for name, weight in first.backbone.state_dict().items():
-        assert torch.equal(weight, same.backbone.state_dict()[name])
-    words = "embeddings.word_embeddings.weight"
-    assert not torch.equal(first.backbone.state_dict()[words], other.backbone.state_dict()[words])
+    assert student.normalize and (student.pooled_dim, student.dim) == (24, 16)
+    assert all(weight.requires_grad for weight in student.projection.parameters())
+    assert error_at_the_start(student, corpus, targets) < 1
 
 
 def test_a_pretrained_base_keeps_its_weights_and_pooling_and_may_lose_layers(
@@ -197,35 +171,18 @@ def word_piece(pieces):
     return PreTrainedTokenizerFast(tokenizer_object=rules, **roles)
 
 
-def byte_level(prefix=True):
-    """RoBERTa's tokenizer, whose pieces are whole words that begin with a space."""
-    rules = Tokenizer(models.BPE(unk_token="<unk>"))
-    rules.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-    special = [*list(ROLES.values())[:4], "<mask>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    rules.train_from_iterator(
-        SENTENCES, trainers.BpeTrainer(vocab_size=600, special_tokens=special, initial_alphabet=alphabet)
-    )
-    rules.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
-    return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>", **ROLES)
-
-
 @pytest.fixture
-def teacher_of(tiny_encoder):
+def teacher_of(tiny_encoder, byte_level):
+    """A teacher of a kind, over just PIECES or with another tokenizer."""
     sizes = {"max_position_embeddings": 20, "hidden_act": "relu", "layer_norm_eps": 1e-3}
-    return lambda kind, tokenizer: tiny_encoder(kind, tokenizer, sizes=sizes, pooling=["cls", "mean"])
 
+    def make(kind, tokenizer=None):
+        if kind == "roberta":
+            tokenizer = tokenizer or byte_level(SENTENCES, prefix=True)
+        own = word_piece if kind == "bert" else unigram
+        return tiny_encoder(kind, tokenizer or own(PIECES), sizes=sizes, pooling=["cls", "mean"])
 
-TEACHERS = {
-    "bert": (lambda: word_piece(PIECES), PIECES),
-    "roberta": (byte_level, WHOLE_WORDS),
-    "xlm-roberta": (lambda: unigram(PIECES), PIECES),
-}
-
-
-@pytest.fixture
-def bert(teacher_of):
-    return teacher_of("bert", word_piece(PIECES))
+    return make
 
 
 def vectors(encoder, sentences=SENTENCES):
@@ -235,27 +192,20 @@ def vectors(encoder, sentences=SENTENCES):
 # Copies
 
 
-@pytest.mark.parametrize("kind", TEACHERS)
-def test_a_copy_whose_pieces_are_the_teachers_gives_the_teachers_vectors(kind, teacher_of, tmp_path):
-    make_tokenizer, pieces = TEACHERS[kind]
-    teacher = teacher_of(kind, make_tokenizer())
+@pytest.mark.parametrize(
+    ("kind", "pieces", "longest"), [("bert", PIECES, 20), ("roberta", WHOLE_WORDS, 18), ("xlm-roberta", PIECES, 18)]
+)
+def test_a_copy_whose_pieces_are_the_teachers_gives_its_vectors_and_reads_as_far(
+    kind, pieces, longest, teacher_of, tmp_path
+):
+    teacher, texts = teacher_of(kind), [*SENTENCES, " ".join(SENTENCES * 3)]
     student = copy_of(teacher, unigram(pieces[::-1]))
     assert student.backbone.config.model_type == "xlm-roberta"
     assert student.tokenize(SENTENCES) != teacher.tokenize(SENTENCES)  # other ids for the same pieces
-    np.testing.assert_allclose(vectors(student), vectors(teacher), atol=1e-5)
+    assert len(student.tokenize(texts)[-1]) == student.max_tokens == teacher.max_tokens == longest
     student.save(tmp_path / "model")
-    np.testing.assert_allclose(vectors(SentenceEncoder.load(tmp_path / "model")), vectors(teacher), atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", TEACHERS)
-def test_a_copy_reads_as_far_as_its_teacher(kind, teacher_of):
-    make_tokenizer, pieces = TEACHERS[kind]
-    teacher = teacher_of(kind, make_tokenizer())
-    student = copy_of(teacher, unigram(pieces))
-    assert student.max_tokens == teacher.max_tokens == (20 if kind == "bert" else 18)
-    long = [" ".join(SENTENCES * 3)]
-    assert len(student.tokenize(long)[0]) == student.max_tokens
-    np.testing.assert_allclose(vectors(student, long), vectors(teacher, long), atol=1e-5)
+    for copied in (student, SentenceEncoder.load(tmp_path / "model")):
+        np.testing.assert_allclose(vectors(copied, texts), vectors(teacher, texts), atol=1e-5)
 
 
 def rows_of(teacher, *new_pieces):
@@ -271,29 +221,22 @@ def old_row(teacher, piece):
     return table[teacher.tokenizer.convert_tokens_to_ids(piece)]
 
 
-def test_a_new_tokens_vector_is_the_mean_of_the_teachers_pieces(bert):
-    dogs, inside, start, foreign, space = rows_of(bert, "▁dogs", "s", "▁old", "▁ß", "▁")
+def test_a_new_tokens_vector_is_the_mean_of_the_teachers_pieces(teacher_of):
+    bert = teacher_of("bert")
+    dogs, *others = rows_of(bert, "▁dogs", "s", "▁old", "▁ß", "▁")
     np.testing.assert_allclose(dogs, (old_row(bert, "dog") + old_row(bert, "##s")) / 2, rtol=1e-6)
-    np.testing.assert_allclose(inside, old_row(bert, "##s"))
-    np.testing.assert_allclose(start, old_row(bert, "old"))
-    np.testing.assert_allclose(foreign, old_row(bert, "[UNK]"))
-    np.testing.assert_allclose(space, old_row(bert, "[UNK]"))
+    for new, piece in zip(others, ["##s", "old", "[UNK]", "[UNK]"], strict=True):
+        np.testing.assert_array_equal(new, old_row(bert, piece))
 
 
-def test_a_cased_teacher_tells_capitals_apart_and_an_uncased_one_does_not(tiny_encoder, teacher_of):
-    cased = teacher_of("bert", word_piece(["▁a", "▁A", "A", "a"]))
-    np.testing.assert_array_equal(rows_of(cased, "A")[0], old_row(cased, "##A"))
-    np.testing.assert_array_equal(rows_of(cased, "▁A")[0], old_row(cased, "A"))
-    uncased = tiny_encoder("bert", ["abab baab abba"])
-    np.testing.assert_array_equal(rows_of(uncased, "▁Á", "À")[1], old_row(uncased, "##a"))
-    np.testing.assert_array_equal(rows_of(uncased, "▁Á")[0], old_row(uncased, "a"))
-
-
-def test_byte_level_pieces_are_met_with_their_space(teacher_of):
-    roberta = teacher_of("roberta", byte_level(prefix=False))  # "dog" and " dog" are two pieces
-    start, inside = rows_of(roberta, "▁dog", "s")
-    np.testing.assert_array_equal(start, old_row(roberta, "Ġdog"))
-    np.testing.assert_array_equal(inside, old_row(roberta, "s"))
+def test_case_and_the_space_before_a_word_are_as_the_teacher_has_them(tiny_encoder, teacher_of, byte_level):
+    teachers = {
+        "cased": (teacher_of("bert", word_piece(["▁a", "▁A", "A", "a"])), {"A": "##A", "▁A": "A"}),
+        "uncased": (tiny_encoder("bert", ["abab baab abba"]), {"▁Á": "a", "À": "##a"}),
+        "bytes": (teacher_of("roberta", byte_level(SENTENCES)), {"▁dog": "Ġdog", "s": "s"}),
+    }
+    for teacher, pieces in teachers.values():
+        np.testing.assert_array_equal(rows_of(teacher, *pieces), [old_row(teacher, old) for old in pieces.values()])
 
 
 @pytest.mark.parametrize("kind", ["distilbert", "mpnet", "albert"])
@@ -302,7 +245,8 @@ def test_layers_of_another_kind_are_not_copied(tiny_encoder, kind):
         copy_of(tiny_encoder(kind, SENTENCES), unigram(PIECES))
 
 
-def test_a_copy_that_learns_leaves_its_teacher_as_it_is(bert):
+def test_a_copy_that_learns_leaves_its_teacher_as_it_is(teacher_of):
+    bert = teacher_of("bert")
     teacher = SentenceEncoder(bert.backbone, bert.tokenizer, projection=Projection(16, 16)).eval()
     before = {name: weight.clone() for name, weight in teacher.state_dict().items()}
     student = copy_of(teacher, unigram(PIECES))
@@ -332,17 +276,6 @@ def test_kept_layers_are_the_first_the_last_and_some_between(tiny_encoder, tmp_p
     again = SentenceEncoder.load(tmp_path / "model")
     assert again.backbone.config.num_hidden_layers == 3
     np.testing.assert_array_equal(vectors(again), vectors(encoder))
-
-
-def test_a_shortened_network_computes_what_its_layers_do_in_a_row(tiny_encoder):
-    encoder = tiny_encoder("bert", SENTENCES, layers=4)
-    ids = torch.tensor(encoder.tokenize(SENTENCES[:1]))
-    hidden = encoder.backbone.embeddings(ids)
-    for index in (0, 3):
-        output = encoder.backbone.encoder.layer[index](hidden)
-        hidden = output[0] if isinstance(output, tuple) else output
-    keep_layers(encoder.backbone, 2)
-    torch.testing.assert_close(encoder.backbone(ids).last_hidden_state, hidden)
 
 
 def test_layers_that_are_shared_or_not_there_are_not_dropped(tiny_encoder):

@@ -9,10 +9,10 @@ import torch
 from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
-from students.corpus import build_corpus
+from students.build import Targets
 from students.distill import CRITERION, DistillationTask, run
+from students.metrics import read_variance
 from students.settings import DistillSettings
-from students.targets import Targets, read_variance
 
 NEW = {"layers": 2, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 24, "dropout": 0.0}
 TRAINING = {
@@ -39,12 +39,8 @@ PAIRS = [
 
 
 @pytest.fixture
-def corpus(tmp_path):
-    rows = [f"{english}\t{other}" for english, other in PAIRS]
-    (tmp_path / "pairs.tsv").write_text("\n".join(["en\txx", *rows]) + "\n", encoding="utf-8")
-    source = {"path": str(tmp_path / "pairs.tsv"), "others": {"xx": "xx"}}
-    given = {"teacher": "./t", "base": "./b", "parallel": [source], "dev_sentences": 0}
-    return build_corpus(tmp_path / "corpora/pairs", DistillSettings.model_validate(given))
+def corpus(corpus_of):
+    return corpus_of(PAIRS)
 
 
 @pytest.fixture
@@ -82,24 +78,6 @@ def test_value_and_gradient_are_those_of_explicit_pairs_in_float64(task):
     assert len(items) == 3 + 6 and batch.counts == {"distance": 2 * len(PAIRS)}
     assert loss.item() == pytest.approx(expected, rel=1e-12)
     np.testing.assert_allclose(given.grad, gradient, rtol=1e-10)
-
-
-def test_one_item_of_weight_k_teaches_the_weights_what_k_pairs_do(task):
-    student = task.model.eval()  # no dropout
-    task.loss(student, task.collate(np.arange(len(task.corpus)), 0))["distance"].backward()
-    weighted = {name: weight.grad.clone() for name, weight in student.named_parameters() if weight.grad is not None}
-    student.zero_grad()
-    total = torch.zeros(())
-    for pair in PAIRS:
-        for sentence in pair:
-            ids = torch.tensor(student.tokenize([sentence]))
-            error = student(ids, torch.ones_like(ids))[0] - torch.tensor(target_of(task, pair[0]), dtype=torch.float32)
-            total = total + error.square().sum() / 2.5
-    total.backward()
-    largest = max(float(gradient.abs().max()) for gradient in weighted.values())
-    for name, weight in student.named_parameters():
-        if name in weighted:
-            torch.testing.assert_close(weight.grad, weighted[name], rtol=1e-4, atol=1e-6 * largest)
 
 
 def test_the_mean_of_the_targets_scores_1_and_the_teacher_0(corpus, task):

@@ -9,16 +9,14 @@ import torch
 from scipy.sparse import csr_matrix
 from scipy.stats import spearmanr
 
-from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import METRICS, Metric
 from students import similarity
 from students.evaluate import best_by_dice, lookup_metrics, run
-from students.metrics import mse_metrics, translation_metrics
-from students.pairs import Translations, read_translations
-from students.settings import AlignedFiles, EvaluateSettings
-from students.targets import save_variance
+from students.metrics import save_variance
+from students.pairs import Translations
+from students.settings import EvaluateSettings
 
 
 @pytest.fixture
@@ -115,14 +113,6 @@ def test_the_picture_shows_each_sentence_in_every_language(context, models, toy)
     np.testing.assert_allclose(picture["matrix"], units @ units.T, atol=1e-5)
 
 
-def test_pairs_with_an_empty_side_are_left_out_and_told(tmp_path, capsys):
-    for name, lines in (("en", "a\nb\nc\n"), ("de", "\nB\n \n")):
-        (tmp_path / name).write_text(lines)
-    files = AlignedFiles(english=str(tmp_path / "en"), other=str(tmp_path / "de"), language="de")
-    assert read_translations([files], None, Rejects(None)) == {"de": (["b"], ["B"])}
-    assert "left out 2 pairs with an empty side" in capsys.readouterr().err
-
-
 def test_a_teacher_of_another_size_is_refused_before_anything_is_encoded(
     context, models, toy, tiny_encoder, tmp_path, encoded
 ):
@@ -130,29 +120,6 @@ def test_a_teacher_of_another_size_is_refused_before_anything_is_encoded(
     with pytest.raises(RequestError, match="the model's 16 dimensions, found 32"):
         evaluate(context, model=models["model"], teacher=str(tmp_path / "wide"), parallel=[toy.source("test")])
     assert not encoded
-
-
-def at(*degrees, length=1.0):
-    turned = np.radians(degrees)
-    return (length * np.stack([np.cos(turned), np.sin(turned)], axis=1)).astype(np.float32)
-
-
-def test_translation_accuracy_in_both_directions_by_hand():
-    english, german = at(0, 40, 90, 180), at(10, 80, 85, 100)
-    # From English 0 finds 10, 40 finds 10 (a miss), 90 finds 85, 180 finds 100; from German 10 finds 0, 85 finds 90,
-    # and 80 and 100 find 90, which is a miss.
-    assert translation_metrics("de", english, german) == {
-        "translation_accuracy/en-de": 0.75,
-        "translation_accuracy/de-en": 0.5,
-    }
-
-
-def test_mse_is_the_mean_over_sentences_and_dimensions():
-    student, teacher = np.array([[1, 2], [3, 4]], np.float32), np.array([[1, 0], [0, 4]], np.float32)
-    assert mse_metrics("de", student, teacher, variance=2.6) == {
-        "mse/de": 3.25,
-        "mse_relative/de": pytest.approx((4 + 9) / 2 / 2.6),  # mean squared distance, in units of the variance
-    }
 
 
 NOUNS = {"dog": "perro", "cat": "gato", "bird": "pájaro", "horse": "caballo", "mouse": "ratón"}

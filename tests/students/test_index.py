@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 from scipy.spatial.distance import cdist
 
-from bertrelay import encode_files, encoding
+from bertrelay import encode_shards, encoding
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
@@ -50,7 +50,7 @@ def corpus(texts, tmp_path):
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
-    monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", BLOCK)
+    monkeypatch.setattr(encode_shards, "BLOCK_SENTENCES", BLOCK)
     monkeypatch.setattr(neighbours, "GRAPH_BLOCK", BLOCK)
     monkeypatch.setattr(neighbours, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
@@ -70,24 +70,8 @@ def encoded(monkeypatch):
 
 
 def build(encoder, corpus, **given):
-    folder = given.pop("folder", None) or Path(f"{corpus}.index")
+    folder = given.pop("folder", None) or Path(f"{corpus.path if isinstance(corpus, Table) else corpus}.index")
     return build_index(encoder, corpus, folder, precision="fp32", **given)
-
-
-def stopped(module, name, work, call=1, is_done=False):
-    """Ctrl-C in place of the so-manieth call of a function, or right after it."""
-    real, calls = getattr(module, name), []
-
-    def replaced(*given, **options):
-        calls.append(given)
-        if len(calls) < call or is_done:
-            real(*given, **options)
-        if len(calls) == call:
-            raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(module, name, replaced)
-        work()
 
 
 def nearest_lines(encoder, corpus, query, k):
@@ -108,18 +92,21 @@ def test_an_index_finds_the_nearest_lines_and_never_a_blank_one(kind, encoder, c
     assert (index.manifest.sentences, index.manifest.blank) == (61, 3)
 
 
-def test_a_whole_index_is_opened_without_encoding_or_the_corpus(encoder, corpus, encoded):
+def test_a_whole_index_is_opened_without_encoding_the_corpus_or_a_lock(encoder, corpus, encoded):
     folder = build(encoder, corpus).folder
     assert len(encoded) == 61
     encoded.clear()
-    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    build(encoder, corpus)
+    before = {path: path.stat().st_mtime_ns for path in [folder, *folder.iterdir()]}
+    with FileLock(f"{folder}.lock"):
+        build(encoder, corpus)
+        with pytest.raises(RequestError, match="another process is writing"):
+            build(encoder, corpus, kind="hnsw")
     corpus.unlink()
     for whole in (folder, copytree(folder, f"{folder} copy")):
         assert len(open_index(encoder, whole).search(["a dog"], 1)[0]) == 1
     assert encoded == ["a dog"] * 2
-    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    assert sorted(path.name for path in before) == ["index.json", "sentences.arrow", "vectors.npy"]
+    assert {path: path.stat().st_mtime_ns for path in [folder, *folder.iterdir()]} == before
+    assert sorted(path.name for path in folder.iterdir()) == ["index.json", "sentences.arrow", "vectors.npy"]
 
 
 def test_auto_is_exact_up_to_a_number_of_sentences_and_says_so(encoder, corpus, monkeypatch, capsys):
@@ -159,7 +146,7 @@ def test_another_model_is_refused_with_what_to_do(encoder, tiny_encoder, texts, 
     assert build(tiny_encoder("bert", texts, seed=1), corpus, rebuild=True).manifest.sentences == 61
 
 
-def test_a_changed_corpus_is_told_and_taken_in_by_a_rebuild(encoder, corpus):
+def test_a_changed_corpus_or_column_is_told_and_taken_in_by_a_rebuild(encoder, corpus, tmp_path):
     build(encoder, corpus)
     with corpus.open("a") as file:
         file.write("a new line\n")
@@ -167,14 +154,11 @@ def test_a_changed_corpus_is_told_and_taken_in_by_a_rebuild(encoder, corpus):
         build(encoder, corpus)
     assert len(open_index(encoder, f"{corpus}.index").search(["a new line"], 100)[0]) == 61
     assert build(encoder, corpus, rebuild=True).search(["a new line"], 1)[0][0].line == 65
-
-
-def test_another_column_is_told(encoder, tmp_path):
     (tmp_path / "t.tsv").write_text("a\tb\nthe dog\tein Hund\n")
     first, second = (Table(path=str(tmp_path / "t.tsv"), columns=[column]) for column in "ab")
-    build(encoder, first, folder=tmp_path / "index")
+    build(encoder, first)
     with pytest.raises(RequestError, match=r"columns: \['a'\] → \['b'\]"):
-        build(encoder, second, folder=tmp_path / "index")
+        build(encoder, second)
 
 
 @pytest.mark.parametrize("name", ["sentences.arrow", "vectors.npy", "hnsw.faiss", "index.json"])
@@ -224,21 +208,11 @@ def test_files_of_the_names_of_ours_make_no_folder_an_index(names, encoder, corp
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
-def test_a_stopped_build_with_damaged_sentences_lays_them_down_again(rebuild, encoder, corpus):
-    stopped(building, "fill_vectors", lambda: build(encoder, corpus, rebuild=rebuild))
+def test_a_stopped_build_with_damaged_sentences_lays_them_down_again(rebuild, encoder, corpus, kill_at):
+    kill_at(building, "fill_vectors", 1, lambda: build(encoder, corpus, rebuild=rebuild))
     sentences = Path(f"{corpus}.index", "sentences.arrow")
     sentences.write_bytes(sentences.read_bytes()[:-20])
     assert build(encoder, corpus, rebuild=rebuild).manifest.sentences == 61
-
-
-def test_a_whole_index_is_opened_while_another_process_holds_it_and_nothing_is_written(encoder, corpus):
-    folder = build(encoder, corpus).folder
-    with FileLock(f"{folder}.lock"):
-        before = folder.stat().st_mtime_ns  # which a lock made or a file written would change
-        assert len(build(encoder, corpus).search(["a dog"], 1)[0]) == 1
-        assert folder.stat().st_mtime_ns == before
-        with pytest.raises(RequestError, match="another process is writing"):
-            build(encoder, corpus, kind="hnsw")
 
 
 def test_an_untouched_corpus_is_not_read_again(encoder, corpus, monkeypatch):
@@ -260,12 +234,8 @@ def test_an_untouched_corpus_is_not_read_again(encoder, corpus, monkeypatch):
     os.utime(corpus, ns=(written.st_atime_ns, written.st_mtime_ns))
     with pytest.raises(RequestError, match="its content differs"):
         build(encoder, corpus)
-
-
-def test_a_corpus_written_the_moment_before_is_read_again(encoder, corpus, monkeypatch):
-    monkeypatch.setattr("students.index_build.CLOCK_GRAIN_NS", 10**15)
-    assert build(encoder, corpus).manifest.origin.stamp == []
-    assert build(encoder, corpus).manifest.origin.stamp == []
+    monkeypatch.setattr(building, "CLOCK_GRAIN_NS", 10**15)  # as if it was written the moment before
+    assert build(encoder, corpus, rebuild=True).manifest.origin.stamp == []
 
 
 @pytest.mark.parametrize(
@@ -306,10 +276,10 @@ def assert_same_index(folder, other):
 @pytest.mark.parametrize("rebuild", [False, True])
 @pytest.mark.parametrize(
     ("module", "name", "still_encoded"),
-    [(encode_files, "write_block", 61 - 3 * BLOCK), (neighbours, "_save_checkpoint", 0)],
+    [(encode_shards, "write_block", 61 - 3 * BLOCK), (neighbours, "_save_checkpoint", 0)],
 )
 def test_a_build_that_was_killed_goes_on_to_the_same_index(
-    module, name, still_encoded, rebuild, encoder, corpus, encoded, kill_at
+    module, name, still_encoded, rebuild, encoder, tiny_encoder, texts, corpus, encoded, kill_at
 ):
     folder = Path(f"{corpus}.index")
     if rebuild:
@@ -318,6 +288,10 @@ def test_a_build_that_was_killed_goes_on_to_the_same_index(
     kill_at(module, name, 4, lambda: build(encoder, corpus, kind="hnsw", rebuild=rebuild))
     with pytest.raises(RequestError, match="this index is not finished"):
         open_index(encoder, folder)
+    if not rebuild:  # which would replace what another model has begun
+        with pytest.raises(RequestError, match="found another one"):
+            build(tiny_encoder("bert", texts, seed=1), corpus)
+        encoded.clear()
     build(encoder, corpus, kind="hnsw", rebuild=rebuild)
     assert len(encoded) == still_encoded
     assert_same_index(folder, build(encoder, corpus, kind="hnsw", folder=corpus.parent / "whole").folder)
@@ -335,12 +309,14 @@ def test_a_graph_that_was_being_linked_to_an_exact_index_is_gone_on_with(encoder
     assert_same_index(folder, build(encoder, corpus, kind="hnsw", folder=corpus.parent / "whole").folder)
 
 
-def test_the_old_graph_serves_until_a_new_one_is_linked_and_exact_search_until_it_is_whole(encoder, corpus, encoded):
+def test_the_old_graph_serves_until_a_new_one_is_linked_and_exact_search_until_it_is_whole(
+    encoder, corpus, encoded, kill_at
+):
     folder, links = build(encoder, corpus, kind="hnsw").folder, Hnsw(links=4)
     encoded.clear()
-    stopped(building, "recall", lambda: build(encoder, corpus, hnsw=links))
+    kill_at(building, "recall", 1, lambda: build(encoder, corpus, hnsw=links))
     assert open_index(encoder, folder).manifest.hnsw["links"] == Hnsw().links
-    stopped(building, "write_index", lambda: build(encoder, corpus, hnsw=links), is_done=True)
+    kill_at(building, "write_manifest", 2, lambda: build(encoder, corpus, hnsw=links))
     assert open_index(encoder, folder).manifest.kind == "exact"
     assert build(encoder, corpus, kind="hnsw", hnsw=links).manifest.hnsw["links"] == 4
     assert encoded == []
@@ -357,24 +333,16 @@ def test_other_candidates_are_measured_and_kept_without_linking_anew(encoder, co
     assert more.manifest.files == few.manifest.files
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_a_build_begun_for_another_model_is_not_thrown_away(encoder, tiny_encoder, texts, corpus):
-    stopped(encode_files, "write_block", lambda: build(encoder, corpus))
-    with pytest.raises(RequestError, match="found another one"):
-        build(tiny_encoder("bert", texts, seed=1), corpus)
-    assert build(encoder, corpus).manifest.sentences == 61
-
-
-def test_a_rebuild_stopped_while_it_cleared_the_old_index_is_resumed(encoder, corpus):
+def test_a_rebuild_stopped_while_it_cleared_the_old_index_is_resumed(encoder, corpus, kill_at):
     build(encoder, corpus)
-    stopped(building, "_forget_building", lambda: build(encoder, corpus, rebuild=True))
+    kill_at(building, "_forget_building", 1, lambda: build(encoder, corpus, rebuild=True))
     assert build(encoder, corpus).manifest.sentences == 61
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_rebuild_resumes_nothing_but_a_rebuild_of_the_same(encoder, corpus, encoded):
+def test_a_rebuild_resumes_nothing_but_a_rebuild_of_the_same(encoder, corpus, encoded, kill_at):
     def stop_at_the_fourth(rebuild):
-        stopped(encode_files, "write_block", lambda: build(encoder, corpus, rebuild=rebuild), call=4)
+        kill_at(encode_shards, "write_block", 4, lambda: build(encoder, corpus, rebuild=rebuild))
         encoded.clear()
 
     stop_at_the_fourth(rebuild=False)
@@ -429,22 +397,6 @@ def test_every_query_of_many_has_its_own_hits_best_first(index, texts):
     assert index.search([]) == []
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        ({"queries": ["a dog", " \n"]}, r"found an empty one \(query 2\)"),
-        ({"queries": "a dog"}, r"found one string; write \[text\]"),
-        ({"queries": ["a dog"], "k": 0}, "k: expected 1 or more, found 0"),
-        ({"queries": ["a dog"], "ef_search": 0}, "ef_search: expected 1 or more, found 0"),
-        ({"queries": ["a dog"], "ef_search": 5, "exact": True}, "ef_search: expected search through a graph"),
-    ],
-)
-def test_wrong_queries_are_refused(index, asked, told):
-    with pytest.raises(RequestError, match=told):
-        index.search(**asked)
-    assert len(index.search(["a dog"], 3, ef_search=5)[0]) == 3
-
-
 def test_where_the_graph_leads_to_fewer_there_are_fewer_hits(index, texts, monkeypatch):
     def lost(*_):
         return np.array([[0.5, -np.inf]], np.float32), np.array([[6, -1]])
@@ -480,10 +432,20 @@ def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
         ),
         ({"kind": "hsnw"}, "kind: expected auto, exact or hnsw, found 'hsnw'"),
         ({"ef_search": 5}, "ef_search: expected search through a graph"),
+        ({"ef_search": 0}, "ef_search: expected 1 or more, found 0"),
+        ({"queries": ["a dog", " \n"]}, r"found an empty one \(query 2\)"),
+        ({"queries": "a dog"}, r"found one string; write \[text\]"),
+        ({"k": 0}, "k: expected 1 or more, found 0"),
     ],
 )
 def test_searches_that_cannot_be_are_refused(given, error, encoder, corpus, monkeypatch):
     monkeypatch.chdir(corpus.parent)
-    search(encoder, "corpus.txt", ["a dog"])
+    build(encoder, Path("corpus.txt"))
     with pytest.raises(RequestError, match=error):
         search(encoder, **{"corpus": "corpus.txt", "queries": ["a dog"], **given})
+
+
+def test_a_graph_is_walked_as_asked(index):
+    assert len(index.search(["a dog"], 3, ef_search=5)[0]) == 3
+    with pytest.raises(RequestError, match="ef_search: expected search through a graph"):
+        index.search(["a dog"], ef_search=5, exact=True)

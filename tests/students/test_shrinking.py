@@ -10,9 +10,8 @@ from torch import nn
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.pooling import Projection
-from students import shrinking as figures
 from students.settings import ShrinkSettings
-from students.shrinking import moved, principal_axes, projection_onto, run, sample_of, shrink, speeds
+from students.shrinking import moved, principal_axes, projection_onto, run, sample_of, shrink
 
 
 @pytest.fixture
@@ -62,7 +61,6 @@ def test_what_is_asked_for_is_done_and_the_larger_encoder_stays(model, german):
         (["a dog"], {"layers": 0}, "layers: expected 1 or more, found 0$"),
         (["a dog"], {"dimensions": -3}, "dimensions: expected 1 or more, found -3$"),
         ("abc", {"dimensions": 2}, "^texts: expected"),
-        ([3], {"dimensions": 2}, "^texts: expected"),
         ((text for text in ["a"]), {"dimensions": 2}, "^texts: expected"),
     ],
 )
@@ -154,24 +152,6 @@ def test_sentence_transformers_loads_the_smaller_model_and_gives_our_vectors(con
 
 
 # Side by side
-
-
-def test_the_encoders_are_timed_in_turn_and_the_median_counts(monkeypatch):
-    clock, log = [0.0], []
-    monkeypatch.setattr(figures.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(figures, "TIMED_SENTENCES", 10)
-
-    class Timed:
-        def __init__(self, name, seconds):
-            self.name, self.seconds = name, iter(seconds)
-
-        def encode(self, sentences, precision):  # noqa: ARG002
-            log.append((self.name, len(sentences)))
-            clock[0] += next(self.seconds)
-
-    encoders = [Timed("a", [9, 2, 2, 2, 9]), Timed("b", [5, 5, 1, 5, 5])]
-    assert speeds(encoders, ["text"] * 30, "fp32") == [10 / 2, 10 / 5]
-    assert log == [("a", 10), ("b", 10)] * 5
 
 
 def test_cosines_are_taken_where_the_axes_lead_back_to():

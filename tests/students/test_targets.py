@@ -7,23 +7,18 @@ import torch
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.settings import ModelSource
-from students import targets as room
-from students.corpus import build_corpus
-from students.settings import DistillSettings
-from students.targets import fill_targets, read_variance, save_variance
+from students import build as room
+from students.build import fill_targets
+from students.metrics import read_variance, save_variance
 
 WORDS = ["a dog", "two cats", "the bird", "one fish", "a child", "the old man", "some mice", "no horse"]
 ENGLISH = [f"{who} {what}." for who in WORDS for what in ("runs", "sleeps here", "reads in the park", "sings")]
 
 
 @pytest.fixture
-def corpus(tmp_path):
+def corpus(corpus_of):
     """Sentence i has 1 + i % 3 translations, and English repeats itself with each of them."""
-    rows = [f"{english}\t{english[::-1]} {k}" for i, english in enumerate(ENGLISH) for k in range(1 + i % 3)]
-    (tmp_path / "train.tsv").write_text("\n".join(["en\tde", *rows]) + "\n")
-    source = {"path": str(tmp_path / "train.tsv"), "others": {"de": "de"}}
-    given = {"teacher": "./t", "base": "./b", "parallel": [source], "dev_sentences": 0}
-    return build_corpus(tmp_path / "corpora/key", DistillSettings.model_validate(given))
+    return corpus_of((english, f"{english[::-1]} {k}") for i, english in enumerate(ENGLISH) for k in range(1 + i % 3))
 
 
 @pytest.fixture

@@ -1,0 +1,133 @@
+"""Vectors of any number of sentences, computed in shards that survive a kill and that processes share."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+from bertrelay.data.shards import Filled, Shards, Span, locked_output
+from bertrelay.data.vectors import (
+    FLOAT_BYTES,
+    ReadBlock,
+    Vectors,
+    check_space,
+    open_vectors,
+    write_block,
+    write_vectors,
+)
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, on_main, wait_for_all
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.encoding import BLOCK_SENTENCES, EncodingOptions, check_finite, encode_blocks
+from bertrelay.files import read_json, refuse_symlink, write_json
+from bertrelay.fingerprint import fingerprint
+from bertrelay.hardware import resolve_precision
+from bertrelay.progress import Bar
+
+UNUSED_CONFIG = {"transformers_version", "_name_or_path", "dtype", "architectures"}
+"""Keys of a network's config that its vectors do not depend on."""
+
+SMALLEST_SHARD = 2_048  # sentences; fewer would leave too few of like length for one batch
+MOST_SHARES = 64
+MANIFEST = ".manifest.json"  # beside a file of vectors
+
+
+def fill_vectors(
+    encoder: SentenceEncoder,
+    read_block: ReadBlock,
+    rows: int,
+    path: Path,
+    key: str,
+    *,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    description: str = "encoding",
+    place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
+    **options: Unpack[EncodingOptions],
+) -> int:
+    """Sees that `path`, a `.npy` file, has the vectors of `rows` sentences: row i for sentence i, resumable.
+
+    A manifest beside it describes what the vectors are of; another call with the same one computes nothing.
+
+    read_block: (first, end) -> the sentences of these rows; called in rising order, from one thread.
+    key: what decides the vectors besides prompt and precision, such as digests of model and text.
+    process_group: each of several processes computes its share; all return when the file is whole.
+    place: what an error calls the sentence of a row.
+    Returns how many vectors were missing. Raises RequestError when the processes do not share the folder of `path`,
+    and WorkError for a vector that is not finite.
+    """
+    check_shared(path.parent, process_group)
+    kept = path.with_name(path.name + MANIFEST)
+    with locked_output(path, process_group, wait=True):
+        return fill_file(encoder, read_block, rows, path, key, process_group, options, description, place, kept).size
+
+
+def forget_manifest(path: Path) -> None:
+    """Removes what `fill_vectors` keeps beside `path`, when the vectors are of use without it."""
+    for suffix in (MANIFEST, ".lock"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    Shards(path, []).remove()
+
+
+def fill_file(
+    encoder: SentenceEncoder,
+    read_block: ReadBlock,
+    rows: int,
+    output: Path,
+    key: str,
+    process_group: ProcessGroup,
+    options: EncodingOptions,
+    description: str = "encoding",
+    place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
+    kept: Path | None = None,
+    texts: ReadBlock | None = None,
+) -> Filled:
+    """Fills shards and writes `output` of them. The next texts are tokenized while the model computes.
+
+    kept: where the manifest stays, so that an output of the same one is left as it is. texts: of a Parquet file.
+    """
+    size = min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-rows // MOST_SHARES)))
+    spans = [Span(first, min(first + size, rows), min(size, rows - first)) for first in range(0, rows, size)]
+    shards = Shards(output, spans, process_group, suffix=".npy", write=write_block)
+    precision = from_main(resolve_precision(options.get("precision", "auto"), encoder.device), process_group)
+    options = {**options, "precision": precision}
+    manifest = {"key": key, "precision": precision, "rows": rows, "dim": encoder.dim, "block": size}
+    prompt_name, prompt = options.get("prompt_name"), options.get("prompt")
+    if prompt_name is not None or prompt is not None:
+        manifest["prompt"] = encoder.prompts.text(prompt_name) if prompt is None else prompt
+    if kept and on_main(lambda: output.is_file() and read_json(kept) == manifest, process_group):
+        return Filled(0, 0.0)
+    if kept and process_group.is_main:
+        refuse_symlink(output)
+        kept.unlink(missing_ok=True)
+        output.unlink(missing_ok=True)  # of another model or input
+    shards.begin(manifest)
+
+    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Vectors]:
+        blocks = (read_block(span.first, span.end) for span in spans)
+        for span, vectors in zip(spans, encode_blocks(encoder, blocks, bar, **options), strict=True):
+            check_finite(encoder, vectors, place, span.first)
+            yield vectors
+
+    if process_group.is_main:
+        missing = sum(spans[number].size for number in shards.missing())
+        check_space(shards.folder, (rows + missing) * encoder.dim * FLOAT_BYTES)
+    filled = shards.fill(compute, description, "sentences")
+    if process_group.is_main:
+        write_vectors(output, map(open_vectors, shards.complete()), rows, encoder.dim, texts or read_block)
+        if kept:
+            write_json(kept, manifest)
+        shards.remove()
+    wait_for_all(process_group)
+    return filled
+
+
+def encoder_digest(encoder: SentenceEncoder) -> str:
+    """sha256 of all that decides an encoder's vectors: weights, tokenizer, pooling, what comes after, prompts."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(encoder.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(weight.detach().cpu().contiguous().numpy().data)
+    digest.update(encoder.tokenizer.backend_tokenizer.to_str().encode())
+    network = {name: value for name, value in encoder.backbone.config.to_dict().items() if name not in UNUSED_CONFIG}
+    layout = replace(encoder.layout, similarity=None)  # how vectors are compared is not what they are
+    return fingerprint({"weights": digest.hexdigest(), "network": network, "layout": repr(layout)})
