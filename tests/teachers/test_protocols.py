@@ -13,6 +13,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
 from teachers.baselines.encoders import tfidf
 from teachers.evaluation import protocols
@@ -55,7 +56,8 @@ def write_csv(path, rows):
         csv.writer(written).writerows(rows)
 
 
-def test_facets_are_scipys_correlations_by_topic_and_their_mean(tmp_path):
+def test_facets_are_scipys_correlations_by_topic_and_their_mean(tmp_path, monkeypatch):
+    monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
     expected = write_topics(tmp_path)
     topics = read_topics(OfficialFiles(tmp_path))
     assert np.bincount(topics.part).tolist() == [10] * 3

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
+from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
 from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Training
@@ -94,6 +95,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_killed_and_begun_again_it_ends_with_the_same_weights(data, base, tmp_path, monkeypatch, name):
+    monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
     kind, settings = given(name, data, base(True), dropout=True)
     expected = learn(tmp_path / "whole", kind, settings)
     update, steps = Training._update, 0
@@ -119,6 +121,7 @@ def test_killed_and_begun_again_it_ends_with_the_same_weights(data, base, tmp_pa
 
 def test_two_processes_learn_what_one_does(data, base, tmp_path):
     stages = {name: given(name, data, base(False)) for name in NAMES}
+    stages = {name: (kind, {**settings, "epochs": 1}) for name, (kind, settings) in stages.items()}
     (tmp_path / "two").mkdir()
     (tmp_path / "two/stages.json").write_text(json.dumps(stages))
     with socket.socket() as probe:

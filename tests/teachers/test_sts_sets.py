@@ -10,6 +10,7 @@ from scipy.stats import pearsonr, spearmanr
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.protocols import read_protocols
@@ -68,7 +69,8 @@ def by_scipy(pairs, correlation, similarity):
     return float(CORRELATIONS[correlation](near, [score for *_, score in pairs]).statistic)
 
 
-def test_every_metric_of_a_year_is_scipys_on_the_same_vectors(tmp_path):
+def test_every_metric_of_a_year_is_scipys_on_the_same_vectors(tmp_path, monkeypatch):
+    monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 50)
     write_year(tmp_path, "STS13")
     [year] = read(tmp_path, "STS13").values()
     metrics = scores_of(tmp_path, "STS13")
@@ -205,7 +207,7 @@ BENCHMARK, SICK = "sts-test.csv", "SICK_test_annotated.txt"
         ("STS13", GOLDS, "nan", f", line 4: {NO_GOLD}"),
         ("STS13", GOLDS, "four", f", line 4: {NO_GOLD}"),
         ("STS13", GOLDS, "5.5", f", line 4: {OUTSIDE}"),
-        ("STS13", GOLDS, "1\n2", " has 13 lines and the second 12"),
+        ("STS13", GOLDS, "1\n2", " .* has 13 lines and the second 12"),
         ("STSb", BENCHMARK, GLUE, f", line 4: {NO_GOLD} from 0 to 5, found what is no number. Is it a header"),
         ("STSb", BENCHMARK, "7\tmain\tnews\t2015\t7\tnone\tnone\ta\tb\t2", f", line 4: {OUTSIDE}"),
         ("STSb", BENCHMARK, "g\tf\ty\t1\tfour\ta\tb", ", line 4: .* found what is no number"),
