@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,11 @@ from benchmarks.harness import Answer, Work, timed
 
 TRIED_ON = 2_000
 CPU = {"provider": "CPUExecutionProvider"}
-PACKAGES = {
-    "3.4.1": ["sentence-transformers==3.4.1", "transformers==4.49.0"],
-    "5.1.2": ["sentence-transformers==5.1.2", "transformers==4.57.1"],
-    "6.2.0": ["sentence-transformers==6.2.0", "transformers==5.23.0"],
-    "onnx": [
-        "sentence-transformers[onnx]==5.7.0",  # the newest with transformers 4, which its ONNX export needs
-        "transformers==4.57.6",
-        "optimum-onnx==0.1.0",
-        "onnx==1.23.2",
-        "onnxruntime==1.31.1",
-    ],
-}
-"""By name of the environment; each version of sentence-transformers with the transformers of its time."""
+
+
+def read_peers() -> dict[str, Any]:
+    """The packages of each environment, and sentences."""
+    return tomllib.loads(Path(__file__).with_name("peers.toml").read_text(encoding="utf-8"))
 
 
 def environment(folder: Path, name: str) -> Path:
@@ -34,11 +27,11 @@ def environment(folder: Path, name: str) -> Path:
     query = "import importlib.metadata as m; m.version('sentence-transformers')"
     if python.exists() and subprocess.run([python, "-c", query], capture_output=True).returncode == 0:
         return python
-    print(f"installing {', '.join(PACKAGES[name])} into {folder / name}", flush=True)
+    packages = [*read_peers()["packages"][name], f"torch=={torch.__version__.partition('+')[0]}"]
+    print(f"installing {', '.join(packages)} into {folder / name}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".gitignore").write_text("*\n")
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder / name], check=True)
-    packages = [*PACKAGES[name], f"torch=={torch.__version__.partition('+')[0]}"]
     subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
     return python
 

@@ -198,7 +198,9 @@ def print_results(
     """
     from pandas import DataFrame
 
-    shown: dict[str, Callable[[Result], object]] = {"batch": lambda result: result.answers[0].get("batch_size", "")}
+    shown: dict[str, Callable[[Result], object]] = {}
+    if any("batch_size" in result.answers[0] for result in results.values()):
+        shown["batch"] = lambda result: result.answers[0].get("batch_size", "")
     shown |= {f"{name}/s": lambda result, count=count: f"{result.rate(count):,.1f}" for name, count in counts.items()}
     shown |= columns if counts else {"seconds": Result.spread, **columns}
     shown |= {f"{ours} × as fast": results[ours].speed_over for ours in PRECISIONS if ours in results}

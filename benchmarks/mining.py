@@ -85,17 +85,14 @@ def compare(language: str, hidden: Hidden, encoder: SentenceEncoder, folder: Pat
         (folder / name).write_text("".join(f"{line}\n" for line in sentences), encoding="utf-8")
     (folder / "gold.tsv").write_text("".join(f"{s + 1}\t{t + 1}\n" for s, t in hidden.pairs))
     source, target, gold, work = (folder / name for name in ("source.txt", "target.txt", "gold.tsv", "work"))
-    mine_files(encoder, source, target, folder / "warm.tsv", work=work)  # encodes, for all that follow
-    found = {}
-    for method in ("exact", "approximate"):
-        output = folder / f"{method}.tsv"
-        mined = mine_files(encoder, source, target, output, gold=gold, method=method, work=work)
-        found[method] = float(mined.f1)
+    exact, near = (
+        float(mine_files(encoder, source, target, folder / f"{method}.tsv", gold=gold, method=method, work=work).f1)
+        for method in ("exact", "approximate")
+    )
     vectors = [open_vectors(work / name) for name in VECTORS]
     whole = best_f1(brute_force(*vectors, NEIGHBOURS), hidden.pairs)
     counts = f"{len(hidden.source):,} × {len(hidden.target):,} sentences, {len(hidden.pairs)} pairs"
     print(f"{language}: {counts}, F1 of brute force {whole:.4f}", flush=True)
-    exact, near = found["exact"], found["approximate"]
     return [
         Claim(f"{language}, exact: that F1", f"{exact:.4f}", abs(exact - whole) < 1e-9),
         Claim(f"{language}, approximate: within {WITHIN}", f"{near:.4f}", abs(near - whole) <= WITHIN),

@@ -29,13 +29,14 @@ from domain.biomedical.ner.model import EntityModel, save_model, start_model
 from domain.biomedical.ner.settings import NerEvaluateSettings, NerSettings
 from domain.biomedical.ner.train import run, tag_numbers
 
+SETTINGS = {"base": MINILM, "batch_items": 32, "learning_rate": 3e-4}
 FILES = ("ner/ncbi-disease/train.tsv", "ner/ncbi-disease/test.tsv")
 
 
 def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
     file, test = (trainer.beginning(options.data / path, options.sentences, folder, end="\n\n") for path in FILES)
-    given = {option: getattr(options, option) for option in ("epochs", "batch_items", "learning_rate")}
-    settings = NerSettings.model_validate({**given, "base": MINILM, "train": [{"path": str(file)}], "seed": seed})
+    given = {**SETTINGS, "train": [{"path": str(file)}], "seed": seed, "epochs": options.epochs}
+    settings = NerSettings.model_validate(given)
     context = StageContext(folder, options.scratch / "cache")
     if name == OURS:
         seconds = run(settings, context)["train_seconds"]
@@ -83,5 +84,5 @@ def claims(results: trainer.Results) -> list[Claim]:
 
 if __name__ == "__main__":
     measure = partial(trainer.train_in_turns, train, claims, ["f1"])
-    shared = trainer.options_of([OURS, trainer.DEFAULT, trainer.BF16])
-    main(measure, __doc__, *FILES, **shared, epochs=3, batch_items=32, learning_rate=3e-4, sentences=int)
+    names = [OURS, trainer.DEFAULT, trainer.BF16]
+    main(measure, __doc__, *FILES, seeds=[1, 2, 3], contenders=names, epochs=3, sentences=int)

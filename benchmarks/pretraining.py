@@ -90,4 +90,5 @@ def claims(results: trainer.Results) -> list[Claim]:
 
 if __name__ == "__main__":
     measure = partial(trainer.train_in_turns, train, claims, ["mlm_loss", RATE])
-    main(measure, __doc__, *TEXTS, **trainer.options_of([OURS, PEER, WITH_NSP]), epochs=1, documents=int)
+    names = [OURS, PEER, WITH_NSP]
+    main(measure, __doc__, *TEXTS, seeds=[1, 2, 3], contenders=names, epochs=1, documents=int)

@@ -102,4 +102,5 @@ def claims(results: trainer.Results) -> list[Claim]:
 if __name__ == "__main__":
     measure = partial(trainer.train_in_turns, train, claims, ["f1", "exact_match", FIRST_SENTENCE])
     files = ("qa/xquad.en.json.gz", "qa/covidqa-200423.json.gz")
-    main(measure, __doc__, *files, **trainer.options_of([OURS, trainer.DEFAULT]), epochs=int, questions=int)
+    names = [OURS, trainer.DEFAULT]
+    main(measure, __doc__, *files, seeds=[1, 2, 3], contenders=names, epochs=int, questions=int)

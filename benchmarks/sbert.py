@@ -91,4 +91,4 @@ if __name__ == "__main__":
     measure = partial(
         trainer.train_in_turns, train, lambda results: [trainer.as_good(results, PEER, METRIC, 0.01)], [METRIC]
     )
-    main(measure, __doc__, "sts/stsb", "sts/sick", nli=False, steps=int, **trainer.options_of([OURS, PEER]))
+    main(measure, __doc__, "sts/stsb", "sts/sick", seeds=[1, 2, 3], contenders=[OURS, PEER], nli=False, steps=int)

@@ -12,9 +12,10 @@ document is the abstracts again and again. Memory is that beyond a fresh process
 import json
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.harness import (
     OURS,
@@ -73,10 +74,7 @@ def compete(options: Namespace, texts: Sequence[str]) -> dict[str, Result]:
     (options.scratch / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
     works, folders = {}, {"model": str(options.model), "scratch": str(options.scratch)}
     for name in [*PRECISIONS, *DTYPES]:
-        sizes, folders = (
-            BATCH_SIZES if name in DTYPES else [1],
-            {"model": str(options.model), "scratch": str(options.scratch)},
-        )
+        sizes = BATCH_SIZES if name in DTYPES else [1]
         works[name] = Contender("benchmarks.tagging:prepare", sizes, **folders, variant=name)
     results = in_turns(works, options.rounds)
     words = sum(len(text.split()) for text in texts)
@@ -85,15 +83,9 @@ def compete(options: Namespace, texts: Sequence[str]) -> dict[str, Result]:
 
 
 def long_documents(texts: Sequence[str], words: int, documents: int) -> list[str]:
-    """`texts` again and again, in so many documents of so many words each, or a few more."""
-    stream, found = cycle(texts), list[str]()
-    for _ in range(documents):
-        parts, count = list[str](), 0
-        while count < words:
-            parts.append(next(stream))
-            count += len(parts[-1].split())
-        found.append("\n\n".join(parts))
-    return found
+    """`texts` again and again, in so many documents of about so many words each."""
+    times = round(words * documents / sum(len(text.split()) for text in texts)) + 1
+    return ["\n\n".join(part) for part in np.array_split(list(texts) * times, documents)]
 
 
 def prepare_tagging(model: str, texts: Sequence[str], given: Sequence[str]) -> Callable[[], int]:

@@ -8,17 +8,14 @@ from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any, cast
 
+import torch
+
 from benchmarks.harness import OURS, Answer, Claim, Result, at_least, in_fresh_process, in_turns, print_results
 from bertrelay.training.settings import TrainingSettings
 
 DEFAULT, BF16 = "Trainer", "Trainer-bf16"
 QUIET: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "logging_strategy": "no", "save_strategy": "no"}
 Results = Mapping[str, Result]
-
-
-def options_of(names: Sequence[str]) -> dict[str, Any]:
-    """The options that every training beside a peer has, for `harness.main`."""
-    return {"seeds": [1, 2, 3], "contenders": list(names)}
 
 
 def beginning(file: Path, count: int | None, folder: Path, end: str = "\n") -> Path:
@@ -120,4 +117,5 @@ def arguments_of(settings: TrainingSettings, folder: Path) -> dict[str, Any]:
         "lr_scheduler_type": settings.schedule,
         "warmup_steps": settings.warmup,  # below 1 it is a share of all steps
         "max_grad_norm": settings.max_grad_norm,
+        "use_cpu": not torch.cuda.is_available(),  # without it bf16 needs a GPU
     }

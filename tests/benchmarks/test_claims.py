@@ -1,8 +1,6 @@
 """Claims hold for metrics that meet them and fail for others."""
 
-import gzip
 import zlib
-from argparse import Namespace
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from transformers import BertConfig
 
-from benchmarks import clinic, distill, encode, sts, tagging
+from benchmarks import distill, encode, sts, tagging
 from benchmarks.harness import Result, Spread
 from teachers.evaluation.sts import StsPairs
 from teachers.evaluation.sts_sets import set_metrics
@@ -52,52 +50,27 @@ def test_encoding_is_compared_with_the_default_and_with_the_fastest_peer():
     ],
 )
 def test_each_distillation_is_compared_with_the_fastest_of_ours_that_is_as_accurate(accuracies, found, held):
-    reached = {"default": 0.7, "bf16": 0.9, "weights": 0.8, "ours_64": 0.75, "ours_48": 0.8, "ours_32": 0.85}
-    reached |= {"ours_fp32": 0.9, **accuracies}
-    seconds = {"default": 60.0, "bf16": 33.0, "weights": 30.0, "ours_64": 9.0, "ours_48": 10.0, "ours_32": 12.0}
-    seconds |= {"ours_fp32": 20.0}
-    judged = distill.claims(
-        results_of(**{name: {"seconds": seconds[name], "accuracy": reached[name]} for name in reached})
-    )
+    reached = {
+        "default": (60, 0.7),
+        "bf16": (33, 0.9),
+        "weights": (30, 0.8),
+        "ours_64": (9, 0.75),
+        "ours_48": (10, 0.8),
+    }
+    reached |= {"ours_32": (12, 0.85), "ours_fp32": (20, 0.9)}
+    answers = {name: {"seconds": s, "accuracy": accuracies.get(name, a)} for name, (s, a) in reached.items()}
+    judged = distill.claims(results_of(**answers))
     assert [claim.found.split()[0] for claim in judged] == found
     assert [claim.holds for claim in judged] == held
 
 
-def test_every_drawn_sentence_is_paired_with_each_of_its_translations(tmp_path, monkeypatch):
-    monkeypatch.setattr(distill, "TRIED_ON", 2)
-    folder = tmp_path / "parallel" / "multi30k"
-    folder.mkdir(parents=True)
-    for code in ("en", "de", "fr", "cs"):
-        with gzip.open(folder / f"train.{code}.gz", "wt") as file:
-            file.writelines(f"{code} {number}\n" for number in range(9))
-    distill.write_rows(Namespace(data=tmp_path, scratch=tmp_path, rows=7, seed=3))
-    for name, count in (("rows", 6), ("few", 2)):
-        english, other = ((tmp_path / name / file).read_text().split("\n")[:-1] for file in ("en.txt", "other.txt"))
-        both = {(line.split()[1], found.split()[0]) for line, found in zip(english, other, strict=True)}
-        assert [line.split()[1] for line in english] == [line.split()[1] for line in other]
-        assert len(english) == len(both) == count
-        if name == "rows":
-            assert both == {(line.split()[1], code) for line in english for code in ("de", "fr", "cs")}
-
-
-def test_one_bad_seed_fails_whatever_the_mean():
-    assert [claim.holds for claim in clinic.seed_claims([0.82, 0.86, 0.84, 0.88])] == [True, True]
-    assert [claim.holds for claim in clinic.seed_claims([0.752, 0.86, 0.89])] == [True, False]
-
-
 @pytest.mark.parametrize(
-    ("growth", "beyond", "held"),
-    [
-        (0.0, 100.0, [True, True, True]),
-        (tagging.SLACK_MB + 1, 100.0, [True, False, True]),
-        (0.0, tagging.MOST_MB + 1, [True, True, False]),
-    ],
+    ("growth", "beyond", "held"), [(0, 100, [True, True]), (25, 100, [False, True]), (0, 201, [True, False])]
 )
 def test_memory_of_a_long_document_may_grow_by_the_slack_alone(growth, beyond, held):
     results = results_of(pipeline={"seconds": 4.0}, ours={"seconds": 1.0})
-    ten = tagging.Memory(500.0, 500.0 + beyond - growth, 1.0)
-    one = tagging.Memory(500.0, 500.0 + beyond, 1.0)
-    assert [claim.holds for claim in tagging.claims(results, [ten, ten, one])] == held
+    ten, one = (tagging.Memory(500, 500 + peak, 1) for peak in (beyond - growth, beyond))
+    assert [claim.holds for claim in tagging.claims(results, [ten, one])] == [True, *held]
 
 
 PART = [(f"left {n}", f"right {n}", n % 6) for n in range(40)], 0
@@ -109,15 +82,11 @@ def drawn_vectors(sentences: Sequence[str]) -> NDArray[np.float32]:
     return np.array(drawn, np.float32)
 
 
-@pytest.mark.parametrize(("bend", "names"), [(0.0, []), (6e-5, ["sts/STSb/spearman_cosine"])])
-def test_a_metric_that_differs_in_its_fourth_digit_is_named(bend: float, names: list[str]) -> None:
-    ours = set_metrics(SETS, drawn_vectors, intervals=False)
+def test_a_metric_that_is_missing_or_differs_in_its_fourth_digit_fails() -> None:
+    ours = dict(set_metrics(SETS, drawn_vectors, intervals=False))
     theirs = sts.by_scipy(SETS, drawn_vectors)
     assert set(theirs) == {f"sts/{name}/spearman_cosine" for name in ("STSb", "STS13/FNWN", "STS13/OnWN")}
-    theirs["sts/STSb/spearman_cosine"] += bend
-    assert [claim.text.split()[0] for claim in sts.claims(ours, theirs) if not claim.holds] == names
-
-
-def test_a_missing_metric_fails() -> None:
-    (claim,) = sts.claims({"sts/STSb/spearman_cosine": None}, {"sts/STSb/spearman_cosine": 0.8})
-    assert not claim.holds
+    assert all(claim.holds for claim in sts.claims(ours, theirs))
+    theirs["sts/STSb/spearman_cosine"] += 6e-5
+    ours["sts/STS13/FNWN/spearman_cosine"] = None
+    assert [claim.holds for claim in sts.claims(ours, theirs)] == [False, False, True]
