@@ -45,20 +45,21 @@ def test_what_only_looks_like_a_table_is_none(tmp_path):
     assert note_version(found) == "III"
 
 
-def test_a_missing_table_is_reported_with_what_is_there(tmp_path):
-    with pytest.raises(RequestError, match=r"expected the table patients\.csv.* none in .*is read: admissions\. Give"):
-        find_tables(lay(tmp_path, "ADMISSIONS.csv"), HOSPITAL)
-
-
-def test_a_table_that_is_there_twice_is_reported_with_both_places(tmp_path):
-    folder = lay(tmp_path, "a/ADMISSIONS.csv", "ADMISSIONS.csv.gz", "PATIENTS.csv")
-    with pytest.raises(RequestError, match=r"found 2: ADMISSIONS\.csv\.gz and a/ADMISSIONS\.csv.* name the files"):
-        find_tables(folder, HOSPITAL)
-
-
-def test_notes_of_both_mimics_in_one_folder_are_refused(tmp_path):
-    with pytest.raises(RequestError, match="tables of one MIMIC, found noteevents and discharge"):
-        find_tables(lay(tmp_path, "noteevents.csv", "discharge.csv"), NOTES)
+@pytest.mark.parametrize(
+    ("names", "wanted", "told"),
+    [
+        (["ADMISSIONS.csv"], HOSPITAL, r"expected the table patients\.csv.* none in .*is read: admissions\. Give"),
+        (
+            ["a/ADMISSIONS.csv", "ADMISSIONS.csv.gz", "PATIENTS.csv"],
+            HOSPITAL,
+            r"found 2: ADMISSIONS\.csv\.gz and a/ADMISSIONS\.csv.* name the files",
+        ),
+        (["noteevents.csv", "discharge.csv"], NOTES, "tables of one MIMIC, found noteevents and discharge"),
+    ],
+)
+def test_a_table_that_is_missing_or_there_twice_is_reported_with_what_is_there(tmp_path, names, wanted, told):
+    with pytest.raises(RequestError, match=told):
+        find_tables(lay(tmp_path, *names), wanted)
 
 
 def parts(settings):
