@@ -1,7 +1,8 @@
 """Choices that come out the same wherever they are made: uniform numbers by a name or a place, and an even sample."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -20,6 +21,12 @@ def place(name: str, key: str) -> float:
     """Where `name` falls between 0 and 1: a keyed hash, uniform over names and independent for every key."""
     digest = hashlib.blake2b(name.encode(), key=hashlib.sha256(key.encode()).digest(), digest_size=8).digest()
     return int.from_bytes(digest) / 2**64
+
+
+def split_of(name: str, key: str, shares: Mapping[str, float]) -> str:
+    """The split of a name by itself and the key: one of `shares`, each of which is the chance of a split, or `train`."""
+    where, ends = place(name, key), accumulate(shares.values())
+    return next((split for split, end in zip(shares, ends, strict=True) if where < end), "train")
 
 
 def uniform_draws(seed: int, epoch: int, items: Integers, places: Integers, draws: int = 3) -> Floats:

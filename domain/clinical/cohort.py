@@ -19,7 +19,7 @@ from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical.admissions import STAY, Flow, FoundStays, default_stays, huang_stays, read_admissions
 from domain.clinical.mimic import HOSPITAL, ROW, Version, columns_of, read_blocks, tables_of, version_of
 from domain.clinical.settings import CohortSettings
-from domain.draws import place
+from domain.draws import place, split_of
 
 
 def write_parquet(path: Path, table: pd.DataFrame | pa.Table) -> None:
@@ -37,14 +37,6 @@ def write_parquet(path: Path, table: pd.DataFrame | pa.Table) -> None:
 
 
 SPLITS = ("train", "validation", "test")
-
-
-def split_of(subject: str, key: str, validation_share: float, test_share: float) -> str:
-    """`train`, `validation` or `test`."""
-    where = place(subject, key)
-    if where < test_share:
-        return "test"
-    return "validation" if where < test_share + validation_share else "train"
 
 
 CHARACTERISTICS = "characteristics.parquet"
@@ -166,7 +158,7 @@ def make_cohort(admissions: pd.DataFrame, settings: CohortSettings, version: Ver
 
 
 def _with_split_and_length(stays: pd.DataFrame, settings: CohortSettings) -> pd.DataFrame:
-    subjects, shares = stays["subject_id"], (settings.validation_share, settings.test_share)
-    splits = {subject: split_of(subject, settings.split_key, *shares) for subject in subjects.unique()}
+    subjects, shares = stays["subject_id"], {"test": settings.test_share, "validation": settings.validation_share}
+    splits = {subject: split_of(subject, settings.split_key, shares) for subject in subjects.unique()}
     days = (stays["discharged_at"] - stays["admitted_at"]).dt.total_seconds() / 86_400
     return stays.assign(split=subjects.map(splits), length_of_stay_days=days)

@@ -18,8 +18,8 @@ from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.document import usable
 from domain.biomedical.qa.question_files import line_of, log_notes, source_items
 from domain.biomedical.qa.questions import ALIGNMENTS, Question
-from domain.biomedical.qa.settings import SPLITS, QuestionsSettings, SplitShares
-from domain.draws import place
+from domain.biomedical.qa.settings import SPLITS, QuestionsSettings
+from domain.draws import split_of
 
 
 def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
@@ -35,6 +35,7 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
     names = ["questions", *(f"questions/{split}" for split in SPLITS), "answers", "impossible", "without_answer"]
     counts, notes = Counter[str](dict.fromkeys(names, 0)), Counter[str]()
     articles: dict[str, set[int]] = {split: set() for split in SPLITS}
+    shares = {"test": settings.split.test, "dev": settings.split.dev}
     aligned = dict[str, str]()  # by BioASQ's question, the best way in which an answer was found in one of its snippets
     with ExitStack() as stack:
         paths = {name: stack.enter_context(atomic_write(context.output / f"{name}.jsonl")) for name in SPLITS}
@@ -44,7 +45,7 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
         for question in source_items(settings.files):
             if isinstance(question, Question):
                 article = hash(question.document)
-                split = split_of(groups[article], str(settings.seed), settings.split)
+                split = split_of(groups[article], str(settings.seed), shares)
                 files[split].write(line_of(question))
                 counts.update(["questions", f"questions/{split}"])
                 counts["answers"] += len(question.answers)
@@ -90,14 +91,6 @@ def article_groups(questions: Iterable[Question]) -> dict[int, str]:
     group = pd.Series(connected_components(links, directed=False)[1])
     documents = pd.Series(list(names.values()), dtype=object)
     return dict(zip(names, documents.groupby(group).transform("min"), strict=True))
-
-
-def split_of(name: str, key: str, shares: SplitShares) -> str:
-    """`train`, `dev` or `test`, by the name and the key alone."""
-    where = place(name, key)
-    if where < shares.test:
-        return "test"
-    return "dev" if where < shares.test + shares.dev else "train"
 
 
 def _check_splits(counts: Counter[str], settings: QuestionsSettings, groups: int) -> None:

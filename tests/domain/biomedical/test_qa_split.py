@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections import Counter
 
 import pytest
 from real_files import COVID, with_covid
@@ -10,8 +9,8 @@ from real_files import COVID, with_covid
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical.qa.question_files import read_questions, write_questions
 from domain.biomedical.qa.questions import Answer, Question
-from domain.biomedical.qa.settings import QuestionsSettings, SplitShares
-from domain.biomedical.qa.split import SPLITS, article_groups, run, split_of
+from domain.biomedical.qa.settings import QuestionsSettings
+from domain.biomedical.qa.split import SPLITS, article_groups, run
 
 
 def questions_of(articles, per_article=3):
@@ -35,24 +34,20 @@ def written(context):
 ARTICLES = [f"article {number}" for number in range(200)]
 
 
-def test_every_question_of_an_article_is_in_one_split_and_none_is_lost(context, tmp_path):
+def test_every_question_of_an_article_is_in_one_split_of_the_share_asked_for_and_none_is_lost(context, tmp_path):
     questions = questions_of(ARTICLES)
     random.Random(0).shuffle(questions)
-    figures = split(context, questions, tmp_path)
+    shares = {"train": 0.5, "dev": 0.1, "test": 0.4}
+    figures = split(context, questions, tmp_path, split=shares)
     found = written(context)
     assert sorted(each.id for part in found.values() for each in part) == sorted(each.id for each in questions)
     articles = {name: {each.document for each in part} for name, part in found.items()}
     assert articles["train"] | articles["dev"] | articles["test"] == set(ARTICLES)
     assert sum(map(len, articles.values())) == 200
+    assert {name: len(part) / 200 for name, part in articles.items()} == pytest.approx(shares, abs=0.08)
     assert {name: figures[f"articles/{name}"] for name in SPLITS} == {name: len(articles[name]) for name in SPLITS}
     assert {name: figures[f"questions/{name}"] for name in SPLITS} == {name: len(found[name]) for name in SPLITS}
     assert figures["questions"] == figures["answers"] == 600
-
-
-def test_shares_are_those_of_the_settings():
-    shares = SplitShares(train=0.5, dev=0.2, test=0.3)
-    counts = Counter(split_of(str(number), "7", shares) for number in range(10_000))
-    assert {name: counts[name] / 10_000 for name in SPLITS} == pytest.approx(shares.model_dump(), abs=0.02)
 
 
 def test_no_article_moves_when_others_come_and_another_seed_is_another_split(context, tmp_path):

@@ -8,8 +8,9 @@ import pytest
 from hospital_tables import day, patient, stay, write_hospital
 
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical.cohort import run, split_of
+from domain.clinical.cohort import run
 from domain.clinical.settings import CohortSettings
+from domain.draws import split_of
 
 OF_EVERY_STAY = ["subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at"]
 COLUMNS = [*OF_EVERY_STAY, "next_admission_at", "gap_days", "readmitted", "split"]
@@ -292,7 +293,8 @@ def test_subjects_that_are_added_move_nobody(cohort_of):
 
 
 def test_shares_are_those_asked_for_and_another_key_gives_another_split():
-    splits, others = ([split_of(str(subject), key, 0.2, 0.3) for subject in range(20_000)] for key in ("key", "other"))
+    shares = {"test": 0.3, "validation": 0.2}
+    splits, others = ([split_of(str(subject), key, shares) for subject in range(20_000)] for key in ("key", "other"))
     assert np.mean(np.array(splits) == np.array(others)) < 0.4  # 0.38 by chance
     for split, share in (("train", 0.5), ("validation", 0.2), ("test", 0.3)):
         deviation = np.sqrt(share * (1 - share) / 20_000)
