@@ -24,7 +24,7 @@ def place(name: str, key: str) -> float:
 
 
 def split_of(name: str, key: str, shares: Mapping[str, float]) -> str:
-    """The split of a name by itself and the key: one of `shares`, each of which is the chance of a split, or `train`."""
+    """The split of a name, by the name and the key alone: one of `shares`, which are chances, or else `train`."""
     where, ends = place(name, key), accumulate(shares.values())
     return next((split for split, end in zip(shares, ends, strict=True) if where < end), "train")
 
