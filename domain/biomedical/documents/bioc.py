@@ -13,18 +13,9 @@ from pydantic import Field
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from domain.biomedical.documents.document import (
-    Document,
-    Entity,
-    Item,
-    LeftOut,
-    Passage,
-    Unfit,
-    check_entities,
-    joined,
-    shown_id,
-)
+from domain.biomedical.documents.document import Document, Entity, Item, LeftOut, Passage, Unfit, shown_id
 from domain.biomedical.documents.json_stream import JsonWindow, Shape, json_window, parsed
+from domain.biomedical.documents.soundness import check_entities, joined
 
 COLLECTIONS = ("documents", "PubTator3")
 MOST_FILLER = 100_000  # characters between two passages

@@ -10,16 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bertrelay.data.tables import Unusable
-from domain.biomedical.documents.document import (
-    Document,
-    Entity,
-    Item,
-    LeftOut,
-    Unfit,
-    check_entities,
-    joined,
-    whole_text,
-)
+from domain.biomedical.documents.document import Document, Entity, Item, LeftOut, Unfit
+from domain.biomedical.documents.soundness import check_entities, joined, whole_text
 
 PLACE = re.compile(r"(\S+) (\d+ \d+(?:;\d+ \d+)*)")
 REFERENCE = re.compile(r"Reference (\S+) (.+)")

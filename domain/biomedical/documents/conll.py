@@ -15,13 +15,7 @@ from bertrelay.data.readers import open_input
 from bertrelay.data.tables import Record, Row, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from domain.biomedical.documents.document import (
-    Document,
-    Entity,
-    Item,
-    Span,
-    numbered_lines,
-)
+from domain.biomedical.documents.document import Document, Entity, Item, Span, numbered_lines
 from domain.biomedical.documents.tokens import (
     OUTSIDE,
     PREFIXES,

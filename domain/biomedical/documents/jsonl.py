@@ -12,18 +12,9 @@ from pathlib import Path
 
 from bertrelay.data.tables import Unusable
 from domain.biomedical.documents import text_files
-from domain.biomedical.documents.document import (
-    Document,
-    Entity,
-    Item,
-    Passage,
-    Span,
-    Unfit,
-    check_document,
-    numbered_lines,
-    whole_text,
-)
+from domain.biomedical.documents.document import Document, Entity, Item, Passage, Span, Unfit, numbered_lines
 from domain.biomedical.documents.json_stream import Shape, parsed
+from domain.biomedical.documents.soundness import check_document, whole_text
 
 SUFFIX = re.compile(r"(\.txt)?(\.gz)?\Z", re.IGNORECASE)
 

@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup, escape
 
 from bertrelay.files import atomic_write
-from domain.biomedical.documents.document import Document, Entity, Unfit, Write, check_contiguous
+from domain.biomedical.documents.document import Document, Entity, Unfit, Write
+from domain.biomedical.documents.soundness import check_contiguous
 from domain.biomedical.documents.tokens import TokenSpan
 
 Verdict = Literal["found", "missed", "spurious", "border", "type", "both"]

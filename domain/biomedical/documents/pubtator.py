@@ -9,17 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bertrelay.data.tables import Record, Unusable
-from domain.biomedical.documents.document import (
-    IMPOSSIBLE,
-    Document,
-    Entity,
-    Item,
-    LeftOut,
-    Passage,
-    Unfit,
-    check_entities,
-    numbered_lines,
-)
+from domain.biomedical.documents.document import Document, Entity, Item, LeftOut, Passage, Unfit, numbered_lines
+from domain.biomedical.documents.soundness import IMPOSSIBLE, check_entities
 
 PART = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 NO_IDENTIFIER = "-"

@@ -21,18 +21,9 @@ from bertrelay.privacy import is_sensitive
 from bertrelay.progress import log
 from domain.biomedical.documents import FormatName, WrittenName, format_of, page
 from domain.biomedical.documents.conll import DOCUMENT_START
-from domain.biomedical.documents.document import (
-    Document,
-    Entity,
-    Passage,
-    Span,
-    Unfit,
-    Write,
-    check_contiguous,
-    check_document,
-    shown_id,
-)
+from domain.biomedical.documents.document import Document, Entity, Passage, Span, Unfit, Write, shown_id
 from domain.biomedical.documents.pubtator import ABSTRACT, NO_IDENTIFIER, TITLE
+from domain.biomedical.documents.soundness import check_contiguous, check_document
 from domain.biomedical.documents.tokens import OUTSIDE, Scheme, TokenSpan, has_stray_space, sentences_of, tags_of
 
 

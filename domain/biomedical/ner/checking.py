@@ -14,15 +14,8 @@ from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from domain.biomedical.documents import FormatName
 from domain.biomedical.documents.conll import STRAY_SPACE, TOKEN_AND_TAG, Columns
-from domain.biomedical.documents.document import (
-    IMPOSSIBLE,
-    MISALIGNED,
-    Document,
-    Entity,
-    place_of,
-    reasons,
-    shown_id,
-)
+from domain.biomedical.documents.document import Document, Entity, place_of, reasons, shown_id
+from domain.biomedical.documents.soundness import IMPOSSIBLE, MISALIGNED
 from domain.biomedical.documents.tokens import split_tag
 from domain.biomedical.ner.examples import AnnotatedRecord, annotated_records
 from domain.findings import (

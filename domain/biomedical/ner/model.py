@@ -329,7 +329,11 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
             f"{found.decoder if found else 'no such file'}; copy the folder again, whole and into a new one"
         )
     labels = _labels(network, found.scheme if found else None, folder)
-    classifier = TokenClassifier(network, _load_crf(labels, folder) if has_crf else None).eval()
+    crf = LinearChain(labels) if has_crf else None
+    if crf is not None:
+        with reading_weights(folder / CRF_WEIGHTS, f"the CRF of {len(labels)} tags"):
+            crf.load_state_dict(load_file(folder / CRF_WEIGHTS))
+    classifier = TokenClassifier(network, crf).eval()
     if found is None:
         log(f"model: warning: no {file}, which domain.ner writes; windows and temperature are the usual")
         model = EntityModel(classifier, tokenizer, labels, *_window(network))
@@ -349,10 +353,3 @@ def _labels(network: PreTrainedModel, scheme: Scheme | None, folder: Path) -> La
         return LabelSet(tags, scheme)
     except ValueError as error:
         raise RequestError(f"model: {folder / 'config.json'}: id2label: {error}") from error
-
-
-def _load_crf(labels: LabelSet, folder: Path) -> LinearChain:
-    crf, file = LinearChain(labels), folder / CRF_WEIGHTS
-    with reading_weights(file, f"the CRF of {len(labels)} tags"):
-        crf.load_state_dict(load_file(file))
-    return crf

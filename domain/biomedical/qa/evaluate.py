@@ -18,14 +18,7 @@ from bertrelay.hardware import default_device
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.qa.answerer import Choice, Choices, NBest, answered_blocks, log_too_long
-from domain.biomedical.qa.metrics import (
-    Pools,
-    Score,
-    best_answers,
-    factoid_metrics,
-    scores,
-    squad_metrics,
-)
+from domain.biomedical.qa.metrics import Pools, Score, best_answers, factoid_metrics, scores, squad_metrics
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.question_files import bioasq_golds, question_format_of, read_all
 from domain.biomedical.qa.questions import Question

@@ -25,14 +25,7 @@ from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.progress import log
-from domain.biomedical.documents.document import (
-    LeftOut,
-    Unfit,
-    numbered_lines,
-    shown_id,
-    usable,
-    with_distinct_ids,
-)
+from domain.biomedical.documents.document import LeftOut, Unfit, numbered_lines, shown_id, usable, with_distinct_ids
 from domain.biomedical.documents.json_stream import NOT_JSON, Shape, fitted, json_window
 from domain.biomedical.qa.questions import (
     ALIGNMENTS,

@@ -6,13 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from domain.biomedical.qa.metrics import (
-    best_answers,
-    factoid_metrics,
-    factoid_score,
-    scores,
-    squad_metrics,
-)
+from domain.biomedical.qa.metrics import best_answers, factoid_metrics, factoid_score, scores, squad_metrics
 from domain.biomedical.qa.question_files import read_questions
 from domain.biomedical.qa.questions import Answer, Question
 
