@@ -131,11 +131,8 @@ def test_the_python_examples_run(place, monkeypatch):
 def test_the_recipe_of_readme_is_valid(tmp_path):
     (recipe,) = re.findall(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
     (tmp_path / "my.toml").write_text(recipe.replace(", … }", " }"), encoding="utf-8")
-    assert [step.name for step in read_recipe(str(tmp_path / "my.toml"), REGISTRY, []).steps] == [
-        "teacher",
-        "student",
-        "test",
-    ]
+    steps = read_recipe(str(tmp_path / "my.toml"), REGISTRY).steps
+    assert [step.name for step in steps] == ["teacher", "student", "test"]
 
 
 # The pages

@@ -3,8 +3,8 @@
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -49,8 +49,6 @@ TITLES = {
 }
 
 comparing = typer.Typer()
-
-Write = Callable[["Compared"], None]
 
 
 class SimilarityOptions(TableOptions, OutputOptions):
@@ -212,118 +210,70 @@ def _write(
     blocks: Iterator["Compared"],
     model: str,
     options: SimilarityOptions,
-    rows: list[str] | None = None,
-    columns: list[str] | None = None,
+    rows: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
 ) -> None:
-    """Sends each block to all that writes; what may not be written is an error before the model is loaded.
+    """Writes each block to all that is asked for; what may not be written is an error before the model is loaded.
 
     rows, columns: the sentences of a matrix, the same list where it is of one with itself.
     """
-    head = {"model": model, "metric": options.metric}
+    head: dict[str, Any] = {"model": model, "metric": options.metric}
+    if columns is not None:
+        head |= {"rows": rows, "columns": columns}
+    count, drawn = 0, []
     with stopping_at_once("nothing is left of it"), ExitStack() as opened:
-        writers: list[AbstractContextManager[Write]] = []
-        if rows is None or columns is None:
-            writers += [_pairs_text()] * options.prints_text + [_json_document(head, "pairs")] * options.as_json
-        else:
-            writers += [_matrix_text(columns, columns is rows)] * options.prints_text
-            writers += [_json_document({**head, "rows": rows, "columns": columns}, "matrix")] * options.as_json
-            if options.picture:
-                writers.append(_picture_file(options.picture, rows, columns, TITLES[options.metric]))
+        table = None
         if options.csv:
-            writers.append(_csv_file(options.csv, columns))
-        writes = [opened.enter_context(writer) for writer in writers]
+            building = opened.enter_context(atomic_write(options.csv))
+            table = csv.writer(opened.enter_context(building.open("w", encoding="utf-8", newline="")))
+            table.writerow(PAIR_COLUMNS if columns is None else ["", *columns])
+        if options.as_json:
+            name = "pairs" if columns is None else "matrix"
+            write_out(json.dumps(head, ensure_ascii=False)[:-1] + f', "{name}": [', nl=False)
+        elif options.prints_text and columns is not None:
+            write_out(" ".join(f"{number:>9}" for number in range(1, len(columns) + 1)))
         for block in blocks:
-            for write in writes:
-                write(block)
+            for text, item, cells in _rows(block, count):
+                count += 1
+                if options.as_json:
+                    write_out((", " if count > 1 else "") + json.dumps(item, ensure_ascii=False), nl=False)
+                elif options.prints_text:
+                    write_out(text)
+                if table:
+                    table.writerow(cells)
+            if options.picture:
+                drawn.append(block.similarity)
+        if options.as_json:
+            write_out("]}")
+        elif options.prints_text and columns is not None and columns is not rows:
+            write_out("\n".join(["", *(f"{number:>9}  {_short(text)}" for number, text in enumerate(columns, 1))]))
+        if options.picture and columns is not None:
+            import numpy as np
+
+            from bertrelay.plots import write_heatmap
+
+            write_heatmap(options.picture, np.concatenate(drawn), rows, columns, TITLES[options.metric])
     for path in filter(None, (options.csv, options.picture)):
         if not options.as_json:
             write_out(f"written to {path}")
 
 
-@contextmanager
-def _pairs_text() -> Iterator[Write]:
-    """A line for each pair: similarity and sentences, with tabs between."""
+def _rows(block: "Compared", before: int) -> Iterator[tuple[str, Any, list[Any]]]:
+    """Each pair, or each row of a matrix, as text, in JSON, and as the cells of a table.
 
-    def write(block: "Compared") -> None:
-        for value, first, second in zip(block.similarity, block.first, block.second, strict=True):
-            write_out(f"{value:.4f}\t{on_one_line(first)}\t{on_one_line(second)}")
-
-    yield write
-
-
-@contextmanager
-def _matrix_text(columns: Sequence[str], is_of_itself: bool) -> Iterator[Write]:
-    """Numbered columns, each row with its sentence; the columns' sentences below, where they are others."""
-    write_out(" ".join(f"{number:>9}" for number in range(1, len(columns) + 1)))
-    row = 0
-
-    def write(block: "Compared") -> None:
-        nonlocal row
-        for sentence, values in zip(block.first, block.similarity, strict=True):
-            row += 1
-            write_out(" ".join(f"{value:>9.4f}" for value in values) + f"  {row:>4}  {_short(sentence)}")
-
-    yield write
-    if not is_of_itself:
-        write_out("")
-        for number, sentence in enumerate(columns, 1):
-            write_out(f"{number:>9}  {_short(sentence)}")
-
-
-@contextmanager
-def _json_document(head: dict[str, Any], name: str) -> Iterator[Write]:
-    """One document on standard output: `head`, and under `name` a list of the pairs, or of the matrix's rows."""
-    write_out(json.dumps(head, ensure_ascii=False)[:-1] + f', "{name}": [', nl=False)
-    between = ""
-
-    def write(block: "Compared") -> None:
-        nonlocal between
-        for item in _items(block):
-            write_out(between + json.dumps(item, ensure_ascii=False), nl=False)
-            between = ", "
-
-    yield write
-    write_out("]}")
-
-
-def _items(block: "Compared") -> Iterator[Any]:
-    if block.similarity.ndim == 2:
-        yield from _values(block)
-    else:
-        for row in zip(block.first, block.second, _values(block), strict=True):
-            yield dict(zip(PAIR_COLUMNS, row, strict=True))
-
-
-@contextmanager
-def _csv_file(path: Path, columns: Sequence[str] | None) -> Iterator[Write]:
-    """`a,b,similarity` of pairs; of a matrix a row for each sentence, under a header of the `columns`' sentences."""
-    with atomic_write(path) as building, building.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(PAIR_COLUMNS if columns is None else ["", *columns])
-
-        def write(block: "Compared") -> None:
-            if columns is None:
-                rows.writerows(zip(block.first, block.second, _values(block), strict=True))
-            else:
-                rows.writerows([sentence, *row] for sentence, row in zip(block.first, _values(block), strict=True))
-
-        yield write
-
-
-@contextmanager
-def _picture_file(path: Path, rows: Sequence[str], columns: Sequence[str], title: str) -> Iterator[Write]:
-    """A heat map of the whole matrix."""
-    import numpy as np
-
-    from bertrelay.plots import write_heatmap
-
-    parts: list[Any] = []
-    yield lambda block: parts.append(block.similarity)
-    write_heatmap(path, np.concatenate(parts), rows, columns, title)
-
-
-def _values(block: "Compared") -> Any:
-    return block.similarity.astype("float64").round(DIGITS).tolist()
+    before: how many rows are in earlier blocks.
+    """
+    values = block.similarity.astype("float64").round(DIGITS).tolist()
+    if block.similarity.ndim == 1:
+        for exact, first, second, value in zip(block.similarity, block.first, block.second, values, strict=True):
+            cells = [first, second, value]
+            text = f"{exact:.4f}\t{on_one_line(first)}\t{on_one_line(second)}"
+            yield text, dict(zip(PAIR_COLUMNS, cells, strict=True)), cells
+        return
+    for number, row in enumerate(zip(block.similarity, block.first, values, strict=True), before + 1):
+        exact, sentence, cells = row
+        text = " ".join(f"{value:>9.4f}" for value in exact)
+        yield f"{text}  {number:>4}  {_short(sentence)}", cells, [sentence, *cells]
 
 
 def _short(sentence: str) -> str:

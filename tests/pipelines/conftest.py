@@ -61,7 +61,7 @@ def start_python(tmp_path):
     """
     started = []
 
-    def start_one(*arguments, stdin=os.devnull, **environment):
+    def start_one(*arguments, stdin=os.devnull):
         with Path(stdin).open("rb") as given:
             process = subprocess.Popen(
                 [sys.executable, *map(str, arguments)],
@@ -70,7 +70,7 @@ def start_python(tmp_path):
                 stderr=subprocess.PIPE,
                 text=True,
                 cwd=tmp_path,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", **environment},
+                env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
             )
         started.append(process)
         return process

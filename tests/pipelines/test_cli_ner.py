@@ -25,7 +25,7 @@ def texts(write_lines):
     return write_lines("texts.jsonl", [json.dumps({"id": f"d{n}", "text": text}) for n, text in enumerate(TEXTS)])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def expected(tagger):
     """Spans and types of each text's entities, tagged in Python."""
     documents = EntityTagger.load(tagger)(TEXTS, precision="fp32")
@@ -115,6 +115,8 @@ def test_raw_text_is_one_document_to_the_character_and_becomes_pubtator(call, ta
     assert (expected.id, expected.text) == ("note", text)
     assert found.text == text.replace("\n", " ").replace("\r", " ")
     assert spans(found) == spans(expected) != []
+    (tmp_path / "none.txt").write_text("")
+    assert call("ner", "tag", tagger, tmp_path / "none.txt", tmp_path / "none.jsonl").endswith(": 1 documents\n")
 
 
 def test_more_refused_documents_than_allowed_leave_no_output(call, tagger, tmp_path):

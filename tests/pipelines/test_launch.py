@@ -92,14 +92,13 @@ def test_the_exit_code_is_that_of_the_worker_that_failed_first():
 
 
 FAILS = """
-import os, signal
+import os, signal, sys, types
 from bertrelay.errors import Stopped, WorkError
 from pipelines import cli
-from pipelines.cli import app
 def fail(**_):
     rank = os.environ["RANK"]
     {act}
-app.app = fail
+sys.modules["pipelines.cli.app"] = types.SimpleNamespace(app=fail)  # the real one takes a second to load
 cli.main(["x"])
 """
 DIES = {
