@@ -109,7 +109,7 @@ def _class(data: str, form: dict[str, Any], item: Item) -> str:
     return grammar(data).fill(f"{{{form['rule']}}}", item[0])  # type: ignore[arg-type]
 
 
-class _Sentence(dict[str, str]):
+class _Renderings(dict[str, str]):
     """A meaning in the language that is asked for."""
 
     def __init__(self, meaning: Features, quoted: bool) -> None:
@@ -123,7 +123,7 @@ class _Sentence(dict[str, str]):
 
 def _shown(data: str, form: dict[str, Any], number: int, item: Item) -> dict[str, object]:
     """What the path and the line of an item may name."""
-    sentences = [_Sentence(part, form.get("quoted", False)) for part in item if isinstance(part, Features)]
+    sentences = [_Renderings(part, form.get("quoted", False)) for part in item if isinstance(part, Features)]
     shown: dict[str, object] = dict(zip(("first", "second", "third"), sentences, strict=False))
     shown |= {"number": number, "place": number + 1, "even": 2 * number, "odd": 2 * number + 1}
     match item[-1]:
