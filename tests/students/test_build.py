@@ -299,3 +299,14 @@ def test_dropout_is_everywhere_or_nowhere_as_set(tiny_encoder, kind):
     set_dropout(encoder.backbone, 0.5)
     assert not torch.allclose(encoder.train()(ids, torch.ones_like(ids)), whole, atol=1e-2)
     assert encoder.backbone.config.to_dict() == own
+
+
+def test_a_shortened_network_computes_what_its_layers_do_in_a_row(tiny_encoder):
+    encoder = tiny_encoder("bert", SENTENCES, layers=4)
+    ids = torch.tensor(encoder.tokenize(SENTENCES[:1]))
+    hidden = encoder.backbone.embeddings(ids)
+    for index in (0, 3):
+        output = encoder.backbone.encoder.layer[index](hidden)
+        hidden = output[0] if isinstance(output, tuple) else output
+    keep_layers(encoder.backbone, 2)
+    torch.testing.assert_close(encoder.backbone(ids).last_hidden_state, hidden)

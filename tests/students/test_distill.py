@@ -198,3 +198,21 @@ def test_without_dev_sentences_the_last_weights_are_kept_and_what_could_not_be_u
     assert (context.output / "model" / "model.safetensors").is_file()
     listed = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
     assert listed == [{"file": str(tmp_path / "more.tsv"), "line": 2, "reason": "not valid UTF-8"}]
+
+
+def test_one_item_of_weight_k_teaches_the_weights_what_k_pairs_do(task):
+    student = task.model.eval()  # no dropout
+    task.loss(student, task.collate(np.arange(len(task.corpus)), 0))["distance"].backward()
+    weighted = {name: weight.grad.clone() for name, weight in student.named_parameters() if weight.grad is not None}
+    student.zero_grad()
+    total = torch.zeros(())
+    for pair in PAIRS:
+        for sentence in pair:
+            ids = torch.tensor(student.tokenize([sentence]))
+            error = student(ids, torch.ones_like(ids))[0] - torch.tensor(target_of(task, pair[0]), dtype=torch.float32)
+            total = total + error.square().sum() / 2.5
+    total.backward()
+    largest = max(float(gradient.abs().max()) for gradient in weighted.values())
+    for name, weight in student.named_parameters():
+        if name in weighted:
+            torch.testing.assert_close(weight.grad, weighted[name], rtol=1e-4, atol=1e-6 * largest)
