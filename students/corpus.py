@@ -155,7 +155,7 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
     counts, dev_counts = PairCounts(settings.parallel), PairCounts(settings.dev)
     with Rejects(folder / REJECTS, settings.max_rejects) as rejects:
         dev = read_translations(settings.dev, hub_cache, rejects, dev_counts)
-        kept = filtered(read_pairs(settings.parallel, hub_cache, rejects), settings.filters, counts)
+        kept = filtered(read_pairs(settings.parallel, hub_cache, rejects, counts), settings.filters, counts)
         write_arrow(folder / SPOOL, SPOOLED, _spooled(kept, counts.languages, settings.seed))
     spool = mapped(folder / SPOOL)
     outcomes = split_pairs(spool, counts.languages, settings, dev)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from bertrelay.data.records import Record, Rejects, Row, Unusable, aligned_rows, rows
 from bertrelay.progress import log
-from students.settings import AlignedFiles, Filters, ParallelSource
+from students.settings import AlignedFiles, Filters, ParallelSource, TranslationFiles
+from students.translation_files import read_translation_files
 
 TRAIN, DEV = "train", "dev"
 EMPTY = "empty side"
@@ -86,14 +87,29 @@ def clean(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def read_pairs(sources: Sequence[ParallelSource], hub_cache: Path | None, rejects: Rejects) -> Iterator[Pair]:
-    """Streams the pairs of all `sources`, those with an empty side too.
+def read_pairs(
+    sources: Sequence[ParallelSource], hub_cache: Path | None, rejects: Rejects, counts: PairCounts
+) -> Iterator[Pair]:
+    """Streams the pairs of all `sources`, those with an empty side too; what a source itself drops is counted.
 
     Raises RequestError for a source that cannot be read, and for files that are not row-aligned.
     """
     stream = 0
     for source in sources:
         table_rows: Iterator[tuple[Row, ...]]
+        if isinstance(source, TranslationFiles):
+            streams = {language: stream + number for number, language in enumerate(source.languages)}
+            for item in read_translation_files(source, hub_cache):
+                if isinstance(item, Unusable):
+                    rejects.add(item.file, item.line, item.reason, detail=item.detail)
+                    continue
+                rejects.used()
+                if item.dropped:
+                    counts.outcomes[streams[item.language]][item.dropped] += 1
+                else:
+                    yield Pair(streams[item.language], clean(item.english), clean(item.other))
+            stream += len(source.languages)
+            continue
         if isinstance(source, AlignedFiles):
             table_rows = aligned_rows(*source.tables(), ())
         else:
@@ -123,7 +139,7 @@ def read_translations(
 ) -> dict[str, Translations]:
     """All pairs of held-out `sources` by language; those with an empty side are left out and counted."""
     counts = counts or PairCounts(sources)
-    translations = counts.by_language(filtered(read_pairs(sources, hub_cache, rejects), None, counts, DEV))
+    translations = counts.by_language(filtered(read_pairs(sources, hub_cache, rejects, counts), None, counts, DEV))
     if empty := counts.total().get(EMPTY):
         log(f"left out {empty:,} pairs with an empty side")
     return translations

@@ -7,7 +7,16 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from bertrelay.data.tables import Column, Format, StsTable, Table, TableSource, format_of, refuse_idle_header
 from bertrelay.encoder_settings import NewEncoder, VocabularySize, kind_of_base
-from bertrelay.settings import DataSource, InputFile, MaxTokens, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.settings import (
+    DataSource,
+    HubDataset,
+    InputFile,
+    MaxTokens,
+    ModelSource,
+    Positive,
+    Settings,
+    refuse_idle,
+)
 from bertrelay.training.settings import TrainingSettings
 
 ENGLISH = "en"
@@ -79,9 +88,43 @@ class TranslationColumns(TableSource):
         return Table(columns=[self.english, *self.others.values()], **self.model_dump(exclude={"english", "others"}))
 
 
+class TranslationFiles(DataSource):
+    """Translations as people have them: a file, a folder of files, or data sets of the hub, in several languages.
+
+    path: TMX, XLIFF, gettext (.po, .mo), OPUS archives (.zip), `en-de.tsv`, `train.en` beside `train.de`; `.gz` too.
+    hub: a data set with a configuration `en-de` for each language, such as those named
+        sentence-transformers/parallel-sentences-….
+    languages: those to read beside English; de takes de-AT too, and zh-Hant takes zh-TW.
+    tags: strip inline tags and keep the pair, or skip pairs that have any.
+    placeholders: skip pairs with `%s` or `{name}`, or keep them.
+    """
+
+    path: InputFile | None = None
+    hub: HubDataset | None = None
+    split: str = "train"
+    languages: Annotated[list[Language], Field(min_length=1)]
+    tags: Literal["strip", "skip"] = "strip"
+    placeholders: Literal["skip", "keep"] = "skip"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("expected either `path` (a file or folder) or `hub` (a data set), and exactly one of them")
+        if self.hub is None:
+            refuse_idle(self, "split", because="only data sets of the hub have one, and this is a file or folder")
+        return self
+
+    @property
+    def name(self) -> str:
+        """Its name in counts of pairs."""
+        return str(self.path) if self.hub is None else f"hub:{self.hub}:{self.split}"
+
+
 def _kind(value: Any) -> str | None:
     """The kind of source that the keys of `value` belong to, so that its errors are of that kind alone."""
     keys = set(value if isinstance(value, dict) else getattr(type(value), "model_fields", ()))
+    if "languages" in keys:
+        return "translations"
     if keys & {"others", "path", "hub"}:
         return "columns"
     if keys & {"other", "language", "english"}:
@@ -90,12 +133,15 @@ def _kind(value: Any) -> str | None:
 
 
 ParallelSource = Annotated[
-    Annotated[AlignedFiles, Tag("files")] | Annotated[TranslationColumns, Tag("columns")],
+    Annotated[AlignedFiles, Tag("files")]
+    | Annotated[TranslationColumns, Tag("columns")]
+    | Annotated[TranslationFiles, Tag("translations")],
     Discriminator(
         _kind,
         custom_error_type="parallel_source",
         custom_error_message="expected either two aligned files, { english = FILE, other = FILE, language = 'de' }, "
-        "or a table, { path = FILE, english = 'en', others = { de = 'de' } } (hub = NAME in place of path)",
+        "or a table, { path = FILE, english = 'en', others = { de = 'de' } }, or translation memories, catalogues and "
+        "folders, { path = FILE, languages = ['de', 'fr'] } (hub = NAME in place of path)",
     ),
 ]
 

@@ -1,0 +1,250 @@
+"""Gettext catalogues as segments: `.po`, which people write, and `.mo`, which programs read."""
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from gettext import c2py  # undocumented, and the one parser of plural rules in the library
+from typing import IO, NamedTuple
+
+from bertrelay.data.tables import Unusable
+from bertrelay.errors import RequestError
+
+FUZZY, OBSOLETE = "fuzzy", "obsolete"
+KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr)(\[\d+\])?\s*(".*")$')
+TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
+ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)")
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", '"': '"', "\\": "\\"}
+ACCELERATOR = re.compile(r"[_&](?=[^\W\d_])")
+CONTEXT = "\x04"
+HEADER_BYTES = 1 << 16
+MO_MAGIC = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}
+
+
+class Message(NamedTuple):
+    """An English text and its translation. `line` is the one it begins in; of a `.mo` the number of the message.
+
+    dropped: why it is not to be used, as its translators marked it.
+    """
+
+    line: int
+    english: str
+    other: str
+    dropped: str = ""
+
+
+@dataclass
+class Header:
+    """What the first entry of a catalogue says about all: its language, and which plural form is for one thing."""
+
+    language: str = ""
+    of_one: int = 0
+    forms: int = 2
+
+    @classmethod
+    def parse(cls, text: str) -> "Header":
+        """The header in the translation of the empty text. Raises ValueError for a plural rule that is none."""
+        lines = (line.partition(":") for line in text.splitlines())
+        values = {name.strip().lower(): value.strip() for name, _, value in lines}
+        rule = re.search(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=\s*([^;\n]+)", values.get("plural-forms", ""))
+        if rule is None:
+            return cls(values.get("language", ""))
+        return cls(values.get("language", ""), c2py(rule[2])(1), int(rule[1]))
+
+
+def without_accelerator(text: str) -> str:
+    """`text` without the one `_` or `&` that marks a key: `_Open`, `E&xit`; `AT&T` and `a_b_c` stay."""
+    if len(places := [match.start() for match in ACCELERATOR.finditer(text)]) != 1:
+        return text
+    place = places[0]
+    between_capitals = text[max(place - 1, 0) : place + 2].replace("_", "&").isupper() and place > 0
+    return text if between_capitals and text[place - 1].isalnum() else text[:place] + text[place + 1 :]
+
+
+def messages(line: int, texts: dict[str, str], header: Header, dropped: str = "") -> Iterator[Message]:
+    """The pairs of an entry: of one with plural forms the singular with its form, the plural with each other one."""
+    english, plural = texts["msgid"], texts.get("msgid_plural")
+    if plural is None:
+        pairs = [(english, texts["msgstr"])]
+    else:
+        forms = [texts.get(f"msgstr[{form}]", "") for form in range(header.forms)]
+        is_plural = [header.forms == 1 or form != header.of_one for form in range(header.forms)]
+        pairs = [(plural if many else english, form) for many, form in zip(is_plural, forms, strict=True)]
+    for source, translation in pairs:
+        yield Message(line, without_accelerator(source), without_accelerator(translation), dropped)
+
+
+def unescaped(quoted: str) -> str:
+    """The text of a quoted string. Raises ValueError where the quotes do not close or an escape is unknown."""
+    if not (whole := TEXT.fullmatch(quoted)):
+        raise ValueError("expected one text in double quotes")
+
+    def character(escape: re.Match[str]) -> str:
+        code = escape[1]
+        if code in ESCAPES:
+            return ESCAPES[code]
+        return chr(int(code[1:], 16) if code[0] == "x" else int(code, 8))
+
+    return ESCAPE.sub(character, whole[1])
+
+
+@dataclass
+class _Entry:
+    """An entry while its lines are read; `key` is the keyword that a further line of text belongs to."""
+
+    line: int = 0
+    texts: dict[str, str] = field(default_factory=dict)
+    key: str = ""
+    dropped: str = ""
+    fault: Unusable | None = None
+
+    @property
+    def is_translated(self) -> bool:
+        return self.key.startswith("msgstr")
+
+    def ends_before(self, line: str) -> bool:
+        """Whether `line` belongs to the next entry."""
+        if line.startswith("#"):
+            return self.is_translated and not line.startswith("#|")
+        if line.startswith("msgctxt"):
+            return bool(self.texts or self.fault)
+        return bool(re.match(r"msgid\b", line)) and ("msgid" in self.texts or self.is_translated or bool(self.fault))
+
+
+class PoReader:
+    """Reads a `.po` file line by line; `header` is known once its first entry has passed."""
+
+    def __init__(self, file: str, stream: IO[bytes]) -> None:
+        self.file, self.header = file, Header()
+        start = stream.read(HEADER_BYTES)
+        named = re.search(rb"charset=([\w.:-]+)", start)
+        self._encoding = named[1].decode() if named and named[1] != b"CHARSET" else "utf-8"
+        try:
+            b"".decode(self._encoding)
+        except LookupError:
+            raise RequestError(f"{file}: expected a character set, found charset={self._encoding}") from None
+        self._start, self._stream = start.removeprefix(b"\xef\xbb\xbf"), stream
+
+    def _lines(self) -> Iterator[bytes]:
+        *lines, last = self._start.split(b"\n")
+        yield from lines
+        yield last + self._stream.readline()
+        yield from self._stream
+
+    def __iter__(self) -> Iterator[Message | Unusable]:
+        entry = _Entry()
+        for number, raw in enumerate(self._lines(), 1):
+            try:
+                line = raw.decode(self._encoding).strip()
+            except UnicodeDecodeError:
+                entry.fault = entry.fault or Unusable(self.file, number, f"not valid {self._encoding.upper()}")
+                continue
+            is_old = line.startswith("#~")
+            text = line[2:].strip() if is_old else line
+            if entry.ends_before(text):
+                yield from self._finished(entry)
+                entry = _Entry()
+            self._add(entry, number, text, is_old)
+        yield from self._finished(entry)
+
+    def _add(self, entry: _Entry, number: int, text: str, is_old: bool) -> None:
+        """Adds a line to the entry it belongs to."""
+        if not text or text.startswith("|"):
+            return
+        if text.startswith("#"):
+            if text.startswith("#,") and "fuzzy" in text:
+                entry.dropped = FUZZY
+            return
+        keyword = KEYWORD.match(text)
+        key, quoted = (keyword[1] + (keyword[2] or ""), keyword[3]) if keyword else (entry.key, text)
+        try:
+            if keyword and key in entry.texts:
+                raise ValueError(f"{key} is there twice")
+            if not key:
+                raise ValueError("expected msgid")
+            entry.texts[key] = entry.texts.get(key, "") + unescaped(quoted)
+        except ValueError as error:
+            entry.fault = entry.fault or Unusable(self.file, number, "not a line of a .po file", str(error))
+        entry.key = key
+        entry.line = entry.line or number
+        entry.dropped = OBSOLETE if is_old else entry.dropped
+
+    def _finished(self, entry: _Entry) -> Iterator[Message | Unusable]:
+        texts = entry.texts
+        if entry.fault:
+            yield entry.fault
+        elif texts and not ("msgid" in texts and entry.is_translated):
+            yield Unusable(self.file, entry.line, "an entry without msgid or msgstr")
+        elif texts and ("msgid_plural" in texts) == ("msgstr" in texts):
+            yield Unusable(self.file, entry.line, "msgid_plural and the forms of msgstr do not fit")
+        elif texts.get("msgid") == "" and "msgctxt" not in texts:
+            self.header = _header(self.file, texts.get("msgstr", ""))
+        elif texts:
+            yield from messages(entry.line, texts, self.header, entry.dropped)
+
+
+def _header(file: str, text: str) -> Header:
+    try:
+        return Header.parse(text)
+    except ValueError as error:
+        raise RequestError(f"{file}: Plural-Forms: {error}. Fix the header of the catalogue.") from None
+
+
+class MoReader:
+    """Reads a `.mo` file, which is in memory as a whole; every length and place in it is checked."""
+
+    def __init__(self, file: str, stream: IO[bytes]) -> None:
+        self.file, self._data = file, stream.read()
+        order = MO_MAGIC.get(self._data[:4])
+        if order is None:
+            raise RequestError(f"{file}: expected a .mo file, found one that begins otherwise. Compile it again.")
+        revision, count, originals, translations = self._numbers(f"{order}4I", 4)
+        if revision >> 16 > 1:
+            raise RequestError(f"{file}: expected revision 0 or 1 of the .mo format, found {revision >> 16}")
+        if count * 8 > len(self._data):
+            raise self._damaged("its table of messages")
+        places = (self._numbers(f"{order}{2 * count}I", table) for table in (originals, translations))
+        self._places = [list(zip(table[::2], table[1::2], strict=True)) for table in places]  # (length, place)
+        self._encoding, self.header = "utf-8", Header()
+        if count and not self._places[0][0][0]:
+            head = self._bytes(self._places[1][0], 0)
+            named = re.search(rb"charset=([\w.:-]+)", head)
+            self._encoding = named[1].decode() if named else "utf-8"
+            try:
+                self.header = _header(file, head.decode(self._encoding, errors="replace"))
+            except LookupError:
+                raise RequestError(f"{file}: expected a character set, found charset={self._encoding}") from None
+
+    def _damaged(self, what: str) -> RequestError:
+        return RequestError(
+            f"{self.file}: {what} ends after the file does: it is cut off or damaged. Compile it again."
+        )
+
+    def _numbers(self, form: str, place: int) -> tuple[int, ...]:
+        try:
+            return struct.unpack_from(form, self._data, place)
+        except struct.error:
+            raise self._damaged("its table of messages") from None
+
+    def _bytes(self, where: tuple[int, int], number: int) -> bytes:
+        length, place = where
+        if place + length >= len(self._data) or self._data[place + length]:  # each text ends in NUL
+            raise self._damaged(f"message {number:,}")
+        return self._data[place : place + length]
+
+    def __iter__(self) -> Iterator[Message | Unusable]:
+        for number, (original, translation) in enumerate(zip(*self._places, strict=True)):
+            raw = self._bytes(original, number), self._bytes(translation, number)
+            if not raw[0]:
+                continue
+            try:
+                source, translated = (text.decode(self._encoding) for text in raw)
+            except UnicodeDecodeError:
+                yield Unusable(self.file, number, f"not valid {self._encoding.upper()}")
+                continue
+            singular, *plural = source.rpartition(CONTEXT)[2].split("\0")
+            texts = {"msgid": singular, "msgstr": translated}
+            if plural:
+                forms = {f"msgstr[{form}]": text for form, text in enumerate(translated.split("\0"))}
+                texts = {"msgid": singular, "msgid_plural": plural[0], **forms}
+            yield from messages(number, texts, self.header)

@@ -1,0 +1,295 @@
+"""Parallel text as people have it: translation memories, catalogues, archives and folders, as a stream of pairs."""
+
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache, partial
+from itertools import zip_longest
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
+
+from langcodes import Language as Tag
+from langcodes.tag_parser import LanguageTagError
+
+from bertrelay.data.readers import open_input, refuse_damaged
+from bertrelay.data.records import rows
+from bertrelay.data.tables import Row, Table, Unusable
+from bertrelay.errors import RequestError
+from bertrelay.progress import log
+from students.catalogues import MoReader, PoReader
+from students.settings import ENGLISH, TranslationFiles
+from students.translation_memories import TmxReader, XliffReader, XmlReader
+
+SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva"}
+"""Modifiers of POSIX locales (`sr@latin`) that are scripts."""
+CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*(@\w+)?")
+PAIR_TABLE = re.compile(rf"{ENGLISH}-(.+)\.tsv")
+HUB_COLUMNS = ["english", "non_english"]
+
+INLINE_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+PLACEHOLDER = re.compile(
+    r"%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh?|ll?|[qjzt])?[diouxXeEfFgGcrsap@](?!\w)"  # printf
+    r"|%(?:L?\d{1,2}|n)(?!\w)"  # Qt
+    r"|\$?\{[\w.:!-]*\}|\$\w+\$?"  # Python, ICU, shell
+)
+TAGGED, WITH_PLACEHOLDER, NO_TRANSLATION = "inline tags", "placeholder", "no translation"
+
+
+class Translation(NamedTuple):
+    """An English text and its translation into a language that was asked for; `dropped` says why not to use it."""
+
+    language: str
+    english: str
+    other: str
+    dropped: str = ""
+
+
+@lru_cache(maxsize=4096)
+def language_tag(code: str) -> str:
+    """A language code in BCP 47: `pt-BR` of `pt_BR.UTF-8`, `sr-Latn` of `sr@latin`, `de` of `deu`, `zh` of `cmn`.
+
+    Raises ValueError for what is no code.
+    """
+    name, _, modifier = code.strip().partition("@")
+    try:
+        tag = Tag.get(name.partition(".")[0], normalize=True).prefer_macrolanguage()
+    except LanguageTagError:
+        raise ValueError(f"expected a language code such as de or pt-BR, found {code[:40]!r}") from None
+    script = SCRIPTS.get(modifier.lower())
+    return str((tag.update(Tag.make(script=script)) if script else tag).to_tag())
+
+
+@lru_cache(maxsize=4096)
+def is_language(code: str, wanted: str) -> bool:
+    """Whether text in `code` is text in `wanted`: de-AT is de, zh-TW is zh-Hant, and pt is pt-BR, as most of it is.
+
+    Likely scripts and territories are those of CLDR. What is no code is no language.
+    """
+    try:
+        given, asked = Tag.get(language_tag(code)).maximize(), Tag.get(language_tag(wanted))
+    except ValueError:
+        return False
+    parts = ((asked.language, given.language), (asked.script, given.script), (asked.territory, given.territory))
+    return given.private == asked.private and all(asked_for in (None, part) for asked_for, part in parts)
+
+
+def read_translation_files(source: TranslationFiles, hub_cache: Path | None) -> Iterator[Translation | Unusable]:
+    """The pairs of `source` in the order of its files, with what cannot be used of them.
+
+    Raises RequestError for a file that is damaged, and for a source without any pair.
+    """
+    streams = _of_hub(source, hub_cache) if source.hub else _of_files(source)
+    found = False
+    for item in streams:
+        found = True
+        yield item if isinstance(item, Unusable) or item.dropped else _without_markup(item, source)
+    if not found:
+        raise RequestError(
+            f"{source.name} has no translations into {', '.join(source.languages)}. Check the languages; files are "
+            f"known by their names: {', '.join(READERS)}, .zip, {ENGLISH}-de.tsv, train.{ENGLISH} beside train.de."
+        )
+
+
+def _without_markup(pair: Translation, source: TranslationFiles) -> Translation:
+    """`pair` without HTML-like tags, or with the reason why its markup leaves it out."""
+    texts = pair.english, pair.other
+    if source.placeholders == "skip" and any(map(PLACEHOLDER.search, texts)):
+        return pair._replace(dropped=WITH_PLACEHOLDER)
+    if not any(map(INLINE_TAG.search, texts)):
+        return pair
+    if source.tags == "skip":
+        return pair._replace(dropped=TAGGED)
+    english, other = (INLINE_TAG.sub("", text) for text in texts)
+    return pair._replace(english=english, other=other)
+
+
+def _of_hub(source: TranslationFiles, hub_cache: Path | None) -> Iterator[Translation | Unusable]:
+    for language in source.languages:
+        table = Table(hub=source.hub, config=f"{ENGLISH}-{language}", split=source.split, columns=[*HUB_COLUMNS])
+        yield from _of_rows(rows(table, (), hub_cache), language)
+
+
+def _of_rows(table_rows: Iterable[Row], language: str) -> Iterator[Translation | Unusable]:
+    for row in table_rows:
+        if isinstance(row, Unusable):
+            yield row
+        elif all(isinstance(value, str) for value in row.values):
+            yield Translation(language, *row.values)
+        else:
+            yield Unusable(row.file, row.line, "a missing value")
+
+
+# Files: one, those of a folder, or those of an archive
+
+Opener = Callable[[], AbstractContextManager[IO[bytes]]]
+Members = Mapping[str, Opener]
+"""The files of a source by name, and what opens each, unpacked."""
+
+
+@contextmanager
+def _members(path: Path) -> Iterator[Members]:
+    if path.is_dir():
+        names = sorted(str(inner) for inner in path.rglob("*") if inner.is_file())
+        yield {name: partial(open_input, name) for name in names}
+    elif path.suffix.lower() == ".zip":
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = sorted(name for name in archive.namelist() if not name.endswith("/"))
+                yield {f"{path}/{name}": partial(archive.open, name) for name in names}
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
+            # cut off, damaged, packed by an unknown method, or with a password
+            raise RequestError(f"{path} cannot be unpacked: {error}. Fetch or pack it again.") from None
+    else:
+        yield {str(path): partial(open_input, str(path))}
+
+
+def _of_files(source: TranslationFiles) -> Iterator[Translation | Unusable]:
+    path = Path(source.path or "")
+    if not path.exists():
+        raise RequestError(f"there is no file or folder {path}. Check the path; in a recipe it counts from its folder.")
+    with _members(path) as members:
+        aligned = _aligned_names(members)
+        other_files = 0
+        for name, opened in members.items():
+            inner, suffix = _name_and_suffix(name)
+            table = PAIR_TABLE.fullmatch(inner)
+            if suffix in READERS:
+                items = READERS[suffix](name, opened, source)
+            elif table:
+                items = _table(name, opened, _asked(table[1], source))
+            elif name in aligned:
+                items = _aligned(name, aligned[name], members, source.languages)
+            else:
+                other_files += not any(name in partners.values() for partners in aligned.values())
+                continue
+            with refuse_damaged(name):
+                yield from items
+        if other_files:
+            log(f"{source.name}: {other_files:,} files are not read, as their names are of no parallel text")
+
+
+def _name_and_suffix(name: str) -> tuple[str, str]:
+    """The name of a file without folder and `.gz`, and its suffix."""
+    path = PurePosixPath(name)
+    path = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    return path.name, path.suffix.lower()
+
+
+def _aligned_names(members: Members) -> dict[str, dict[str, str]]:
+    """English file to the files of the same rows in other languages, by code: `train.en` to `train.de`."""
+    groups: dict[str, dict[str, str]] = {}
+    for name in members:
+        inner, suffix = _name_and_suffix(name)
+        if CODE.fullmatch(suffix[1:]):
+            groups.setdefault(str(PurePosixPath(name).with_name(inner.removesuffix(suffix))), {})[suffix[1:]] = name
+    with_english = {
+        name: group for group in groups.values() for code, name in group.items() if is_language(code, ENGLISH)
+    }
+    return {
+        english: {code: name for code, name in group.items() if name != english}
+        for english, group in with_english.items()
+        if len(group) > 1
+    }
+
+
+def _aligned(
+    english: str, partners: dict[str, str], members: Members, languages: list[str]
+) -> Iterator[Translation | Unusable]:
+    """The rows of two files of plain lines; the English is read once for each language."""
+    for language in languages:
+        other = next((name for code, name in partners.items() if is_language(code, language)), None)
+        if other is None:
+            continue
+        with members[english]() as left, members[other]() as right:
+            for number, row in enumerate(zip_longest(left, right), 1):
+                if None in row:
+                    shorter = english if row[0] is None else other
+                    raise RequestError(
+                        f"row n of {english} should belong to row n of {other}, but {shorter} ends after "
+                        f"{number - 1:,} lines. Find the line that is missing or too many."
+                    )
+                yield _decoded(english, number, row, language)
+
+
+def _table(name: str, opened: Opener, language: str) -> Iterator[Translation | Unusable]:
+    """Lines of English, a tab, and a translation."""
+    if not language:
+        return
+    with opened() as stream:
+        for number, line in enumerate(stream, 1):
+            fields = line.rstrip(b"\r\n").split(b"\t")
+            if len(fields) < 2:
+                yield Unusable(name, number, "too few fields", f"expected 2, found {len(fields)}")
+            else:
+                yield _decoded(name, number, fields[:2], language)
+
+
+def _decoded(name: str, number: int, fields: Sequence[bytes], language: str) -> Translation | Unusable:
+    try:
+        english, other = (field.decode() for field in fields)
+    except UnicodeDecodeError:
+        return Unusable(name, number, "not valid UTF-8")
+    return Translation(language, english, other)
+
+
+def _memory(
+    kind: type[XmlReader], name: str, opened: Opener, source: TranslationFiles
+) -> Iterator[Translation | Unusable]:
+    """The pairs of a translation memory: of each segment one for each language that was asked for."""
+    with opened() as stream:
+        for line, texts, tagged, dropped in kind(name, stream):
+            english = _text_in(ENGLISH, texts)
+            if english is None:
+                yield Unusable(name, line, "no English")
+                continue
+            reason = dropped or (TAGGED if tagged and source.tags == "skip" else "")
+            for language in source.languages:
+                other = _text_in(language, texts)
+                yield Translation(language, english, other or "", NO_TRANSLATION if other is None else reason)
+
+
+def _text_in(language: str, texts: Mapping[str, str]) -> str | None:
+    return next((text for code, text in texts.items() if is_language(code, language)), None)
+
+
+def _catalogue(
+    kind: type[PoReader] | type[MoReader], name: str, opened: Opener, source: TranslationFiles
+) -> Iterator[Translation | Unusable]:
+    """The pairs of a catalogue, whose language its folder, its header or its name gives."""
+    path = PurePosixPath(name)
+    of_folder = path.parent.parent.name if path.parent.name == "LC_MESSAGES" else ""
+    if of_folder and not _asked(of_folder, source):
+        return
+    with opened() as stream:
+        reader, language = kind(name, stream), None
+        for message in reader:
+            if isinstance(message, Unusable):
+                yield message
+                continue
+            if language is None:  # the header comes first
+                code = of_folder or reader.header.language or path.stem
+                if not CODE.fullmatch(code):
+                    raise RequestError(
+                        f"{name}: expected its language in the header (`Language: de`), the folder (de/LC_MESSAGES) or "
+                        f"the name (de.po), found {code[:40]!r}"
+                    )
+                language = _asked(code, source)
+            if not language:
+                return
+            yield Translation(language, message.english, message.other, message.dropped)
+
+
+def _asked(code: str, source: TranslationFiles) -> str:
+    """The language of `source` that `code` is, or nothing."""
+    return next((language for language in source.languages if is_language(code, language)), "")
+
+
+READERS: dict[str, Callable[[str, Opener, TranslationFiles], Iterator[Translation | Unusable]]] = {
+    ".tmx": partial(_memory, TmxReader),
+    ".xlf": partial(_memory, XliffReader),
+    ".xliff": partial(_memory, XliffReader),
+    ".po": partial(_catalogue, PoReader),
+    ".mo": partial(_catalogue, MoReader),
+}

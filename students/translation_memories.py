@@ -1,0 +1,180 @@
+"""Translation memories as segments: TMX 1.4, XLIFF 1.2 and 2, read as a stream of any length in the same memory.
+
+Entities that a file declares are refused, so that no file can expand without end or reach for another one.
+"""
+
+from collections.abc import Iterator
+from typing import IO, NamedTuple, NoReturn
+from xml.parsers import expat
+
+from bertrelay.errors import RequestError
+
+CHUNK_BYTES = 1 << 16
+NATIVE = frozenset({"bpt", "ept", "ph", "it", "ut", "sub", "x", "bx", "ex"})
+"""Elements inside a sentence whose content is code of the original format, and no text."""
+UNTRANSLATED_STATES = frozenset({"new", "needs-translation"})
+UNTRANSLATED = "not translated"
+XML_LANGUAGE = "xml:lang"
+SEGMENTS = ("trans-unit", "segment")  # of XLIFF 1.2 and 2
+FILE_LANGUAGES = {"source": ("srcLang", "source-language"), "target": ("trgLang", "target-language")}
+
+Attributes = dict[str, str]
+
+
+class Segment(NamedTuple):
+    """A sentence in the languages a file has it in, by their codes as they are written there.
+
+    line: where it begins. tagged: whether inline tags were in it. dropped: why it is not to be used.
+    """
+
+    line: int
+    texts: dict[str, str]
+    tagged: bool = False
+    dropped: str = ""
+
+
+class XmlReader:
+    """The frame of a reader of XML: its `start` and `end` see every element, and fill `done` with segments.
+
+    A sentence is collected between `collect` and `collected`; inline tags in it are left out.
+    """
+
+    def __init__(self, file: str, stream: IO[bytes]) -> None:
+        self.file, self._stream = file, stream
+        self.done: list[Segment] = []
+        self.texts: dict[str, str] = {}
+        self.tagged = False
+        self.line = 0
+        self._parts: list[str] | None = None  # of the sentence that is collected
+        self._inline: list[bool] = []  # of each element open in it, whether its content is text
+        parser = self._parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.EntityDeclHandler = self._refuse_entity
+        parser.SkippedEntityHandler = self._refuse_entity
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        """An element outside of sentences begins."""
+        raise NotImplementedError
+
+    def end(self, name: str) -> None:
+        """An element outside of sentences ends."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Segment]:
+        while True:
+            chunk = self._stream.read(CHUNK_BYTES)
+            try:
+                self._parser.Parse(chunk, not chunk)
+            except expat.ExpatError as error:
+                fault = expat.ErrorString(error.code)
+                raise RequestError(f"{self.file}, line {error.lineno:,}: not well-formed XML: {fault}") from None
+            yield from self.done
+            self.done.clear()
+            if not chunk:
+                return
+
+    def here(self) -> int:
+        """The line that is read."""
+        return self._parser.CurrentLineNumber
+
+    def collect(self) -> None:
+        """What follows is a sentence."""
+        self._parts = []
+        self._parser.CharacterDataHandler = self._parts.append
+
+    def finish(self, dropped: str = "") -> None:
+        """The segment is whole."""
+        self.done.append(Segment(self.line, self.texts, self.tagged, dropped))
+
+    def begin(self) -> None:
+        """A segment begins here."""
+        self.line, self.texts, self.tagged = self.here(), {}, False
+
+    def text(self) -> str:
+        """The sentence that has been collected."""
+        text = "".join(self._parts or ())
+        self._parts = self._parser.CharacterDataHandler = None
+        return text
+
+    def _start(self, name: str, attributes: Attributes) -> None:
+        name = name.rpartition(":")[2]
+        if self._parts is None:
+            self.start(name, attributes)
+            return
+        self.tagged = True
+        is_text = name not in NATIVE and (not self._inline or self._inline[-1])
+        self._inline.append(is_text)
+        if not is_text:
+            self._parser.CharacterDataHandler = None
+
+    def _end(self, name: str) -> None:
+        if not self._inline:
+            self.end(name.rpartition(":")[2])
+            return
+        self._inline.pop()
+        if self._parts is not None and (not self._inline or self._inline[-1]):
+            self._parser.CharacterDataHandler = self._parts.append
+
+    def _refuse_entity(self, name: str, *_: object) -> NoReturn:
+        raise RequestError(
+            f"{self.file}, line {self.here():,}: expected no entities but those of XML, found {name!r}. Entities of a "
+            "file's own are not expanded; replace them by what they stand for."
+        )
+
+
+class TmxReader(XmlReader):
+    """Segments of TMX: `tu` has a `tuv` for each language, with the sentence in `seg`."""
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        match name:
+            case "tu":
+                self.begin()
+            case "tuv":
+                self._language = attributes.get(XML_LANGUAGE) or attributes.get("lang", "")
+            case "seg":
+                self.collect()
+
+    def end(self, name: str) -> None:
+        match name:
+            case "seg":
+                self.texts.setdefault(self._language, self.text())
+            case "tu":
+                self.finish()
+
+
+class XliffReader(XmlReader):
+    """Segments of XLIFF 1.2 (`trans-unit`) and 2 (`segment`): a `source` and a `target`.
+
+    What else holds sources and targets is not read: matches, alternatives, binary units.
+    """
+
+    def __init__(self, file: str, stream: IO[bytes]) -> None:
+        super().__init__(file, stream)
+        self._open = [("", False)]  # each element that is open, and whether its content is not to be translated
+        self._languages = {"source": "", "target": ""}
+        self._dropped = ""
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        parent, fixed = self._open[-1]
+        fixed = attributes.get("translate", "no" if fixed else "yes") == "no"
+        self._open.append((name, fixed))
+        if name in ("xliff", "file"):
+            for side, keys in FILE_LANGUAGES.items():
+                self._languages[side] = next(filter(None, map(attributes.get, keys)), self._languages[side])
+        elif name in SEGMENTS:
+            self.begin()
+            self._dropped = UNTRANSLATED if fixed else ""
+        elif name in self._languages and parent in SEGMENTS:
+            if attributes.get("state") in UNTRANSLATED_STATES:
+                self._dropped = UNTRANSLATED
+            self._language = attributes.get(XML_LANGUAGE) or self._languages[name]
+            self.collect()
+
+    def end(self, name: str) -> None:
+        self._open.pop()
+        if name in SEGMENTS:
+            self.finish(self._dropped)
+        elif self._parts is not None:
+            self.texts[self._language] = self.text()
