@@ -1,5 +1,6 @@
 """Gettext catalogues as segments: `.po`, which people write, and `.mo`, which programs read."""
 
+import codecs
 import re
 import struct
 from collections.abc import Iterator
@@ -119,10 +120,7 @@ class PoReader:
         start = stream.read(HEADER_BYTES)
         named = re.search(rb"charset=([\w.:-]+)", start)
         self._encoding = named[1].decode() if named and named[1] != b"CHARSET" else "utf-8"
-        try:
-            b"".decode(self._encoding)
-        except LookupError:
-            raise RequestError(f"{file}: expected a character set, found charset={self._encoding}") from None
+        _check_charset(file, self._encoding)
         self._start, self._stream = start.removeprefix(b"\xef\xbb\xbf"), stream
 
     def _lines(self) -> Iterator[bytes]:
@@ -183,6 +181,13 @@ class PoReader:
             yield from messages(entry.line, texts, self.header, entry.dropped)
 
 
+def _check_charset(file: str, name: str) -> None:
+    try:
+        codecs.lookup(name)
+    except LookupError:
+        raise RequestError(f"{file}: expected a character set, found charset={name}. Fix its header.") from None
+
+
 def _header(file: str, text: str) -> Header:
     try:
         return Header.parse(text)
@@ -210,10 +215,8 @@ class MoReader:
             head = self._bytes(self._places[1][0], 0)
             named = re.search(rb"charset=([\w.:-]+)", head)
             self._encoding = named[1].decode() if named else "utf-8"
-            try:
-                self.header = _header(file, head.decode(self._encoding, errors="replace"))
-            except LookupError:
-                raise RequestError(f"{file}: expected a character set, found charset={self._encoding}") from None
+            _check_charset(file, self._encoding)
+            self.header = _header(file, head.decode(self._encoding, errors="replace"))
 
     def _damaged(self, what: str) -> RequestError:
         return RequestError(

@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from bertrelay.data.records import Record, Rejects, Row, Unusable, aligned_rows, rows
 from bertrelay.progress import log
 from students.settings import AlignedFiles, Filters, ParallelSource, TranslationFiles
-from students.translation_files import read_translation_files
+from students.translation_files import Translation, read_translation_files
 
 TRAIN, DEV = "train", "dev"
 EMPTY = "empty side"
@@ -94,38 +95,39 @@ def read_pairs(
 
     Raises RequestError for a source that cannot be read, and for files that are not row-aligned.
     """
-    stream = 0
+    first = 0
     for source in sources:
-        table_rows: Iterator[tuple[Row, ...]]
-        if isinstance(source, TranslationFiles):
-            streams = {language: stream + number for number, language in enumerate(source.languages)}
-            for item in read_translation_files(source, hub_cache):
-                if isinstance(item, Unusable):
-                    rejects.add(item.file, item.line, item.reason, detail=item.detail)
-                    continue
-                rejects.used()
-                if item.dropped:
-                    counts.outcomes[streams[item.language]][item.dropped] += 1
-                else:
-                    yield Pair(streams[item.language], clean(item.english), clean(item.other))
-            stream += len(source.languages)
-            continue
-        if isinstance(source, AlignedFiles):
-            table_rows = aligned_rows(*source.tables(), ())
-        else:
-            table_rows = zip(rows(source.table(), (), hub_cache))
-        for row in table_rows:
-            unusable = next((part for part in map(_as_text, row) if isinstance(part, Unusable)), None)
-            if unusable is not None:
-                rejects.add(unusable.file, unusable.line, unusable.reason)
+        streams = {language: stream for stream, language in enumerate(source.languages, first)}
+        first += len(streams)
+        for record in _records(source, hub_cache):
+            if isinstance(record, Unusable):
+                rejects.add(record.file, record.line, record.reason, detail=record.detail)
                 continue
             rejects.used()
-            english, *others = [
-                clean(value or "") for part in row if isinstance(part, Record) for value in part.values
-            ]  # a missing one is empty
-            for offset, other in enumerate(others):
-                yield Pair(stream + offset, english, other)
-        stream += len(source.languages)
+            for language, english, other, dropped in record:
+                if dropped:
+                    counts.outcomes[streams[language]][dropped] += 1
+                else:
+                    yield Pair(streams[language], clean(english), clean(other))
+
+
+def _records(source: ParallelSource, hub_cache: Path | None) -> Iterator[list[Translation] | Unusable]:
+    """The translations of each record of `source`; a side that is missing is empty."""
+    if isinstance(source, TranslationFiles):
+        yield from read_translation_files(source, hub_cache)
+        return
+    table_rows: Iterator[tuple[Row, ...]]
+    if isinstance(source, AlignedFiles):
+        table_rows = aligned_rows(*source.tables(), ())
+    else:
+        table_rows = zip(rows(source.table(), (), hub_cache))
+    for row in table_rows:
+        unusable = next((part for part in map(_as_text, row) if isinstance(part, Unusable)), None)
+        if unusable is not None:
+            yield unusable
+            continue
+        english, *others = [value or "" for part in row if isinstance(part, Record) for value in part.values]
+        yield [Translation(*pair) for pair in zip(source.languages, repeat(english), others, strict=False)]
 
 
 def _as_text(row: Row) -> Row:

@@ -1,9 +1,9 @@
-"""Parallel text as people have it: translation memories, catalogues, archives and folders, as a stream of pairs."""
+"""Parallel text as people have it: translation memories, catalogues, archives and folders, as a stream of records."""
 
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from itertools import zip_longest
@@ -15,7 +15,7 @@ from langcodes.tag_parser import LanguageTagError
 
 from bertrelay.data.readers import open_input, refuse_damaged
 from bertrelay.data.records import rows
-from bertrelay.data.tables import Row, Table, Unusable
+from bertrelay.data.tables import Table, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from students.catalogues import MoReader, PoReader
@@ -44,6 +44,10 @@ class Translation(NamedTuple):
     english: str
     other: str
     dropped: str = ""
+
+
+Records = Iterator[list[Translation] | Unusable]
+"""The translations of each record, into one language or several."""
 
 
 @lru_cache(maxsize=4096)
@@ -75,17 +79,16 @@ def is_language(code: str, wanted: str) -> bool:
     return given.private == asked.private and all(asked_for in (None, part) for asked_for, part in parts)
 
 
-def read_translation_files(source: TranslationFiles, hub_cache: Path | None) -> Iterator[Translation | Unusable]:
-    """The pairs of `source` in the order of its files, with what cannot be used of them.
+def read_translation_files(source: TranslationFiles, hub_cache: Path | None) -> Records:
+    """The records of `source` in the order of its files: a segment, a message, or a row.
 
-    Raises RequestError for a file that is damaged, and for a source without any pair.
+    Raises RequestError for a file that is damaged, and for a source without any record.
     """
-    streams = _of_hub(source, hub_cache) if source.hub else _of_files(source)
-    found = False
-    for item in streams:
-        found = True
-        yield item if isinstance(item, Unusable) or item.dropped else _without_markup(item, source)
-    if not found:
+    is_empty = True
+    for record in _of_hub(source, hub_cache) if source.hub else _of_files(source):
+        is_empty = False
+        yield record if isinstance(record, Unusable) else [_without_markup(pair, source) for pair in record]
+    if is_empty:
         raise RequestError(
             f"{source.name} has no translations into {', '.join(source.languages)}. Check the languages; files are "
             f"known by their names: {', '.join(READERS)}, .zip, {ENGLISH}-de.tsv, train.{ENGLISH} beside train.de."
@@ -95,6 +98,8 @@ def read_translation_files(source: TranslationFiles, hub_cache: Path | None) -> 
 def _without_markup(pair: Translation, source: TranslationFiles) -> Translation:
     """`pair` without HTML-like tags, or with the reason why its markup leaves it out."""
     texts = pair.english, pair.other
+    if pair.dropped:
+        return pair
     if source.placeholders == "skip" and any(map(PLACEHOLDER.search, texts)):
         return pair._replace(dropped=WITH_PLACEHOLDER)
     if not any(map(INLINE_TAG.search, texts)):
@@ -105,20 +110,16 @@ def _without_markup(pair: Translation, source: TranslationFiles) -> Translation:
     return pair._replace(english=english, other=other)
 
 
-def _of_hub(source: TranslationFiles, hub_cache: Path | None) -> Iterator[Translation | Unusable]:
+def _of_hub(source: TranslationFiles, hub_cache: Path | None) -> Records:
     for language in source.languages:
         table = Table(hub=source.hub, config=f"{ENGLISH}-{language}", split=source.split, columns=[*HUB_COLUMNS])
-        yield from _of_rows(rows(table, (), hub_cache), language)
-
-
-def _of_rows(table_rows: Iterable[Row], language: str) -> Iterator[Translation | Unusable]:
-    for row in table_rows:
-        if isinstance(row, Unusable):
-            yield row
-        elif all(isinstance(value, str) for value in row.values):
-            yield Translation(language, *row.values)
-        else:
-            yield Unusable(row.file, row.line, "a missing value")
+        for row in rows(table, (), hub_cache):
+            if isinstance(row, Unusable):
+                yield row
+            elif all(isinstance(value, str) for value in row.values):
+                yield [Translation(language, *row.values)]
+            else:
+                yield Unusable(row.file, row.line, "not text")
 
 
 # Files: one, those of a folder, or those of an archive
@@ -138,14 +139,14 @@ def _members(path: Path) -> Iterator[Members]:
             with zipfile.ZipFile(path) as archive:
                 names = sorted(name for name in archive.namelist() if not name.endswith("/"))
                 yield {f"{path}/{name}": partial(archive.open, name) for name in names}
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
+        except (zipfile.BadZipFile, RuntimeError, EOFError, OSError, ValueError, zlib.error) as error:
             # cut off, damaged, packed by an unknown method, or with a password
             raise RequestError(f"{path} cannot be unpacked: {error}. Fetch or pack it again.") from None
     else:
         yield {str(path): partial(open_input, str(path))}
 
 
-def _of_files(source: TranslationFiles) -> Iterator[Translation | Unusable]:
+def _of_files(source: TranslationFiles) -> Records:
     path = Path(source.path or "")
     if not path.exists():
         raise RequestError(f"there is no file or folder {path}. Check the path; in a recipe it counts from its folder.")
@@ -194,9 +195,7 @@ def _aligned_names(members: Members) -> dict[str, dict[str, str]]:
     }
 
 
-def _aligned(
-    english: str, partners: dict[str, str], members: Members, languages: list[str]
-) -> Iterator[Translation | Unusable]:
+def _aligned(english: str, partners: dict[str, str], members: Members, languages: list[str]) -> Records:
     """The rows of two files of plain lines; the English is read once for each language."""
     for language in languages:
         other = next((name for code, name in partners.items() if is_language(code, language)), None)
@@ -213,7 +212,7 @@ def _aligned(
                 yield _decoded(english, number, row, language)
 
 
-def _table(name: str, opened: Opener, language: str) -> Iterator[Translation | Unusable]:
+def _table(name: str, opened: Opener, language: str) -> Records:
     """Lines of English, a tab, and a translation."""
     if not language:
         return
@@ -226,17 +225,15 @@ def _table(name: str, opened: Opener, language: str) -> Iterator[Translation | U
                 yield _decoded(name, number, fields[:2], language)
 
 
-def _decoded(name: str, number: int, fields: Sequence[bytes], language: str) -> Translation | Unusable:
+def _decoded(name: str, number: int, fields: Sequence[bytes], language: str) -> list[Translation] | Unusable:
     try:
         english, other = (field.decode() for field in fields)
     except UnicodeDecodeError:
         return Unusable(name, number, "not valid UTF-8")
-    return Translation(language, english, other)
+    return [Translation(language, english, other)]
 
 
-def _memory(
-    kind: type[XmlReader], name: str, opened: Opener, source: TranslationFiles
-) -> Iterator[Translation | Unusable]:
+def _memory(kind: type[XmlReader], name: str, opened: Opener, source: TranslationFiles) -> Records:
     """The pairs of a translation memory: of each segment one for each language that was asked for."""
     with opened() as stream:
         for line, texts, tagged, dropped in kind(name, stream):
@@ -245,18 +242,18 @@ def _memory(
                 yield Unusable(name, line, "no English")
                 continue
             reason = dropped or (TAGGED if tagged and source.tags == "skip" else "")
-            for language in source.languages:
-                other = _text_in(language, texts)
-                yield Translation(language, english, other or "", NO_TRANSLATION if other is None else reason)
+            others = ((language, _text_in(language, texts)) for language in source.languages)
+            yield [
+                Translation(language, english, other or "", NO_TRANSLATION if other is None else reason)
+                for language, other in others
+            ]
 
 
 def _text_in(language: str, texts: Mapping[str, str]) -> str | None:
     return next((text for code, text in texts.items() if is_language(code, language)), None)
 
 
-def _catalogue(
-    kind: type[PoReader] | type[MoReader], name: str, opened: Opener, source: TranslationFiles
-) -> Iterator[Translation | Unusable]:
+def _catalogue(kind: type[PoReader] | type[MoReader], name: str, opened: Opener, source: TranslationFiles) -> Records:
     """The pairs of a catalogue, whose language its folder, its header or its name gives."""
     path = PurePosixPath(name)
     of_folder = path.parent.parent.name if path.parent.name == "LC_MESSAGES" else ""
@@ -278,7 +275,7 @@ def _catalogue(
                 language = _asked(code, source)
             if not language:
                 return
-            yield Translation(language, message.english, message.other, message.dropped)
+            yield [Translation(language, message.english, message.other, message.dropped)]
 
 
 def _asked(code: str, source: TranslationFiles) -> str:
@@ -286,7 +283,7 @@ def _asked(code: str, source: TranslationFiles) -> str:
     return next((language for language in source.languages if is_language(code, language)), "")
 
 
-READERS: dict[str, Callable[[str, Opener, TranslationFiles], Iterator[Translation | Unusable]]] = {
+READERS: dict[str, Callable[[str, Opener, TranslationFiles], Records]] = {
     ".tmx": partial(_memory, TmxReader),
     ".xlf": partial(_memory, XliffReader),
     ".xliff": partial(_memory, XliffReader),

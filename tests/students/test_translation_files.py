@@ -1,0 +1,351 @@
+"""Translation memories, catalogues, archives and folders: files written here by other means than the readers'."""
+
+import gettext
+import gzip
+import random
+import struct
+import zipfile
+from collections import Counter
+from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
+
+import pytest
+
+from bertrelay.data.records import Rejects, Unusable
+from bertrelay.errors import RequestError
+from students.pairs import PairCounts, read_pairs
+from students.settings import TranslationFiles
+from students.translation_files import is_language, language_tag, read_translation_files
+
+LETTERS = "abc déß жшя 日本語 한국 &<>\"'\\"
+FILES = 300
+
+
+def read(path, *languages, **settings):
+    """(language, English, other, why it is dropped) of every pair, and what cannot be used."""
+    source = TranslationFiles(path=str(path), languages=list(languages), **settings)
+    records = list(read_translation_files(source, None))
+    pairs = [tuple(pair) for record in records if isinstance(record, list) for pair in record]
+    return pairs, [record for record in records if isinstance(record, Unusable)]
+
+
+def text_of(generator):
+    letters = generator.choice([LETTERS, "abc &<>\"'\\"])
+    words = ("".join(generator.choices(letters, k=generator.randint(1, 8))) for _ in range(generator.randint(1, 6)))
+    return f"x{' '.join(words)}x".replace("</", "<").replace("<", "< ")  # no tag of HTML
+
+
+# Each writer makes a file of random content, and lists what a reader asked for German and French has to find
+
+
+def tmx(generator, path):
+    encoding = generator.choice(["utf-8", "utf-16", "iso-8859-1", "utf-8-sig"])
+    lines, expected, unusable = [], [], 0
+    for _ in range(generator.randint(1, 12)):
+        texts = {code: text_of(generator) for code in generator.sample(["en", "de", "fr", "ja"], 3)}
+        codes = {"en": ["en", "EN-US", "en_GB"], "de": ["de", "de-AT"], "fr": ["fr", "FR-ca"], "ja": ["ja"]}
+        tags = generator.random() < 0.4
+        body = "".join(
+            f"<tuv {generator.choice(['xml:lang', 'lang'])}={quoteattr(generator.choice(codes[code]))}>"
+            f"<seg>{marked(generator, text) if tags else escaped(generator, text)}</seg></tuv>"
+            for code, text in texts.items()
+        )
+        lines.append(f"<tu><note>{escape(text_of(generator))}</note>{body}</tu>")
+        unusable += "en" not in texts
+        for code in ("de", "fr") if "en" in texts else ():
+            dropped = "" if code in texts else "no translation"
+            expected.append((code, texts["en"], texts.get(code, ""), dropped))
+    declared = "utf-8" if encoding == "utf-8-sig" else encoding
+    text = f'<?xml version="1.0" encoding="{declared}"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n'
+    text += '<tmx version="1.4"><header srclang="en"/><body>\n' + "\n".join(lines) + "\n</body></tmx>\n"
+    path.write_bytes(text.encode(encoding, "xmlcharrefreplace"))
+    return expected, unusable
+
+
+def escaped(generator, text):
+    """`text` with entities, or as a CDATA section."""
+    if text.isascii() and generator.random() < 0.3:
+        return f"<![CDATA[{text}]]>"
+    return "".join(f"&#{ord(letter)};" if generator.random() < 0.1 else escape(letter) for letter in text)
+
+
+def marked(generator, text):
+    """`text` with inline tags at a random place: code, which is no text, and marks around text."""
+    place = generator.randint(0, len(text))
+    before, after = escape(text[:place]), escape(text[place:])
+    code = '<ph x="1">&lt;br/&gt;<sub>inner</sub></ph>'
+    return generator.choice([f"{before}{code}{after}", f"<hi><hi>{before}</hi>{code}</hi>{after}"])
+
+
+def xliff(generator, path, version="1.2"):
+    lines, expected = [], []
+    for number in range(generator.randint(1, 12)):
+        source, target = text_of(generator), text_of(generator)
+        kind = generator.choice(["plain", "plain", "missing", "new", "locked"])
+        state = ' state="needs-translation"' if kind == "new" and version == "1.2" else ""
+        inner = "" if kind == "missing" else f"<target{state}>{escaped(generator, target)}</target>"
+        locked = ' translate="no"' if kind == "locked" or (kind == "new" and version == "2.0") else ""
+        content = f"<source>{escaped(generator, source)}</source>{inner}"
+        if version == "1.2":
+            more = "<alt-trans><source>other</source><target>anders</target></alt-trans>"
+            lines.append(f'<trans-unit id="{number}"{locked}>{content}{more}</trans-unit>')
+        else:
+            more = '<m:matches xmlns:m="m"><m:match><source>other</source><target>anders</target></m:match></m:matches>'
+            lines.append(f'<unit id="{number}"{locked}>{more}<segment>{content}</segment></unit>')
+        dropped = {"plain": "", "missing": "no translation"}.get(kind, "not translated")
+        expected.append(("de", source, "" if kind == "missing" else target, dropped))
+    body = "".join(lines)
+    if version == "1.2":
+        text = (
+            '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file original="a" '
+            f'source-language="en-US" target-language="de-DE"><body><group>{body}</group></body></file></xliff>'
+        )
+    else:
+        text = (
+            '<xliff version="2.0" xmlns="urn:oasis:names:tc:xliff:document:2.0" srcLang="en" trgLang="de">'
+            f'<file id="f">{body}</file></xliff>'
+        )
+    path.write_text(text, encoding="utf-8")
+    return expected, 0
+
+
+def xliff_2(generator, path):
+    return xliff(generator, path, "2.0")
+
+
+def quoted(generator, text):
+    """`text` as strings of a catalogue, on one line or on several."""
+    place = generator.randint(0, len(text))
+    parts = [text] if generator.random() < 0.6 else ["", text[:place], text[place:]]
+    return "\n".join('"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"' for part in parts)
+
+
+def po(generator, path):
+    lines = ['msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n"Language: de\\n"']
+    lines[0] += '\n"Plural-Forms: nplurals=2; plural=(n != 1);\\n"'
+    expected = []
+    for number in range(generator.randint(1, 12)):
+        english, other = (f"{text_of(generator)}{number}".replace("&", "+") for _ in range(2))
+        kind = generator.choice(["plain", "plain", "fuzzy", "obsolete", "plural", "empty"])
+        entry = f"msgid {quoted(generator, english)}\nmsgstr {quoted(generator, '' if kind == 'empty' else other)}"
+        if kind == "plural":
+            entry = (
+                f"msgid {quoted(generator, english)}\nmsgid_plural {quoted(generator, english + 's')}\n"
+                f"msgstr[0] {quoted(generator, other)}\nmsgstr[1] {quoted(generator, other + 'e')}"
+            )
+            expected += [("de", english, other, ""), ("de", english + "s", other + "e", "")]
+        else:
+            dropped = kind if kind in ("fuzzy", "obsolete") else ""
+            expected.append(("de", english, "" if kind == "empty" else other, dropped))
+        context = 'msgctxt "menu"\n' if generator.random() < 0.3 else ""
+        entry = "#: main.c:1\n#, c-format, fuzzy\n" + context + entry if kind == "fuzzy" else context + entry
+        if kind == "obsolete":
+            entry = "\n".join(f"#~ {line}" for line in entry.split("\n"))
+        lines.append(entry)
+    path.write_text(generator.choice(["\n\n", "\n"]).join(lines) + "\n", encoding="utf-8")
+    return expected, 0
+
+
+def mo_bytes(messages, order="<"):
+    """A compiled catalogue of (original, translation), both bytes, as the manual of gettext draws it."""
+    messages = sorted(messages)
+    start = 28 + 16 * len(messages)
+    tables, data = ([], []), b""
+    for side in (0, 1):
+        for message in messages:
+            tables[side].append((len(message[side]), start + len(data)))
+            data += message[side] + b"\0"
+    numbers = [number for table in tables for row in table for number in row]
+    head = struct.pack(f"{order}7I", 0x950412DE, 0, len(messages), 28, 28 + 8 * len(messages), 0, 0)
+    return head + struct.pack(f"{order}{len(numbers)}I", *numbers) + data
+
+
+def mo(generator, path):
+    header = "Content-Type: text/plain; charset=UTF-8\nLanguage: de\nPlural-Forms: nplurals=2; plural=n != 1;\n"
+    messages, expected = [("", header)], []
+    for number in range(generator.randint(1, 12)):
+        english, other = (f"{text_of(generator)}{number}".replace("&", "+") for _ in range(2))
+        context = "menu\4" if generator.random() < 0.3 else ""
+        if generator.random() < 0.3:
+            messages.append((f"{context}{english}\0{english}s", f"{other}\0{other}e"))
+            expected += [("de", english, other, ""), ("de", english + "s", other + "e", "")]
+        else:
+            messages.append((context + english, other))
+            expected.append(("de", english, other, ""))
+    content = mo_bytes([(a.encode(), b.encode()) for a, b in messages], generator.choice("<>"))
+    path.write_bytes(content)
+    return expected, 0
+
+
+def lines_of(generator, count):
+    return [text_of(generator).replace("\t", " ") for _ in range(count)]
+
+
+def archive(generator, path):
+    """An archive of OPUS: two files of the same rows for a pair of languages, and a readme."""
+    expected = []
+    with zipfile.ZipFile(path, "w", generator.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as packed:
+        packed.writestr("README", "from OPUS")
+        for language in ("de", "fr"):
+            count = generator.randint(1, 12)
+            sides = [lines_of(generator, count) for _ in range(2)]
+            for code, side in zip(("en", language), sides, strict=True):
+                packed.writestr(f"Corpus.{language}-en.{code}", "".join(f"{line}\n" for line in side))
+            expected += [(language, *pair, "") for pair in zip(*sides, strict=True)]
+    return [(language, english, other, dropped) for language, english, other, dropped in expected], 0
+
+
+def table(generator, path):
+    rows = [lines_of(generator, 2) for _ in range(generator.randint(1, 12))]
+    short = generator.randint(0, 2)
+    content = ["\t".join(row) for row in rows] + ["no tab"] * short
+    generator.shuffle(content)
+    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in content).encode()))
+    return [("de", *row, "") for row in rows], short
+
+
+WRITERS = {
+    "a.tmx": tmx,
+    "a.xlf": xliff,
+    "a.xliff": xliff_2,
+    "a.po": po,
+    "a.mo": mo,
+    "a.zip": archive,
+    "en-de.tsv.gz": table,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_record_of_random_files_is_read_or_counted(tmp_path, name):
+    path = tmp_path / name
+    for seed in range(FILES):
+        expected, unusable = WRITERS[name](random.Random(seed), path)
+        pairs, faults = read(path, "de", "fr", placeholders="keep")
+        pairs = [pair for pair in pairs if name == "a.tmx" or pair[0] == "de" or name == "a.zip"]
+        stripped = [tuple(text if text in ("de", "fr") else " ".join(text.split()) for text in pair) for pair in pairs]
+        wanted = [tuple(" ".join(text.split()) for text in pair) for pair in expected]
+        assert Counter(stripped) == Counter(wanted), seed
+        assert len(faults) == unusable and all(fault.line > 0 for fault in faults)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_damage_is_an_error_that_names_the_file_or_a_record_that_is_counted(tmp_path, capsys, name):
+    """Files are cut off, or have bytes that are no text: what is whole is read, and the rest is told."""
+    path, told = tmp_path / name, 0
+    for seed in range(FILES):
+        generator = random.Random(seed)
+        expected, unusable = WRITERS[name](generator, path)
+        content = path.read_bytes()
+        place = generator.randrange(4, len(content))  # after the mark by which a file is known
+        while b"]]>" in content[place - 2 : place + 5]:  # without its end a section of text goes on to the next one
+            place = generator.randrange(4, len(content))
+        is_cut = generator.random() < 0.5
+        damage = b"" if is_cut else b"\xff\xfe\xff" + content[place + 3 :]
+        path.write_bytes(content[:place] + damage)
+        try:
+            pairs, faults = read(path, "de", "fr", placeholders="keep")
+        except RequestError as error:
+            assert str(path) in str(error)
+            told += 1
+        else:
+            lost = Counter(expected) - Counter(pairs)
+            if name == "a.tmx" and len(pairs) == len(expected):
+                lost.clear()  # in ISO 8859-1 and UTF-16 these bytes are letters
+            is_told = len(faults) > unusable or "files are not read" in capsys.readouterr().err
+            assert is_told or not lost or (name == "a.po" and is_cut), seed  # of a text file no one knows the end
+            told += is_told
+    assert told > FILES / 4
+
+
+# By hand
+
+
+def test_a_document_type_with_entities_is_refused(tmp_path):
+    bomb = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 10))
+    for entity in (bomb, '<!ENTITY e9 SYSTEM "file:///etc/passwd">', '<!ENTITY % e9 SYSTEM "http://host/x.dtd"> %e9;'):
+        path = tmp_path / "a.tmx"
+        path.write_text(
+            f'<?xml version="1.0"?>\n<!DOCTYPE tmx [<!ENTITY e0 "x">{entity}]>\n<tmx><body><tu>'
+            '<tuv xml:lang="en"><seg>&e9;</seg></tuv></tu></body></tmx>'
+        )
+        with pytest.raises(RequestError, match=r"a\.tmx, line 2: expected no entities"):
+            read(path, "de")
+
+
+def test_codes_are_those_of_bcp_47():
+    given = ["pt_BR.UTF-8", "sr@latin", "deu", "cmn", "zh_TW", "EN-us", "ger"]
+    assert list(map(language_tag, given)) == ["pt-BR", "sr-Latn", "de", "zh", "zh-TW", "en-US", "de"]
+    assert is_language("de-AT", "de") and is_language("zh_TW", "zh-Hant") and is_language("pt", "pt-BR")
+    assert not is_language("zh_CN", "zh-Hant") and not is_language("pt-PT", "pt-BR") and not is_language("!", "de")
+    with pytest.raises(ValueError, match="expected a language code"):
+        language_tag("no language")
+
+
+def test_a_folder_of_catalogues_is_read_as_gettext_reads_it(tmp_path):
+    header = b"Content-Type: text/plain; charset=ISO-8859-2\nLanguage: xx\n"
+    for code, word in {"cs": "Otevřít…", "de": "Öffnen", "de_AT": "Aufmachen"}.items():
+        folder = tmp_path / code / "LC_MESSAGES"
+        folder.mkdir(parents=True)
+        messages = [(b"", header), (b"_Open", word.replace("…", "").encode("iso-8859-2"))]
+        (folder / "a.mo").write_bytes(mo_bytes(messages))
+        with (folder / "a.mo").open("rb") as file:
+            assert gettext.GNUTranslations(file).gettext("_Open") == word.replace("…", "")
+    pairs, _ = read(tmp_path, "cs", "de")
+    assert pairs == [("cs", "Open", "Otevřít", ""), ("de", "Open", "Öffnen", ""), ("de", "Open", "Aufmachen", "")]
+
+
+@pytest.mark.parametrize(("english", "plain"), [("_Open", "Open"), ("E&xit", "Exit"), ("AT&T", "AT&T"), ("a_b_c",) * 2])
+def test_the_mark_of_a_key_goes_and_other_signs_stay(tmp_path, english, plain):
+    (tmp_path / "de.po").write_text(f'msgid "{english}"\nmsgstr "x"\n')
+    assert read(tmp_path / "de.po", "de")[0] == [("de", plain, "x", "")]
+
+
+def test_plural_forms_of_a_language_that_has_three(tmp_path):
+    (tmp_path / "a.po").write_text(
+        'msgid ""\nmsgstr "Language: ru\\nPlural-Forms: nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && '
+        'n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);\\n"\n\nmsgid "a file"\nmsgid_plural "files"\n'
+        'msgstr[0] "файл"\nmsgstr[1] "файла"\nmsgstr[2] "файлов"\n'
+    )
+    pairs, _ = read(tmp_path / "a.po", "ru")
+    assert pairs == [("ru", "a file", "файл", ""), ("ru", "files", "файла", ""), ("ru", "files", "файлов", "")]
+
+
+@pytest.mark.parametrize("text", ["%s files", "%1$d of %2$d", "Hello {name}", "${HOME} is full", "%1 of %L2", "%(n)d"])
+def test_placeholders_leave_a_pair_out_or_stay(tmp_path, text):
+    (tmp_path / "en-de.tsv").write_text(f"{text}\t{text}!\nplain\t100 % sicher\n")
+    assert [pair[3] for pair in read(tmp_path / "en-de.tsv", "de")[0]] == ["placeholder", ""]
+    assert [pair[3] for pair in read(tmp_path / "en-de.tsv", "de", placeholders="keep")[0]] == ["", ""]
+
+
+def test_tags_are_taken_out_or_leave_a_pair_out(tmp_path):
+    (tmp_path / "en-de.tsv").write_text("<b>Bold</b> text\t<b>Fetter</b> Text\n1 < 2\t1 < 2\n")
+    assert read(tmp_path / "en-de.tsv", "de")[0][0] == ("de", "Bold text", "Fetter Text", "")
+    assert [pair[3] for pair in read(tmp_path / "en-de.tsv", "de", tags="skip")[0]] == ["inline tags", ""]
+
+
+def test_rows_that_do_not_fit_are_an_error_with_the_line(tmp_path):
+    (tmp_path / "train.en").write_text("a\nb\nc\n")
+    (tmp_path / "train.de").write_text("a\nb\n")
+    with pytest.raises(RequestError, match=r"train\.de ends after 2 lines"):
+        read(tmp_path, "de")
+
+
+@pytest.mark.parametrize("name", ["a.po", "en-de.tsv", "a.zip", "notes.txt"])
+def test_a_source_without_translations_is_an_error(tmp_path, name):
+    path = Path(tmp_path / name)
+    if name == "a.zip":
+        zipfile.ZipFile(path, "w").close()
+    else:
+        path.write_text("")
+    with pytest.raises(RequestError, match="has no translations into ja"):
+        read(path, "ja")
+
+
+def test_pairs_of_a_corpus_are_counted_by_language_and_reason(tmp_path):
+    (tmp_path / "en-de.tsv").write_text("a dog\tein Hund\n%s\t%s\n\tleer\nbroken\n")
+    (tmp_path / "en-fr.tsv").write_text("a dog\tun chien\n")
+    source = TranslationFiles(path=str(tmp_path), languages=["de", "fr"])
+    counts, rejects = PairCounts([source]), Rejects(None, 1.0)
+    pairs = list(read_pairs([source], None, rejects, counts))
+    assert pairs == [(0, "a dog", "ein Hund"), (0, "", "leer"), (1, "a dog", "un chien")]
+    assert counts.outcomes[0] == {"placeholder": 1} and rejects.counts == {"too few fields": 1}
