@@ -56,6 +56,11 @@ class Sentences:
         sentences: list[str] = self._column.slice(start, max(stop - start, 0)).to_pylist()
         return sentences
 
+    def at(self, rows: NDArray[np.integer]) -> list[str]:
+        """The sentences of `rows`."""
+        sentences: list[str] = self._column.take(pa.array(rows)).to_pylist()
+        return sentences
+
 
 def mapped(path: Path) -> pa.Table:
     """The table of an Arrow file, whose columns stay on disk."""

@@ -23,6 +23,7 @@ from bertrelay.training.loop import Batch, train
 from students.build import Targets, fill_targets, start_student
 from students.corpus import ParallelCorpus, build_corpus
 from students.metrics import Encode, encoded_once, english_of, parallel_metrics, save_variance
+from students.objectives import BatchPairs, pair_loss
 from students.settings import DistillSettings
 
 CRITERION = "dev/explained_variance"
@@ -45,7 +46,8 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     del teacher  # its vectors are on the disk; its memory is the student's now
     with accelerator().main_process_first():
         tokens = tokens_of(corpus.texts, len(corpus), tokenizer_of(student), context.work / "tokens")
-    task = DistillationTask(student, settings, corpus, targets, tokens, dev_teacher)
+    kind = ContrastiveTask if settings.objectives.contrastive else DistillationTask
+    task = kind(student, settings, corpus, targets, tokens, dev_teacher)
     metrics = train(task, settings, context.output, context.work)
     if context.process_group.is_main:
         write_json(context.output / "corpus.json", corpus.facts)
@@ -78,19 +80,29 @@ class DistillationTask:
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
         ids, mask = self.tokens.padded(items, self.model.pad_id)
-        weights = np.asarray(self.corpus.weights[items])
-        inputs = {
-            "input_ids": ids,  # (batch, tokens)
-            "attention_mask": mask,  # (batch, tokens)
-            "targets": torch.from_numpy(self.targets.vectors[self.corpus.targets[items]]),  # (batch, dim)
-            "weights": torch.from_numpy(weights),  # (batch,)
-        }
-        return Batch(inputs, {"distance": int(weights.sum())})
+        inputs = {"input_ids": ids, "attention_mask": mask, **self._taught(items)}
+        weights = int(inputs["weights"].sum())
+        return Batch(inputs, {name: weights for name in ("mse", "cosine") if getattr(self.settings.objectives, name)})
+
+    def _taught(self, items: Items) -> dict[str, Tensor]:
+        """The teacher's vectors (items, dim) that `items` learn, and the items' weights (items,)."""
+        targets = torch.from_numpy(self.targets.vectors[self.corpus.targets[items]])
+        return {"targets": targets, "weights": torch.from_numpy(np.asarray(self.corpus.weights[items]))}
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         vectors = model(batch.inputs["input_ids"], batch.inputs["attention_mask"])  # (batch, dim)
-        distances = (vectors - batch.inputs["targets"]).square().sum(dim=-1)  # (batch,)
-        return {"distance": (batch.inputs["weights"] * distances).sum() / self.targets.variance}
+        return self._distances(vectors, batch.inputs["targets"], batch.inputs["weights"])
+
+    def _distances(self, vectors: Tensor, targets: Tensor, weights: Tensor) -> dict[str, Tensor]:
+        """The weighted losses of vectors (items, dim) to the targets beside them."""
+        objectives, losses = self.settings.objectives, {}
+        if objectives.mse:
+            distances = (vectors - targets).square().sum(dim=-1)  # (items,)
+            losses["mse"] = objectives.mse * ((weights * distances).sum() / self.targets.variance)
+        if objectives.cosine:
+            cosines = torch.cosine_similarity(vectors, targets)  # (items,)
+            losses["cosine"] = objectives.cosine * (weights * (1 - cosines)).sum()
+        return losses
 
     def evaluate(self) -> Metrics:
         """Translation accuracy and distances by language; 1 − the mean relative distance chooses the weights."""
@@ -100,3 +112,34 @@ class DistillationTask:
         metrics = parallel_metrics(pairs, encode, self.dev_teacher, self.targets.variance)
         distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
         return {f"dev/{name}": value for name, value in metrics.items()} | {CRITERION: 1 - float(np.mean(distances))}
+
+
+class ContrastiveTask(DistillationTask):
+    """The same, and each sentence is nearer to its own translation than to the other sentences of the batch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.groups = np.asarray(self.corpus.targets)
+
+    def collate(self, items: Items, epoch: int) -> Batch:
+        batch = super().collate(items, epoch)
+        return Batch(batch.inputs, {**batch.counts, "contrastive": int((items >= len(self.corpus.english)).sum())})
+
+    def vectors(self, model: nn.Module, batch: Batch) -> Tensor:
+        vectors: Tensor = model(batch.inputs["input_ids"], batch.inputs["attention_mask"])  # (batch, dim)
+        return vectors
+
+    def batch_losses(self, vectors: Tensor, items: Items, epoch: int) -> Mapping[str, Tensor]:  # noqa: ARG002
+        taught = {name: tensor.to(vectors.device) for name, tensor in self._taught(items).items()}
+        objectives = self.settings.objectives
+        lengths = [*objectives.dimensions, vectors.shape[1]]
+        is_english = items < len(self.corpus.english)
+        numbers = self.corpus.targets[items]
+        texts = self.corpus.translations.at(items[~is_english] - len(self.corpus.english))
+        pairs = BatchPairs.find(numbers[is_english], numbers[~is_english], texts)
+        english, other = vectors[torch.from_numpy(is_english)], vectors[torch.from_numpy(~is_english)]
+        contrasted = [
+            pair_loss(english[:, :length], other[:, :length], pairs, objectives.temperature) for length in lengths
+        ]
+        loss = objectives.contrastive * torch.stack(contrasted).mean()
+        return {**self._distances(vectors, **taught), "contrastive": loss}

@@ -31,6 +31,7 @@ def _language(value: str) -> str:
     return value
 
 
+Weight = Annotated[float, Field(ge=0)]
 Language = Annotated[str, AfterValidator(_language)]
 
 
@@ -189,6 +190,32 @@ Base = Annotated[
 ]
 
 
+class Objectives(Settings):
+    """The weights of the losses of a student. Each is a mean over the batch; the sum of them is minimised.
+
+    mse: squared distance to the teacher's vector of the English, in units of the targets' variance.
+    cosine: 1 − its cosine.
+    contrastive: of an English sentence and its translation among the other sentences of the batch (InfoNCE, both
+        ways); the English and all its translations come in one batch.
+    temperature: cosines are divided by it before the softmax of `contrastive`.
+    dimensions: Matryoshka: `contrastive` is the mean of it over vectors cut to these dimensions, and whole ones.
+    """
+
+    mse: Weight = 1.0
+    cosine: Weight = 0.0
+    contrastive: Weight = 0.0
+    temperature: Annotated[float, Field(gt=0)] = 0.05
+    dimensions: list[Positive] = []
+
+    @model_validator(mode="after")
+    def _one_at_least(self) -> Self:
+        if not (self.mse or self.cosine or self.contrastive):
+            raise ValueError("expected a weight above 0 for mse, cosine or contrastive")
+        if not self.contrastive:
+            refuse_idle(self, "temperature", "dimensions", because="the weight of contrastive is 0")
+        return self
+
+
 class DistillSettings(TrainingSettings):
     """A student that learns to give, for English and for its translations, the teacher's vector of the English.
 
@@ -196,6 +223,7 @@ class DistillSettings(TrainingSettings):
     trim_vocabulary: leave out the pieces of a pretrained base that `parallel` does not use, before training.
     layers: keep so many of the base's layers, evenly spread. With either, sizes before and after are metrics.
     dropout: while training, in every layer; the base's own when absent.
+    objectives: what is minimised.
     parallel: the corpora; `filters` say which of their pairs are left out.
     dev: held-out corpora, whose English is taken out of `parallel`; without any, `dev_sentences` English sentences
         are held out of `parallel`, in every language.
@@ -208,6 +236,7 @@ class DistillSettings(TrainingSettings):
     trim_vocabulary: bool = False
     layers: Positive | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    objectives: Objectives = Objectives()
     parallel: Annotated[list[ParallelSource], Field(min_length=1)]
     filters: Filters = Filters()
     dev: list[ParallelSource] = []

@@ -21,10 +21,13 @@ POOL_BATCHES = 64
 
 
 class BatchSchedule:
-    """The batch of every step. It keeps the plan of one epoch in memory, as a cache and not as a position."""
+    """The batch of every step. It keeps the plan of one epoch in memory, as a cache and not as a position.
 
-    def __init__(self, lengths: Lengths, settings: TrainingSettings) -> None:
-        self._lengths, self._seed = lengths, settings.seed
+    groups: of each item, (items,), where the items of a group are to be in one batch.
+    """
+
+    def __init__(self, lengths: Lengths, settings: TrainingSettings, groups: NDArray[np.integer] | None = None) -> None:
+        self._lengths, self._seed, self._groups = lengths, settings.seed, groups
         self._batch_tokens, self._batch_items = settings.batch_tokens, settings.batch_items
         self._planned: tuple[int, list[Items]] = (-1, [])
         steps = [len(self._plan(epoch)) for epoch in range(settings.epochs)]
@@ -45,7 +48,8 @@ class BatchSchedule:
     def _plan(self, epoch: int) -> list[Items]:
         if epoch != self._planned[0]:
             lengths = lengths_in(epoch, self._lengths)
-            self._planned = epoch, plan_epoch(lengths, self._seed, epoch, self._batch_tokens, self._batch_items)
+            plan = plan_epoch(lengths, self._seed, epoch, self._batch_tokens, self._batch_items, self._groups)
+            self._planned = epoch, plan
         return self._planned[1]
 
 
@@ -54,16 +58,33 @@ def lengths_in(epoch: int, lengths: Lengths) -> NDArray[np.integer]:
 
 
 def plan_epoch(
-    lengths: NDArray[np.integer], seed: int, epoch: int, batch_tokens: int | None = None, batch_items: int | None = None
+    lengths: NDArray[np.integer],
+    seed: int,
+    epoch: int,
+    batch_tokens: int | None = None,
+    batch_items: int | None = None,
+    groups: NDArray[np.integer] | None = None,
 ) -> list[Items]:
     """The batches of one epoch, in the order of the steps; every item is in exactly one.
 
     lengths: tokens of each item, (items,). batch_tokens, batch_items: the size of a batch, one of the two. A batch is
     closed when the running total reaches it, so it holds at most that and one item more.
+    groups: of each item, (items,); the items of a group are in one batch, and one item as far as its size goes.
     """
-    generator = np.random.default_rng((seed, epoch))
+    if groups is not None:
+        members = np.argsort(groups, kind="stable")
+        first = np.flatnonzero(np.diff(groups[members], prepend=-1))
+        sums = np.add.reduceat(lengths[members].astype(np.int64), first)  # tokens, (groups,)
+        sizes = sums if batch_tokens else np.diff(first, append=len(members))
+        plan = _plan(sums, sizes, seed, epoch, batch_tokens or batch_items or 1)
+        of_group = np.split(members, first[1:])
+        return [np.concatenate([of_group[group] for group in batch]) for batch in plan]
     sizes = lengths.astype(np.int64) if batch_tokens else np.ones(len(lengths), dtype=np.int64)
-    capacity = batch_tokens or batch_items or 1
+    return _plan(lengths, sizes, seed, epoch, batch_tokens or batch_items or 1)
+
+
+def _plan(lengths: NDArray[np.integer], sizes: NDArray[np.int64], seed: int, epoch: int, capacity: int) -> list[Items]:
+    generator = np.random.default_rng((seed, epoch))
     order = _length_grouped(lengths, sizes, capacity * POOL_BATCHES, generator)
     before = np.cumsum(sizes[order]) - sizes[order]  # running total when each item comes
     batch_of_item = before // capacity

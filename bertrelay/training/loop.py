@@ -12,11 +12,11 @@ Three rules make it so:
 import math
 import signal
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -73,6 +73,8 @@ class Task(Protocol):
     padded_lengths: padded tokens that an item adds to a micro-batch in which it is the longest, (items,); differs from
         `lengths` where an item is several texts that are padded together.
     criterion: the validation metric, higher is better, that selects the best weights; None without validation data.
+
+    A task may have `groups`, the number of each item's group, (items,): the items of a group come in one batch.
     """
 
     @property
@@ -100,17 +102,38 @@ class Task(Protocol):
         ...
 
 
+@runtime_checkable
+class InBatchTask(Task, Protocol):
+    """A task whose losses compare the items of a batch with each other, such as those with in-batch negatives.
+
+    They are no sums over micro-batches, so `loss` is not called. The vectors of all items are computed first, then the
+    losses and their gradient by the vectors, then that of the weights, for which each micro-batch is computed again
+    (gradient caching, Gao et al. 2021); so the gradient depends on the batch alone.
+    """
+
+    def vectors(self, model: nn.Module, batch: Batch) -> Tensor:
+        """What is compared of the items of a micro-batch, (items, …); calls `model` once."""
+        ...
+
+    def batch_losses(self, vectors: Tensor, items: Items, epoch: int) -> Mapping[str, Tensor]:
+        """Summed losses of `items`, all those of the step, by their vectors, (items, …) in float32."""
+        ...
+
+
 class RankBatch(NamedTuple):
     """What one process computes in a step.
 
-    items: of each micro-batch. micro_batches: their tensors.
+    batch: the items of all processes. items: of each micro-batch. micro_batches: their tensors.
     weight: 0 where the step has fewer items than there are processes: this process computes, and adds nothing.
+    is_one: whether there is one micro-batch in every process.
     """
 
     epoch: int
+    batch: Items
     items: list[Items]
     micro_batches: list[Batch]
     weight: float
+    is_one: bool = True
 
 
 def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
@@ -146,6 +169,15 @@ def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | Non
     return training.finish()
 
 
+def _total(sums: Mapping[str, Tensor], counts: Mapping[str, int], factor: float) -> tuple[Tensor, Tensor]:
+    """`factor` · Σ sum/count, and the gradient to begin its backward pass with.
+
+    A loss may be non-finite with a finite gradient; begun with nan, all processes see it in the norm.
+    """
+    total = torch.stack([sums[name].float() * (factor / max(1, counts[name])) for name in counts]).sum()
+    return total, torch.where(total.isfinite(), 1.0, torch.nan)
+
+
 class Training:
     """The state and the steps of one training."""
 
@@ -163,7 +195,7 @@ class Training:
         task.model.to(self.device).train()
         self.optimizer = build_optimizer(task.model, settings)
         self.model = self.accelerator.prepare_model(task.model)
-        self.schedule = BatchSchedule(task.lengths, settings)
+        self.schedule = BatchSchedule(task.lengths, settings, getattr(task, "groups", None))
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
         self.state = State(precision=self.precision, total_steps=self.schedule.total_steps)
 
@@ -194,7 +226,11 @@ class Training:
         if self.processes > 1:
             first = np.zeros(1, dtype=np.int64)
             batch = self.task.collate(first, 0)
-            self._backward(RankBatch(0, [first], [batch], weight=0.0), batch.counts)
+            if isinstance(self.task, InBatchTask):
+                vectors = self._vectors(self.task, batch)
+                vectors.backward(torch.zeros_like(vectors))  # type: ignore[no-untyped-call]
+            else:
+                self._backward(RankBatch(0, first, [first], [batch], weight=0.0), batch.counts)
             self.optimizer.zero_grad(set_to_none=True)
 
     def _train_step(self, bar: Bar, signal_number: int) -> int:
@@ -216,12 +252,16 @@ class Training:
     def _rank_batch(self) -> RankBatch:
         """What this process computes in the next step."""
         epoch, items = self.schedule.batch(self.state.step)
-        own = rank_batch(items, self.rank, self.processes)
         lengths, padded_lengths = (lengths_in(epoch, each) for each in (self.task.lengths, self.task.padded_lengths))
-        computed = own if len(own) else items[:1]
-        split = list(micro_batches(computed, lengths, padded_lengths, self.settings.device_tokens))
+        splits = []
+        for rank in range(self.processes):
+            own = rank_batch(items, rank, self.processes)
+            computed = own if len(own) else items[:1]
+            splits.append(list(micro_batches(computed, lengths, padded_lengths, self.settings.device_tokens)))
+        split = splits[self.rank]
         batches = [self.task.collate(micro, epoch) for micro in split]
-        return RankBatch(epoch, split, batches, weight=1.0 if len(own) else 0.0)
+        is_one, weight = max(map(len, splits)) == 1, float(self.rank < len(items))
+        return RankBatch(epoch, items, split, batches, weight, is_one)
 
     def _sum_over_processes(
         self, batches: list[Batch], names: list[str], signal_number: int
@@ -237,21 +277,54 @@ class Training:
 
     def _backward(self, own: RankBatch, counts: dict[str, int]) -> list[dict[str, Tensor]]:
         """Accumulates the gradient of Σ sum/count over the micro-batches; the last one synchronises the processes."""
+        if isinstance(self.task, InBatchTask):
+            return self._backward_in_batch(self.task, own, counts)
         all_sums = []
         for index, batch in enumerate(own.micro_batches):
-            is_last = index == len(own.micro_batches) - 1
-            place = np.random.SeedSequence((self.settings.seed, self.state.step, self.rank, index))
-            torch.manual_seed(int(place.generate_state(1, np.uint64)[0]))  # neighbouring steps share nothing
-            with nullcontext() if is_last else self.accelerator.no_sync(self.model):
+            with self._micro_batch(own, index):
                 with autocast(self.device, self.precision):
                     sums = self.task.loss(self.model, batch.to(self.device))
                 factor = own.weight * self.processes  # because gradients are averaged over processes
-                scaled = [sums[name].float() * (factor / max(1, counts[name])) for name in counts]
-                total = torch.stack(scaled).sum()
-                # A loss may be non-finite with a finite gradient; made nan, all processes see it in the norm.
-                total.backward(torch.where(total.isfinite(), 1.0, torch.nan))  # type: ignore[no-untyped-call]
+                total, finite = _total(sums, counts, factor)
+                total.backward(finite)  # type: ignore[no-untyped-call]
             all_sums.append({name: sums[name].detach() for name in counts})
         return all_sums
+
+    @contextmanager
+    def _micro_batch(self, own: RankBatch, index: int) -> Iterator[None]:
+        """Seeds the dropout of a micro-batch; gradients of the last one alone are exchanged."""
+        place = np.random.SeedSequence((self.settings.seed, self.state.step, self.rank, index))
+        torch.manual_seed(int(place.generate_state(1, np.uint64)[0]))  # neighbouring steps share nothing
+        is_last = index == len(own.micro_batches) - 1
+        with nullcontext() if is_last else self.accelerator.no_sync(self.model):
+            yield
+
+    def _backward_in_batch(self, task: InBatchTask, own: RankBatch, counts: dict[str, int]) -> list[dict[str, Tensor]]:
+        """Does the same for losses that compare the items of all micro-batches and processes."""
+        order = np.argsort(own.batch)
+        places = [torch.from_numpy(order[np.searchsorted(own.batch[order], items)]) for items in own.items]
+        outputs = []  # with the graph that the backward pass needs, where no other micro-batch needs the memory
+        for index, batch in enumerate(own.micro_batches):
+            with self._micro_batch(own, index), torch.set_grad_enabled(own.is_one):
+                outputs.append(self._vectors(task, batch))
+        vectors = outputs[0].new_zeros(len(own.batch), *outputs[0].shape[1:])
+        for place, output in zip(places, outputs, strict=True):
+            vectors[place] = own.weight * output.detach()
+        if self.processes > 1:
+            vectors = self.accelerator.reduce(vectors, "sum")  # each row is of one process, and zero in the others
+        sums = task.batch_losses(vectors.requires_grad_(), own.batch, own.epoch)
+        total, finite = _total(sums, counts, own.weight * self.processes)
+        (gradient,) = torch.autograd.grad(total, vectors, finite)
+        for index, (place, batch) in enumerate(zip(places, own.micro_batches, strict=True)):
+            with self._micro_batch(own, index):
+                output = outputs[0] if own.is_one else self._vectors(task, batch)
+                output.backward(gradient[place])  # type: ignore[no-untyped-call]
+        shares = min(self.processes, len(own.batch)) * len(outputs)  # of the sums, which every process has whole
+        return [{name: sums[name].detach() / shares for name in counts}] * len(outputs)
+
+    def _vectors(self, task: InBatchTask, batch: Batch) -> Tensor:
+        with autocast(self.device, self.precision):
+            return task.vectors(self.model, batch.to(self.device)).float()
 
     def _raise_non_finite(self, items: list[Items], sums: list[dict[str, Tensor]]) -> None:
         own = [

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from bertrelay.errors import BertRelayError
 from bertrelay.training import checkpoint as checkpoints
-from bertrelay.training import loop
+from bertrelay.training import in_batch, loop
 from bertrelay.training.batches import plan_epoch
 from bertrelay.training.loop import Batch, Training, train
 from bertrelay.training.settings import TrainingSettings
@@ -107,6 +107,29 @@ class TwoLosses:
         return {"score": float(np.sin(1e4 * total)), "unmeasured": None}
 
 
+class InBatch(TwoLosses):
+    """Items in groups of three, each to be nearer to the next one of its group than to those of other groups."""
+
+    def __init__(self, **given):
+        super().__init__(**given)
+        self.groups = np.arange(len(self.lengths)) // 3
+
+    def collate(self, items, epoch):
+        return Batch(super().collate(items, epoch).inputs, {"contrastive": len(items)})
+
+    def vectors(self, model, batch):
+        words, is_next = model(batch.inputs["ids"], batch.inputs["attention_mask"])
+        mask = batch.inputs["attention_mask"][:, :, None]
+        return torch.cat([(words * mask).sum(dim=1), is_next], dim=-1)
+
+    def batch_losses(self, vectors, items, epoch):  # noqa: ARG002
+        groups, place = torch.from_numpy(self.groups[items]), {item: place for place, item in enumerate(items)}
+        following = [place[item // 3 * 3 + (item + 1) % 3] for item in items]
+        scores = in_batch.cosines(vectors, vectors) * 5
+        same = groups[:, None] == groups[None, :]
+        return {"contrastive": in_batch.contrastive_loss(scores, torch.tensor(following), same)}
+
+
 @dataclass(frozen=True)
 class Fault:
     """The process sends itself `sent` at its `call`-th call of `function`: before, within or after it."""
@@ -127,7 +150,7 @@ def worker(folder, rank, environment, settings, task, faults):
     for fault in faults:
         if fault.rank == rank:
             arm(fault)
-    task = TwoLosses(**task)
+    task = InBatch(**task) if settings.pop("in_batch", False) else TwoLosses(**task)
     gradients = captured_gradients(Training)
     try:
         metrics = train(task, TrainingSettings(**{**SETTINGS, **settings}), folder)

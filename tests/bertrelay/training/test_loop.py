@@ -11,7 +11,7 @@ import pytest
 import small_training
 import torch
 from safetensors.torch import load_file
-from small_training import SETTINGS, Fault, TwoHeads, TwoLosses, logged, planned, result, run, stderr_of
+from small_training import SETTINGS, Fault, InBatch, TwoHeads, TwoLosses, logged, planned, result, run, stderr_of
 from torch import nn
 
 from bertrelay.errors import RequestError
@@ -175,16 +175,18 @@ def reference(task, epoch, items, weights):
     model = copy.deepcopy(task.model).double().train()
     model.load_state_dict({name: tensor.double() for name, tensor in weights.items()}, strict=False)
     batch = task.collate(np.asarray(items), epoch)
-    sums = task.loss(model, batch)
+    if isinstance(task, InBatch):
+        sums = task.batch_losses(task.vectors(model, batch), np.asarray(items), epoch)
+    else:
+        sums = task.loss(model, batch)
     losses = {name: total / max(1, batch.counts[name]) for name, total in sums.items()}
     sum(losses.values()).backward()
     gradient = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {name: loss.item() for name, loss in losses.items()}, gradient
 
 
-def assert_gradients_are_the_reference(folder, items_of_steps, lines, items=48):
+def assert_gradients_are_the_reference(folder, items_of_steps, lines, task):
     captured = load_file(folder / "gradients-0.safetensors")
-    task = TwoLosses(items)
     for step, ((epoch, batch), line) in enumerate(zip(items_of_steps, lines, strict=True)):
         weights = {name: captured[f"{step} weight {name}"] for name, _ in task.model.named_parameters()}
         losses, gradient = reference(task, epoch, batch, weights)
@@ -192,11 +194,12 @@ def assert_gradients_are_the_reference(folder, items_of_steps, lines, items=48):
         length = torch.cat([value.flatten() for value in gradient.values()]).norm()
         for name, expected in gradient.items():
             torch.testing.assert_close(found[name].double(), expected, rtol=0, atol=1e-6 * float(length))
-        assert line["loss/mlm"] == pytest.approx(losses["mlm"], rel=1e-5)
-        assert line["loss/nsp"] == pytest.approx(losses["nsp"], rel=1e-5)
+        logged_losses = [line["loss"]] if len(losses) == 1 else [line[f"loss/{name}"] for name in losses]
+        assert logged_losses == pytest.approx(list(losses.values()), rel=1e-5)
         assert line["grad_norm"] == pytest.approx(float(length), rel=1e-5)
 
 
+@pytest.mark.parametrize("task", [TwoLosses, InBatch])
 @pytest.mark.parametrize(
     ("processes", "device_tokens", "budget"),
     [
@@ -210,17 +213,17 @@ def assert_gradients_are_the_reference(folder, items_of_steps, lines, items=48):
         (3, 15, {"batch_items": 2}),  # nothing for the third
     ],
 )
-def test_gradients_do_not_depend_on_processes_nor_on_micro_batches(tmp_path, processes, device_tokens, budget):
-    """Two losses of different denominators, against one batch in float64."""
+def test_gradients_do_not_depend_on_processes_nor_on_micro_batches(tmp_path, processes, device_tokens, budget, task):
+    """Two losses of different denominators, and one that compares all items, against one batch in float64."""
     given = {"device_tokens": device_tokens, "epochs": 1, "max_grad_norm": 1e9, **budget}
     others = {"batch_tokens": None, "batch_items": None}
-    assert run(tmp_path, processes, settings={**others, **given}, task={"items": 24}) == [0] * processes, stderr_of(
-        tmp_path
-    )
-    schedule = BatchSchedule(TwoLosses(24).lengths, settings(**others | given))
+    chosen = {**others, **given, "in_batch": task is InBatch}
+    assert run(tmp_path, processes, settings=chosen, task={"items": 24}) == [0] * processes, stderr_of(tmp_path)
+    task = task(items=24)
+    schedule = BatchSchedule(task.lengths, settings(**others | given), getattr(task, "groups", None))
     steps = [schedule.batch(step) for step in range(schedule.total_steps)]
     lines = [line for line in logged(tmp_path) if "lr" in line]
-    assert_gradients_are_the_reference(tmp_path, steps, lines, items=24)
+    assert_gradients_are_the_reference(tmp_path, steps, lines, task)
     if processes > 1:
         gradients = [load_file(tmp_path / f"gradients-{rank}.safetensors") for rank in (0, 1)]
         assert all(torch.equal(gradients[1][name], value) for name, value in gradients[0].items())

@@ -1,0 +1,46 @@
+"""Losses that compare the items of a batch with each other, as sums over them; vectors need no unit length."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 (its usual name)
+
+NEVER = -torch.inf
+
+
+def cosines(first: Tensor, second: Tensor) -> Tensor:
+    """The cosine of every row (n, dim) with every other (m, dim): (n, m)."""
+    products: Tensor = F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).mT
+    return products
+
+
+def contrastive_loss(scores: Tensor, positives: Tensor, excluded: Tensor) -> Tensor:
+    """Σ −log softmax(scores)[positive]: InfoNCE (van den Oord et al. 2018), also called MultipleNegativesRanking.
+
+    scores: scaled similarities of queries and candidates, (queries, candidates).
+    positives: the candidate that belongs to each query, (queries,).
+    excluded: candidates that are no negatives of a query, such as equal texts, (queries, candidates); the positive
+        one may be among them.
+    """
+    excluded = excluded.scatter(1, positives[:, None], value=False)
+    return F.cross_entropy(scores.masked_fill(excluded, NEVER), positives, reduction="sum")
+
+
+def ranking_loss(scores: Tensor, gold: Tensor) -> Tensor:
+    """Items · log(1 + Σ exp(s_j − s_i) over all pairs with i above j in the gold score): CoSENT (Su 2022).
+
+    scores: scaled similarities of the pairs of a batch, (n,). gold: what people gave them, (n,). The published
+    value is one of a batch; times its items it is a sum over them, as all losses are.
+    """
+    differences = scores[None, :] - scores[:, None]  # (i, j): s_j − s_i
+    wrong = differences[gold[:, None] > gold[None, :]]
+    return len(scores) * torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)
+
+
+def angle_similarity(first: Tensor, second: Tensor) -> Tensor:
+    """|cos + sin| of vectors whose halves are parts of complex numbers, (n, dim) to (n,): AnglE (Li & Li 2024)."""
+    first, second = F.normalize(first, dim=-1), F.normalize(second, dim=-1)
+    real, imaginary = first.chunk(2, dim=-1)
+    other_real, other_imaginary = second.chunk(2, dim=-1)
+    sines = (imaginary * other_real - real * other_imaginary).sum(dim=-1)
+    similarity: Tensor = ((first * second).sum(dim=-1) + sines).abs()
+    return similarity
