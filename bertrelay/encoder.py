@@ -35,6 +35,7 @@ class SentenceEncoder(nn.Module):
         which nothing but `device` may be added.
     pooling: names in any order, which the folder's order replaces, or a `Pooling`, whose order is kept.
     max_tokens: the longest input, special tokens included, and at most what the position table holds.
+    space: of a student, the digest of its teacher, whose vectors may be compared with its own.
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class SentenceEncoder(nn.Module):
         max_tokens: int | None = None,
         prompts: Prompts | None = None,
         similarity_fn_name: str | None = None,
+        space: str | None = None,
     ) -> None:
         super().__init__()
         if isinstance(backbone, str | os.PathLike):
             given: dict[str, object] = {"tokenizer": tokenizer, "projection": projection, "normalize": normalize}
             given |= {"pooling": pooling != ("mean",), "max_tokens": max_tokens, "prompts": prompts}
-            if extra := [name for name, value in {**given, "similarity_fn_name": similarity_fn_name}.items() if value]:
+            given |= {"similarity_fn_name": similarity_fn_name, "space": space}
+            if extra := [name for name, value in given.items() if value]:
                 raise RequestError(f"{', '.join(extra)}: the model in {backbone} has its own; set them after loading")
             vars(self).update(vars(SentenceEncoder.load(backbone, device)))
             return
@@ -67,6 +70,7 @@ class SentenceEncoder(nn.Module):
         self.normalize = normalize
         self.prompts = prompts or Prompts()
         self.similarity_fn_name = similarity_fn_name or "cosine"
+        self.space = space
         self.pad_id = pad_id_of(backbone, tokenizer)
         self.max_seq_length = max_tokens or tokenizer.model_max_length
         freeze_pooler(backbone)
@@ -123,6 +127,7 @@ class SentenceEncoder(nn.Module):
             max_tokens=layout.max_tokens,
             prompts=layout.prompts,
             similarity_fn_name=layout.similarity,
+            space=layout.space,
         )
 
     def save(self, folder: str | Path) -> None:
@@ -151,6 +156,7 @@ class SentenceEncoder(nn.Module):
             max_tokens=self.max_tokens,
             prompts=self.prompts,
             similarity=self.similarity_fn_name,
+            space=self.space,
         )
 
     @property

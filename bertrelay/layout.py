@@ -69,6 +69,7 @@ class Layout:
 
     token_dim: size of a token vector; None where only the network's own config has it.
     max_tokens: the longest input, special tokens included; None where only the tokenizer has it.
+    space: digest of the encoder whose vectors these were taught to equal, as `encoder_digest` gives it.
     """
 
     pooling: tuple[str, ...] = ("mean",)
@@ -79,6 +80,7 @@ class Layout:
     lower_case: bool = False
     prompts: Prompts = Prompts()
     similarity: str | None = None
+    space: str | None = field(default=None, repr=False)  # digests are of what is shown
     transformer_folder: str = ""
 
 
@@ -138,6 +140,7 @@ class _ModelConfig(Description):
     prompts: dict[str, str | None] | None = None
     default_prompt_name: str | None = None
     similarity_fn_name: str | None = None
+    space: str | None = None
 
 
 def read_layout(folder: Path) -> Layout:
@@ -179,6 +182,7 @@ def read_layout(folder: Path) -> Layout:
         lower_case=bool(transformer.do_lower_case),
         prompts=_read_prompts(folder, model, pooling.include_prompt),
         similarity=model.similarity_fn_name,
+        space=model.space,
         transformer_folder=paths["Transformer"],
     )
 
@@ -291,6 +295,7 @@ def write_layout(folder: Path, layout: Layout) -> None:
         "prompts": layout.prompts.texts,
         "default_prompt_name": layout.prompts.default,
         "similarity_fn_name": layout.similarity or "cosine",
+        **({} if layout.space is None else {"space": layout.space}),
     }
     write_json(folder / MODEL_CONFIG, model)
     if layout.dense:

@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
-from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import from_main
+from bertrelay.data.vectors import open_vectors, write_npy
+from bertrelay.distributed import from_main, wait_for_all
 from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
+from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.new_encoder import WORD_START, layer_sizes, new_network, train_unigram
 from bertrelay.pooling import Projection
 from bertrelay.stage import Metrics, StageContext
 from students.corpus import ParallelCorpus
+from students.given_vectors import VectorTable
 from students.metrics import before_and_after, counts
 from students.settings import DistillSettings, TeacherCopy
 from students.vocabulary import trim_vocabulary
@@ -64,7 +66,11 @@ class Targets:
 
 
 def fill_targets(
-    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, teacher_digest: str, precision: str
+    teacher: SentenceEncoder | VectorTable,
+    corpus: ParallelCorpus,
+    context: StageContext,
+    teacher_digest: str,
+    precision: str,
 ) -> Targets:
     """The targets of the corpus, from the cache or computed by all processes together, each a share of the blocks.
 
@@ -74,20 +80,29 @@ def fill_targets(
     for start in range(0, len(corpus.english), BLOCK):
         text.update("\n".join([*corpus.english.read(start, min(start + BLOCK, len(corpus.english))), ""]).encode())
     key = fingerprint({"teacher": teacher_digest, "text": text.hexdigest()})
-    precision = from_main(resolve_precision(precision, teacher.device), context.process_group)
-    folder = context.cache / "targets" / f"{key[:32]}-{precision}"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "vectors.npy"
-    fill_vectors(
-        teacher,
-        corpus.english.read,
-        len(corpus.english),
-        path,
-        key,
-        precision=precision,
-        process_group=context.process_group,
-        description="teacher's vectors",
-    )
+    rows = len(corpus.english)
+    if isinstance(teacher, VectorTable):
+        path = context.cache / "targets" / key[:32] / "vectors.npy"
+        if context.process_group.is_main and not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            blocks = (teacher.encode(corpus.english.read(at, min(at + BLOCK, rows))) for at in range(0, rows, BLOCK))
+            with atomic_write(path) as building:
+                write_npy(building, blocks, rows, teacher.dim)
+        wait_for_all(context.process_group)
+    else:
+        precision = from_main(resolve_precision(precision, teacher.device), context.process_group)
+        path = context.cache / "targets" / f"{key[:32]}-{precision}" / "vectors.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fill_vectors(
+            teacher,
+            corpus.english.read,
+            rows,
+            path,
+            key,
+            precision=precision,
+            process_group=context.process_group,
+            description="teacher's vectors",
+        )
     vectors = open_vectors(path)
     variance, is_unit = _spread(vectors, corpus.weights[: len(vectors)])
     return Targets(vectors, variance, is_unit)
@@ -214,7 +229,11 @@ def set_dropout(backbone: PreTrainedModel, share: float) -> None:
 
 
 def start_student(
-    settings: DistillSettings, corpus: ParallelCorpus, teacher: SentenceEncoder, targets: Targets, context: StageContext
+    settings: DistillSettings,
+    corpus: ParallelCorpus,
+    teacher: SentenceEncoder | VectorTable,
+    targets: Targets,
+    context: StageContext,
 ) -> tuple[SentenceEncoder, Metrics]:
     """The student before its first step, which gives vectors of the teacher's size and scale.
 
@@ -230,6 +249,7 @@ def start_student(
         config = xlmr_config(tokenizer, size.max_tokens, **layer_sizes(size))
         bare = SentenceEncoder(new_network(XLMRobertaModel, config, size, settings.seed), tokenizer)
     elif isinstance(settings.base, TeacherCopy):
+        assert isinstance(teacher, SentenceEncoder)  # the settings refuse layers of vectors
         bare = copy_of(teacher, train_unigram(_sample(corpus), settings.base.vocabulary, settings.max_tokens))
     else:
         bare = SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
+from bertrelay.encode_shards import encoder_digest
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, fingerprint
@@ -22,6 +23,7 @@ from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Batch, train
 from students.build import Targets, fill_targets, start_student
 from students.corpus import ParallelCorpus, build_corpus
+from students.given_vectors import open_teacher
 from students.metrics import Encode, encoded_once, english_of, parallel_metrics, save_variance
 from students.objectives import BatchPairs, pair_loss
 from students.settings import DistillSettings
@@ -38,10 +40,12 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     corpus_key = fingerprint({"version": CORPUS_VERSION, **parts})
     with accelerator().main_process_first():
         corpus = build_corpus(context.cache / "corpora" / corpus_key[:32], settings, context.cache)
-    teacher = SentenceEncoder.load(settings.teacher, cache_dir=context.cache / "hub")
+    with accelerator().main_process_first():
+        teacher = open_teacher(settings.teacher, context.cache)
     teacher_digest = fingerprint(content_parts(settings, ["teacher"], digests))
     targets = fill_targets(teacher, corpus, context, teacher_digest, settings.precision)
     student, sizes = start_student(settings, corpus, teacher, targets, context)
+    student.space = encoder_digest(teacher) if isinstance(teacher, SentenceEncoder) else None
     dev_teacher = encoded_once(teacher, english_of(corpus.dev), settings.precision)
     del teacher  # its vectors are on the disk; its memory is the student's now
     with accelerator().main_process_first():

@@ -18,6 +18,7 @@ from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import write_json
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
+from students.given_vectors import open_teacher
 from students.metrics import (
     Encode,
     encoded_once,
@@ -106,7 +107,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
         dictionaries = read_translations(settings.lookup, context.cache, rejects)
     student, teacher, encode_teacher = as_encoder(settings.model, context.cache), None, None
     if settings.teacher is not None:
-        teacher = as_encoder(settings.teacher, context.cache)
+        teacher = open_teacher(settings.teacher, context.cache)
         if teacher.dim != student.dim:
             raise RequestError(
                 f"teacher: expected vectors of the model's {student.dim} dimensions, found {teacher.dim}; "

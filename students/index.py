@@ -132,7 +132,7 @@ class SearchIndex:
 def open_index(
     model: SentenceEncoder | str | Path, folder: str | Path, *, verify: bool = False, cache: Path | None = None
 ) -> SearchIndex:
-    """The index in `folder`, for queries of the model it was built with.
+    """The index in `folder`, for queries of the model it was built with or of a student of that model.
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     verify: read every file again instead of trusting those that were not touched.
@@ -141,7 +141,10 @@ def open_index(
     folder = Path(folder)
     manifest = require_manifest(folder)
     encoder = as_encoder(model, cache)
-    check_model(folder, manifest.origin, encoder_digest(encoder), encoder.dim)
+    if encoder.space == manifest.origin.model_digest:
+        log(f"{folder}: made by the teacher of this model, whose vectors it learnt")
+    else:
+        check_model(folder, manifest.origin, encoder_digest(encoder), encoder.dim)
     return load_index(encoder, folder, verify)
 
 

@@ -11,6 +11,7 @@ from bertrelay.evaluation.similarity import Vectors, nearest
 from bertrelay.files import read_json, write_json
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics
+from students.given_vectors import VectorTable
 from students.pairs import Translations
 from students.settings import ENGLISH
 
@@ -26,7 +27,9 @@ def plain_proportion(name: str, hits: NDArray[np.float64]) -> Metrics:
     return {name: float(hits.mean()) if len(hits) else None}
 
 
-def encoded_once(encoder: SentenceEncoder, sentences: Sequence[str], precision: str, progress: bool = False) -> Encode:
+def encoded_once(
+    encoder: SentenceEncoder | VectorTable, sentences: Sequence[str], precision: str, progress: bool = False
+) -> Encode:
     """Finds the vectors of `sentences`, each encoded once for all metrics."""
     rows = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
     vectors = encoder.encode(list(rows), precision=precision, show_progress_bar=progress)

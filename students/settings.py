@@ -1,6 +1,7 @@
 """Where parallel sentences come from and which pairs are kept: settings alone, with nothing heavy to load."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
@@ -164,6 +165,34 @@ class Filters(Settings):
     drop_duplicates: bool = True
 
 
+class GivenVectors(DataSource):
+    """A teacher's vectors as files, for one that is behind an API: of all English sentences, training and held-out.
+
+    vectors: Parquet with the columns `text` and `vector`, as `bertrelay encode` writes it; or `.npy` with `texts`.
+    texts: the text of each row of a `.npy`, a line each.
+    """
+
+    vectors: InputFile
+    texts: InputFile | None = None
+
+    @model_validator(mode="after")
+    def _files_fit(self) -> Self:
+        suffix = Path(self.vectors).suffix
+        if suffix not in (".npy", ".parquet"):
+            raise ValueError(f"vectors: expected a .parquet or .npy file, found {suffix or 'no suffix'}")
+        if (suffix == ".npy") != (self.texts is not None):
+            raise ValueError("texts: a .npy file of vectors needs one with the text of each row; Parquet has its own")
+        return self
+
+
+Teacher = Annotated[
+    Annotated[ModelSource, Tag("model")] | Annotated[GivenVectors, Tag("vectors")],
+    Discriminator(
+        lambda value: "vectors" if isinstance(value, dict | GivenVectors) else "model",
+    ),
+]
+
+
 class TeacherCopy(Settings):
     """A student with the teacher's layers and a new multilingual vocabulary.
 
@@ -219,6 +248,7 @@ class Objectives(Settings):
 class DistillSettings(TrainingSettings):
     """A student that learns to give, for English and for its translations, the teacher's vector of the English.
 
+    teacher: an encoder, or the vectors that one has made, `{ vectors = "vectors.parquet" }`.
     base: what it starts from: a pretrained model, a size, or the teacher's layers.
     trim_vocabulary: leave out the pieces of a pretrained base that `parallel` does not use, before training.
     layers: keep so many of the base's layers, evenly spread. With either, sizes before and after are metrics.
@@ -231,7 +261,7 @@ class DistillSettings(TrainingSettings):
     max_rejects: the share of records that may be unusable.
     """
 
-    teacher: ModelSource
+    teacher: Teacher
     base: Base
     trim_vocabulary: bool = False
     layers: Positive | None = None
@@ -248,6 +278,8 @@ class DistillSettings(TrainingSettings):
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:
+        if isinstance(self.base, TeacherCopy) and isinstance(self.teacher, GivenVectors):
+            raise ValueError("base: vectors have no layers; expected a model or the size of a new one")
         if not isinstance(self.base, ModelSource):
             refuse_idle(self, "trim_vocabulary", because="the vocabulary of this base is trained on the corpus")
         if self.dev:
@@ -266,7 +298,7 @@ class EvaluateSettings(Settings):
     """
 
     model: ModelSource
-    teacher: ModelSource | None = None
+    teacher: Teacher | None = None
     parallel: list[ParallelSource] = []
     sts: dict[str, StsTable] = {}
     lookup: list[ParallelSource] = []

@@ -135,6 +135,8 @@ def shrink(
     smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
     if layers is not None:
         keep_layers(smaller.backbone, layers)
+    if layers is not None or dimensions is not None:
+        smaller.space = None  # its vectors are no longer those of its teacher's space
     if dimensions is not None:
         axes = principal_axes(smaller.encode(sample_of(texts), precision=precision), dimensions)
         smaller.projection = projection_onto(axes, smaller).to(smaller.device)

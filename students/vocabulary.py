@@ -185,6 +185,7 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str]) -> SentenceE
         backbone=_with_rows(encoder.backbone, kept),
         tokenizer=as_fast(trimmed, encoder.tokenizer),
         projection=deepcopy(encoder.projection),
+        space=encoder.space,
     )
 
 

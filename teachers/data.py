@@ -24,8 +24,8 @@ class Examples:
     """Items of one kind.
 
     sentences: the distinct ones, in order of appearance.
-    indices: which sentences an item consists of, (items, 2) for pairs or (items, 3) for triplets.
-    labels: class names, scores from 0 to 1, or nothing for triplets, (items,).
+    indices: which sentences an item consists of, (items, 2) for pairs, (items, 3 or more) with negatives.
+    labels: class names, scores from 0 to 1, or nothing where there are none, (items,).
     """
 
     sentences: list[str]
@@ -57,6 +57,10 @@ def read_examples(
             f"expected examples for the {objective} objective, found none that can be used in "
             f"{', '.join(names)}: {rejects.summary(names) or 'no records'}"
         )
+    if len(widths := sorted(set(map(len, indices)))) > 1:
+        raise RequestError(
+            f"expected tables of as many negatives each, found {' and '.join(map(str, widths))} columns of sentences"
+        )
     return Examples(list(sentence_ids), np.array(indices, dtype=np.int64), labels)
 
 
@@ -73,8 +77,11 @@ def usable(records: Iterable[Record], parse: Callable[[Record], Parsed], rejects
 
 
 def _example(record: Record, objective: Objective, score_range: Sequence[float]) -> tuple[list[str], Any]:
-    values = values_of(record, f"the {objective} objective", COLUMNS[objective])
-    if objective == "triplet":
+    columns = COLUMNS[objective]
+    if objective == "contrastive":
+        columns = [*columns, *(f"negative {number}" for number in range(1, len(record.values) - 1))]
+    values = values_of(record, f"the {objective} objective", columns)
+    if objective in ("triplet", "contrastive"):
         return [_sentence(value) for value in values], None
     sentences = [_sentence(value) for value in values[:2]]
     if objective == "softmax":

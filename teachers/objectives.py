@@ -1,4 +1,7 @@
-"""The three objectives of Sentence-BERT (Reimers & Gurevych 2019, section 3), as sums over the items of a batch."""
+"""The three objectives of Sentence-BERT (Reimers & Gurevych 2019, section 3), as sums over the items of a batch.
+
+Those that compare the items of a batch are in `bertrelay.training.in_batch`.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -9,7 +9,7 @@ from bertrelay.encoder_settings import Base, PoolingMode
 from bertrelay.settings import RUN_ONLY, InputFile, MaxTokens, ModelSource, Positive, Precision, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
 
-Objective = Literal["softmax", "cosine", "triplet"]
+Objective = Literal["softmax", "cosine", "triplet", "contrastive", "cosent", "angle"]
 Part = Literal["u", "v", "|u-v|", "u*v"]
 
 CONCATENATIONS: tuple[tuple[Part, ...], ...] = (
@@ -27,11 +27,24 @@ COLUMNS: dict[str, list[str | int]] = {
     "softmax": ["premise", "hypothesis", "label"],
     "cosine": ["sentence1", "sentence2", "score"],
     "triplet": ["anchor", "positive", "negative"],
+    "contrastive": ["anchor", "positive"],
+    "cosent": ["sentence1", "sentence2", "score"],
+    "angle": ["sentence1", "sentence2", "score"],
 }
 """What each objective reads when a table does not name its columns."""
 
-OWN_KEYS = {"softmax": ["concatenation", "head"], "cosine": ["score_range"], "triplet": ["margin"]}
-"""The settings of one objective alone."""
+SCORED: tuple[Objective, ...] = ("cosine", "cosent", "angle")
+IN_BATCH: tuple[Objective, ...] = ("contrastive", "cosent", "angle")
+"""The objectives that compare the items of a batch."""
+USED_BY: dict[str, tuple[Objective, ...]] = {
+    "concatenation": ("softmax",),
+    "head": ("softmax",),
+    "score_range": SCORED,
+    "margin": ("triplet",),
+    "temperature": IN_BATCH,
+    "guide": ("contrastive",),
+}
+"""The settings that some objectives alone look at."""
 
 
 def _one_of_the_seven(parts: list[Part]) -> list[Part]:
@@ -85,8 +98,11 @@ class TrainSettings(LabelledTraining):
     """A teacher: what it starts from, what it learns from, and how. Defaults are those of the SBERT paper.
 
     base: a model to start from, or the size of a new one.
-    objective: `softmax` over a linear map of the pair, `cosine` regression, or `triplet` distances.
-    dev: the same kind of tables, scored by the objective's own measure: accuracy, Spearman, accuracy of triplets.
+    objective: `softmax` over a linear map of the pair, `cosine` regression, `triplet` distances; `contrastive`, the
+        positive among all positives and negatives of the batch (MultipleNegativesRanking), where a table may have any
+        number of columns of hard negatives; `cosent` and `angle`, the order of the pairs of a batch by gold score.
+    dev: the same kind of tables, scored by the objective's own measure: accuracy, Spearman, accuracy of triplets, or
+        for `contrastive` how often the positive is the nearest of all positives.
     dev_sts: STS sets by name, scored by Spearman of cosine; where given, their mean chooses the best weights.
     pooling: the base's own when absent, else mean.
     concatenation: what the linear map of the softmax objective sees: one of `CONCATENATIONS`.
@@ -94,6 +110,8 @@ class TrainSettings(LabelledTraining):
     dropout: on the sentence vectors, while training.
     margin: of the triplet objective, in Euclidean distance.
     score_range: the lowest and highest gold score, which become cosine 0 and 1.
+    temperature: similarities are divided by it.
+    guide: a model that excludes negatives which it finds nearer to the anchor than the positive (GISTEmbed).
     head: the softmax head of an earlier training, `@stage/head`.
     max_tokens: the longest input, special tokens included; the base's own when absent.
     """
@@ -107,6 +125,8 @@ class TrainSettings(LabelledTraining):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     margin: Annotated[float, Field(gt=0)] = 1.0
     score_range: ScoreRange = [0.0, 5.0]
+    temperature: Annotated[float, Field(gt=0)] = 0.05
+    guide: ModelSource | None = None
     head: InputFile | None = None
     max_tokens: MaxTokens | None = None
 
@@ -116,10 +136,10 @@ class TrainSettings(LabelledTraining):
 
     @model_validator(mode="after")
     def _keys_of_the_objective(self) -> Self:
-        for objective, keys in OWN_KEYS.items():
-            if self.objective != objective:
-                because = f"only the {objective} objective uses it, and the objective is {self.objective}"
-                refuse_idle(self, *keys, because=because)
+        for key, objectives in USED_BY.items():
+            if self.objective not in objectives:
+                of = " or ".join(objectives)
+                refuse_idle(self, key, because=f"only {of} uses it, and the objective is {self.objective}")
         return self
 
 

@@ -15,26 +15,34 @@ from transformers import BertModel
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
+from bertrelay.data.vectors import open_vectors
 from bertrelay.distributed import wait_for_all
+from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.similarity import pairwise
+from bertrelay.evaluation.similarity import nearest, pairwise, unit
 from bertrelay.evaluation.statistics import share, spearman
 from bertrelay.files import read_json, write_json
 from bertrelay.new_encoder import bert_config, new_network, train_wordpiece
 from bertrelay.pooling import Projection
-from bertrelay.settings import AnySettings
+from bertrelay.settings import AnySettings, ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
+from bertrelay.training.in_batch import angle_similarity, contrastive_loss, cosines, ranking_loss
 from bertrelay.training.loop import Batch, train
 from teachers.data import Examples, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 from teachers.objectives import Teacher, cosine_loss, save_head, softmax_loss, start_head, triplet_loss
-from teachers.settings import TrainSettings
+from teachers.settings import IN_BATCH, SCORED, TrainSettings
 
 STS_MEAN = "dev/sts/spearman_cosine"
-OWN = {"softmax": "dev/accuracy", "cosine": "dev/spearman_cosine", "triplet": "dev/triplet_accuracy"}
+OWN = {
+    "softmax": "dev/accuracy",
+    **dict.fromkeys(SCORED, "dev/spearman_cosine"),
+    "triplet": "dev/triplet_accuracy",
+    "contrastive": "dev/retrieval_accuracy",
+}
 MOST_CLASSES = 100
 
 
@@ -117,28 +125,60 @@ def learn(
     head = start_head(settings, encoder, data.classes) if settings.objective == "softmax" else None
     tokens = tokens_of(lambda a, b: sentences[a:b], len(sentences), tokenizer_of(encoder), context.work / "tokens")
     teacher = Teacher(encoder, head, settings.dropout, settings.concatenation)
-    metrics = train(TeacherTask(teacher, settings, data, tokens), settings, context.output, context.work)
+    kind = InBatchTeacherTask if settings.objective in IN_BATCH else TeacherTask
+    guide = None if settings.guide is None else guide_vectors(settings.guide, sentences, settings, context)
+    metrics = train(kind(teacher, settings, data, tokens, guide), settings, context.output, context.work)
     return teacher, {**metrics, "train_items": len(data.train.indices)}
 
 
-class TeacherTask:
-    """One of the three objectives, as the training loop wants it."""
+def guide_vectors(
+    source: ModelSource, sentences: Sequence[str], settings: TrainSettings, context: StageContext
+) -> NDArray[np.float32]:
+    """The unit vectors (sentences, dim) of the model that says which negatives are none."""
+    path = context.work / "guide.npy"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fill_vectors(
+        SentenceEncoder.load(source, cache_dir=context.cache / "hub"),
+        lambda first, end: list(sentences[first:end]),
+        len(sentences),
+        path,
+        str(source),
+        precision=settings.precision,
+        process_group=context.process_group,
+        description="guide's vectors",
+    )
+    return unit(open_vectors(path))
 
-    def __init__(self, model: Teacher, settings: TrainSettings, data: TeacherData, tokens: Tokens) -> None:
-        self.model, self.settings, self.data, self.tokens = model, settings, data, tokens
+
+class TeacherTask:
+    """An objective whose loss is a sum over items, as the training loop wants it.
+
+    guide: the unit vectors of the guide, (sentences, dim).
+    """
+
+    def __init__(
+        self,
+        model: Teacher,
+        settings: TrainSettings,
+        data: TeacherData,
+        tokens: Tokens,
+        guide: NDArray[np.float32] | None = None,
+    ) -> None:
+        self.model, self.settings, self.data, self.tokens, self.guide = model, settings, data, tokens, guide
         labels = data.train.labels
         if settings.objective == "softmax":
             labels = [data.classes.index(label) for label in labels]
-        self.labels = torch.tensor(labels) if settings.objective != "triplet" else torch.zeros(len(labels))  # (items,)
+        has_labels = settings.objective == "softmax" or settings.objective in SCORED
+        self.labels = torch.tensor(labels) if has_labels else torch.zeros(len(labels))  # (items,)
         self.indices = data.train.indices
-        lengths = tokens.lengths[self.indices]  # (items, 2 or 3)
+        lengths = tokens.lengths[self.indices]  # (items, sentences of an item)
         self.lengths: NDArray[np.integer] = lengths.sum(axis=1)
         self.padded_lengths: NDArray[np.integer] = lengths.shape[1] * lengths.max(axis=1)  # padded together
         # The mean over the STS sets if there are any, else the objective's own metric.
         self.criterion = STS_MEAN if data.dev_sts else OWN[settings.objective] if data.dev else None
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
-        """All first sentences of the items, then all second ones, then the triplets' negatives, padded together."""
+        """All first sentences of the items, then all second ones, then the negatives, padded together."""
         ids, mask = self.tokens.padded(self.indices[items].T.reshape(-1), self.model.encoder.pad_id)
         inputs = {"input_ids": ids, "attention_mask": mask, "labels": self.labels[torch.from_numpy(items)]}
         return Batch(inputs, {self.settings.objective: len(items)})
@@ -168,10 +208,13 @@ class TeacherTask:
         return metrics
 
     def _own_metric(self, dev: Examples) -> float | None:
-        columns = np.moveaxis(self._encode(dev.sentences)[dev.indices], 1, 0)  # (2 or 3, items, dim)
+        columns = np.moveaxis(self._encode(dev.sentences)[dev.indices], 1, 0)  # (sentences of an item, items, dim)
         match self.settings.objective:
-            case "cosine":
+            case "cosine" | "cosent" | "angle":
                 return spearman(pairwise(*columns), np.array(dev.labels))
+            case "contrastive":
+                positives = dev.indices[:, 1]
+                return share(positives[nearest(columns[0], columns[1])] == positives)  # equal texts are one
             case "triplet":
                 to_positive, to_negative = (np.linalg.norm(columns[0] - other, axis=1) for other in columns[1:])
                 return share(to_positive < to_negative)
@@ -183,6 +226,43 @@ class TeacherTask:
     def _encode(self, sentences: Sequence[str]) -> NDArray[np.float32]:
         vectors: NDArray[np.float32] = self.model.encoder.encode(sentences, precision=self.settings.precision)
         return vectors
+
+
+class InBatchTeacherTask(TeacherTask):
+    """An objective that compares the items of a batch."""
+
+    def vectors(self, model: nn.Module, batch: Batch) -> Tensor:
+        outputs: Tensor = model(batch.inputs["input_ids"], batch.inputs["attention_mask"])
+        columns = outputs.chunk(self.indices.shape[1])
+        return torch.stack(columns, dim=1)  # (items, sentences of an item, dim)
+
+    def batch_losses(self, vectors: Tensor, items: Items, epoch: int) -> Mapping[str, Tensor]:  # noqa: ARG002
+        objective, temperature = self.settings.objective, self.settings.temperature
+        if objective == "contrastive":
+            candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)  # all positives, then all negatives
+            scores = cosines(vectors[:, 0], candidates) / temperature  # (items, candidates)
+            excluded = torch.from_numpy(self.no_negatives(items)).to(scores.device)
+            positives = torch.arange(len(items), device=scores.device)
+            return {objective: contrastive_loss(scores, positives, excluded)}
+        alike = angle_similarity if objective == "angle" else torch.cosine_similarity
+        gold = self.labels[torch.from_numpy(items)].to(vectors.device)
+        return {objective: ranking_loss(alike(vectors[:, 0], vectors[:, 1]) / temperature, gold)}
+
+    def no_negatives(self, items: Items) -> NDArray[np.bool_]:
+        """The candidates that are no negatives of an anchor, (items, candidates).
+
+        They are its own text, the positives of the same text in other items, and what the guide finds nearer to it
+        than its positive.
+        """
+        texts = self.indices[items]
+        anchors, candidates = texts[:, 0], texts[:, 1:].T.reshape(-1)
+        same_anchor = (anchors[:, None] == anchors).astype(np.float32)  # (items, items)
+        is_positive = (texts[:, 1, None] == candidates).astype(np.float32)  # (items, candidates)
+        excluded: NDArray[np.bool_] = (same_anchor @ is_positive > 0) | (anchors[:, None] == candidates)
+        if self.guide is not None:
+            nearness = self.guide[anchors] @ self.guide[candidates].T  # (items, candidates)
+            excluded |= nearness > np.diagonal(nearness)[:, None]
+        return excluded
 
 
 def trained(

@@ -10,9 +10,9 @@ from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
 from students.build import Targets
-from students.distill import CRITERION, DistillationTask, run
+from students.distill import CRITERION, ContrastiveTask, DistillationTask, run
 from students.metrics import read_variance
-from students.settings import DistillSettings
+from students.settings import DistillSettings, Objectives
 
 NEW = {"layers": 2, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 24, "dropout": 0.0}
 TRAINING = {
@@ -67,7 +67,7 @@ def test_value_and_gradient_are_those_of_explicit_pairs_in_float64(task):
     drawn = np.random.default_rng(1).normal(size=(len(items), 16))
     given = torch.tensor(drawn, requires_grad=True)
     batch = task.collate(items, 0)
-    loss = task.loss(lambda *_: given, batch)["distance"]
+    loss = task.loss(lambda *_: given, batch)["mse"]
     loss.backward()
     expected, gradient = 0.0, np.zeros_like(drawn)
     for pair in PAIRS:
@@ -75,7 +75,7 @@ def test_value_and_gradient_are_those_of_explicit_pairs_in_float64(task):
             error = drawn[row_of[sentence]] - target_of(task, pair[0])
             expected += error @ error / 2.5
             gradient[row_of[sentence]] += 2 * error / 2.5
-    assert len(items) == 3 + 6 and batch.counts == {"distance": 2 * len(PAIRS)}
+    assert len(items) == 3 + 6 and batch.counts == {"mse": 2 * len(PAIRS)}
     assert loss.item() == pytest.approx(expected, rel=1e-12)
     np.testing.assert_allclose(given.grad, gradient, rtol=1e-10)
 
@@ -94,6 +94,45 @@ def test_the_mean_of_the_targets_scores_1_and_the_teacher_0(corpus, task):
 
     assert score(repeated.mean(axis=0)) == pytest.approx(1, rel=1e-6)
     assert score(task.targets.vectors[corpus.targets[:]]) == 0
+
+
+def test_cosine_and_weights_of_objectives_by_hand(task):
+    drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
+    task.settings = task.settings.model_copy(update={"objectives": Objectives(mse=0.5, cosine=2.0)})
+    batch = task.collate(np.arange(len(drawn)), 0)
+    losses = task.loss(lambda *_: torch.tensor(drawn), batch)
+    targets = task.targets.vectors[task.corpus.targets[:]].astype(np.float64)
+    cosines = (drawn * targets).sum(axis=1) / np.linalg.norm(drawn, axis=1) / np.linalg.norm(targets, axis=1)
+    weights = np.asarray(task.corpus.weights[:])
+    assert batch.counts == {"mse": weights.sum(), "cosine": weights.sum()}
+    assert losses["cosine"].item() == pytest.approx(2 * weights @ (1 - cosines))
+    assert losses["mse"].item() == pytest.approx(0.5 * weights @ ((drawn - targets) ** 2).sum(axis=1) / 2.5)
+
+
+def test_contrastive_is_of_the_parallel_pairs_at_every_length(task):
+    """The English and the translations of the batch, in any order, whole and cut to 4 dimensions."""
+    objectives = Objectives(mse=0, contrastive=3.0, temperature=0.1, dimensions=[4])
+    settings = task.settings.model_copy(update={"objectives": objectives})
+    task = ContrastiveTask(task.model, settings, task.corpus, task.targets, task.tokens, task.dev_teacher)
+    items = np.array([5, 0, 8, 2, 3, 1, 4, 7, 6])
+    assert task.collate(items, 0).counts == {"contrastive": 6}
+    vectors = torch.from_numpy(np.random.default_rng(2).normal(size=(9, 16)))
+    row = {text: vectors[items.tolist().index(item)] for item, text in enumerate(task.corpus.texts(0, 9))}
+    expected = 0.0
+    for size in (4, 16):
+        scores = {
+            (english, other): torch.cosine_similarity(row[english][:size], row[other][:size], dim=0) / 0.1
+            for english in {english for english, _ in PAIRS}
+            for _, other in PAIRS
+        }
+        for english, other in PAIRS:
+            to_english = [score for (_, o), score in scores.items() if o == other]
+            others = [o for e, o in PAIRS if e != english or o == other]
+            back = [scores[english, o] for o in others]
+            expected += sum(
+                torch.logsumexp(torch.stack(part), 0) - scores[english, other] for part in (to_english, back)
+            )
+    assert task.batch_losses(vectors, items, 0)["contrastive"].item() == pytest.approx(3.0 * expected.item() / 2 / 2)
 
 
 # The stage
@@ -179,9 +218,11 @@ def test_what_is_shared_between_runs_is_made_once(context, given, tmp_path, monk
     assert 230 <= sum(seen) < 280  # the dev sentences again: they are what the student is measured against
 
 
-def test_a_student_with_the_teachers_layers_learns_too(context, given):
-    base = {"layers_of": "teacher", "vocabulary": 200}
-    metrics = distill(context, given, base=base, layers=1, epochs=2)
+def test_a_student_with_the_teachers_layers_learns_too_and_contrasts(context, given):
+    base, objectives = {"layers_of": "teacher", "vocabulary": 200}, {"contrastive": 0.1, "dimensions": [8]}
+    metrics = distill(context, given, base=base, layers=1, epochs=2, objectives=objectives)
+    contrasted = [line["loss/contrastive"] for line in logged(context, "loss/contrastive")]
+    assert np.mean(contrasted[-5:]) < np.mean(contrasted[:5])
     assert metrics["dev/explained_variance"] is not None
     saved = SentenceEncoder.load(context.output / "model")
     assert saved.backbone.config.num_hidden_layers == metrics["layers/after"] == 1 and saved.normalize
@@ -197,12 +238,13 @@ def test_without_dev_sentences_the_last_weights_are_kept_and_what_could_not_be_u
     assert not logged(context, "dev/explained_variance")
     assert (context.output / "model" / "model.safetensors").is_file()
     listed = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
-    assert listed == [{"file": str(tmp_path / "more.tsv"), "line": 2, "reason": "not valid UTF-8"}]
+    place = {"file": str(tmp_path / "more.tsv"), "line": 2, "reason": "not valid UTF-8"}
+    assert listed == [{**place, "detail": "byte 17 of the file, counted from 0"}]
 
 
 def test_one_item_of_weight_k_teaches_the_weights_what_k_pairs_do(task):
     student = task.model.eval()  # no dropout
-    task.loss(student, task.collate(np.arange(len(task.corpus)), 0))["distance"].backward()
+    task.loss(student, task.collate(np.arange(len(task.corpus)), 0))["mse"].backward()
     weighted = {name: weight.grad.clone() for name, weight in student.named_parameters() if weight.grad is not None}
     student.zero_grad()
     total = torch.zeros(())
