@@ -112,7 +112,12 @@ def test_a_line_that_is_not_utf8_rejects_its_row_and_shifts_no_other(tmp_path):
     }
     assert corpus.facts["rejects"] == {"not valid UTF-8": 1}
     rejected = json.loads((tmp_path / "cache" / "key" / "rejects.jsonl").read_text())
-    assert rejected == {"file": source.english, "line": 3, "reason": "not valid UTF-8", "detail": "byte 9 of the file, counted from 0"}
+    assert rejected == {
+        "file": source.english,
+        "line": 3,
+        "reason": "not valid UTF-8",
+        "detail": "byte 9 of the file, counted from 0",
+    }
 
 
 def test_too_many_unusable_records_stop_and_filtered_pairs_never_do(tmp_path):

@@ -146,6 +146,22 @@ def test_another_model_is_refused_with_what_to_do(encoder, tiny_encoder, texts, 
     assert build(tiny_encoder("bert", texts, seed=1), corpus, rebuild=True).manifest.sentences == 61
 
 
+def test_a_student_searches_the_index_of_its_teacher_and_of_nobody_else(encoder, tiny_encoder, texts, corpus, tmp_path):
+    folder = build(encoder, corpus).folder
+    student = tiny_encoder("xlm-roberta", texts, seed=1)
+    student.space = encode_shards.encoder_digest(encoder)
+    student.save(tmp_path / "student")
+    found = open_index(tmp_path / "student", folder).search(texts[:5], k=3, precision="fp32")
+    vectors, queries = (
+        model.encode(sentences, precision="fp32") for model, sentences in ((encoder, texts), (student, texts[:5]))
+    )
+    nearest = np.argsort(cdist(queries, vectors, "cosine"), axis=1)[:, :3]
+    assert [[hit.text for hit in hits] for hits in found] == [[texts[row] for row in rows] for rows in nearest]
+    for parts in ({"normalize": True}, {"pooling": ["cls"]}):  # another model, made of its parts
+        with pytest.raises(RequestError, match="found another one"):
+            open_index(SentenceEncoder.load(tmp_path / "student").with_parts(**parts), folder)
+
+
 def test_a_changed_corpus_or_column_is_told_and_taken_in_by_a_rebuild(encoder, corpus, tmp_path):
     build(encoder, corpus)
     with corpus.open("a") as file:

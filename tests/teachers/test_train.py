@@ -15,7 +15,7 @@ from bertrelay.stage import StageContext
 from bertrelay.training.batches import micro_batches
 from teachers.objectives import Teacher, start_head
 from teachers.settings import TrainSettings
-from teachers.train import TeacherData, TeacherTask, run, start_encoder
+from teachers.train import InBatchTeacherTask, TeacherData, TeacherTask, run, start_encoder
 
 ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 VERBS = ["runs", "sleeps", "eats", "waits", "sings"]
@@ -41,19 +41,20 @@ def records(objective, count, seed):
     generator = np.random.default_rng(seed)
     for _ in range(count):
         first, second = generator.choice(len(ANIMALS), 2, replace=False)
-        if objective != "triplet" and generator.random() < 0.5:
+        if objective not in ("triplet", "contrastive") and generator.random() < 0.5:
             second = first
         u, v = (sentence(ANIMALS[animal], generator) for animal in (first, second))
         if objective == "softmax":
             yield f"{u}\t{v}\t{'similar' if first == second else 'dissimilar'}"
-        elif objective == "cosine":
+        elif objective in ("cosine", "cosent", "angle"):
             yield f"{u}\t{v}\t{5 - abs(first - second)}"
         else:
             yield f"{u}\t{sentence(ANIMALS[first], generator)}\t{v}"
 
 
 def write_toy(folder, objective, train=240):
-    names = {"softmax": "premise hypothesis label", "cosine": "sentence1 sentence2 score"}
+    scored = dict.fromkeys(("cosine", "cosent", "angle"), "sentence1 sentence2 score")
+    names = {"softmax": "premise hypothesis label", **scored}
     header = names.get(objective, "anchor positive negative").replace(" ", "\t")
     for part, count, seed in (("train", train, 1), ("dev", 80, 2), ("test", 80, 3)):
         rows = [header, *records(objective, count, seed)]
@@ -90,18 +91,56 @@ def nli(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("objective", "criterion", "least"),
-    [("cosine", "dev/spearman_cosine", 0.3), ("triplet", "dev/triplet_accuracy", 0.8)],
+    [
+        ("cosine", "dev/spearman_cosine", 0.3),
+        ("triplet", "dev/triplet_accuracy", 0.8),
+        ("cosent", "dev/spearman_cosine", 0.3),
+        ("angle", "dev/spearman_cosine", 0.3),
+    ],
 )
 def test_a_teacher_from_scratch_learns_and_its_linear_layer_with_it(context, tmp_path, objective, criterion, least):
     given = {**write_toy(tmp_path, objective), "linear": True}
     metrics = teach(context, given)
     losses = [line["loss"] for line in lines(context, "loss")]
-    assert losses[-1] < 0.5 * losses[0]
+    assert losses[-1] < (0.5 if objective in ("cosine", "triplet") else 0.9) * losses[0]  # a rank is never settled
     assert metrics[criterion] > least
     assert metrics["train_items"] == 240
     learnt = SentenceEncoder.load(context.output / "model").projection
     begun = start_encoder(TrainSettings.model_validate(given), ["a dog"], context).projection
     assert not torch.allclose(learnt.linear.weight, begun.linear.weight, atol=1e-4)
+
+
+def test_the_contrastive_objective_learns_from_positives_and_hard_negatives(context, tmp_path):
+    given = write_toy(tmp_path, "contrastive")
+    columns = ["anchor", "positive", "negative"]
+    train = [{**given["train"][0], "columns": columns}]
+    metrics = teach(context, {**given, "train": train, "temperature": 0.1, "batch_items": 16})
+    losses = [line["loss"] for line in lines(context, "loss")]
+    assert losses[-1] < 0.8 * losses[0]
+    assert metrics["dev/retrieval_accuracy"] > 4 / 80  # one in eighty by chance, and animals have many sentences
+
+
+def test_neither_the_same_anchors_positives_nor_what_the_guide_finds_nearer_are_negatives(context, tmp_path):
+    """Four items by hand: a has two positives, b is a positive of another anchor, the guide is of two dimensions."""
+    rows = ["anchor\tpositive\tnegative", "a\tp\tn", "a\tq\tm", "b\tr\ta", "c\tb\tn"]
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
+    train = [{"path": str(tmp_path / "pairs.tsv"), "columns": ["anchor", "positive", "negative"]}]
+    settings = TrainSettings.model_validate({**SETTINGS, "objective": "contrastive", "train": train})
+    data = TeacherData.read(settings, context)
+    texts = data.train.sentences
+    tokens = tokens_of(lambda a, b: texts[a:b], len(texts), lambda rows: [[1] for _ in rows], tmp_path / "tokens")
+    task = InBatchTeacherTask(None, settings, data, tokens)
+    candidates = ["p", "q", "r", "b", "n", "m", "a", "n"]
+    excluded = {"a": {"p", "q", "a"}, "b": {"r", "b"}, "c": {"b"}}
+    expected = [[text in excluded[anchor] for text in candidates] for anchor in "aabc"]
+    assert task.no_negatives(np.arange(4)).tolist() == expected
+    angles = {"a": 0, "p": 30, "n": 20, "q": 80, "m": 90, "b": 45, "r": 90, "c": 100}
+    turned = np.radians([angles[text] for text in texts])
+    task.guide = np.stack([np.cos(turned), np.sin(turned)], axis=1).astype(np.float32)
+    own = {"p": 30, "q": 80, "r": 45, "b": 55}  # from each anchor to its positive
+    for row, (anchor, positive) in enumerate(zip("aabc", "pqrb", strict=True)):
+        nearer = [abs(angles[text] - angles[anchor]) < own[positive] - 1e-3 for text in candidates]
+        assert task.no_negatives(np.arange(4))[row].tolist() == list(np.logical_or(nearer, expected[row]))
 
 
 def test_a_teacher_from_scratch_learns_to_classify(nli):
