@@ -173,8 +173,8 @@ MODELS: dict[str, Callable[[Path], Callable[[], Any]]] = {
     "poly-encoder": lambda folder: partial(load_scorer(folder).predict, PAIRS, precision="fp32"),
     "bilstm": lambda folder: partial(BiLstmEncoder.load(folder).encode, TEXTS),
     "pretraining": pretrained,
-    "ner": lambda folder: partial(EntityTagger.load(folder).tag, TEXTS, precision="fp32"),
-    "qa": lambda folder: partial(QuestionAnswerer.load(folder).answer, *PAIRS[0], precision="fp32"),
+    "ner": lambda folder: partial(EntityTagger.load(folder), TEXTS, precision="fp32"),
+    "qa": lambda folder: partial(QuestionAnswerer.load(folder), *PAIRS[0], precision="fp32"),
     "readmission": lambda folder: partial(OutcomeScorer.load(folder).score_texts, TEXTS, precision="fp32"),
 }
 """By stage of the recipe: a model of a folder, loaded, as a function to its output."""

@@ -129,4 +129,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(measure, __doc__, times={"default": 20, "help": "kills for each number of processes"}, seed=0, threads=1)
+    main(measure, __doc__, times=20, seed=0, threads=1)
