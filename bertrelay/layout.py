@@ -14,7 +14,8 @@ from bertrelay.files import write_json
 from bertrelay.model_files import Description, Size, read_model_file
 from bertrelay.progress import log
 
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")  # in the order in which the older keys concatenate them
+# In the order in which the older keys concatenate them.
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken")
 TRANSFORMER_CONFIGS = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -315,4 +316,5 @@ def _pooling_config(layout: Layout) -> dict[str, Any]:
         modes = ["mean_sqrt_len_tokens" if mode == "mean_sqrt_len" else mode for mode in layout.pooling]
         return {"embedding_dimension": layout.token_dim, "pooling_mode": modes, "include_prompt": True}
     chosen = {key: mode in layout.pooling for mode, key in OLD_POOLING_KEYS.items()}
+    chosen |= {key: True for mode, key in OTHER_POOLING_KEYS.items() if mode in layout.pooling}
     return {"word_embedding_dimension": layout.token_dim, **chosen}

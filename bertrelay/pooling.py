@@ -1,4 +1,4 @@
-"""From token vectors to one vector per sentence: first token, mean, maximum or several of them, and a projection."""
+"""From token vectors to one vector per sentence: first or last token, mean, maximum or several, and a projection."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,10 +36,17 @@ def _pool(mode: str, vectors: Tensor, mask: Tensor) -> Tensor:
     if mode == "cls":
         first = mask.int().argmax(dim=1)  # (batch,): the first real token, wherever the padding is
         return vectors[torch.arange(len(vectors), device=vectors.device), first]  # (batch, dim)
+    places = mask.cumsum(dim=1)  # (batch, tokens): 1 for the first real token
+    if mode == "lasttoken":
+        return vectors[torch.arange(len(vectors), device=vectors.device), places.argmax(dim=1)]  # (batch, dim)
     if mode == "max":
         return vectors.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)  # (batch, dim)
     # masked_fill, not a product: a padded position may hold NaN, and 0 * NaN is NaN.
-    total = vectors.masked_fill(~mask.unsqueeze(-1), 0.0).sum(dim=1)  # (batch, dim)
+    real = vectors.masked_fill(~mask.unsqueeze(-1), 0.0)  # (batch, tokens, dim)
+    if mode == "weightedmean":
+        weights = (places * mask).to(real.dtype)  # (batch, tokens)
+        return torch.einsum("btd,bt->bd", real, weights) / weights.sum(dim=1, keepdim=True)
+    total = real.sum(dim=1)  # (batch, dim)
     count = mask.sum(dim=1, keepdim=True).to(total.dtype)  # (batch, 1)
     divisors = {"mean": count, "mean_sqrt_len": count.sqrt()}
     return total / divisors[mode]

@@ -21,12 +21,13 @@ from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write
+from bertrelay.files import atomic_write, read_json, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.new_encoder import WORD_START, layer_sizes, new_network, train_unigram
 from bertrelay.pooling import Projection
 from bertrelay.stage import Metrics, StageContext
+from bertrelay.training.log import accelerator
 from students.corpus import ParallelCorpus
 from students.given_vectors import VectorTable
 from students.metrics import before_and_after, counts
@@ -45,6 +46,7 @@ STACKS = ("encoder.layer", "transformer.layer")  # BERT and its kin; DistilBERT
 VOCABULARY_SENTENCES = 500_000  # enough to learn pieces from; they are held in memory
 FITTED_SENTENCES = 8192
 RIDGE = 1.0  # of the vectors' mean square: an untrained student's thin directions would be blown up with less
+SIZES = "sizes.json"  # beside a start that is whole
 BLOCK = 8192  # rows of vectors, or sentences
 UNIT_TOLERANCE = 1e-3  # float32 rounding is far below it, and lengths that nothing normalises far above
 NO_VARIANCE = 1e-10  # of the vectors' mean square: what rounding leaves of vectors that are all the same
@@ -235,13 +237,35 @@ def start_student(
     targets: Targets,
     context: StageContext,
 ) -> tuple[SentenceEncoder, Metrics]:
+    """The student before its first step, made by one process and kept: a resumed run does not trim and fit again.
+
+    Returns the sizes of a base that was made smaller too, before and after.
+    """
+    folder = context.work / "start"
+    with accelerator().main_process_first():
+        sizes = read_json(folder / SIZES)
+        if sizes is None:
+            student, sizes = _made_student(settings, corpus, teacher, targets, context)
+            student.save(folder)
+            write_json(folder / SIZES, sizes)
+    student = SentenceEncoder.load(folder)
+    if settings.dropout is not None:
+        set_dropout(student.backbone, settings.dropout)
+    return student, sizes
+
+
+def _made_student(
+    settings: DistillSettings,
+    corpus: ParallelCorpus,
+    teacher: SentenceEncoder | VectorTable,
+    targets: Targets,
+    context: StageContext,
+) -> tuple[SentenceEncoder, Metrics]:
     """The student before its first step, which gives vectors of the teacher's size and scale.
 
     The student of a unit-norm teacher ends in a normalisation. Where sizes differ, or the teacher's vectors have
     other lengths than 1, a projection is trained; it starts as the ridge regression from the student's vectors to
     the teacher's, so that no step is lost, and no second moment of Adam spoilt, on finding mean and scale.
-
-    Returns the sizes of a base that was made smaller too, before and after.
     """
     if isinstance(settings.base, NewEncoder):
         size = settings.base
@@ -260,8 +284,6 @@ def start_student(
         keep_layers(bare.backbone, settings.layers)
     if settings.trim_vocabulary or settings.layers:
         sizes = before_and_after(before, counts(bare))
-    if settings.dropout is not None:
-        set_dropout(bare.backbone, settings.dropout)
     needs_fit = bare.dim != teacher.dim or not targets.is_unit
     student = SentenceEncoder(
         bare.backbone,

@@ -23,6 +23,8 @@ BY_HAND = {  # of one sentence's real token vectors, (tokens, dim) in float64
     "max": lambda tokens: np.max(tokens, axis=0),
     "mean": lambda tokens: sum(tokens) / len(tokens),
     "mean_sqrt_len": lambda tokens: sum(tokens) / len(tokens) ** 0.5,
+    "weightedmean": lambda tokens: np.average(tokens, axis=0, weights=range(1, len(tokens) + 1)),
+    "lasttoken": lambda tokens: tokens[-1],
 }
 
 

@@ -1,5 +1,7 @@
 """Layers copied, layers left out, and a vocabulary that begins with the teacher's meanings."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -35,6 +37,7 @@ def settings(base, **given):
 
 
 def begin(base, corpus, teacher, context, **given):
+    shutil.rmtree(context.work / "start", ignore_errors=True)  # of another student
     targets = fill_targets(teacher, corpus, context, "key", "fp32")
     return start_student(settings(base, **given), corpus, teacher, targets, context)[0], targets
 
@@ -310,3 +313,18 @@ def test_a_shortened_network_computes_what_its_layers_do_in_a_row(tiny_encoder):
         hidden = output[0] if isinstance(output, tuple) else output
     keep_layers(encoder.backbone, 2)
     torch.testing.assert_close(encoder.backbone(ids).last_hidden_state, hidden)
+
+
+def test_a_start_is_made_once_and_read_again_bit_for_bit(corpus, make_teacher, tiny_encoder, context, toy, monkeypatch):
+    base = context.cache / "base"
+    tiny_encoder("xlm-roberta", [text for row in toy.train for text in row]).save(base)
+    chosen, teacher = settings(str(base), trim_vocabulary=True, layers=1, dropout=0.3), make_teacher()
+    targets = fill_targets(teacher, corpus, context, "key", "fp32")
+    first, sizes = start_student(chosen, corpus, teacher, targets, context)
+    monkeypatch.setattr("students.build.trim_vocabulary", None)  # would fail if it were called
+    again, same_sizes = start_student(chosen, corpus, teacher, targets, context)
+    assert sizes == same_sizes and sizes["layers/after"] == 1
+    assert first.state_dict().keys() == again.state_dict().keys()
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in first.state_dict().items())
+    assert first.tokenize(["two cats"]) == again.tokenize(["two cats"])
+    assert {module.p for module in again.backbone.modules() if isinstance(module, torch.nn.Dropout)} == {0.3}

@@ -12,6 +12,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
 from bertrelay.pooling import Projection
+from bertrelay.stage import StageContext
 from students import vocabulary as room
 from students.build import fill_targets, start_student
 from students.settings import DistillSettings
@@ -254,6 +255,7 @@ def start(base, toy, teacher, context, **given):
         {"teacher": "./teacher", "base": base, "parallel": [toy.source()], **given}
     )
     corpus = toy.corpus(context.cache / "corpora")
+    context = StageContext(context.output / f"trimmed {settings.trim_vocabulary}", context.cache)
     return start_student(settings, corpus, teacher, fill_targets(teacher, corpus, context, "key", "fp32"), context)
 
 
