@@ -139,7 +139,8 @@ class TrainSettings(LabelledTraining):
         for key, objectives in USED_BY.items():
             if self.objective not in objectives:
                 of = " or ".join(objectives)
-                refuse_idle(self, key, because=f"only {of} uses it, and the objective is {self.objective}")
+                because = f"only the {of} objective uses it, and the objective is {self.objective}"
+                refuse_idle(self, key, because=because)
         return self
 
 

@@ -116,7 +116,7 @@ def test_a_line_that_is_not_utf8_rejects_its_row_and_shifts_no_other(tmp_path):
         "file": source.english,
         "line": 3,
         "reason": "not valid UTF-8",
-        "detail": "byte 9 of the file, counted from 0",
+        "detail": "byte 39 of the file, counted from 0",
     }
 
 
