@@ -19,13 +19,13 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.leaves import content_parts
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
+from bertrelay.training.in_batch import BatchPairs, pair_loss
 from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Batch, train
 from students.build import Targets, fill_targets, start_student
 from students.corpus import ParallelCorpus, build_corpus
 from students.given_vectors import open_teacher
 from students.metrics import Encode, encoded_once, english_of, parallel_metrics, save_variance
-from students.objectives import BatchPairs, pair_loss
 from students.settings import DistillSettings
 
 CRITERION = "dev/explained_variance"

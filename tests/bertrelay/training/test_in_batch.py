@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from bertrelay.training.in_batch import angle_similarity, contrastive_loss, cosines, ranking_loss
-from students.objectives import BatchPairs, pair_loss
+from bertrelay.training.in_batch import (
+    BatchPairs,
+    angle_similarity,
+    contrastive_loss,
+    cosines,
+    pair_loss,
+    ranking_loss,
+)
 
 losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
 
