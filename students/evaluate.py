@@ -27,7 +27,9 @@ from students.metrics import (
     read_variance,
     translation_metrics,
 )
+from students.neighbours import load_faiss
 from students.pairs import Translations, read_translations
+from students.retrieval import search_metrics
 from students.settings import ENGLISH, EvaluateSettings, ShrinkSettings
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 
@@ -102,6 +104,8 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     """Scores the model; the main process does it, as others have nothing to add."""
     if not context.process_group.is_main:
         return {}
+    if settings.recall_at is not None:
+        load_faiss()  # where it is missing, say so before anything is encoded
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         tests = EvaluationSets.read(settings, context, rejects)
         dictionaries = read_translations(settings.lookup, context.cache, rejects)
@@ -117,6 +121,8 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     if teacher is not None:
         encode_teacher = encoded_once(teacher, english_of(tests.parallel), settings.precision, progress=True)
     metrics = tests.metrics(encode, encode_teacher, read_variance(settings.model))
+    if encode_teacher is not None and settings.recall_at is not None:
+        metrics |= search_metrics(tests.parallel, encode, encode_teacher, settings.recall_at)
     for language, test in tests.parallel.items():
         if language in dictionaries:
             metrics |= lookup_metrics(language, dictionaries[language], test)

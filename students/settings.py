@@ -293,12 +293,15 @@ class EvaluateSettings(Settings):
     """A student on held-out sentences: translation accuracy, distance to the teacher, STS within and across languages.
 
     teacher: gives `mse/<language>`; left out, there is none.
+    recall_at: search the English sentences of `parallel`, as the teacher's vectors, with so many hits for a query: the
+        student's vector of English and of each language. Gives `recall_at_<k>/<language>`.
     lookup: training corpora for the dictionary of word-for-word lookup, a baseline.
     picture_sentences: how many sentences, in every language, the picture of similarities shows; 0 for none.
     """
 
     model: ModelSource
     teacher: Teacher | None = None
+    recall_at: Positive | None = None
     parallel: list[ParallelSource] = []
     sts: dict[str, StsTable] = {}
     lookup: list[ParallelSource] = []
@@ -312,6 +315,8 @@ class EvaluateSettings(Settings):
             raise ValueError("expected `parallel` or `sts` (or both): without them there is nothing to score")
         if not self.parallel:
             refuse_idle(self, "teacher", "lookup", "picture_sentences", because="it needs the sentences of `parallel`")
+        if self.teacher is None:
+            refuse_idle(self, "recall_at", because="there is no `teacher`, whose vectors are searched")
         return self
 
 

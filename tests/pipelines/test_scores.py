@@ -29,6 +29,13 @@ def test_a_language_is_a_row_and_lookup_stands_beside_vectors_with_means_by_hand
     }
 
 
+def test_search_across_spaces_has_a_row_for_each_language_and_one_for_english():
+    metrics = {"recall_at_10/en": 1.0, "recall_at_10/zh-Hant": 0.9, "recall_at_10_ratio/zh-Hant": 0.9}
+    table = table_of(score_tables({"test": metrics}), "Search across spaces")
+    assert table.columns == [("test", "recall@10"), ("test", "ratio to English")]
+    assert cells(table) == {"en": ["1.000", "–"], "zh-Hant": ["0.900", "0.900"]}
+
+
 def test_each_test_set_has_its_own_table_and_scripts_may_have_dashes():
     metrics = {"translation_accuracy/flickr/en-zh-CN": 0.9, "translation_accuracy/tatoeba/zh-CN-en": 0.3}
     tables = {table.caption: list(table.rows) for table in score_tables({"evaluation": metrics})}

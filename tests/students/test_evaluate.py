@@ -101,6 +101,19 @@ def test_what_was_not_asked_for_is_absent_and_not_0(context, models, toy):
     assert not [name for name in metrics if name.startswith(("mse", "sts", "lookup"))]
 
 
+def test_a_student_searches_its_teachers_index_in_every_language(context, models, toy, encoded):
+    metrics = evaluate(context, **models, parallel=[toy.source("test")], recall_at=3)
+    english, *others = zip(*toy.test, strict=True)
+    student, teacher = (SentenceEncoder.load(folder) for folder in models.values())
+    found = teacher.encode(english, precision="fp32", normalize_embeddings=True)
+    for language, queries in zip(("en", "de", "fr"), (english, *others), strict=True):
+        cosines = student.encode(queries, precision="fp32", normalize_embeddings=True) @ found.T
+        hits = [row in np.argsort(-cosines[row])[:3] for row in range(len(english))]
+        assert metrics[f"recall_at_3/{language}"] == np.mean(hits)
+    assert figures("recall_at_3/en", "recall_at_3/de", "recall_at_3_ratio/fr") <= set(metrics)
+    assert len(encoded) == 2 + 4  # once for all metrics
+
+
 def test_the_picture_shows_each_sentence_in_every_language(context, models, toy):
     evaluate(context, model=models["model"], parallel=[toy.source("test")], picture_sentences=2)
     picture = json.loads((context.output / "similarity.json").read_text(encoding="utf-8"))

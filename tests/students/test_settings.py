@@ -31,6 +31,11 @@ def test_a_base_is_a_model_a_size_or_the_teachers_layers():
         ),
         (DistillSettings, {"parallel": [{**FILES, "header": False}]}, "header: without effect, because only csv and"),
         (EvaluateSettings, {**STS, "teacher": "./b"}, "teacher: without effect, because it needs the sentences of"),
+        (
+            EvaluateSettings,
+            {"model": "./student", "parallel": [FILES], "recall_at": 10},
+            "recall_at: without effect, because there is no `teacher`",
+        ),
         (EvaluateSettings, {"model": "./student"}, "expected `parallel` or `sts`"),
     ],
 )
