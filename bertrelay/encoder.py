@@ -1,4 +1,4 @@
-"""The sentence encoder: a BERT-like network, pooling, an optional projection and an optional normalisation.
+"""The sentence encoder: a network, pooling, projections if it has any, and an optional normalisation.
 
 Its methods and keywords are those of sentence-transformers, and so is its folder on disk.
 """
@@ -19,8 +19,8 @@ from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.errors import RequestError, check_count
 from bertrelay.files import write_tensors
 from bertrelay.hardware import as_device
-from bertrelay.layout import Dense, Layout, Prompts, in_folder_order, read_layout, write_layout
-from bertrelay.pooling import Pooling, Projection, load_projection
+from bertrelay.layout import Layout, Prompts, in_folder_order, read_layout, write_layout
+from bertrelay.pooling import Pooling, Projection, Projections, load_projection, projection_of, projections_of
 from bertrelay.tokenizer import load_tokenizer, pad_id_of, truncating
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
@@ -34,6 +34,7 @@ class SentenceEncoder(nn.Module):
     backbone: the network, with its `tokenizer`; or, as in `load`, a folder or hub id that holds the whole encoder, to
         which nothing but `device` may be added.
     pooling: names in any order, which the folder's order replaces, or a `Pooling`, whose order is kept.
+    projection: one, or several as `Projections`.
     max_tokens: the longest input, special tokens included, and at most what the position table holds.
     space: of a student, the digest of its teacher, whose vectors may be compared with its own.
     """
@@ -45,7 +46,7 @@ class SentenceEncoder(nn.Module):
         *,
         device: str | torch.device | None = None,
         pooling: Pooling | Sequence[str] = ("mean",),
-        projection: Projection | None = None,
+        projection: Projection | Projections | None = None,
         normalize: bool = False,
         max_tokens: int | None = None,
         prompts: Prompts | None = None,
@@ -87,11 +88,13 @@ class SentenceEncoder(nn.Module):
             raise RequestError(
                 f"model: the tokenizer has {words:,} tokens and the network vectors for {rows:,} of them only"
             )
-        if self.projection is not None and self.projection.linear.in_features != self.pooled_dim:
-            raise RequestError(
-                f"model: the projection expects {self.projection.linear.in_features} dimensions "
-                f"and the pooling ({', '.join(self.pooling.modes)}) gives {self.pooled_dim}"
-            )
+        given, giver = self.pooled_dim, f"the pooling ({', '.join(self.pooling.modes)})"
+        for each in projections_of(self.projection):
+            if each.linear.in_features != given:
+                raise RequestError(
+                    f"model: the projection expects {each.linear.in_features} dimensions and {giver} gives {given}"
+                )
+            given, giver = each.linear.out_features, "the projection before it"
 
     @classmethod
     def load(
@@ -121,8 +124,8 @@ class SentenceEncoder(nn.Module):
             network,
             load_tokenizer(transformer, layout.lower_case),
             device=device,
-            pooling=Pooling(layout.pooling),
-            projection=load_projection(folder, layout.dense) if layout.dense else None,
+            pooling=Pooling(layout.pooling, layout.include_prompt),
+            projection=projection_of([load_projection(folder, dense) for dense in layout.dense]),
             normalize=layout.normalize,
             max_tokens=layout.max_tokens,
             prompts=layout.prompts,
@@ -134,10 +137,11 @@ class SentenceEncoder(nn.Module):
         """Writes a sentence-transformers folder, which its versions 3 to 6 load too."""
         folder = Path(folder)
         save_network(self.backbone, self.tokenizer, folder, self.max_tokens)
-        write_layout(folder, self.layout)
-        if self.projection is not None:
-            path = folder / Dense.folder / "model.safetensors"
-            write_tensors(path, self.projection.state_dict(), {"format": "pt"})
+        layout = self.layout
+        write_layout(folder, layout)
+        folders = [folder / path for kind, path in layout.modules if kind == "Dense"]
+        for each, place in zip(projections_of(self.projection), folders, strict=True):
+            write_tensors(place / "model.safetensors", each.state_dict(), {"format": "pt"})
 
     def with_parts(self, **parts: Any) -> "SentenceEncoder":
         """A new encoder that has all parts of this one but `parts`, named as where one is made; the rest is shared."""
@@ -150,8 +154,9 @@ class SentenceEncoder(nn.Module):
         """What a folder states about this encoder, apart from weights, network and tokenizer."""
         return Layout(
             pooling=self.pooling.modes,
+            include_prompt=self.pooling.include_prompt,
             token_dim=self.backbone.config.hidden_size,
-            dense=self.projection.dense if self.projection else None,
+            dense=tuple(each.dense for each in projections_of(self.projection)),
             normalize=self.normalize,
             max_tokens=self.max_tokens,
             prompts=self.prompts,
@@ -167,7 +172,8 @@ class SentenceEncoder(nn.Module):
     @property
     def dim(self) -> int:
         """Dimensions of a sentence vector."""
-        return self.pooled_dim if self.projection is None else self.projection.linear.out_features
+        projections = projections_of(self.projection)
+        return projections[-1].linear.out_features if projections else self.pooled_dim
 
     def get_embedding_dimension(self) -> int:
         return self.dim
@@ -192,11 +198,16 @@ class SentenceEncoder(nn.Module):
         """Where the weights are."""
         return next(self.parameters()).device
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(batch, tokens) ids and mask -> float32 (batch, dim). Only the network computes in bf16 under autocast."""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, prompt_tokens: int | None = None) -> Tensor:
+        """(batch, tokens) ids and mask -> float32 (batch, dim). Only the network computes in bf16 under autocast.
+
+        prompt_tokens: how many of a sentence's first tokens are a prompt's; those of the default prompt when None.
+        """
+        if prompt_tokens is None:
+            prompt_tokens = self.prompt_tokens(self.prompts.text())
         tokens = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         with torch.autocast(input_ids.device.type, enabled=False):
-            vectors = self.pooling(tokens, attention_mask)  # (batch, pooled_dim)
+            vectors = self.pooling(tokens, attention_mask, prompt_tokens)  # (batch, pooled_dim)
             if self.projection is not None:
                 vectors = self.projection(vectors)  # (batch, dim)
             return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
@@ -207,6 +218,13 @@ class SentenceEncoder(nn.Module):
         for some in _slices(sentences):
             ids += [encoding.ids or [self.pad_id] for encoding in self._rules.encode_batch_fast(some)]
         return ids
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many tokens the pooling leaves out of sentences after `prompt`, special ones before it included."""
+        if not prompt or self.pooling.include_prompt:
+            return 0
+        ids = self.tokenize([prompt])[0]
+        return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
 
     def encode(
         self,

@@ -8,7 +8,7 @@ from bertrelay.settings import WHEN_SET, ModelSource, Settings
 
 VocabularySize = Annotated[int, Field(ge=50, le=10_000_000)]
 MOST_WEIGHTS = 10_000_000_000
-PoolingMode = Literal["cls", "mean", "max"]
+PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken"]
 
 
 class NewEncoder(Settings):

@@ -90,9 +90,10 @@ def encode_blocks(
     bar = bar or Bar()
     text_before = encoder.prompts.text(prompt_name) if prompt is None else prompt
     tokenized = (_tokenize(encoder, text_before, sentences) for sentences in blocks)
+    prompt_tokens = encoder.prompt_tokens(text_before)
 
     def compute(block: _Tokens, batch_tokens: int) -> Vectors:
-        return _compute(encoder, block, batch_tokens, bar, batch_size)
+        return _compute(encoder, block, batch_tokens, bar, batch_size, prompt_tokens)
 
     return computed(encoder, tokenized, lambda block: len(block.ids), compute, precision, batch_tokens)
 
@@ -128,13 +129,15 @@ def _tokenize(encoder: SentenceEncoder, prompt: str, sentences: Sequence[str]) -
     return _Tokens(flat, np.cumsum(lengths) - lengths, lengths, row_of)
 
 
-def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: Bar, batch_size: int | None) -> Vectors:
+def _compute(
+    encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: Bar, batch_size: int | None, prompt_tokens: int
+) -> Vectors:
     parts, orders = list[torch.Tensor](), [np.zeros(0, np.int64)]
     for rows, width, height in sorted_batches(block.lengths, batch_tokens, encoder.max_tokens, batch_size):
         filled = padded_rows(rows, height)
         ids, mask = padded(block.ids, block.starts[filled], block.lengths[filled], width, encoder.pad_id)
         inputs = (torch.from_numpy(each.astype(np.int64)).to(encoder.device) for each in (ids, mask))
-        vectors = encoder(*inputs)  # (height, dim)
+        vectors = encoder(*inputs, prompt_tokens)  # (height, dim)
         parts.append(vectors[: len(rows)])
         orders.append(rows)
         bar.advance(len(rows))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -30,20 +30,24 @@ OTHER_POOLING_KEYS = {"weightedmean": "pooling_mode_weightedmean_tokens", "lastt
 CLASS_PATH = "sentence_transformers.models."
 MODEL_CONFIG = "config_sentence_transformers.json"
 MODULE_FOLDER = re.compile(r"\d+_[A-Za-z]\w*")
-CHAINS = [["Transformer", "Pooling", *rest] for rest in ([], ["Dense"], ["Normalize"], ["Dense", "Normalize"])]
+AFTER_POOLING = {"Dense", "Normalize"}
 
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
 class Dense:
-    """The projection's shape; `activation` is the path of a class of torch.nn, `folder` where its weights are."""
+    """The shape of a projection; `activation` is the path of a class of torch.nn, `folder` where its weights are.
+
+    normalized: whether a module before it scales what it projects to length 1.
+    """
 
     in_features: int
     out_features: int
     bias: bool = True
     activation: str = "torch.nn.modules.linear.Identity"
-    folder: str = "2_Dense"
+    normalized: bool = False
+    folder: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -68,14 +72,17 @@ class Prompts:
 class Layout:
     """All that a folder states about an encoder, apart from weights, network and tokenizer.
 
+    include_prompt: whether the tokens of a prompt are pooled with the sentence's.
     token_dim: size of a token vector; None where only the network's own config has it.
+    dense: the projections after the pooling, in their order; `normalize` is what comes after them.
     max_tokens: the longest input, special tokens included; None where only the tokenizer has it.
     space: digest of the encoder whose vectors these were taught to equal, as `encoder_digest` gives it.
     """
 
     pooling: tuple[str, ...] = ("mean",)
+    include_prompt: bool = True
     token_dim: int | None = None
-    dense: Dense | None = None
+    dense: tuple[Dense, ...] = ()
     normalize: bool = False
     max_tokens: int | None = None
     lower_case: bool = False
@@ -83,6 +90,15 @@ class Layout:
     similarity: str | None = None
     space: str | None = field(default=None, repr=False)  # digests are of what is shown
     transformer_folder: str = ""
+
+    @property
+    def modules(self) -> list[tuple[str, str]]:
+        """Kind and folder of each module, as they are written."""
+        kinds = ["Transformer", "Pooling"]
+        for dense in self.dense:
+            kinds += ["Normalize", "Dense"] if dense.normalized else ["Dense"]
+        kinds += ["Normalize"] if self.normalize else []
+        return [(kind, f"{index}_{kind}" if index else "") for index, kind in enumerate(kinds)]
 
 
 class _Module(Description):
@@ -137,6 +153,11 @@ class _DenseConfig(Description):
     module_output_name: str | None = "sentence_embedding"
 
 
+class _NormalizeConfig(Description):
+    module_input_name: str = "sentence_embedding"
+    module_output_name: str | None = None
+
+
 class _ModelConfig(Description):
     prompts: dict[str, str | None] | None = None
     default_prompt_name: str | None = None
@@ -156,36 +177,41 @@ def read_layout(folder: Path) -> Layout:
     )
     if modules is None:
         return _read_plain(folder, module_folders)
+    _check_modules(folder, modules, module_folders)
+    transformer = _read_transformer(folder / modules[0].path)
+    pooling = _required(folder / modules[1].path / "config.json", _PoolingConfig)
+    dense, normalize = _read_projections(folder, modules[2:])
+    model = read_model_file(folder / MODEL_CONFIG, _ModelConfig) or _ModelConfig()
+    return Layout(
+        pooling=_read_pooling(folder, pooling),
+        include_prompt=pooling.include_prompt,
+        token_dim=pooling.embedding_dimension or pooling.word_embedding_dimension,
+        dense=dense,
+        normalize=normalize,
+        max_tokens=transformer.max_tokens,
+        lower_case=bool(transformer.do_lower_case),
+        prompts=_read_prompts(folder, model),
+        similarity=model.similarity_fn_name,
+        space=model.space,
+        transformer_folder=modules[0].path,
+    )
+
+
+def _check_modules(folder: Path, modules: Sequence[_Module], module_folders: Sequence[str]) -> None:
     kinds = [module.kind for module in modules]
-    if kinds not in CHAINS:
+    if kinds[:2] != ["Transformer", "Pooling"] or not AFTER_POOLING.issuperset(kinds[2:]):
         raise RequestError(
             f"model: expected the modules Transformer, Pooling and then perhaps Dense and Normalize, "
             f"found {', '.join(kinds) or 'none'} in {folder / 'modules.json'}; sentence-transformers itself can use it"
         )
-    paths = {module.kind: module.path for module in modules}
-    folders = {kind: folder / path for kind, path in paths.items()}
-    for path in paths.values():
-        _check_inside(folder, path)
-    if unnamed := set(module_folders).difference(part for path in paths.values() for part in Path(path).parts[:1]):
+    for module in modules:
+        _check_inside(folder, module.path)
+    named = {part for module in modules for part in Path(module.path).parts[:1]}
+    if unnamed := set(module_folders) - named:
         log(
             f"model: warning: {folder / 'modules.json'} does not name {', '.join(sorted(unnamed))}, which is ignored. "
             "If it should not be, copy the folder again"
         )
-    transformer = _read_transformer(folders["Transformer"])
-    pooling = _required(folders["Pooling"] / "config.json", _PoolingConfig)
-    model = read_model_file(folder / MODEL_CONFIG, _ModelConfig) or _ModelConfig()
-    return Layout(
-        pooling=_read_pooling(folder, pooling),
-        token_dim=pooling.embedding_dimension or pooling.word_embedding_dimension,
-        dense=_read_dense(folders["Dense"], paths["Dense"]) if "Dense" in folders else None,
-        normalize="Normalize" in folders,
-        max_tokens=transformer.max_tokens,
-        lower_case=bool(transformer.do_lower_case),
-        prompts=_read_prompts(folder, model, pooling.include_prompt),
-        similarity=model.similarity_fn_name,
-        space=model.space,
-        transformer_folder=paths["Transformer"],
-    )
 
 
 def _read_plain(folder: Path, module_folders: list[str]) -> Layout:
@@ -230,18 +256,13 @@ def _read_transformer(folder: Path) -> _Transformer:
     return config
 
 
-def _read_prompts(folder: Path, model: _ModelConfig, are_pooled: bool) -> Prompts:
+def _read_prompts(folder: Path, model: _ModelConfig) -> Prompts:
     texts = {name: text for name, text in (model.prompts or {}).items() if text is not None}
     default = model.default_prompt_name
     if default is not None and default not in texts:
         raise RequestError(
             f"model: expected default_prompt_name to be one of {sorted(texts) or 'no prompts'} in "
             f"{folder / MODEL_CONFIG}, found {default!r}"
-        )
-    if texts and not are_pooled:
-        raise RequestError(
-            f"model: expected prompts that enter the pooling, found include_prompt = false in {folder}; "
-            "sentence-transformers itself can use it"
         )
     return Prompts(texts, default)
 
@@ -264,28 +285,44 @@ def _read_pooling(folder: Path, config: _PoolingConfig) -> tuple[str, ...]:
     return tuple(modes)
 
 
+def _read_projections(folder: Path, modules: Sequence[_Module]) -> tuple[tuple[Dense, ...], bool]:
+    """The projections that the modules after the pooling make, and whether a normalisation follows the last one."""
+    dense, normalized = list[Dense](), False
+    for module in modules:
+        if module.kind == "Dense":
+            dense.append(replace(_read_dense(folder, module.path), normalized=normalized))
+        else:
+            path = folder / module.path / "config.json"
+            config = read_model_file(path, _NormalizeConfig) if module.path else None
+            _check_names(path, *((config.module_input_name, config.module_output_name) if config else ()))
+        normalized = module.kind == "Normalize"
+    return tuple(dense), normalized
+
+
 def _read_dense(folder: Path, path: str) -> Dense:
-    config = _required(folder / "config.json", _DenseConfig)
-    names = {config.module_input_name, config.module_output_name} - {None, "sentence_embedding"}
-    if names or config.use_residual:
+    config = _required(folder / path / "config.json", _DenseConfig)
+    residual = ["use_residual"] if config.use_residual else []
+    _check_names(folder / path / "config.json", config.module_input_name, config.module_output_name, *residual)
+    return Dense(config.in_features, config.out_features, config.bias, config.activation_function, folder=path)
+
+
+def _check_names(path: Path, *names: str | None) -> None:
+    others = set(names) - {None, "sentence_embedding"}
+    if others:
         raise RequestError(
-            f"model: expected a Dense module from sentence vectors to sentence vectors, found use_residual or other "
-            f"module names in {folder / 'config.json'}; sentence-transformers itself can use it"
+            f"model: expected a module from sentence vectors to sentence vectors, found {', '.join(map(str, others))} "
+            f"in {path}; sentence-transformers itself can use it"
         )
-    return Dense(config.in_features, config.out_features, config.bias, config.activation_function, path)
 
 
 def write_layout(folder: Path, layout: Layout) -> None:
     """Writes all of `layout` under `folder`; weights, network and tokenizer are written by the caller."""
-    has = {"Transformer": True, "Pooling": True, "Dense": layout.dense, "Normalize": layout.normalize}
-    kinds = [kind for kind, is_there in has.items() if is_there]
-    paths = ["", *(f"{index}_{kind}" for index, kind in enumerate(kinds) if index > 0)]
-    for path in paths:
-        (folder / path).mkdir(parents=True, exist_ok=True)
     modules = [
         {"idx": index, "name": str(index), "path": path, "type": CLASS_PATH + kind}
-        for index, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+        for index, (kind, path) in enumerate(layout.modules)
     ]
+    for _, path in layout.modules:
+        (folder / path).mkdir(parents=True, exist_ok=True)
     write_json(folder / "modules.json", modules)
     transformer = {"max_seq_length": layout.max_tokens, "do_lower_case": layout.lower_case}
     write_json(folder / "sentence_bert_config.json", transformer)
@@ -299,10 +336,11 @@ def write_layout(folder: Path, layout: Layout) -> None:
         **({} if layout.space is None else {"space": layout.space}),
     }
     write_json(folder / MODEL_CONFIG, model)
-    if layout.dense:
-        sizes = {"in_features": layout.dense.in_features, "out_features": layout.dense.out_features}
-        rest = {"bias": layout.dense.bias, "activation_function": layout.dense.activation}
-        write_json(folder / layout.dense.folder / "config.json", sizes | rest)
+    paths = [path for kind, path in layout.modules if kind == "Dense"]
+    for dense, path in zip(layout.dense, paths, strict=True):
+        sizes = {"in_features": dense.in_features, "out_features": dense.out_features}
+        rest = {"bias": dense.bias, "activation_function": dense.activation}
+        write_json(folder / path / "config.json", sizes | rest)
 
 
 def in_folder_order(modes: Sequence[str]) -> tuple[str, ...]:
@@ -314,7 +352,8 @@ def _pooling_config(layout: Layout) -> dict[str, Any]:
     """Old keys, which every version reads, unless only the new list can express the order of the poolings."""
     if layout.pooling != in_folder_order(layout.pooling):
         modes = ["mean_sqrt_len_tokens" if mode == "mean_sqrt_len" else mode for mode in layout.pooling]
-        return {"embedding_dimension": layout.token_dim, "pooling_mode": modes, "include_prompt": True}
+        return {"embedding_dimension": layout.token_dim, "pooling_mode": modes, "include_prompt": layout.include_prompt}
     chosen = {key: mode in layout.pooling for mode, key in OLD_POOLING_KEYS.items()}
     chosen |= {key: True for mode, key in OTHER_POOLING_KEYS.items() if mode in layout.pooling}
-    return {"word_embedding_dimension": layout.token_dim, **chosen}
+    without = {} if layout.include_prompt else {"include_prompt": False}
+    return {"word_embedding_dimension": layout.token_dim, **chosen, **without}

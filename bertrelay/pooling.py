@@ -1,6 +1,6 @@
-"""From token vectors to one vector per sentence: first or last token, mean, maximum or several, and a projection."""
+"""From token vectors to one vector per sentence: first or last token, mean, maximum or several, and projections."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,30 +15,39 @@ ACTIVATIONS = ("torch.nn.modules.activation", "torch.nn.modules.linear")  # modu
 
 
 class Pooling(nn.Module):
-    """Pools token vectors in float32, in the order of `modes`; padding on either side has no effect."""
+    """Pools token vectors in float32, in the order of `modes`; padding on either side has no effect.
 
-    def __init__(self, modes: Sequence[str]) -> None:
+    include_prompt: whether the tokens of a prompt before the sentence are pooled with the sentence's.
+    """
+
+    def __init__(self, modes: Sequence[str], include_prompt: bool = True) -> None:
         super().__init__()
         if not modes or len(set(modes) & set(POOLINGS)) < len(modes):
             raise RequestError(
                 f"pooling: expected one or more of {', '.join(POOLINGS)}, each once, found {list(modes)}"
             )
         self.modes = tuple(modes)
+        self.include_prompt = include_prompt
 
-    def forward(self, token_vectors: Tensor, attention_mask: Tensor) -> Tensor:
-        """(batch, tokens, dim) and (batch, tokens) -> float32 (batch, dim * number of modes)."""
+    def forward(self, token_vectors: Tensor, attention_mask: Tensor, prompt_tokens: int = 0) -> Tensor:
+        """(batch, tokens, dim) and (batch, tokens) -> float32 (batch, dim * number of modes).
+
+        prompt_tokens: how many of the first tokens of each sentence are left out, unless `include_prompt`.
+        """
         vectors = token_vectors.float()  # (batch, tokens, dim)
         mask = attention_mask.bool()  # (batch, tokens)
-        return torch.cat([_pool(mode, vectors, mask) for mode in self.modes], dim=-1)
+        places = mask.cumsum(dim=1)  # (batch, tokens): 1 for the first real token
+        if prompt_tokens and not self.include_prompt:
+            longest = places.amax(dim=1, keepdim=True)  # (batch, 1)
+            mask = mask & (places > (longest - 1).clamp(max=prompt_tokens))  # of what is cut in the prompt, one token
+        return torch.cat([_pool(mode, vectors, mask, places) for mode in self.modes], dim=-1)
 
 
-def _pool(mode: str, vectors: Tensor, mask: Tensor) -> Tensor:
-    if mode == "cls":
-        first = mask.int().argmax(dim=1)  # (batch,): the first real token, wherever the padding is
-        return vectors[torch.arange(len(vectors), device=vectors.device), first]  # (batch, dim)
-    places = mask.cumsum(dim=1)  # (batch, tokens): 1 for the first real token
-    if mode == "lasttoken":
-        return vectors[torch.arange(len(vectors), device=vectors.device), places.argmax(dim=1)]  # (batch, dim)
+def _pool(mode: str, vectors: Tensor, mask: Tensor, places: Tensor) -> Tensor:
+    """places: the number of each token in its sentence, from 1, prompt included, (batch, tokens)."""
+    if mode in ("cls", "lasttoken"):  # the first or last token that counts, wherever the padding is
+        chosen = (mask.int() if mode == "cls" else mask * places).argmax(dim=1)  # (batch,)
+        return vectors[torch.arange(len(vectors), device=vectors.device), chosen]  # (batch, dim)
     if mode == "max":
         return vectors.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)  # (batch, dim)
     # masked_fill, not a product: a padded position may hold NaN, and 0 * NaN is NaN.
@@ -53,16 +62,24 @@ def _pool(mode: str, vectors: Tensor, mask: Tensor) -> Tensor:
 
 
 class Projection(nn.Module):
-    """A linear map of the pooled vector, followed by an activation."""
+    """A linear map of the pooled vector, followed by an activation; `normalized`: of the vector at length 1."""
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, activation: nn.Module | None = None
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        activation: nn.Module | None = None,
+        normalized: bool = False,
     ) -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, out_features, bias)
         self.activation = nn.Identity() if activation is None else activation
+        self.normalized = normalized
 
     def forward(self, vectors: Tensor) -> Tensor:
+        if self.normalized:
+            vectors = nn.functional.normalize(vectors, dim=-1)  # (batch, in_features)
         return cast(Tensor, self.activation(self.linear(vectors)))  # (batch, out_features)
 
     @property
@@ -70,7 +87,26 @@ class Projection(nn.Module):
         """As a folder describes it."""
         linear, activation = self.linear, type(self.activation)
         path = f"{activation.__module__}.{activation.__qualname__}"
-        return Dense(linear.in_features, linear.out_features, linear.bias is not None, path)
+        return Dense(linear.in_features, linear.out_features, linear.bias is not None, path, self.normalized)
+
+
+class Projections(nn.Sequential):
+    """Several projections, one after the other."""
+
+    def __init__(self, projections: Iterable[Projection]) -> None:
+        super().__init__(*projections)
+
+
+def projections_of(projection: Projection | Projections | None) -> list[Projection]:
+    """The projections of an encoder, in their order."""
+    if projection is None:
+        return []
+    return [cast(Projection, each) for each in projection] if isinstance(projection, Projections) else [projection]
+
+
+def projection_of(projections: Sequence[Projection]) -> Projection | Projections | None:
+    """What an encoder takes for so many projections."""
+    return projections[0] if len(projections) == 1 else Projections(projections) if projections else None
 
 
 def load_projection(folder: Path, dense: Dense) -> Projection:
@@ -79,9 +115,8 @@ def load_projection(folder: Path, dense: Dense) -> Projection:
     try:
         is_activation = dense.activation.startswith("torch.nn.") and kind.__module__ in ACTIVATIONS
         with torch.device("meta"):  # no memory for sizes that the weights do not have
-            projection = Projection(
-                dense.in_features, dense.out_features, dense.bias, kind() if is_activation else None
-            )
+            activation = kind() if is_activation else None
+            projection = Projection(dense.in_features, dense.out_features, dense.bias, activation, dense.normalized)
     except (AttributeError, TypeError):  # no class, or one that needs arguments
         is_activation = False
     if not is_activation:

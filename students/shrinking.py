@@ -23,7 +23,7 @@ from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, pairwise
-from bertrelay.pooling import Projection
+from bertrelay.pooling import Projection, Projections, projection_of, projections_of
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import each_text
 from students.build import keep_layers, linear_projection
@@ -58,22 +58,16 @@ def principal_axes(vectors: Vectors, dimensions: int) -> Axes:
     return np.ascontiguousarray(axes[:, ::-1][:, :dimensions])
 
 
-def projection_onto(axes: Axes, encoder: SentenceEncoder) -> Projection:
-    """The encoder's own projection, if it has one, and the axes after it, as one linear map.
-
-    Raises RequestError for a projection that bends what it projects, as one with a Tanh does.
-    """
+def projection_onto(axes: Axes, encoder: SentenceEncoder) -> Projection | Projections | None:
+    """The encoder's own projections, if it has any, and the axes after them; a linear map at the end becomes one."""
     turn = torch.from_numpy(axes.T)  # (dimensions, dim)
-    own = encoder.projection
-    if own is None:
-        return linear_projection(turn, None)
-    if not isinstance(own.activation, nn.Identity):
-        raise RequestError(
-            f"dimensions: expected a model that ends in a linear map, found {type(own.activation).__name__} after it; "
-            "leave its dimensions as they are"
-        )
-    weight, bias = own.linear.weight.detach().cpu().double(), own.linear.bias
-    return linear_projection(turn @ weight, None if bias is None else turn @ bias.detach().cpu().double())
+    own = projections_of(encoder.projection)
+    if not own or not isinstance(own[-1].activation, nn.Identity):
+        return projection_of([*own, linear_projection(turn, None)])
+    weight, bias = own[-1].linear.weight.detach().cpu().double(), own[-1].linear.bias
+    last = linear_projection(turn @ weight, None if bias is None else turn @ bias.detach().cpu().double())
+    last.normalized = own[-1].normalized
+    return projection_of([*own[:-1], last])
 
 
 def speeds(encoders: Sequence[SentenceEncoder], sentences: Sequence[str], precision: str) -> list[float]:
@@ -139,7 +133,8 @@ def shrink(
         smaller.space = None  # its vectors are no longer those of its teacher's space
     if dimensions is not None:
         axes = principal_axes(smaller.encode(sample_of(texts), precision=precision), dimensions)
-        smaller.projection = projection_onto(axes, smaller).to(smaller.device)
+        smaller.projection = projection_onto(axes, smaller)
+        smaller.to(smaller.device)
     return Shrunk(trim_vocabulary(smaller, texts) if trim else smaller, axes)
 
 

@@ -24,8 +24,9 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import nearest, pairwise, unit
 from bertrelay.evaluation.statistics import share, spearman
 from bertrelay.files import read_json, write_json
+from bertrelay.layout import in_folder_order
 from bertrelay.new_encoder import bert_config, new_network, train_wordpiece
-from bertrelay.pooling import Projection
+from bertrelay.pooling import Pooling, Projection
 from bertrelay.settings import AnySettings, ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
@@ -55,9 +56,10 @@ def start_encoder(settings: TrainSettings, sentences: Sequence[str], context: St
         encoder = SentenceEncoder(network, tokenizer)
     else:
         encoder = SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
-    encoder = encoder.with_parts(
-        pooling=settings.pooling or encoder.pooling, max_tokens=settings.max_tokens or encoder.max_tokens
-    )
+    pooling = encoder.pooling
+    if settings.pooling:
+        pooling = Pooling(in_folder_order(settings.pooling), pooling.include_prompt)
+    encoder = encoder.with_parts(pooling=pooling, max_tokens=settings.max_tokens or encoder.max_tokens)
     if settings.linear and encoder.projection is None:  # a base that has one keeps it
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)

@@ -51,7 +51,9 @@ def encoder_at(
         )
     encoder = SentenceEncoder.load(folder)
     if pooling is not None:
-        encoder = encoder.with_parts(pooling=Pooling(pooling), projection=None, normalize=False)
+        encoder = encoder.with_parts(
+            pooling=Pooling(pooling, encoder.pooling.include_prompt), projection=None, normalize=False
+        )
     return finite(partial(encoder.encode, precision=precision))
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.pooling import Projection
+from bertrelay.pooling import Projection, Projections
 from students.settings import ShrinkSettings
 from students.shrinking import moved, principal_axes, projection_onto, run, sample_of, shrink
 
@@ -215,10 +215,16 @@ def test_a_model_gives_its_vectors_on_the_axes_whatever_it_ended_in(tiny_encoder
     np.testing.assert_array_equal(loaded.encode(SENTENCES, precision="fp32"), vectors)
 
 
-def test_a_projection_that_bends_is_refused(tiny_encoder):
-    encoder = tiny_encoder("bert", SENTENCES, projection=Projection(16, 16, activation=nn.Tanh()))
-    with pytest.raises(RequestError, match="ends in a linear map, found Tanh"):
-        projection_onto(np.eye(16)[:, :4], encoder)
+@pytest.mark.parametrize("activation", [nn.Identity(), nn.Tanh()])
+def test_of_several_projections_and_of_one_that_bends_the_vectors_are_turned_too(tiny_encoder, tmp_path, activation):
+    own = Projections([Projection(16, 24, activation=nn.ReLU()), Projection(24, 12, True, activation, normalized=True)])
+    encoder = tiny_encoder("bert", SENTENCES, projection=own, normalize=True)
+    smaller, axes = reduced(encoder, 6)
+    expected = unit(encoder.encode(SENTENCES, precision="fp32") @ axes)
+    np.testing.assert_allclose(smaller.encode(SENTENCES, precision="fp32"), expected, atol=1e-5)
+    assert len(smaller.projection) == (2 if isinstance(activation, nn.Identity) else 3)
+    smaller.save(tmp_path)
+    np.testing.assert_allclose(SentenceEncoder.load(tmp_path).encode(SENTENCES, precision="fp32"), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
