@@ -3,7 +3,7 @@
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from itertools import zip_longest
@@ -25,6 +25,8 @@ from students.translation_memories import TmxReader, XliffReader, XmlReader
 SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva"}
 """Modifiers of POSIX locales (`sr@latin`) that are scripts."""
 CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*(@\w+)?")
+SIDE = re.compile(r"(?<=-)(src|ref)(?=\.)")
+"""What tells source and reference of one test set apart, in names such as those of NTREX."""
 PAIR_TABLE = re.compile(rf"{ENGLISH}-(.+)\.tsv")
 HUB_COLUMNS = ["english", "non_english"]
 
@@ -32,7 +34,7 @@ INLINE_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 PLACEHOLDER = re.compile(
     r"%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh?|ll?|[qjzt])?[diouxXeEfFgGcrsap@](?!\w)"  # printf
     r"|%(?:L?\d{1,2}|n)(?!\w)"  # Qt
-    r"|\$?\{[\w.:!-]*\}|\$\w+\$?"  # Python, ICU, shell
+    r"|\$?\{[\w.:!-]*\}|\$[^\W\d]\w*\$?"  # Python, ICU, shell; $300 is an amount
 )
 TAGGED, WITH_PLACEHOLDER, NO_TRANSLATION = "inline tags", "placeholder", "no translation"
 
@@ -178,29 +180,55 @@ def _name_and_suffix(name: str) -> tuple[str, str]:
     return path.name, path.suffix.lower()
 
 
-def _aligned_names(members: Members) -> dict[str, dict[str, str]]:
-    """English file to the files of the same rows in other languages, by code: `train.en` to `train.de`."""
-    groups: dict[str, dict[str, str]] = {}
-    for name in members:
-        inner, suffix = _name_and_suffix(name)
-        if CODE.fullmatch(suffix[1:]):
-            groups.setdefault(str(PurePosixPath(name).with_name(inner.removesuffix(suffix))), {})[suffix[1:]] = name
-    with_english = {
-        name: group for group in groups.values() for code, name in group.items() if is_language(code, ENGLISH)
-    }
-    return {
-        english: {code: name for code, name in group.items() if name != english}
-        for english, group in with_english.items()
-        if len(group) > 1
-    }
+def _aligned_names(members: Iterable[str]) -> dict[str, dict[str, str]]:
+    """English file to the files of the same rows in other languages, by code: `train.en` to `train.de`.
+
+    Where a suffix is no code of such a set, another part of the name is: `deu_Latn.devtest` belongs to
+    `eng_Latn.devtest`, and `newstest2019-ref.deu.txt` to `newstest2019-src.eng.txt`.
+    """
+    by_suffix = _sets_with_english(members, lambda parts: range(max(len(parts) - 1, 1), len(parts)))
+    named = {name for english, others in by_suffix.items() for name in (english, *others.values())}
+    others = [name for name in members if name not in named]
+    return by_suffix | _sets_with_english(others, lambda parts: range(len(parts) - 1))
+
+
+def _sets_with_english(
+    names: Iterable[str], places: Callable[[Sequence[str]], Iterable[int]]
+) -> dict[str, dict[str, str]]:
+    """Files whose names differ in a language code alone, at one of the `places` of their dotted parts."""
+    sets: dict[str, dict[str, str]] = {}
+    for name in names:
+        parts = _name_and_suffix(name)[0].split(".")
+        for place in places(parts):
+            if CODE.fullmatch(parts[place]):
+                rest = SIDE.sub("", ".".join([*parts[:place], "*", *parts[place + 1 :]]))
+                sets.setdefault(str(PurePosixPath(name).with_name(rest)), {})[parts[place]] = name
+    found = {}
+    for of_code in sets.values():
+        english = _closest(of_code, ENGLISH)
+        if english is not None and len(of_code) > 1:
+            found[of_code.pop(english)] = of_code
+    return found
+
+
+def _closest(codes: Iterable[str], wanted: str) -> str | None:
+    """The code that says `wanted` most exactly: for fr rather fra than fra-CA, for zh rather zho_Hans than zho_Hant."""
+    likely = Tag.get(language_tag(wanted)).maximize()
+
+    def distance(code: str) -> tuple[bool, bool, int]:
+        tag = language_tag(code)
+        return tag != language_tag(wanted), Tag.get(tag).maximize() != likely, len(tag)
+
+    return min((code for code in codes if is_language(code, wanted)), key=distance, default=None)
 
 
 def _aligned(english: str, partners: dict[str, str], members: Members, languages: list[str]) -> Records:
     """The rows of two files of plain lines; the English is read once for each language."""
     for language in languages:
-        other = next((name for code, name in partners.items() if is_language(code, language)), None)
-        if other is None:
+        code = _closest(partners, language)
+        if code is None:
             continue
+        other = partners[code]
         with members[english]() as left, members[other]() as right:
             for number, row in enumerate(zip_longest(left, right), 1):
                 if None in row:

@@ -323,6 +323,59 @@ def test_tags_are_taken_out_or_leave_a_pair_out(tmp_path):
     assert [pair[3] for pair in read(tmp_path / "en-de.tsv", "de", tags="skip")[0]] == ["inline tags", ""]
 
 
+def test_an_amount_is_no_placeholder(tmp_path):
+    (tmp_path / "en-de.tsv").write_text("I have $300.\tIch habe $300.\n$HOME\t$HOME\n")
+    assert [pair[3] for pair in read(tmp_path / "en-de.tsv", "de")[0]] == ["", "placeholder"]
+
+
+# The names of LASER's Tatoeba, FLORES-200, FLORES+ and NTREX, and which file is read for a language that was asked for
+SETS = {
+    "tatoeba.deu-eng.deu tatoeba.deu-eng.eng tatoeba.cmn-eng.cmn tatoeba.cmn-eng.eng tatoeba.arz-eng.arz "
+    "tatoeba.arz-eng.eng tatoeba.ara-eng.ara tatoeba.ara-eng.eng tatoeba.pes-eng.pes tatoeba.pes-eng.eng": {
+        "de": "tatoeba.deu-eng.deu",
+        "zh": "tatoeba.cmn-eng.cmn",
+        "ar": "tatoeba.ara-eng.ara",
+        "arz": "tatoeba.arz-eng.arz",
+        "fa": "tatoeba.pes-eng.pes",
+    },
+    "arb_Arab.devtest arb_Latn.devtest deu_Latn.devtest eng_Latn.devtest zho_Hans.devtest zho_Hant.devtest": {
+        "ar": "arb_Arab.devtest",
+        "de": "deu_Latn.devtest",
+        "zh": "zho_Hans.devtest",
+        "zh-Hant": "zho_Hant.devtest",
+    },
+    "devtest.deu_Latn devtest.eng_Latn": {"de": "devtest.deu_Latn"},
+    "newstest2019-ref.deu.txt newstest2019-ref.eng-GB.txt newstest2019-ref.fra-CA.txt newstest2019-ref.fra.txt "
+    "newstest2019-ref.por-BR.txt newstest2019-ref.por.txt newstest2019-ref-2.spa.txt newstest2019-ref.spa.txt "
+    "newstest2019-ref.zho-CN.txt newstest2019-ref.zho-TW.txt newstest2019-src.eng.txt": {
+        "de": "newstest2019-ref.deu.txt",
+        "fr": "newstest2019-ref.fra.txt",
+        "fr-CA": "newstest2019-ref.fra-CA.txt",
+        "pt-BR": "newstest2019-ref.por-BR.txt",
+        "es": "newstest2019-ref.spa.txt",
+        "zh": "newstest2019-ref.zho-CN.txt",
+        "zh-Hant": "newstest2019-ref.zho-TW.txt",
+    },
+}
+
+
+@pytest.mark.parametrize(("names", "expected"), SETS.items(), ids=["tatoeba", "flores", "flores+", "ntrex"])
+def test_test_sets_are_read_by_the_names_they_come_with(tmp_path, names, expected):
+    for name in names.split():
+        (tmp_path / name).write_text(f"first of {name}\nsecond of {name}\n")
+    (tmp_path / "README.md").write_text("# A test set\n")
+    pairs, unusable = read(tmp_path, *expected)
+    assert {pair[0]: pair[2].removeprefix("first of ").strip() for pair in reversed(pairs)} == expected
+    assert len(pairs) == 2 * len(expected) and not unusable
+    assert all(pair[1].strip().endswith(("eng", "eng_Latn", "src.eng.txt", "eng_Latn.devtest")) for pair in pairs)
+
+
+def test_pairs_of_two_languages_in_a_name_are_no_language(tmp_path):
+    for name in ("x.en-de.de", "x.en-de.en", "x.fr-de.de", "x.fr-de.fr"):
+        (tmp_path / name).write_text(f"{name}\n")
+    assert [pair[:3] for pair in read(tmp_path, "de", "fr")[0]] == [("de", "x.en-de.en\n", "x.en-de.de\n")]
+
+
 def test_rows_that_do_not_fit_are_an_error_with_the_line(tmp_path):
     (tmp_path / "train.en").write_text("a\nb\nc\n")
     (tmp_path / "train.de").write_text("a\nb\n")
