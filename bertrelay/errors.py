@@ -38,6 +38,12 @@ def check_choice(name: str, found: object, choices: Sequence[str]) -> None:
         raise RequestError(f"{name}: expected {', '.join(choices[:-1])} or {choices[-1]}, found {shown(found)}")
 
 
+def check_dimensions(dimensions: Sequence[int], dim: int) -> None:
+    """Raises RequestError for vectors to be cut to more dimensions than the `dim` they have."""
+    if dimensions and max(dimensions) > dim:
+        raise RequestError(f"dimensions: expected at most the {dim} of the model's vectors, found {max(dimensions)}")
+
+
 def check_count(name: str, found: int | None) -> None:
     """Raises RequestError for a count of less than one; None is one that was not given."""
     if found is not None and (not isinstance(found, Integral) or found < 1):

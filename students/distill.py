@@ -5,6 +5,7 @@ Reimers & Gurevych (2020), "Making Monolingual Sentence Embeddings Multilingual 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from shutil import copyfile
 
 import numpy as np
@@ -14,12 +15,13 @@ from torch import Tensor, nn
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.encode_shards import encoder_digest
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import check_dimensions
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.leaves import content_parts
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
-from bertrelay.training.in_batch import BatchPairs, pair_loss
+from bertrelay.training.in_batch import BatchPairs, matryoshka, pair_loss
 from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Batch, train
 from students.build import Targets, fill_targets, start_student
@@ -42,6 +44,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
         corpus = build_corpus(context.cache / "corpora" / corpus_key[:32], settings, context.cache)
     with accelerator().main_process_first():
         teacher = open_teacher(settings.teacher, context.cache)
+    check_dimensions(settings.objectives.dimensions, teacher.dim)
     teacher_digest = fingerprint(content_parts(settings, ["teacher"], digests))
     targets = fill_targets(teacher, corpus, context, teacher_digest, settings.precision)
     student, sizes = start_student(settings, corpus, teacher, targets, context)
@@ -104,8 +107,12 @@ class DistillationTask:
             distances = (vectors - targets).square().sum(dim=-1)  # (items,)
             losses["mse"] = objectives.mse * ((weights * distances).sum() / self.targets.variance)
         if objectives.cosine:
-            cosines = torch.cosine_similarity(vectors, targets)  # (items,)
-            losses["cosine"] = objectives.cosine * (weights * (1 - cosines)).sum()
+            dimensions = objectives.dimensions if objectives.cut_teacher else []
+
+            def unlike(vectors: Tensor, targets: Tensor) -> Tensor:
+                return (weights * (1 - torch.cosine_similarity(vectors, targets))).sum()
+
+            losses["cosine"] = objectives.cosine * matryoshka(unlike, dimensions, vectors, targets)
         return losses
 
     def evaluate(self) -> Metrics:
@@ -136,14 +143,11 @@ class ContrastiveTask(DistillationTask):
     def batch_losses(self, vectors: Tensor, items: Items, epoch: int) -> Mapping[str, Tensor]:  # noqa: ARG002
         taught = {name: tensor.to(vectors.device) for name, tensor in self._taught(items).items()}
         objectives = self.settings.objectives
-        lengths = [*objectives.dimensions, vectors.shape[1]]
         is_english = items < len(self.corpus.english)
         numbers = self.corpus.targets[items]
         texts = self.corpus.translations.at(items[~is_english] - len(self.corpus.english))
         pairs = BatchPairs.find(numbers[is_english], numbers[~is_english], texts)
         english, other = vectors[torch.from_numpy(is_english)], vectors[torch.from_numpy(~is_english)]
-        contrasted = [
-            pair_loss(english[:, :length], other[:, :length], pairs, objectives.temperature) for length in lengths
-        ]
-        loss = objectives.contrastive * torch.stack(contrasted).mean()
-        return {**self._distances(vectors, **taught), "contrastive": loss}
+        loss = partial(pair_loss, pairs=pairs, temperature=objectives.temperature)
+        contrasted = objectives.contrastive * matryoshka(loss, objectives.dimensions, english, other)
+        return {**self._distances(vectors, **taught), "contrastive": contrasted}

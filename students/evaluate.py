@@ -12,7 +12,7 @@ from bertrelay.compare import compare_all, compare_pairs
 from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, check_dimensions
 from bertrelay.evaluation.similarity import Metric, Vectors, matrix
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import write_json
@@ -31,7 +31,7 @@ from students.neighbours import load_faiss
 from students.pairs import Translations, read_translations
 from students.retrieval import search_metrics
 from students.settings import ENGLISH, EvaluateSettings, ShrinkSettings
-from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
+from teachers.evaluation.sts import StsPairs, metrics_at, read_sts, sts_metrics
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -110,6 +110,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
         tests = EvaluationSets.read(settings, context, rejects)
         dictionaries = read_translations(settings.lookup, context.cache, rejects)
     student, teacher, encode_teacher = as_encoder(settings.model, context.cache), None, None
+    check_dimensions(settings.dimensions, student.dim)
     if settings.teacher is not None:
         teacher = open_teacher(settings.teacher, context.cache)
         if teacher.dim != student.dim:
@@ -121,6 +122,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     if teacher is not None:
         encode_teacher = encoded_once(teacher, english_of(tests.parallel), settings.precision, progress=True)
     metrics = tests.metrics(encode, encode_teacher, read_variance(settings.model))
+    metrics |= metrics_at(settings.dimensions, tests.metrics, encode)
     if encode_teacher is not None and settings.recall_at is not None:
         metrics |= search_metrics(tests.parallel, encode, encode_teacher, settings.recall_at)
     for language, test in tests.parallel.items():

@@ -1,6 +1,7 @@
 """What a student is judged by on parallel sentences: nearest neighbours, and distance to the teacher's vectors."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from bertrelay.stage import Metrics
 from students.given_vectors import VectorTable
 from students.pairs import Translations
 from students.settings import ENGLISH
+from teachers.evaluation import sts
 
 VARIANCE = "distillation.json"  # beside the weights of a model
 
@@ -31,9 +33,7 @@ def encoded_once(
     encoder: SentenceEncoder | VectorTable, sentences: Sequence[str], precision: str, progress: bool = False
 ) -> Encode:
     """Finds the vectors of `sentences`, each encoded once for all metrics."""
-    rows = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
-    vectors = encoder.encode(list(rows), precision=precision, show_progress_bar=progress)
-    return lambda wanted: vectors[[rows[sentence] for sentence in wanted]]
+    return sts.encoded_once(partial(encoder.encode, precision=precision, show_progress_bar=progress), sentences)
 
 
 def english_of(pairs: Mapping[str, Translations]) -> list[str]:

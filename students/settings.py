@@ -228,6 +228,7 @@ class Objectives(Settings):
         ways); the English and all its translations come in one batch.
     temperature: cosines are divided by it before the softmax of `contrastive`.
     dimensions: Matryoshka: `contrastive` is the mean of it over vectors cut to these dimensions, and whole ones.
+    cut_teacher: the teacher is Matryoshka too: `cosine` is such a mean as well, to its vectors cut likewise.
     """
 
     mse: Weight = 1.0
@@ -235,13 +236,18 @@ class Objectives(Settings):
     contrastive: Weight = 0.0
     temperature: Annotated[float, Field(gt=0)] = 0.05
     dimensions: list[Positive] = []
+    cut_teacher: bool = False
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Self:
         if not (self.mse or self.cosine or self.contrastive):
             raise ValueError("expected a weight above 0 for mse, cosine or contrastive")
         if not self.contrastive:
-            refuse_idle(self, "temperature", "dimensions", because="the weight of contrastive is 0")
+            refuse_idle(self, "temperature", because="the weight of contrastive is 0")
+        if not (self.cosine and self.dimensions):
+            refuse_idle(self, "cut_teacher", because="the weight of cosine is 0, or there are no dimensions")
+        if not (self.contrastive or self.cut_teacher):
+            refuse_idle(self, "dimensions", because="the weight of contrastive is 0, and cut_teacher is false")
         return self
 
 
@@ -296,6 +302,7 @@ class EvaluateSettings(Settings):
     recall_at: search the English sentences of `parallel`, as the teacher's vectors, with so many hits for a query: the
         student's vector of English and of each language. Gives `recall_at_<k>/<language>`.
     lookup: training corpora for the dictionary of word-for-word lookup, a baseline.
+    dimensions: score vectors cut to these dimensions too.
     picture_sentences: how many sentences, in every language, the picture of similarities shows; 0 for none.
     """
 
@@ -305,6 +312,7 @@ class EvaluateSettings(Settings):
     parallel: list[ParallelSource] = []
     sts: dict[str, StsTable] = {}
     lookup: list[ParallelSource] = []
+    dimensions: list[Positive] = []
     picture_sentences: Annotated[int, Field(ge=0)] = 4
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01

@@ -43,6 +43,7 @@ USED_BY: dict[str, tuple[Objective, ...]] = {
     "margin": ("triplet",),
     "temperature": IN_BATCH,
     "guide": ("contrastive",),
+    "dimensions": ("contrastive", *SCORED),
 }
 """The settings that some objectives alone look at."""
 
@@ -112,6 +113,7 @@ class TrainSettings(LabelledTraining):
     score_range: the lowest and highest gold score, which become cosine 0 and 1.
     temperature: similarities are divided by it.
     guide: a model that excludes negatives which it finds nearer to the anchor than the positive (GISTEmbed).
+    dimensions: Matryoshka: the loss is the mean of it over vectors cut to these dimensions, and whole ones.
     head: the softmax head of an earlier training, `@stage/head`.
     max_tokens: the longest input, special tokens included; the base's own when absent.
     """
@@ -127,6 +129,7 @@ class TrainSettings(LabelledTraining):
     score_range: ScoreRange = [0.0, 5.0]
     temperature: Annotated[float, Field(gt=0)] = 0.05
     guide: ModelSource | None = None
+    dimensions: list[Positive] = []
     head: InputFile | None = None
     max_tokens: MaxTokens | None = None
 
@@ -143,12 +146,23 @@ class TrainSettings(LabelledTraining):
                 refuse_idle(self, key, because=because)
         return self
 
+    @model_validator(mode="after")
+    def _halves_of_angle(self) -> Self:
+        odd = [dimension for dimension in self.dimensions if dimension % 2]
+        if self.objective == "angle" and odd:
+            raise ValueError(f"dimensions: angle takes vectors in two halves; expected even numbers, found {odd}")
+        return self
+
 
 class StsSettings(Settings):
-    """An encoder scored on STS sets without training: Spearman of cosine."""
+    """An encoder scored on STS sets without training: Spearman of cosine.
+
+    dimensions: score vectors cut to these dimensions too.
+    """
 
     model: ModelSource
     sts: Annotated[dict[str, StsTable], Field(min_length=1)]
+    dimensions: list[Positive] = []
     precision: Precision = "auto"
     max_rejects: MaxRejects = 0.01
 

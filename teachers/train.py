@@ -20,7 +20,7 @@ from bertrelay.distributed import wait_for_all
 from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, check_dimensions
 from bertrelay.evaluation.similarity import nearest, pairwise, unit
 from bertrelay.evaluation.statistics import share, spearman
 from bertrelay.files import read_json, write_json
@@ -30,7 +30,7 @@ from bertrelay.pooling import Pooling, Projection
 from bertrelay.settings import AnySettings, ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
-from bertrelay.training.in_batch import angle_similarity, contrastive_loss, cosines, ranking_loss
+from bertrelay.training.in_batch import angle_similarity, contrastive_loss, cosines, matryoshka, ranking_loss
 from bertrelay.training.loop import Batch, train
 from teachers.data import Examples, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
@@ -45,6 +45,9 @@ OWN = {
     "contrastive": "dev/retrieval_accuracy",
 }
 MOST_CLASSES = 100
+
+InBatchLoss = Callable[[Tensor, Tensor], Tensor]
+"""The loss of all items of a batch."""
 
 
 def start_encoder(settings: TrainSettings, sentences: Sequence[str], context: StageContext) -> SentenceEncoder:
@@ -123,6 +126,7 @@ def learn(
     encoder: SentenceEncoder, data: TeacherData, settings: TrainSettings, context: StageContext
 ) -> tuple[Teacher, Metrics]:
     """Trains `encoder` by the objective of the settings."""
+    check_dimensions(settings.dimensions, encoder.dim)
     sentences = data.train.sentences
     head = start_head(settings, encoder, data.classes) if settings.objective == "softmax" else None
     tokens = tokens_of(lambda a, b: sentences[a:b], len(sentences), tokenizer_of(encoder), context.work / "tokens")
@@ -192,7 +196,7 @@ class TeacherTask:
                 loss = softmax_loss(outputs, labels)
             case "cosine":
                 u, v = outputs.chunk(2)
-                loss = cosine_loss(u, v, labels)
+                loss = matryoshka(lambda u, v: cosine_loss(u, v, labels), self.settings.dimensions, u, v)
             case "triplet":
                 anchor, positive, negative = outputs.chunk(3)
                 loss = triplet_loss(anchor, positive, negative, self.settings.margin)
@@ -239,16 +243,29 @@ class InBatchTeacherTask(TeacherTask):
         return torch.stack(columns, dim=1)  # (items, sentences of an item, dim)
 
     def batch_losses(self, vectors: Tensor, items: Items, epoch: int) -> Mapping[str, Tensor]:  # noqa: ARG002
-        objective, temperature = self.settings.objective, self.settings.temperature
-        if objective == "contrastive":
-            candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)  # all positives, then all negatives
-            scores = cosines(vectors[:, 0], candidates) / temperature  # (items, candidates)
-            excluded = torch.from_numpy(self.no_negatives(items)).to(scores.device)
-            positives = torch.arange(len(items), device=scores.device)
-            return {objective: contrastive_loss(scores, positives, excluded)}
-        alike = angle_similarity if objective == "angle" else torch.cosine_similarity
-        gold = self.labels[torch.from_numpy(items)].to(vectors.device)
-        return {objective: ranking_loss(alike(vectors[:, 0], vectors[:, 1]) / temperature, gold)}
+        loss = self._contrasted(items) if self.settings.objective == "contrastive" else self._ranked(items)
+        columns = vectors[:, 0], vectors[:, 1:].transpose(0, 1).flatten(0, 1)  # all positives, then all negatives
+        return {self.settings.objective: matryoshka(loss, self.settings.dimensions, *columns)}
+
+    def _contrasted(self, items: Items) -> InBatchLoss:
+        """Of anchors (items, dim) and candidates (candidates, dim)."""
+        excluded, positives = torch.from_numpy(self.no_negatives(items)), torch.arange(len(items))
+
+        def loss(anchors: Tensor, candidates: Tensor) -> Tensor:
+            scores = cosines(anchors, candidates) / self.settings.temperature  # (items, candidates)
+            return contrastive_loss(scores, positives.to(scores.device), excluded.to(scores.device))
+
+        return loss
+
+    def _ranked(self, items: Items) -> InBatchLoss:
+        """Of the first and second sentences of pairs, (items, dim) each."""
+        alike = angle_similarity if self.settings.objective == "angle" else torch.cosine_similarity
+        gold = self.labels[torch.from_numpy(items)]
+
+        def loss(first: Tensor, second: Tensor) -> Tensor:
+            return ranking_loss(alike(first, second) / self.settings.temperature, gold.to(first.device))
+
+        return loss
 
     def no_negatives(self, items: Items) -> NDArray[np.bool_]:
         """The candidates that are no negatives of an anchor, (items, candidates).

@@ -1,6 +1,6 @@
 """Losses that compare the items of a batch with each other, as sums over them; vectors need no unit length."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +49,15 @@ def angle_similarity(first: Tensor, second: Tensor) -> Tensor:
     sines = (imaginary * other_real - real * other_imaginary).sum(dim=-1)
     similarity: Tensor = ((first * second).sum(dim=-1) + sines).abs()
     return similarity
+
+
+def matryoshka(loss: Callable[..., Tensor], dimensions: Sequence[int], *vectors: Tensor) -> Tensor:
+    """The mean of `loss` over `vectors` (n, dim) cut to each of `dimensions`, and whole: Kusupati et al. (2022).
+
+    sentence-transformers' MatryoshkaLoss is the sum, so that its learning rate depends on how many there are.
+    """
+    lengths = sorted({*dimensions, vectors[0].shape[-1]})
+    return torch.stack([loss(*(each[:, :length] for each in vectors)) for length in lengths]).mean()
 
 
 # Parallel pairs

@@ -101,7 +101,9 @@ def evaluate(
         argument("MODEL", "A model folder, a hub id or package:name/path; a text file of word vectors; or tf-idf."),
     ],
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Folder with the official files, at any depth.")],
-    options: Annotated[Fields, ProtocolSettings, "protocols", "sets", "pooling", "folds", "seed", "precision"],
+    options: Annotated[
+        Fields, ProtocolSettings, "protocols", "sets", "pooling", "truncate_dim", "folds", "seed", "precision"
+    ],
     shown: JsonOption,
 ) -> None:
     """Evaluate MODEL by the protocols of the SBERT paper: similarity, classification, arguments, sections.

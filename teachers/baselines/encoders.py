@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bertrelay.backbone import model_folder
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import RequestError, WorkError, check_dimensions
 from bertrelay.hardware import default_device
 from bertrelay.pooling import Pooling
 from teachers.baselines.poly_encoder import WEIGHTS
@@ -32,15 +32,20 @@ def fit_of(settings: ProtocolSettings, cache: Path | None = None) -> Fit:
         encode = finite(BiLstmEncoder.load(settings.bilstm).to(default_device()).encode)
     else:
         assert settings.model is not None
-        encode = encoder_at(settings.model, settings.precision, cache, settings.pooling)
+        encode = encoder_at(settings.model, settings.precision, cache, settings.pooling, settings.truncate_dim)
     return lambda _: encode
 
 
 def encoder_at(
-    model: str | Path, precision: str, cache: Path | None = None, pooling: Sequence[str] | None = None
+    model: str | Path,
+    precision: str,
+    cache: Path | None = None,
+    pooling: Sequence[str] | None = None,
+    truncate_dim: int | None = None,
 ) -> Encode:
     """The sentence encoder of a folder or hub id; with another `pooling`, without what came after its own.
 
+    truncate_dim: keep so many of the first dimensions.
     Raises RequestError for a network that scores pairs, whose inner BERT would else pass for an encoder.
     """
     folder = model_folder(model, cache_dir=cache and cache / "hub")
@@ -54,7 +59,8 @@ def encoder_at(
         encoder = encoder.with_parts(
             pooling=Pooling(pooling, encoder.pooling.include_prompt), projection=None, normalize=False
         )
-    return finite(partial(encoder.encode, precision=precision))
+    check_dimensions([truncate_dim or 1], encoder.dim)
+    return finite(partial(encoder.encode, precision=precision, truncate_dim=truncate_dim))
 
 
 def finite(encode: Encode) -> Encode:

@@ -5,6 +5,7 @@ of one section are nearer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +25,7 @@ from teachers.evaluation import senteval
 from teachers.evaluation.facets import facet_metrics, read_topics
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.settings import SETS, TRIPLET, ProtocolSettings
-from teachers.evaluation.sts import Fit, at_once, read_sts, sts_metrics
+from teachers.evaluation.sts import Fit, at_once, encoded_once, metrics_at, read_sts, sts_metrics
 from teachers.evaluation.sts_sets import read_sets, set_metrics, without_year
 from teachers.settings import StsSettings
 
@@ -44,7 +45,10 @@ def run_sts(settings: StsSettings, context: StageContext) -> Metrics:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         pairs = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
-    return sts_metrics(pairs, encoder_at(settings.model, settings.precision, context.cache))
+    sentences = [sentence for each in pairs.values() for sentence in (*each.first, *each.second)]
+    encode = encoded_once(encoder_at(settings.model, settings.precision, context.cache), sentences)
+    score = partial(sts_metrics, pairs)
+    return score(encode) | metrics_at(settings.dimensions, score, encode)
 
 
 def run(settings: ProtocolSettings, context: StageContext) -> Metrics:

@@ -69,6 +69,7 @@ class ProtocolSettings(Settings):
 
     model: any encoder; a plain BERT gives the mean of its token vectors.
     pooling: of the model, in place of its own: `["cls"]` for the vector of [CLS].
+    truncate_dim: keep so many of the first dimensions of a model's vectors.
     glove: a text file of word vectors, a word and its numbers in each line, `.gz` too; a sentence is their mean.
     bilstm: the folder that a training of InferSent's encoder wrote.
     tfidf: words weighted by how rare they are among the sentences of the set that is scored.
@@ -83,6 +84,7 @@ class ProtocolSettings(Settings):
 
     model: ModelSource | None = None
     pooling: Poolings | None = None
+    truncate_dim: Positive | None = None
     glove: InputFile | None = None
     bilstm: InputFile | None = None
     tfidf: bool = False
@@ -99,7 +101,7 @@ class ProtocolSettings(Settings):
         if sum(map(bool, (self.model, self.glove, self.bilstm, self.tfidf))) != 1:
             raise ValueError("expected exactly one of model, glove, bilstm and tfidf")
         if self.model is None:
-            refuse_idle(self, "pooling", "precision", because="only a model has one")
+            refuse_idle(self, "pooling", "truncate_dim", "precision", because="only a model has one")
         return self
 
     @model_validator(mode="after")

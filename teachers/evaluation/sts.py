@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, compress
 from pathlib import Path
 from typing import Self
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects, aligned_rows, read
 from bertrelay.data.tables import Record, StsTable, Unusable
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, check_dimensions
 from bertrelay.evaluation.similarity import Metric, pairwise
 from bertrelay.evaluation.statistics import Floats, spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
@@ -105,6 +106,29 @@ def _pair(record: Record) -> Row:
     if not (isinstance(first, str) and isinstance(second, str)):
         raise ValueError("a sentence that is not text")
     return first, second, parse_score(score)
+
+
+def encoded_once(encode: Encode, sentences: Sequence[str]) -> Encode:
+    """Finds the vectors of `sentences`, each encoded once for all metrics."""
+    rows = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
+    vectors = encode(list(rows))
+    return lambda wanted: vectors[[rows[sentence] for sentence in wanted]]
+
+
+def metrics_at(dimensions: Sequence[int], score: Callable[[Encode], Metrics], encode: Encode) -> Metrics:
+    """What `score` gives vectors cut to each of `dimensions`: `sts/x/64-dimensions/…` beside the `sts/x/…` of all."""
+    metrics: Metrics = {}
+    for dimension in dimensions:
+        for name, value in score(partial(_cut, encode, dimension)).items():
+            head, _, last = name.rpartition("/")
+            metrics[f"{head}/{dimension}-dimensions/{last}"] = value
+    return metrics
+
+
+def _cut(encode: Encode, dimension: int, sentences: Sequence[str]) -> NDArray[np.float32]:
+    vectors = encode(sentences)
+    check_dimensions([dimension], vectors.shape[1])
+    return vectors[:, :dimension]
 
 
 def sts_metrics(pairs: Mapping[str, StsPairs], encode: Encode, intervals: bool = True) -> Metrics:

@@ -108,7 +108,7 @@ class TwoLosses:
 
 
 class InBatch(TwoLosses):
-    """Items in groups of three, each to be nearer to the next one of its group than to those of other groups."""
+    """Items in groups of three, each to be nearer to the next one of its group than to others, whole and cut."""
 
     def __init__(self, **given):
         super().__init__(**given)
@@ -125,9 +125,12 @@ class InBatch(TwoLosses):
     def batch_losses(self, vectors, items, epoch):  # noqa: ARG002
         groups, place = torch.from_numpy(self.groups[items]), {item: place for place, item in enumerate(items)}
         following = [place[item // 3 * 3 + (item + 1) % 3] for item in items]
-        scores = in_batch.cosines(vectors, vectors) * 5
         same = groups[:, None] == groups[None, :]
-        return {"contrastive": in_batch.contrastive_loss(scores, torch.tensor(following), same)}
+
+        def loss(vectors):
+            return in_batch.contrastive_loss(in_batch.cosines(vectors, vectors) * 5, torch.tensor(following), same)
+
+        return {"contrastive": in_batch.matryoshka(loss, [8], vectors)}
 
 
 @dataclass(frozen=True)

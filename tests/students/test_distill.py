@@ -135,6 +135,19 @@ def test_contrastive_is_of_the_parallel_pairs_at_every_length(task):
     assert task.batch_losses(vectors, items, 0)["contrastive"].item() == pytest.approx(3.0 * expected.item() / 2 / 2)
 
 
+def test_the_cosine_to_a_matryoshka_teacher_is_of_both_cut(task):
+    drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
+    objectives = Objectives(cosine=2.0, dimensions=[4], cut_teacher=True)
+    task.settings = task.settings.model_copy(update={"objectives": objectives})
+    losses = task.loss(lambda *_: torch.tensor(drawn), task.collate(np.arange(len(drawn)), 0))
+    weights, expected = np.asarray(task.corpus.weights[:]), 0.0
+    for size in (4, 16):
+        ours, theirs = drawn[:, :size], task.targets.vectors[task.corpus.targets[:]][:, :size].astype(np.float64)
+        cosines = (ours * theirs).sum(axis=1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
+        expected += weights @ (1 - cosines) / 2
+    assert losses["cosine"].item() == pytest.approx(2 * expected)
+
+
 # The stage
 
 

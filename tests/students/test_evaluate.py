@@ -77,23 +77,25 @@ def test_figures_are_those_of_arithmetic_on_the_vectors(context, models, toy, tm
     save_variance(2.5, Path(models["model"]))
     en = sts_file(tmp_path / "en.tsv", english)
     en["second"] = sts_file(tmp_path / "fr.tsv", french)["path"]
-    metrics = evaluate(context, **models, parallel=[toy.source("test")], sts={"en-fr": en})
+    metrics = evaluate(context, **models, parallel=[toy.source("test")], sts={"en-fr": en}, dimensions=[3])
     student, teacher = (SentenceEncoder.load(folder) for folder in models.values())
     vectors = {name: student.encode(side, precision="fp32").astype(np.float64) for name, side in
                (("en", english), ("de", german), ("fr", french))}  # fmt: skip
     wanted = teacher.encode(english, precision="fp32").astype(np.float64)
-    units = {name: each / np.linalg.norm(each, axis=1, keepdims=True) for name, each in vectors.items()}
     for language in ("en", "de", "fr"):
         squares = (vectors[language] - wanted) ** 2
         assert metrics[f"mse/{language}"] == pytest.approx(squares.mean(), rel=1e-4)
         assert metrics[f"mse_relative/{language}"] == pytest.approx(squares.sum(axis=1).mean() / 2.5, rel=1e-4)
-    for language in ("de", "fr"):
-        table = units["en"] @ units[language].T
-        for direction, rows in ((f"en-{language}", table.argmax(1)), (f"{language}-en", table.argmax(0))):
-            assert metrics[f"translation_accuracy/{direction}"] == np.mean(rows == np.arange(50))
-    cosines = np.sum(units["en"][:12] * units["fr"][1:13], axis=1)
-    scores = np.array([i * 7 % 5 for i in range(12)])
-    assert metrics["sts/en-fr/spearman_cosine"] == pytest.approx(spearmanr(cosines, scores).statistic)
+    for place, dim in (("", 16), ("3-dimensions/", 3)):
+        kept = {name: each[:, :dim] for name, each in vectors.items()}
+        units = {name: each / np.linalg.norm(each, axis=1, keepdims=True) for name, each in kept.items()}
+        for language in ("de", "fr"):
+            table = units["en"] @ units[language].T
+            for direction, rows in ((f"en-{language}", table.argmax(1)), (f"{language}-en", table.argmax(0))):
+                assert metrics[f"translation_accuracy/{place}{direction}"] == np.mean(rows == np.arange(50))
+        cosines = np.sum(units["en"][:12] * units["fr"][1:13], axis=1)
+        scores = np.array([i * 7 % 5 for i in range(12)])
+        assert metrics[f"sts/en-fr/{place}spearman_cosine"] == pytest.approx(spearmanr(cosines, scores).statistic)
 
 
 def test_what_was_not_asked_for_is_absent_and_not_0(context, models, toy):

@@ -30,6 +30,12 @@ def test_a_base_is_a_model_a_size_or_the_teachers_layers():
             "patience: without effect, because there is no dev data",
         ),
         (DistillSettings, {"parallel": [{**FILES, "header": False}]}, "header: without effect, because only csv and"),
+        (DistillSettings, {"objectives": {"cosine": 1, "dimensions": [8]}}, "dimensions: without effect, because the"),
+        (
+            DistillSettings,
+            {"objectives": {"contrastive": 1, "dimensions": [8], "cut_teacher": True}},
+            "cut_teacher: without effect, because the weight of cosine is 0",
+        ),
         (EvaluateSettings, {**STS, "teacher": "./b"}, "teacher: without effect, because it needs the sentences of"),
         (
             EvaluateSettings,

@@ -22,6 +22,8 @@ def test_what_may_be_given_is_taken():
         ({"objective": "cosine", "score_range": [5, 0]}, "lowest score first"),
         ({"objective": "cosine", "head": "@nli/head"}, "head: without effect, because only the softmax objective"),
         ({"objective": "softmax", "margin": 2.0}, "margin: without effect, because only the triplet objective"),
+        ({"objective": "triplet", "dimensions": [8]}, "dimensions: without effect, because only the contrastive or"),
+        ({"objective": "angle", "dimensions": [8, 3]}, r"two halves; expected even numbers, found \[3\]"),
         ({"evaluate_every": 10, "patience": 3}, "evaluate_every, patience: without effect"),
     ],
 )

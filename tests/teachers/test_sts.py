@@ -82,9 +82,13 @@ def test_the_stage_scores_a_model_as_arithmetic_on_its_vectors_does(context, tmp
     encoder.save(tmp_path / "model")
     rows = [(sentences[i], sentences[j], (3 * i + 5 * j) % 6) for i in range(5) for j in range(i)]
     sts = {"toy": {"path": table(tmp_path / "sts.tsv", rows).path}}
-    given = {"model": str(tmp_path / "model"), "sts": sts, "precision": "fp32"}
+    given = {"model": str(tmp_path / "model"), "sts": sts, "precision": "fp32", "dimensions": [4]}
     vectors = SentenceEncoder.load(tmp_path / "model").encode(sentences, precision="fp32").astype(np.float64)
-    lengths = np.linalg.norm(vectors, axis=1)
-    cosines = [vectors[i] @ vectors[j] / lengths[i] / lengths[j] for i in range(5) for j in range(i)]
-    expected = np.corrcoef(rankdata(cosines), rankdata([score for *_, score in rows]))[0, 1]
-    assert run_sts(StsSettings.model_validate(given), context)["sts/toy/spearman_cosine"] == pytest.approx(expected)
+    metrics = run_sts(StsSettings.model_validate(given), context)
+    for name, kept in (("toy", vectors), ("toy/4-dimensions", vectors[:, :4])):
+        lengths = np.linalg.norm(kept, axis=1)
+        cosines = [kept[i] @ kept[j] / lengths[i] / lengths[j] for i in range(5) for j in range(i)]
+        expected = np.corrcoef(rankdata(cosines), rankdata([score for *_, score in rows]))[0, 1]
+        assert metrics[f"sts/{name}/spearman_cosine"] == pytest.approx(expected)
+    with pytest.raises(RequestError, match="dimensions: expected at most the 16 of the model's vectors, found 17"):
+        run_sts(StsSettings.model_validate({**given, "dimensions": [17]}), context)

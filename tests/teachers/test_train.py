@@ -13,6 +13,7 @@ from bertrelay.layout import Prompts
 from bertrelay.pooling import Projection
 from bertrelay.stage import StageContext
 from bertrelay.training.batches import micro_batches
+from bertrelay.training.loop import Batch
 from teachers.objectives import Teacher, start_head
 from teachers.settings import TrainSettings
 from teachers.train import InBatchTeacherTask, TeacherData, TeacherTask, run, start_encoder
@@ -200,6 +201,64 @@ def toy_task(context, given):
     tokens = tokens_of(lambda a, b: texts[a:b], len(texts), encoder.tokenize, context.output / "tokens")
     head = start_head(settings, encoder, data.classes) if settings.objective == "softmax" else None
     return TeacherTask(Teacher(encoder, head, settings.dropout, settings.concatenation), settings, data, tokens)
+
+
+class Given(torch.nn.Module):
+    """A model of sentence-transformers whose vectors are given."""
+
+    def get_embedding_dimension(self):
+        return 8
+
+    def forward(self, features):
+        return {"sentence_embedding": features["vectors"]}
+
+
+PUBLISHED = {
+    "contrastive": ("MultipleNegativesRankingLoss", {"scale": 20}),
+    "cosent": ("CoSENTLoss", {"scale": 20}),
+    "angle": ("AnglELoss", {"scale": 20}),
+    "cosine": ("CosineSimilarityLoss", {}),
+}
+
+
+@pytest.mark.parametrize("objective", PUBLISHED)
+def test_matryoshka_has_the_values_and_gradients_of_sentence_transformers(context, tmp_path, objective):
+    """Its losses are means over the batch, and summed over the dimensions."""
+    losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+    rows = [f"a{row}\tb{row}\t{'n' + str(row) if objective == 'contrastive' else row * 7 % 5}" for row in range(6)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["one\ttwo\tthree", *rows]) + "\n")
+    table = {"path": str(tmp_path / "pairs.tsv"), "columns": ["one", "two", "three"]}
+    given = {**SETTINGS, "objective": objective, "train": [table], "dimensions": [2, 6]}
+    settings = TrainSettings.model_validate(given)
+    data = TeacherData.read(settings, context)
+    tokens = tokens_of(lambda a, b: data.train.sentences[a:b], len(data.train.sentences), encoded, tmp_path / "tokens")
+    vectors = torch.randn(6, 3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    items, labels = np.arange(6), torch.tensor(data.train.labels if objective != "contrastive" else [0.0] * 6)
+    if objective == "cosine":
+        task = TeacherTask(None, settings, data, tokens)
+        batch = Batch({"input_ids": None, "attention_mask": None, "labels": labels.double()}, {objective: 6})
+        ours = task.loss(lambda *_: vectors[:, :2].transpose(0, 1).flatten(0, 1), batch)[objective]
+    else:
+        used = vectors if objective == "contrastive" else vectors[:, :2]
+        ours = InBatchTeacherTask(None, settings, data, tokens).batch_losses(used, items, 0)[objective]
+    name, options = PUBLISHED[objective]
+    model = Given()
+    loss = losses.MatryoshkaLoss(model, getattr(losses, name)(model, **options), [8, 6, 2])
+    columns = vectors.unbind(dim=1)[: 3 if objective == "contrastive" else 2]
+    theirs = loss([{"vectors": column} for column in columns], labels.double()) * 6 / 3
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-9)
+    gradients = [torch.autograd.grad(each, vectors)[0] for each in (ours, theirs)]
+    torch.testing.assert_close(*gradients)
+
+
+def encoded(sentences):
+    return [[1] for _ in sentences]
+
+
+def test_more_dimensions_than_the_model_has_are_refused(context, tmp_path):
+    given = {**write_toy(tmp_path, "cosent", train=24), "dimensions": [8, 64]}
+    with pytest.raises(RequestError, match="dimensions: expected at most the 32 of the model's vectors, found 64"):
+        teach(context, given)
 
 
 @pytest.mark.parametrize("objective", ["cosine", "triplet"])

@@ -11,6 +11,7 @@ from bertrelay.training.in_batch import (
     angle_similarity,
     contrastive_loss,
     cosines,
+    matryoshka,
     pair_loss,
     ranking_loss,
 )
@@ -51,6 +52,14 @@ def test_ranking_is_cosent_and_angle(name, similarity):
     alike = angle_similarity(first, second) if similarity == "angle" else torch.cosine_similarity(first, second)
     theirs = getattr(losses, name)(None, scale=20).compute_loss_from_embeddings([first, second], gold)
     assert_equal(ranking_loss(alike * 20, gold) / 7, theirs, first, second)
+
+
+def test_matryoshka_is_the_mean_over_the_lengths_the_whole_one_once():
+    first, second = vectors(4, 1), vectors(4, 2)
+    ours = matryoshka(lambda u, v: (u * v).sum(), [5, 2], first, second)
+    by_hand = sum((first[:, :length] * second[:, :length]).sum() for length in (2, 5, 8)) / 3
+    assert_equal(ours, by_hand, first, second)
+    assert_equal(matryoshka(lambda u: u.sum(), [8], first), first.sum(), first)
 
 
 def test_pairs_of_one_english_sentence_each_are_multiple_negatives_both_ways():
