@@ -69,8 +69,6 @@ class Quality(NamedTuple):
 def score_pairs(forward: Neighbours, backward: Neighbours) -> Pairs:
     """Every pair of a sentence and one of its k nearest, in both directions, with its ratio margin.
 
-    margin(x, y) = cos(x, y) / (the mean of cos(x, z) over NN_k(x) and of cos(y, z) over NN_k(y), averaged).
-
     forward: of each source its nearest targets; backward: of each target its nearest sources.
     """
     (source_count, forward_k), (target_count, backward_k) = forward.rows.shape, backward.rows.shape
@@ -80,10 +78,19 @@ def score_pairs(forward: Neighbours, backward: Neighbours) -> Pairs:
     sources, targets = sources[once], targets[once]
     cosines = np.concatenate([forward.cosines.ravel(), backward.cosines.ravel()])[once]
     nearness = (forward.cosines.mean(axis=1)[sources] + backward.cosines.mean(axis=1)[targets]) / 2
-    # Below zero the ratio would grow with the distance; a sentence that is near to nothing has no translation here.
-    scores = np.divide(cosines, nearness, out=np.zeros_like(cosines), where=nearness > 0).round(DIGITS)
+    scores = ratio_margins(cosines, nearness)
     order = np.lexsort((targets, sources, -scores))
     return Pairs(scores[order], sources[order], targets[order])
+
+
+def ratio_margins(cosines: Scores, nearness: Scores) -> Scores:
+    """margin(x, y) = cos(x, y) / (the mean of cos(x, z) over NN_k(x) and of cos(y, z) over NN_k(y), averaged).
+
+    nearness: the denominator. Below zero the ratio would grow with the distance; a sentence that is near to nothing has
+        no translation here, and its margin is 0.
+    """
+    margins: Scores = np.divide(cosines, nearness, out=np.zeros_like(cosines), where=nearness > 0).round(DIGITS)
+    return margins
 
 
 def one_to_one(pairs: Pairs) -> Pairs:

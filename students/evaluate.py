@@ -29,7 +29,7 @@ from students.metrics import (
 )
 from students.neighbours import load_faiss
 from students.pairs import Translations, read_translations
-from students.retrieval import search_metrics
+from students.retrieval import search_metrics, xsim_metrics
 from students.settings import ENGLISH, EvaluateSettings, ShrinkSettings
 from teachers.evaluation.sts import StsPairs, metrics_at, read_sts, sts_metrics
 
@@ -76,19 +76,26 @@ def with_share_interval(name: str, hits: NDArray[np.float64]) -> Metrics:
 
 @dataclass(frozen=True)
 class EvaluationSets:
-    """Test sets, and what an encoder scores on them: parallel sentences by language, STS pairs by name of the set."""
+    """Test sets, and what an encoder scores on them: parallel sentences by language, STS pairs by name of the set.
+
+    xsim: n-way sets by name, each parallel sentences by language.
+    """
 
     parallel: dict[str, Translations]
     sts: dict[str, StsPairs]
+    xsim: dict[str, dict[str, Translations]]
 
     @classmethod
     def read(cls, settings: EvaluateSettings | ShrinkSettings, context: StageContext, rejects: Rejects) -> Self:
         sts = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
-        return cls(read_translations(settings.parallel, context.cache, rejects), sts)
+        n_way = settings.xsim if isinstance(settings, EvaluateSettings) else {}
+        xsim = {name: read_translations(sources, context.cache, rejects) for name, sources in n_way.items()}
+        return cls(read_translations(settings.parallel, context.cache, rejects), sts, xsim)
 
     def encoded(self, encoder: SentenceEncoder, precision: str, progress: bool = False) -> Encode:
         """Every sentence of the sets, encoded once."""
-        parallel = [sentence for pairs in self.parallel.values() for side in pairs for sentence in side]
+        sets = (self.parallel, *self.xsim.values())
+        parallel = [sentence for pairs in sets for sides in pairs.values() for side in sides for sentence in side]
         scored = [sentence for pairs in self.sts.values() for sentence in (*pairs.first, *pairs.second)]
         return encoded_once(encoder, parallel + scored, precision, progress)
 
@@ -104,7 +111,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     """Scores the model; the main process does it, as others have nothing to add."""
     if not context.process_group.is_main:
         return {}
-    if settings.recall_at is not None:
+    if settings.recall_at is not None or settings.xsim:
         load_faiss()  # where it is missing, say so before anything is encoded
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         tests = EvaluationSets.read(settings, context, rejects)
@@ -125,6 +132,8 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     metrics |= metrics_at(settings.dimensions, tests.metrics, encode)
     if encode_teacher is not None and settings.recall_at is not None:
         metrics |= search_metrics(tests.parallel, encode, encode_teacher, settings.recall_at)
+    for name, pairs in tests.xsim.items():
+        metrics |= xsim_metrics(name, pairs, encode, settings.xsim_pairs)
     for language, test in tests.parallel.items():
         if language in dictionaries:
             metrics |= lookup_metrics(language, dictionaries[language], test)

@@ -248,6 +248,15 @@ def bidirectional_knn(
     return both[0], both[1]
 
 
+def exact_knn(source: Vectors, target: Vectors, k: int) -> tuple[Neighbours, Neighbours]:
+    """As `bidirectional_knn`, of vectors in memory: all with all."""
+    forward, backward = (
+        _rescore(exact_neighbours(queries, corpus, k + SPARE)[1].astype(np.int32), queries, corpus, k)
+        for queries, corpus in ((source, target), (target, source))
+    )
+    return forward, backward
+
+
 def forget_neighbours(folder: Path) -> None:
     """Removes what `bidirectional_knn` keeps in `folder`."""
     for path in (folder / "forward", folder / "backward"):

@@ -1,6 +1,8 @@
 """What a student finds: English sentences in its teacher's index, and translations in a set of many languages."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import combinations, permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,10 +10,15 @@ from numpy.typing import NDArray
 from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.stage import Metrics
+from students.bitext import ratio_margins
 from students.metrics import Encode, english_of
-from students.neighbours import exact_neighbours
+from students.neighbours import Neighbours, exact_knn, exact_neighbours
 from students.pairs import Translations
-from students.settings import ENGLISH
+from students.search_settings import NEIGHBOURS
+from students.settings import ENGLISH, XsimPairs
+
+Rows = dict[tuple[str, int], str]
+"""Sentences of a language by the English sentence they translate, and its number among equal ones."""
 
 # Search across spaces
 
@@ -50,3 +57,64 @@ def search_metrics(pairs: Mapping[str, Translations], student: Encode, teacher: 
 def ratio_of_means(part: Floats, whole: Floats) -> float | None:
     """The mean of `part` over that of `whole`; None where the latter is 0."""
     return float(np.mean(part) / np.mean(whole)) if np.any(whole) else None
+
+
+# xsim
+
+
+def xsim_metrics(name: str, pairs: Mapping[str, Translations], encode: Encode, chosen: XsimPairs) -> Metrics:
+    """`xsim_error/<name>/<source>/<target>` with 95 % intervals: sentences that find another than their own, in %.
+
+    pairs: an n-way set: sentences of two languages belong together where they translate the same English sentence.
+    chosen: as in `EvaluateSettings`.
+    """
+    rows = rows_by_language(pairs)
+    wanted = _directions(list(rows), chosen)
+    metrics: Metrics = {}
+    for one, other in combinations(rows, 2):
+        directions = [(one, other), (other, one)]
+        keys = [key for key in rows[one] if key in rows[other]]
+        if not keys or wanted.isdisjoint(directions):
+            continue
+        vectors = [unit(encode([rows[language][key] for key in keys])) for language in (one, other)]  # (keys, dim) each
+        forward, backward = exact_knn(vectors[0], vectors[1], NEIGHBOURS)
+        for direction, neighbours in zip(directions, ((forward, backward), (backward, forward)), strict=True):
+            if direction in wanted:
+                wrong = best_by_margin(*neighbours) != np.arange(len(keys))
+                metrics |= with_interval(f"xsim_error/{name}/{'/'.join(direction)}", percentage, wrong)
+    return metrics
+
+
+def rows_by_language(pairs: Mapping[str, Translations]) -> dict[str, Rows]:
+    """The sentences of each language, English first."""
+    english: Rows = {}
+    rows: dict[str, Rows] = {ENGLISH: english}
+    for language, sentences in pairs.items():
+        times, own = Counter[str](), rows.setdefault(language, {})
+        for source, other in zip(*sentences, strict=True):
+            key = source, times[source]
+            times[source] += 1
+            english[key], own[key] = source, other
+    return rows
+
+
+def best_by_margin(forward: Neighbours, backward: Neighbours) -> NDArray[np.int64]:
+    """The row of each source's neighbour with the highest ratio margin (Artetxe & Schwenk 2019), as LASER's xsim.
+
+    forward: of each source its k nearest targets; backward: of each target its k nearest sources.
+    """
+    near_source, near_target = forward.cosines.mean(axis=1), backward.cosines.mean(axis=1)
+    margins = ratio_margins(forward.cosines, (near_source[:, None] + near_target[forward.rows]) / 2)  # (sources, k)
+    return np.take_along_axis(forward.rows, margins.argmax(axis=1)[:, None], 1)[:, 0]
+
+
+def percentage(hits: Floats) -> float:
+    """How many of `hits` are true, in %."""
+    return 100 * float(np.mean(hits))
+
+
+def _directions(languages: Sequence[str], chosen: XsimPairs) -> set[tuple[str, str]]:
+    """The pairs of source and target that are asked for."""
+    if not isinstance(chosen, str):
+        return {(source, target) for source, target in chosen}
+    return {pair for pair in permutations(languages, 2) if chosen == "all" or ENGLISH in pair}

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from bertrelay.data.tables import Column, Format, StsTable, Table, TableSource, format_of, refuse_idle_header
 from bertrelay.encoder_settings import NewEncoder, VocabularySize, kind_of_base
 from bertrelay.settings import (
+    WHEN_SET,
     DataSource,
     HubDataset,
     InputFile,
@@ -295,12 +296,21 @@ class DistillSettings(TrainingSettings):
         return self
 
 
+LanguagePair = Annotated[list[Language | Literal["en"]], Field(min_length=2, max_length=2)]
+XsimPairs = Literal["english", "all"] | Annotated[list[LanguagePair], Field(min_length=1)]
+"""Pairs of source and target language: those with English, all of them, or those named."""
+
+
 class EvaluateSettings(Settings):
     """A student on held-out sentences: translation accuracy, distance to the teacher, STS within and across languages.
 
     teacher: gives `mse/<language>`; left out, there is none.
     recall_at: search the English sentences of `parallel`, as the teacher's vectors, with so many hits for a query: the
         student's vector of English and of each language. Gives `recall_at_<k>/<language>`.
+    xsim: n-way test sets by name, each a list of sources with the same English: gives `xsim_error/<set>/<from>/<into>`,
+        the share in % of sentences whose translation is not the nearest by ratio margin, as LASER's xsim.
+    xsim_pairs: which languages: English with each other one, all with all, or pairs such as [["de", "ko"]], from the
+        first into the second.
     lookup: training corpora for the dictionary of word-for-word lookup, a baseline.
     dimensions: score vectors cut to these dimensions too.
     picture_sentences: how many sentences, in every language, the picture of similarities shows; 0 for none.
@@ -308,9 +318,11 @@ class EvaluateSettings(Settings):
 
     model: ModelSource
     teacher: Teacher | None = None
-    recall_at: Positive | None = None
+    recall_at: Annotated[Positive | None, WHEN_SET] = None
     parallel: list[ParallelSource] = []
     sts: dict[str, StsTable] = {}
+    xsim: Annotated[dict[str, Annotated[list[ParallelSource], Field(min_length=1)]], WHEN_SET] = {}
+    xsim_pairs: Annotated[XsimPairs, WHEN_SET] = "english"
     lookup: list[ParallelSource] = []
     dimensions: list[Positive] = []
     picture_sentences: Annotated[int, Field(ge=0)] = 4
@@ -319,8 +331,14 @@ class EvaluateSettings(Settings):
 
     @model_validator(mode="after")
     def _something_to_score(self) -> Self:
-        if not (self.parallel or self.sts):
-            raise ValueError("expected `parallel` or `sts` (or both): without them there is nothing to score")
+        if not (self.parallel or self.sts or self.xsim):
+            raise ValueError("expected `parallel`, `sts` or `xsim` (or several): without any there is nothing to score")
+        if not self.xsim:
+            refuse_idle(self, "xsim_pairs", because="there are no sets in `xsim`")
+        elif not isinstance(self.xsim_pairs, str):
+            known = {ENGLISH, *(of for sources in self.xsim.values() for source in sources for of in source.languages)}
+            if missing := sorted({language for pair in self.xsim_pairs for language in pair} - known):
+                raise ValueError(f"xsim_pairs: expected languages of `xsim`, found {', '.join(missing)}, of no source")
         if not self.parallel:
             refuse_idle(self, "teacher", "lookup", "picture_sentences", because="it needs the sentences of `parallel`")
         if self.teacher is None:

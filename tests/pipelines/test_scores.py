@@ -36,6 +36,13 @@ def test_search_across_spaces_has_a_row_for_each_language_and_one_for_english():
     assert cells(table) == {"en": ["1.000", "–"], "zh-Hant": ["0.900", "0.900"]}
 
 
+def test_xsim_is_a_table_of_languages_by_languages():
+    metrics = {"xsim_error/flores/de/zh-Hant": 12.5, "xsim_error/flores/zh-Hant/de": 10.5}
+    table = table_of(score_tables({"test": metrics}), "xsim", "test · flores")
+    assert table.columns == [("into", "zh-Hant ↓"), ("into", "de ↓")]
+    assert cells(table) == {"de": ["12.500", "–"], "zh-Hant": ["–", "10.500"]}
+
+
 def test_each_test_set_has_its_own_table_and_scripts_may_have_dashes():
     metrics = {"translation_accuracy/flickr/en-zh-CN": 0.9, "translation_accuracy/tatoeba/zh-CN-en": 0.3}
     tables = {table.caption: list(table.rows) for table in score_tables({"evaluation": metrics})}

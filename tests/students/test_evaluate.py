@@ -116,6 +116,21 @@ def test_a_student_searches_its_teachers_index_in_every_language(context, models
     assert len(encoded) == 2 + 4  # once for all metrics
 
 
+def test_n_way_sets_give_errors_between_languages_other_than_english(context, models, toy, tmp_path, encoded):
+    for code, side in zip(("eng_Latn", "deu_Latn", "fra_Latn"), zip(*toy.test, strict=True), strict=True):
+        (tmp_path / f"{code}.devtest").write_text("\n".join(side) + "\n")
+    folder = {"path": str(tmp_path), "languages": ["de", "fr"]}
+    metrics = evaluate(
+        context, model=models["model"], xsim={"a": [folder], "b": [toy.source("test")]}, xsim_pairs="all"
+    )
+    directions = ("en/de", "de/en", "en/fr", "fr/en", "de/fr", "fr/de")
+    assert set(metrics) == figures(*(f"xsim_error/{name}/{pair}" for name in "ab" for pair in directions))
+    assert [metrics[f"xsim_error/a/{pair}"] for pair in directions] == [
+        metrics[f"xsim_error/b/{pair}"] for pair in directions
+    ]
+    assert len(encoded) == 1
+
+
 def test_the_picture_shows_each_sentence_in_every_language(context, models, toy):
     evaluate(context, model=models["model"], parallel=[toy.source("test")], picture_sentences=2)
     picture = json.loads((context.output / "similarity.json").read_text(encoding="utf-8"))
@@ -184,7 +199,7 @@ def encoder(tiny_encoder, monkeypatch):
     vectors = torch.zeros(len(words), made.dim)
     vectors[:, :2] = torch.tensor(list(KNOWN.values()))
     monkeypatch.setattr(made, "tokenize", lambda texts: [[words.index(text)] for text in texts])
-    monkeypatch.setattr(made, "forward", lambda ids, mask: vectors[ids[:, 0]])  # noqa: ARG005
+    monkeypatch.setattr(made, "forward", lambda ids, *_: vectors[ids[:, 0]])
     return made
 
 

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from students.neighbours import Neighbours
 from students.pairs import Translations
-from students.retrieval import search_metrics
+from students.retrieval import best_by_margin, search_metrics, xsim_metrics
 
 # The teacher's vectors: four directions, and the student's, which turn some of them round.
 TEACHER = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
@@ -71,3 +72,74 @@ def test_a_ratio_to_nothing_is_none():
     metrics = search_metrics(pairs, encode(backwards), encode(TEACHER), 1)
     assert (metrics["recall_at_1/en"], metrics["recall_at_1/de"]) == (0, 1)
     assert metrics["recall_at_1_ratio/de"] is None
+
+
+def test_the_margin_finds_what_a_hub_hides_by_hand():
+    # The first target is near to everything, so that by cosine alone both sources would find it.
+    forward = Neighbours(np.array([[0.9, 0.5], [0.8, 0.7]]), np.array([[0, 1], [0, 1]]))  # of sources
+    backward = Neighbours(np.array([[0.9, 0.8], [0.7, 0.5]]), np.array([[0, 1], [1, 0]]))  # of targets
+    # 0.8 / ((0.75 + 0.85) / 2) = 1, but 0.7 / ((0.75 + 0.6) / 2) = 1.037
+    assert best_by_margin(forward, backward).tolist() == [0, 1]
+
+
+def laser(source, target, k=4):
+    """xsim's errors as LASER's README and Artetxe & Schwenk (2019) define them, one sentence at a time."""
+    source, target = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (source, target))
+    cosines = source @ target.T
+    errors = 0
+    for row in range(len(source)):
+        candidates = np.argsort(-cosines[row])[:k]
+        margins = []
+        for candidate in candidates:
+            near_source = np.sort(cosines[row])[-k:].mean()
+            near_target = np.sort(cosines[:, candidate])[-k:].mean()
+            margins.append(cosines[row, candidate] / ((near_source + near_target) / 2))
+        errors += candidates[np.argmax(margins)] != row
+    return 100 * errors / len(source)
+
+
+@pytest.fixture
+def n_way():
+    """Sentences in four languages with vectors that err now and then, and all vectors by sentence."""
+    generator = np.random.default_rng(1)
+    meaning = generator.normal(size=(120, 12))
+    noise = {"en": 0.3, "de": 0.5, "ko": 0.7, "zh-Hant": 1.0}
+    vectors = {of: meaning + size * generator.normal(size=meaning.shape) for of, size in noise.items()}
+    table = {f"{of}{row}": vector for of, rows in vectors.items() for row, vector in enumerate(rows)}
+    english = [f"en{row}" for row in range(120)]
+    pairs = {of: Translations(english, [f"{of}{row}" for row in range(120)]) for of in noise if of != "en"}
+    return pairs, vectors, encode(table)
+
+
+def test_xsim_is_that_of_laser_for_any_two_languages(n_way):
+    pairs, vectors, student = n_way
+    metrics = xsim_metrics("flores", pairs, student, "all")
+    errors = {name: value for name, value in metrics.items() if not name.endswith(("_low", "_high"))}
+    assert len(errors) == 4 * 3
+    for name, value in errors.items():
+        _, _, source, target = name.split("/")
+        assert value == pytest.approx(laser(vectors[source], vectors[target])), name
+        assert metrics[f"{name}_low"] <= value <= metrics[f"{name}_high"]
+    assert 0 < min(errors.values()) < max(errors.values()) < 100
+
+
+def test_pairs_of_languages_are_those_asked_for(n_way):
+    pairs, _, student = n_way
+
+    def directions(chosen):
+        names = xsim_metrics("s", pairs, student, chosen)
+        return {tuple(name.split("/")[2:]) for name in names if not name.endswith(("_low", "_high"))}
+
+    others = ("de", "ko", "zh-Hant")
+    assert directions("english") == {(of, "en") for of in others} | {("en", of) for of in others}
+    assert directions([["de", "zh-Hant"], ["ko", "en"], ["fr", "de"]]) == {("de", "zh-Hant"), ("ko", "en")}
+
+
+def test_sentences_of_two_languages_belong_together_by_their_english(n_way):
+    pairs, vectors, student = n_way
+    english, german = pairs["de"]
+    # German lacks a row, and two rows have the same English, once more than Korean has it.
+    pairs |= {"de": Translations([*english[:7], *english[8:], english[3]], [*german[:7], *german[8:], "de7"])}
+    kept = [row for row in range(120) if row != 7]
+    metrics = xsim_metrics("s", pairs, student, [["de", "ko"]])
+    assert metrics["xsim_error/s/de/ko"] == pytest.approx(laser(vectors["de"][kept], vectors["ko"][kept]))

@@ -42,7 +42,13 @@ def test_a_base_is_a_model_a_size_or_the_teachers_layers():
             {"model": "./student", "parallel": [FILES], "recall_at": 10},
             "recall_at: without effect, because there is no `teacher`",
         ),
-        (EvaluateSettings, {"model": "./student"}, "expected `parallel` or `sts`"),
+        (EvaluateSettings, {"model": "./student"}, "expected `parallel`, `sts` or `xsim`"),
+        (EvaluateSettings, {**STS, "xsim_pairs": "all"}, "xsim_pairs: without effect, because there are no sets"),
+        (
+            EvaluateSettings,
+            {"model": "./student", "xsim": {"flores": [FILES]}, "xsim_pairs": [["de", "en"], ["de", "ko"]]},
+            "xsim_pairs: expected languages of `xsim`, found ko",
+        ),
     ],
 )
 def test_a_setting_that_nothing_looks_at_is_told(kind, given, told):
