@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.data.records import Rejects, Table
+from bertrelay.data.records import Column, Rejects, Table
 from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import locked_output
 from bertrelay.data.vectors import open_vectors
@@ -24,6 +24,7 @@ from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifes
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError, RequestError, check_choice, check_count, shown
 from bertrelay.evaluation.similarity import DIGITS, Vectors, unit
+from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import check_output, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
@@ -121,6 +122,22 @@ def best_quality(scores: Scores, right: Mask, true_pairs: int) -> Quality:
     return quality_at(float(scores[last : last + 2].mean()), scores, right, true_pairs)
 
 
+def f1_interval(true: Rows, mined: Rows, right: Mask) -> tuple[float | None, float | None]:
+    """The 95 % bootstrap interval of F1, over the sources that have a true pair or a mined one.
+
+    true, mined: the source of each true and of each mined pair; right: which mined pairs are true, (mined,).
+    """
+    length = 1 + int(max(true.max(initial=-1), mined.max(initial=-1)))
+    counts = np.stack([np.bincount(rows, minlength=length) for rows in (true, mined, mined[right])])  # (3, sources)
+    found = with_interval("f1", _f1, *counts[:, counts.any(axis=0)])
+    return found.get("f1_low"), found.get("f1_high")
+
+
+def _f1(true: Rows, mined: Rows, right: Rows) -> float | None:
+    pairs = int(true.sum() + mined.sum())
+    return 2 * int(right.sum()) / pairs if pairs else None
+
+
 def quality_at(threshold: float, scores: Scores, right: Mask, true_pairs: int) -> Quality:
     """The metrics of the pairs with a score of at least `threshold`; precision is None where there are none."""
     taken = scores >= threshold
@@ -156,7 +173,10 @@ class Mined(NamedTuple):
 
 @dataclass(frozen=True)
 class Mining:
-    """What `mine_files` did: the distinct sentences compared, the pairs written, and how good they are by gold."""
+    """What `mine_files` did: the distinct sentences compared, the pairs written, and how good they are by gold.
+
+    f1_low, f1_high: its 95 % bootstrap interval.
+    """
 
     pairs: int
     f1: float | None
@@ -165,6 +185,8 @@ class Mining:
     threshold: float | None
     sources: int
     targets: int
+    f1_low: float | None = None
+    f1_high: float | None = None
 
 
 def mine(
@@ -189,6 +211,7 @@ def mine_files(
     output: str | Path,
     *,
     gold: Table | str | Path | None = None,
+    id_column: Column | None = None,
     work: Path | None = None,
     cache: Path | None = None,
     rejects: Rejects | None = None,
@@ -200,7 +223,7 @@ def mine_files(
     Blank sentences are left out, and of equal ones the first line counts.
 
     output: `.tsv`, `.csv`, `.jsonl` or `.parquet`, with the columns score, source_line, target_line, source, target.
-    gold: as in `MineSettings`; options: the fields of `MineOptions`.
+    gold, id_column: as in `MineSettings`; options: the fields of `MineOptions`.
     work: a folder to keep vectors and neighbours in, from which another call with the same sentences resumes; without
         one, next to `output` until it is written.
     cache: where a model or data set of the hub is kept.
@@ -215,8 +238,9 @@ def mine_files(
     check_output(output, MINED_SUFFIXES, *(table.path for table in (*tables, gold_table) if table))
     folder = work or work_beside(output)
     refuse_symlink(folder)
+    ids = None if id_column is None or gold is None else _ids(tables, id_column)
     with locked_output(output, process_group):
-        files, true_pairs = on_main(lambda: _read(tables, gold_table, folder, cache, rejects), process_group)
+        files, true_pairs = on_main(lambda: _read(tables, gold_table, ids, folder, cache, rejects), process_group)
         key = _encode(at_unit_length(as_encoder(model, cache)), files, folder, given, process_group)
 
         def compare() -> Mining:
@@ -238,6 +262,7 @@ def run(settings: MineSettings, context: StageContext) -> Metrics:
         settings.target,
         context.output / f"mined.{settings.output}",
         gold=settings.gold,
+        id_column=settings.id_column,
         work=context.work,
         cache=context.cache,
         rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
@@ -247,8 +272,25 @@ def run(settings: MineSettings, context: StageContext) -> Metrics:
     return asdict(mining)
 
 
+def _ids(tables: tuple[Table, Table], column: Column) -> tuple[Table, Table]:
+    """The tables of the identifiers of source and target."""
+    for table in tables:
+        if table.path and table.file_format == "lines":
+            raise RequestError(
+                f"id_column: expected a table with a column of identifiers, found plain lines in {table.name}; name "
+                "its format, such as tsv"
+            )
+    source, target = (table.model_copy(update={"columns": [column]}) for table in tables)
+    return source, target
+
+
 def _read(
-    tables: tuple[Table, Table], gold: Table | None, folder: Path, cache: Path | None, rejects: Rejects | None
+    tables: tuple[Table, Table],
+    gold: Table | None,
+    ids: tuple[Table, Table] | None,
+    folder: Path,
+    cache: Path | None,
+    rejects: Rejects | None,
 ) -> tuple[tuple[SentenceFile, SentenceFile], Rows | None]:
     """Source and target, written to `folder`, and the true pairs where there is gold."""
     try:
@@ -261,7 +303,7 @@ def _read(
                 read_sentences(table, folder / name, cache, rejects)
                 for table, name in zip(tables, SENTENCES, strict=True)
             )
-        return (source, target), None if gold is None else read_gold(gold, source, target, cache)
+        return (source, target), None if gold is None else read_gold(gold, source, target, cache, ids)
     except BertRelayError:
         if not (folder / VECTORS[0]).exists():  # nothing that took long
             _clear(folder)
@@ -315,11 +357,14 @@ def _write(
 ) -> Mining:
     """Writes the pairs that reach the threshold, given or chosen, with their lines and texts."""
     source, target = files
-    quality = None
+    quality: Quality | None = None
+    interval: tuple[float | None, float | None] = None, None
     if true_pairs is not None:
         right = np.isin(pairs.sources * len(target) + pairs.targets, true_pairs)
         judged = pairs.scores, right, len(true_pairs)
         quality = best_quality(*judged) if threshold is None else quality_at(threshold, *judged)
+        taken = pairs.scores >= quality.threshold
+        interval = f1_interval(true_pairs // len(target), pairs.sources[taken], right[taken])
     f1, precision, recall, threshold = quality or (None, None, None, threshold)
     if threshold is None:
         log("no threshold: all pairs are written; give a threshold, or a gold file to choose it by")
@@ -330,4 +375,4 @@ def _write(
         for score, s, t in zip(*(column.tolist() for column in pairs), strict=True)
     )
     write_table(output, OUTPUT_COLUMNS, rows)
-    return Mining(len(pairs.scores), f1, precision, recall, threshold, len(source), len(target))
+    return Mining(len(pairs.scores), f1, precision, recall, threshold, len(source), len(target), *interval)

@@ -29,7 +29,7 @@ from students.metrics import (
 )
 from students.neighbours import load_faiss
 from students.pairs import Translations, read_translations
-from students.retrieval import search_metrics, xsim_metrics
+from students.retrieval import mining_metrics, search_metrics, xsim_metrics
 from students.settings import ENGLISH, EvaluateSettings, ShrinkSettings
 from teachers.evaluation.sts import StsPairs, metrics_at, read_sts, sts_metrics
 
@@ -111,7 +111,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     """Scores the model; the main process does it, as others have nothing to add."""
     if not context.process_group.is_main:
         return {}
-    if settings.recall_at is not None or settings.xsim:
+    if settings.recall_at is not None or settings.xsim or settings.mining:
         load_faiss()  # where it is missing, say so before anything is encoded
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         tests = EvaluationSets.read(settings, context, rejects)
@@ -134,6 +134,8 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
         metrics |= search_metrics(tests.parallel, encode, encode_teacher, settings.recall_at)
     for name, pairs in tests.xsim.items():
         metrics |= xsim_metrics(name, pairs, encode, settings.xsim_pairs)
+    for name, mined in settings.mining.items():
+        metrics |= mining_metrics(name, mined, student, context, settings.precision, settings.max_rejects)
     for language, test in tests.parallel.items():
         if language in dictionaries:
             metrics |= lookup_metrics(language, dictionaries[language], test)

@@ -1,4 +1,4 @@
-"""What a student finds: English sentences in its teacher's index, and translations in a set of many languages."""
+"""What a student finds: English in its teacher's index, translations in sets of many languages and in two corpora."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,14 +7,17 @@ from itertools import combinations, permutations
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.records import Rejects
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import Floats, share, with_interval
-from bertrelay.stage import Metrics
-from students.bitext import ratio_margins
+from bertrelay.settings import Precision
+from bertrelay.stage import Metrics, StageContext
+from students.bitext import mine_files, ratio_margins
 from students.metrics import Encode, english_of
 from students.neighbours import Neighbours, exact_knn, exact_neighbours
 from students.pairs import Translations
-from students.search_settings import NEIGHBOURS
+from students.search_settings import NEIGHBOURS, MiningTest
 from students.settings import ENGLISH, XsimPairs
 
 Rows = dict[tuple[str, int], str]
@@ -118,3 +121,39 @@ def _directions(languages: Sequence[str], chosen: XsimPairs) -> set[tuple[str, s
     if not isinstance(chosen, str):
         return {(source, target) for source, target in chosen}
     return {pair for pair in permutations(languages, 2) if chosen == "all" or ENGLISH in pair}
+
+
+# Bitext mining
+
+
+def mining_metrics(
+    name: str, test: MiningTest, model: SentenceEncoder, context: StageContext, precision: Precision, max_rejects: float
+) -> Metrics:
+    """`mining_f1/<name>/train` and `/test` with 95 % intervals, precision and recall, and `mining_threshold/<name>`.
+
+    The pairs go to `mined/<name>.train.tsv` and `.test.tsv`; those of test are of the threshold chosen on train.
+    """
+    folder = context.output / "mined"
+    folder.mkdir(exist_ok=True)
+    metrics: Metrics = {}
+    threshold = None
+    for part, files in (("train", test.train), ("test", test.test)):
+        output = folder / f"{name}.{part}.tsv"
+        mining = mine_files(
+            model,
+            files.source,
+            files.target,
+            output,
+            gold=files.gold,
+            id_column=test.id_column,
+            work=context.work / f"mining-{name}-{part}",
+            cache=context.cache,
+            rejects=Rejects(output.with_suffix(".rejects.jsonl"), max_rejects, keep_empty=False),
+            threshold=threshold,
+            precision=precision,
+        )
+        threshold = mining.threshold
+        f1 = f"mining_f1/{name}/{part}"
+        metrics |= {f1: mining.f1, f"{f1}_low": mining.f1_low, f"{f1}_high": mining.f1_high}
+        metrics |= {f"mining_precision/{name}/{part}": mining.precision, f"mining_recall/{name}/{part}": mining.recall}
+    return {**metrics, f"mining_threshold/{name}": threshold}

@@ -1,12 +1,12 @@
 """The settings of search and bitext mining; free of torch."""
 
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from bertrelay.data.tables import Table
-from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Settings
+from bertrelay.data.tables import Column, Table
+from bertrelay.settings import RUN_ONLY, WHEN_SET, ModelSource, Positive, Settings, refuse_idle
 
 IndexKind = Literal["auto", "exact", "hnsw"]
 
@@ -76,6 +76,8 @@ class MineSettings(Settings):
     threshold: pairs with a lower margin are left out; 1 is as near as to the neighbours.
     gold: the true pairs, in columns `source_line` and `target_line`, for precision, recall and F1, and
         the threshold of the highest F1 is taken when none is given. Lines count from 1, a header included.
+    id_column: a column of identifiers in source and target, by which `gold` names sentences, as in BUCC; its columns
+        are then `source_id` and `target_id`, or the first two of a file without a header.
     method: exact compares all with all; approximate goes through a graph (HNSW); auto is exact up to 10¹¹ pairs.
     output: what kind of file `mined` is.
     max_rejects: the share of records that may be unusable.
@@ -87,8 +89,34 @@ class MineSettings(Settings):
     k: Positive = NEIGHBOURS
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     gold: Table | None = None
+    id_column: Annotated[Column | None, WHEN_SET] = None
     method: Method = "auto"
     output: MinedFormat = "tsv"
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _ids_of_gold(self) -> Self:
+        if self.gold is None:
+            refuse_idle(self, "id_column", because="there is no `gold` that names sentences by it")
+        return self
+
+
+class MiningPart(Settings):
+    """Sentences in two languages and the pairs among them that translate one another, as in `MineSettings`."""
+
+    source: Table
+    target: Table
+    gold: Table
+
+
+class MiningTest(Settings):
+    """Bitext mining as in BUCC: the threshold of the highest F1 on `train` is applied to `test`.
+
+    id_column: of source and target, by which `gold` names sentences; without it, by lines.
+    """
+
+    train: MiningPart
+    test: MiningPart
+    id_column: Column | None = None

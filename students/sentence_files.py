@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bertrelay.data.records import Rejects, Table, read
+from bertrelay.data.records import Record, Rejects, Table, read, rows
 from bertrelay.data.sentences import sentence_records
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
@@ -21,6 +21,7 @@ from students.corpus import DIGEST, Sentences, digest_of, mapped, numbered, writ
 from students.pairs import clean
 
 LINES = ("source_line", "target_line")
+IDS = ("source_id", "target_id")
 READ_AT_ONCE = 4096
 TEXT_AND_LINE = pa.schema({"text": pa.string(), "line": pa.int64()})
 
@@ -123,36 +124,77 @@ def read_sentences(table: Table, path: Path, cache: Path | None, rejects: Reject
 # Gold
 
 
-def read_gold(table: Table, source: SentenceFile, target: SentenceFile, cache: Path | None = None) -> NDArray[np.int64]:
+def read_gold(
+    table: Table,
+    source: SentenceFile,
+    target: SentenceFile,
+    cache: Path | None = None,
+    ids: tuple[Table, Table] | None = None,
+) -> NDArray[np.int64]:
     """The true pairs, each once, as source row × targets + target row.
 
-    They are in the columns `source_line` and `target_line`, else in the first two.
+    They are lines in the columns `source_line` and `target_line`, else in the first two.
 
-    Raises RequestError, with file and line, for what is no line number, or of a line without a sentence.
+    ids: tables of the identifiers of source and target. The pairs are then identifiers, in the columns `source_id` and
+        `target_id`, else in the first two.
+    Raises RequestError, with file and line, for what is no line number, or of a line without a sentence, and for an
+    identifier that no sentence has.
     """
+    sides = source, target
+    found = list(_gold_records(table, IDS if ids else LINES, cache))
+    lines_of: list[Callable[[str], int | None]] = [_line_number, _line_number]
+    if ids:
+        wanted = [{str(record.values[place]) for record in found} for place in range(len(sides))]
+        lines_of = [_lines_of_ids(own, named, cache).get for own, named in zip(ids, wanted, strict=True)]
     pairs = set()
-    for record in read(_without_header(table), LINES, cache):
-        if len(record.values) != len(LINES):
-            raise RequestError(f"{table.name}: expected two columns of line numbers, found {len(record.values)} named")
-        place, rows = f"{record.file}, line {record.line:,}", list[int]()
-        for value, sentences in zip(record.values, (source, target), strict=True):
-            if isinstance(value, bool) or not str(value).isdecimal():
-                raise RequestError(f"{place}: expected the numbers of two lines, found something else")
-            row = sentences.row_at(int(value))
+    for record in found:
+        pair = []
+        for value, line_of, sentences in zip(record.values, lines_of, sides, strict=True):
+            line = line_of(str(value))
+            row = None if line is None else sentences.row_at(line)
             if row is None:
                 raise RequestError(
-                    f"{place}: expected the line of a sentence in {sentences.name}, found {int(value):,}, where there "
-                    "is none. Lines count from 1, a header included; blank ones are no sentences"
+                    f"{record.file}, line {record.line:,}: expected {_no_sentence(line, sentences, bool(ids))}"
                 )
-            rows.append(row)
-        pairs.add(rows[0] * len(target) + rows[1])
+            pair.append(row)
+        pairs.add(pair[0] * len(target) + pair[1])
     return np.array(sorted(pairs), np.int64)
 
 
-def _without_header(table: Table) -> Table:
-    """`table` as one without a header, where its first row is two numbers already, which no columns are called."""
+def _gold_records(table: Table, names: tuple[str, str], cache: Path | None) -> Iterator[Record]:
+    for record in read(_without_header(table, names), names, cache):
+        if len(record.values) != len(names):
+            raise RequestError(f"{table.name}: expected two columns of true pairs, found {len(record.values)} named")
+        yield record
+
+
+def _line_number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _lines_of_ids(table: Table, wanted: set[str], cache: Path | None) -> dict[str, int]:
+    """The lines of the sentences that have the identifiers `wanted`, which stand in the first column of `table`."""
+    records = rows(table, (), cache)
+    return {name: row.line for row in records if isinstance(row, Record) and (name := str(row.values[0])) in wanted}
+
+
+def _no_sentence(line: int | None, sentences: SentenceFile, by_id: bool) -> str:
+    """What an error says of a true pair that leads to no sentence."""
+    if by_id:
+        return f"the identifiers of two sentences, found one that no sentence of {sentences.name} has"
+    if line is None:
+        return "the numbers of two lines, found something else"
+    return (
+        f"the line of a sentence in {sentences.name}, found {line:,}, where there is none. Lines count from 1, a "
+        "header included; blank ones are no sentences"
+    )
+
+
+def _without_header(table: Table, names: tuple[str, str]) -> Table:
+    """`table` as one without a header, where its first row is a pair already and no names of columns."""
     if table.path is None or table.file_format not in ("csv", "tsv", "lines") or not table.header:
         return table
     as_rows = table.model_copy(update={"header": False, "format": "csv" if table.file_format == "csv" else "tsv"})
-    first = next(read(as_rows, [0, 1]))
-    return as_rows if all(str(value).isdecimal() for value in first.values) else table
+    first = next(read(as_rows, [0, 1])).values
+    is_pair = names == LINES and all(str(value).isdecimal() for value in first)
+    return as_rows if is_pair or (names == IDS and set(first) != set(IDS)) else table

@@ -20,6 +20,7 @@ from bertrelay.settings import (
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
+from students.search_settings import MiningTest
 
 ENGLISH = "en"
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
@@ -296,6 +297,8 @@ class DistillSettings(TrainingSettings):
         return self
 
 
+SetName = Annotated[str, Field(pattern=r"^[\w.-]+$")]
+"""Of a test set: a part of metrics' and of files' names."""
 LanguagePair = Annotated[list[Language | Literal["en"]], Field(min_length=2, max_length=2)]
 XsimPairs = Literal["english", "all"] | Annotated[list[LanguagePair], Field(min_length=1)]
 """Pairs of source and target language: those with English, all of them, or those named."""
@@ -311,6 +314,7 @@ class EvaluateSettings(Settings):
         the share in % of sentences whose translation is not the nearest by ratio margin, as LASER's xsim.
     xsim_pairs: which languages: English with each other one, all with all, or pairs such as [["de", "ko"]], from the
         first into the second.
+    mining: tests of bitext mining by name; gives `mining_f1/<name>/train` and `/test`, precision, recall and threshold.
     lookup: training corpora for the dictionary of word-for-word lookup, a baseline.
     dimensions: score vectors cut to these dimensions too.
     picture_sentences: how many sentences, in every language, the picture of similarities shows; 0 for none.
@@ -321,8 +325,9 @@ class EvaluateSettings(Settings):
     recall_at: Annotated[Positive | None, WHEN_SET] = None
     parallel: list[ParallelSource] = []
     sts: dict[str, StsTable] = {}
-    xsim: Annotated[dict[str, Annotated[list[ParallelSource], Field(min_length=1)]], WHEN_SET] = {}
+    xsim: Annotated[dict[SetName, Annotated[list[ParallelSource], Field(min_length=1)]], WHEN_SET] = {}
     xsim_pairs: Annotated[XsimPairs, WHEN_SET] = "english"
+    mining: Annotated[dict[SetName, MiningTest], WHEN_SET] = {}
     lookup: list[ParallelSource] = []
     dimensions: list[Positive] = []
     picture_sentences: Annotated[int, Field(ge=0)] = 4
@@ -331,8 +336,8 @@ class EvaluateSettings(Settings):
 
     @model_validator(mode="after")
     def _something_to_score(self) -> Self:
-        if not (self.parallel or self.sts or self.xsim):
-            raise ValueError("expected `parallel`, `sts` or `xsim` (or several): without any there is nothing to score")
+        if not (self.parallel or self.sts or self.xsim or self.mining):
+            raise ValueError("expected `parallel`, `sts`, `xsim` or `mining`: without any there is nothing to score")
         if not self.xsim:
             refuse_idle(self, "xsim_pairs", because="there are no sets in `xsim`")
         elif not isinstance(self.xsim_pairs, str):

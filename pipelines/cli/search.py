@@ -250,12 +250,14 @@ class MineCommand(TableOptions, WorkOptions):
 
     gold: the true pairs, one a line: source_line and target_line, from 1, a header included. Gives precision, recall
         and F1, and the threshold of the highest F1 where none is given.
+    id_column: column of identifiers in SOURCE and TARGET, by which FILE names sentences in place of lines, as in BUCC.
     source_column: column of SOURCE, by name, or by position from 0; `text`, or the line, when absent.
     target_column: column of TARGET.
     keep: keep vectors and neighbours in OUT.work, for another threshold for example.
     """
 
     gold: str | None = None
+    id_column: str | None = None
     source_column: str | None = None
     target_column: str | None = None
     keep: bool = False
@@ -286,6 +288,9 @@ def mine(
     check_request(model, options.processes)
     tables = options.table(source, options.source_column), options.table(target, options.target_column)
     gold = None if options.gold is None else TableOptions().table(options.gold)
+    if options.id_column and gold is None:
+        raise RequestError("--id-column: expected --gold FILE, which names sentences by it; give both or neither")
+    columns = options.table(source, options.id_column).columns
     inputs = [table.path for table in (*tables, gold) if table]
     check_output(output, MINED_SUFFIXES, *inputs, overwrite=options.overwrite)
     for table in tables:
@@ -294,7 +299,8 @@ def mine(
         from students.bitext import mine_files
 
         work = work_beside(output) if options.keep else None
-        mining = mine_files(model, *tables, output, gold=gold, work=work, process_group=process_group, **settings)
+        settings |= {"gold": gold, "id_column": columns and columns[0], "work": work, "process_group": process_group}
+        mining = mine_files(model, *tables, output, **settings)
     print_result(mining, output, options.as_json)
 
 

@@ -3,6 +3,10 @@
 import json
 import re
 
+import pytest
+
+from bertrelay.errors import RequestError
+
 SENTENCES = ["a dog barks", "ein hund", "개가 짖는다", "bellt"]
 
 
@@ -28,3 +32,13 @@ def test_columns_of_one_table_are_two_sides(call, model, tmp_path, write_lines):
     call("mine", model, *sides, tmp_path / "m.csv", "--threshold", "1", *columns)
     rows = (tmp_path / "m.csv").read_text(encoding="utf-8").splitlines()
     assert sorted(row.partition(",")[2] for row in rows[1:]) == ["1,2,a dog barks,a dog barks", "2,1,bellt,bellt"]
+
+
+def test_gold_names_sentences_by_identifiers(call, model, write_lines, tmp_path):
+    sides = write_lines("s", ["x1\ta dog barks", "x2\tein hund"]), write_lines("t", ["y7\tein hund", "y8\ta dog barks"])
+    gold, output = write_lines("gold", ["x1\ty8", "x2\ty7"]), tmp_path / "m.tsv"
+    columns = ["--id-column", "0", "--source-column", "1", "--target-column", "1", "--format", "tsv", "--no-header"]
+    document = json.loads(call("mine", model, *sides, output, "--gold", gold, "-k", 2, *columns, "--json"))
+    assert (document["pairs"], document["f1"], document["f1_low"]) == (2, 1, 1)
+    with pytest.raises(RequestError, match="--id-column: expected --gold FILE"):
+        call("mine", model, *sides, output, "--overwrite", *columns)

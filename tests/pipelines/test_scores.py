@@ -43,6 +43,13 @@ def test_xsim_is_a_table_of_languages_by_languages():
     assert cells(table) == {"de": ["12.500", "–"], "zh-Hant": ["–", "10.500"]}
 
 
+def test_mining_has_both_parts_beside_one_another():
+    metrics = {"mining_f1/de-en/train": 0.9, "mining_recall/de-en/test": 0.8, "mining_threshold/de-en": 1.1}
+    table = table_of(score_tables({"test": metrics}), "Bitext mining")
+    assert table.columns == [("train", "f1"), ("train", "threshold"), ("test", "recall")]
+    assert cells(table) == {"de-en": ["0.900", "1.100", "0.800"]}
+
+
 def test_each_test_set_has_its_own_table_and_scripts_may_have_dashes():
     metrics = {"translation_accuracy/flickr/en-zh-CN": 0.9, "translation_accuracy/tatoeba/zh-CN-en": 0.3}
     tables = {table.caption: list(table.rows) for table in score_tables({"evaluation": metrics})}

@@ -21,6 +21,7 @@ from students.bitext import (
     Neighbours,
     Pairs,
     best_quality,
+    f1_interval,
     mine,
     mine_files,
     one_to_one,
@@ -28,7 +29,8 @@ from students.bitext import (
     run,
     score_pairs,
 )
-from students.search_settings import MineSettings
+from students.retrieval import mining_metrics
+from students.search_settings import MineSettings, MiningTest
 
 SHARED = 60
 
@@ -267,6 +269,94 @@ def test_missing_faiss_is_told_before_anything_is_encoded(files, tmp_path, monke
         mine_files("/no/such/model", *files, tmp_path / "m.tsv")
 
 
+# Identifiers, and a threshold that is chosen elsewhere
+
+
+@pytest.fixture
+def bucc(write, spoken):
+    """The files of a part in BUCC's format: both corpora and the pairs; of the true ones every third is not listed."""
+
+    def make(part, first, last):
+        pairs = spoken[first:last]
+        sources = [f"xx-{1000 + row}\t{other}" for row, (_, other) in enumerate(pairs)]
+        targets = [f"en-{2000 + row}\t{english}" for row, (english, _) in reversed(list(enumerate(pairs)))]
+        listed = [f"xx-{1000 + row}\ten-{2000 + row}" for row in range(len(pairs)) if row % 3]
+        names = [f"xx-en.{part}.{suffix}" for suffix in ("xx", "en", "gold")]
+        source, target, true = (write(*file) for file in zip(names, (sources, targets, listed), strict=True))
+        texts = {"format": "tsv", "header": False, "columns": [1]}
+        return {
+            "source": {"path": str(source), **texts},
+            "target": {"path": str(target), **texts},
+            "gold": {"path": str(true)},
+        }
+
+    return make
+
+
+def test_gold_may_name_sentences_by_identifiers(bilingual, bucc, tmp_path, context):
+    bilingual.save(tmp_path / "model")
+    given = {"model": str(tmp_path / "model"), **bucc("training", 0, 60), "precision": "fp32", "output": "jsonl"}
+    metrics = run(MineSettings.model_validate({**given, "id_column": 0}), context)
+    assert (metrics["pairs"], metrics["recall"], metrics["precision"]) == (60, 1, pytest.approx(40 / 60))
+    assert metrics["f1"] == pytest.approx(2 * 40 / (60 + 40))
+    found = {(row["source_line"], row["target_line"]) for row in rows_of(context.output / "mined.jsonl")}
+    assert found == {(1 + row, 60 - row) for row in range(60)}
+
+
+@pytest.mark.parametrize(
+    ("column", "lines", "told"),
+    [
+        (0, ["xx-1001\ten-2001", "xx-1001\ten-9999"], r"line 2: expected the identifiers of two sentences, found one"),
+        (0, ["source_id\ttarget_id", "xx-999\ten-2001"], r"line 2: .*that no sentence of .*training\.xx has"),
+        (0, ["xx-1001"], "no column 1|too few fields"),
+    ],
+)
+def test_a_wrong_identifier_is_told_without_quoting_it(bucc, write, tmp_path, column, lines, told):
+    files = bucc("training", 0, 30)
+    gold, tables = write("wrong.tsv", lines), [Table.model_validate(files[side]) for side in ("source", "target")]
+    with pytest.raises(RequestError, match=told) as error:
+        mine_files("/no/such/model", *tables, tmp_path / "m.tsv", gold=gold, id_column=column)
+    assert "9999" not in str(error.value) and "xx-999" not in str(error.value)
+
+
+def test_plain_lines_have_no_identifiers(files, gold, tmp_path):
+    with pytest.raises(RequestError, match=r"id_column: expected a table .*, found plain lines in .*source\.txt"):
+        mine_files("/no/such/model", *files, tmp_path / "m.tsv", gold=gold, id_column=0)
+
+
+def test_the_threshold_of_a_training_part_is_applied_to_the_test_part(bilingual, bucc, tmp_path, context):
+    parts = {"train": bucc("training", 0, 70), "test": bucc("test", 70, 140)}
+    test = MiningTest.model_validate({**parts, "id_column": 0})
+    metrics = mining_metrics("xx-en", test, bilingual, context, "fp32", 0.01)
+    threshold = metrics["mining_threshold/xx-en"]
+    for part, files in parts.items():
+        tables = [Table.model_validate(files[side]) for side in ("source", "target")]
+        mine_files(bilingual, *tables, tmp_path / "all.jsonl", precision="fp32")
+        found = [(row["source_line"] - 1, row["score"]) for row in rows_of(tmp_path / "all.jsonl")]
+        true = [row % 3 > 0 for row, score in found if score >= threshold]
+        expected = {
+            "precision": sum(true) / len(true),
+            "recall": sum(true) / 46,
+            "f1": 2 * sum(true) / (len(true) + 46),
+        }
+        for measure, value in expected.items():
+            assert metrics[f"mining_{measure}/xx-en/{part}"] == pytest.approx(value), (part, measure)
+        f1 = f"mining_f1/xx-en/{part}"
+        assert metrics[f"{f1}_low"] < metrics[f1] < metrics[f"{f1}_high"]
+    assert len(rows_of(context.output / "mined/xx-en.test.tsv")) == len(true)
+
+
+def test_the_interval_of_f1_is_that_of_resampled_sources():
+    true, mined = np.arange(60), np.arange(20, 100)  # 40 of each are the same
+    low, high = f1_interval(true, mined, mined < 60)
+    generator, drawn = np.random.default_rng(5), []
+    for _ in range(2000):
+        sources = generator.integers(0, 100, 100)
+        drawn.append(2 * np.sum((sources >= 20) & (sources < 60)) / (np.sum(sources < 60) + np.sum(sources >= 20)))
+    assert (low, high) == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.015)
+    assert f1_interval(true, np.array([], int), np.array([], bool)) == (0, 0)
+
+
 # Stopped and resumed
 
 
@@ -276,9 +366,9 @@ def work_done(monkeypatch):
     seen = {"encoded": 0, "compared": 0}
     forward, neighbours = SentenceEncoder.forward, knn.exact_neighbours
 
-    def spy_forward(self, ids, mask):
+    def spy_forward(self, ids, *given):
         seen["encoded"] += len(ids)
-        return forward(self, ids, mask)
+        return forward(self, ids, *given)
 
     def spy_neighbours(queries, corpus, k):
         seen["compared"] += len(queries) * len(corpus)

@@ -2,6 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from bertrelay.encoder_settings import NewEncoder
+from students.search_settings import MineSettings
 from students.settings import DistillSettings, EvaluateSettings, TeacherCopy
 
 FILES = {"english": "train.en", "other": "train.de", "language": "de"}
@@ -42,7 +43,12 @@ def test_a_base_is_a_model_a_size_or_the_teachers_layers():
             {"model": "./student", "parallel": [FILES], "recall_at": 10},
             "recall_at: without effect, because there is no `teacher`",
         ),
-        (EvaluateSettings, {"model": "./student"}, "expected `parallel`, `sts` or `xsim`"),
+        (EvaluateSettings, {"model": "./student"}, "expected `parallel`, `sts`, `xsim` or `mining`"),
+        (
+            MineSettings,
+            {"model": "./student", "source": {"path": "a"}, "target": {"path": "b"}, "id_column": 0},
+            "id_column: without effect, because there is no `gold`",
+        ),
         (EvaluateSettings, {**STS, "xsim_pairs": "all"}, "xsim_pairs: without effect, because there are no sets"),
         (
             EvaluateSettings,
