@@ -7,6 +7,7 @@ import os
 import re
 from copy import deepcopy
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -15,8 +16,17 @@ from huggingface_hub import snapshot_download
 from pydantic import Field, create_model
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import CONFIG_MAPPING, AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModel,
+    MT5EncoderModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    T5EncoderModel,
+    UMT5EncoderModel,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from bertrelay.errors import RequestError, shown
 from bertrelay.files import make_readable
@@ -36,6 +46,8 @@ HEADS = re.compile(
     r"cls|head|decoder|pooler|qa_outputs|sop_classifier|(\w+_)?(lm_head|predictions|classifier)|vocab_\w+"
 )
 """How the names of weights begin that belong to heads of other tasks, and are left aside."""
+ENCODERS: dict[str, Any] = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}
+"""Networks with a decoder that sentence encoders leave out."""
 SPARE_WEIGHTS = 100_000_000
 """How many weights a network may have beyond the bytes of its files: heads and poolers that are new."""
 SHOWN = 3
@@ -95,24 +107,52 @@ def model_folder(source: str | Path, revision: str | None = None, cache_dir: str
 
 
 def load_backbone(folder: Path) -> PreTrainedModel:
-    """The network of `folder`, in float32; its pooler, which no sentence vector uses, is kept and frozen.
+    """The BERT-like network of `folder`, in float32; its pooler, which no sentence vector uses, is kept and frozen.
 
     Raises RequestError for an architecture that is not BERT-like, and for absent, damaged or unfitting weights.
     """
-    backbone, missing = load_network(folder)
+    return _without_pooler(folder, *load_network(folder))
+
+
+def load_text_network(folder: Path) -> PreTrainedModel:
+    """As `load_backbone`, of any network that gives vectors of tokens: causal ones and T5's encoder too."""
+    config = _load_config(folder)
+    if not _gives_token_vectors(config):
+        raise RequestError(
+            "model: expected a network that gives vectors of tokens of text (BERT-like, causal such as Qwen3, or T5's "
+            f"encoder), found {config.model_type!r} in {folder / 'config.json'}"
+        )
+    network, missing = _load(folder, config, ENCODERS.get(config.model_type, AutoModel))
+    if "attention_mask" not in signature(network.forward).parameters:
+        raise RequestError(f"model: {config.model_type!r} networks know no padding, so they cannot encode sentences")
+    if getattr(network.config, "use_cache", False):
+        network.config.use_cache = False  # nothing is generated
+    return _without_pooler(folder, network, missing)
+
+
+def _without_pooler(folder: Path, network: PreTrainedModel, missing: set[str]) -> PreTrainedModel:
     refuse_missing(folder, missing)
-    freeze_pooler(backbone, blank=any("pooler" in key for key in missing))
-    return backbone
+    freeze_pooler(network, blank=any("pooler" in key for key in missing))
+    return network
 
 
 def load_network(folder: Path, kind: Any = AutoModel) -> tuple[PreTrainedModel, set[str]]:
-    """The network of `folder` in float32, as the auto class `kind` builds it, and which weights the files lack.
+    """The BERT-like network of `folder` in float32, as the auto class `kind` builds it, and the weights the files lack.
 
     Those are random; `refuse_missing` refuses them. Weights of the files that the network has no place for are refused,
     except heads of other tasks. Nothing but the folder is read, whatever its files name.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)
     config = _load_config(folder)
+    if not _is_bert_like(config):
+        raise RequestError(
+            f"model: expected a BERT-like encoder (BERT, RoBERTa, ALBERT, XLM-R, DistilBERT, MPNet, …), "
+            f"found {config.model_type!r} in {folder / 'config.json'}"
+        )
+    return _load(folder, config, kind)
+
+
+def _load(folder: Path, config: PreTrainedConfig, kind: Any) -> tuple[PreTrainedModel, set[str]]:
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)
     _check_weights_suffice(folder, kind, config)
     with refusing(lambda error: _why_unreadable(folder, error)):
         network, report = kind.from_pretrained(
@@ -147,13 +187,20 @@ def _load_config(folder: Path) -> PreTrainedConfig:
     kept = {key: value for key, value in written.items() if key not in NOT_OF_THE_MODEL}
     with refusing(partial(_why_no_network, path)):
         config: PreTrainedConfig = CONFIG_MAPPING[kind].from_dict(kept)
-    is_bert_like = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and hasattr(config, "vocab_size")
-    if not is_bert_like or config.is_encoder_decoder or getattr(config, "is_decoder", False):
-        raise RequestError(
-            f"model: expected a BERT-like encoder (BERT, RoBERTa, ALBERT, XLM-R, DistilBERT, MPNet, …), "
-            f"found {config.model_type!r} in {path}"
-        )
     return config
+
+
+def _is_bert_like(config: PreTrainedConfig) -> bool:
+    known = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and hasattr(config, "vocab_size")
+    return known and not config.is_encoder_decoder and not getattr(config, "is_decoder", False)
+
+
+def _gives_token_vectors(config: PreTrainedConfig) -> bool:
+    """Whether the config is of text alone, of a network that is BERT-like or causal, or whose encoder stands alone."""
+    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.model_type in ENCODERS:
+        return config.model_type in ENCODERS or _is_bert_like(config)
+    reads_text = hasattr(config, "vocab_size") and hasattr(config, "hidden_size") and not config.is_encoder_decoder
+    return config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and reads_text
 
 
 def _why_no_network(path: Path, error: Exception) -> str:
@@ -166,7 +213,7 @@ def _check_weights_suffice(folder: Path, kind: Any, config: PreTrainedConfig) ->
     for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         read_model_file(folder / name, _ShardIndex)
     with refusing(partial(_why_no_network, folder / "config.json")), torch.device("meta"):
-        expected = sum(weight.numel() for weight in kind.from_config(deepcopy(config)).parameters())
+        expected = sum(weight.numel() for weight in getattr(kind, "from_config", kind)(deepcopy(config)).parameters())
     there = sum(path.stat().st_size for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern))
     if there and expected > there + SPARE_WEIGHTS:
         raise RequestError(
@@ -264,6 +311,12 @@ def position_limit(backbone: nn.Module) -> int | None:
     """How many tokens the position table holds, without its unused rows. None: no table."""
     table = position_table(backbone)
     return None if table is None else table.num_embeddings - unused_positions(backbone)
+
+
+def longest_input(backbone: PreTrainedModel) -> int | None:
+    """How many tokens the network reads, by its position table, or by its config where it has none."""
+    declared = getattr(backbone.config, "max_position_embeddings", None)
+    return position_limit(backbone) or (declared if declared and declared > 0 else None)
 
 
 def unused_positions(backbone: nn.Module) -> int:

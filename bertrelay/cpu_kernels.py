@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 NAME = "bertrelay"
 LONGEST_FOR_PRODUCTS = {torch.bfloat16: 512, torch.float32: 32}  # tokens
@@ -38,8 +39,9 @@ def use_cpu_kernels(network: PreTrainedModel) -> None:
 
 
 def use_attention_kernel(network: PreTrainedModel) -> None:
-    """Makes `network` call `attention`, if it computes attention the usual way; MPNet, for one, does not."""
-    if getattr(network.config, "_attn_implementation", None) == "sdpa":
+    """Makes `network` call `attention`, if it is BERT-like and computes attention the usual way; MPNet does not."""
+    is_bert_like = network.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if is_bert_like and getattr(network.config, "_attn_implementation", None) == "sdpa":
         AttentionInterface.register(NAME, attention)
         AttentionMaskInterface.register(NAME, mask)
         network.set_attn_implementation(NAME)
@@ -61,7 +63,8 @@ def attention(
     """
     trains_in_fp32 = query.dtype == torch.float32 and torch.is_grad_enabled()
     is_short = query.shape[-2] <= LONGEST_FOR_PRODUCTS.get(query.dtype, 0)
-    if query.device.type != "cpu" or not is_short or trains_in_fp32:
+    is_plain = query.shape[1] == key.shape[1] and options.get("position_bias") is None
+    if query.device.type != "cpu" or not is_short or trains_in_fp32 or not is_plain:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **options)
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     one_row = attention_mask is not None and attention_mask.stride(-2) == 0
@@ -74,7 +77,8 @@ def attention(
     else:
         scores = query @ key.transpose(-1, -2)  # (batch, heads, queries, keys)
         if attention_mask is not None:
-            scores = scores.masked_fill(~attention_mask, -torch.inf)
+            # Not −∞: of padding that sees none but padding, as in a sliding window, no weight must become NaN.
+            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
         weights = apply_dropout(_softmax(scores, -1), dropout)
     return (weights @ value).transpose(1, 2).contiguous(), None
 

@@ -14,7 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import freeze_pooler, load_backbone, model_folder, position_limit, save_network
+from bertrelay.backbone import (
+    freeze_pooler,
+    load_text_network,
+    longest_input,
+    model_folder,
+    position_limit,
+    save_network,
+)
 from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.errors import RequestError, check_count
 from bertrelay.files import write_tensors
@@ -24,6 +31,7 @@ from bertrelay.pooling import Pooling, Projection, Projections, load_projection,
 from bertrelay.tokenizer import load_tokenizer, pad_id_of, truncating
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
+UNLIMITED = 2**31
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
 QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first that a model has
 
@@ -73,7 +81,7 @@ class SentenceEncoder(nn.Module):
         self.similarity_fn_name = similarity_fn_name or "cosine"
         self.space = space
         self.pad_id = pad_id_of(backbone, tokenizer)
-        self.max_seq_length = max_tokens or tokenizer.model_max_length
+        self.max_seq_length = max_tokens or min(tokenizer.model_max_length, longest_input(backbone) or UNLIMITED)
         freeze_pooler(backbone)
         use_cpu_kernels(backbone)
         # As its network: one that was loaded has no dropout, before, while and after it encodes.
@@ -114,7 +122,7 @@ class SentenceEncoder(nn.Module):
         folder = model_folder(source, revision, cache_dir)
         layout = read_layout(folder)
         transformer = folder / layout.transformer_folder
-        network = load_backbone(transformer)
+        network = load_text_network(transformer)
         if layout.token_dim not in (None, network.config.hidden_size):
             raise RequestError(
                 f"model: the pooling in {folder} expects token vectors of {layout.token_dim} dimensions "
@@ -188,7 +196,7 @@ class SentenceEncoder(nn.Module):
     @max_seq_length.setter
     def max_seq_length(self, tokens: int) -> None:
         limit = position_limit(self.backbone)
-        if limit is None and tokens >= 2**31:  # of a tokenizer that knows none
+        if limit is None and tokens >= UNLIMITED:  # of a tokenizer that knows none
             limit = DEFAULT_MAX_TOKENS
         self.max_tokens = tokens if limit is None else min(tokens, limit)
         self._rules = truncating(self.tokenizer, self.max_tokens)

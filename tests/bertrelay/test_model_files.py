@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertForPreTraining, BertForTokenClassification, GPT2Config, T5Config
+from transformers import BartConfig, BertConfig, BertForPreTraining, BertForTokenClassification, GPT2Config, ViTConfig
 
 from bertrelay import backbone
 from bertrelay import tokenizer as tokenizers
@@ -184,8 +184,10 @@ def without_a_rule(folder, *keys):
         ),
         (lambda folder: rewrite(folder / "config.json", quantization_config={"quant_method": "fp8"}), "quantized"),
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "adapter"),
-        (lambda folder: GPT2Config().save_pretrained(folder), "expected a BERT-like encoder.*gpt2"),
-        (lambda folder: T5Config().save_pretrained(folder), "expected a BERT-like encoder.*t5"),
+        (lambda folder: BartConfig().save_pretrained(folder), "expected a network that gives vectors.*'bart'"),
+        (lambda folder: ViTConfig().save_pretrained(folder), "expected a network that gives vectors.*'vit'"),
+        (lambda folder: BertConfig(is_decoder=True).save_pretrained(folder), "expected a network that gives .*'bert'"),
+        (lambda folder: GPT2Config().save_pretrained(folder), r"asks for [\d,]+ weights|lack"),
         (lambda folder: with_modules(folder, "Transformer", "CNN"), "CNN"),
         (lambda folder: with_modules(folder, "Transformer"), "Transformer"),
         (lambda folder: with_modules(folder, "Transformer", "custom_code.Pooling"), r"custom_code\.Pooling"),
