@@ -40,7 +40,7 @@ def use_cpu_kernels(network: PreTrainedModel) -> None:
 
 def use_attention_kernel(network: PreTrainedModel) -> None:
     """Makes `network` call `attention`, if it is BERT-like and computes attention the usual way; MPNet does not."""
-    is_bert_like = network.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    is_bert_like = getattr(network.config, "model_type", None) in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if is_bert_like and getattr(network.config, "_attn_implementation", None) == "sdpa":
         AttentionInterface.register(NAME, attention)
         AttentionMaskInterface.register(NAME, mask)

@@ -217,10 +217,10 @@ def test_what_is_shared_between_runs_is_made_once(context, given, tmp_path, monk
     seen = []
     forward = SentenceEncoder.forward
 
-    def spy(self, input_ids, attention_mask):
+    def spy(self, input_ids, *inputs):
         if self.backbone.config.model_type == "bert":
             seen.append(len(input_ids))
-        return forward(self, input_ids, attention_mask)
+        return forward(self, input_ids, *inputs)
 
     monkeypatch.setattr(SentenceEncoder, "forward", spy)
     distill(context, given, epochs=1)
