@@ -24,12 +24,13 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, read_json, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import default_device, resolve_precision
+from bertrelay.layout import Prompts
 from bertrelay.new_encoder import WORD_START, layer_sizes, new_network, train_unigram
 from bertrelay.pooling import Projection
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.log import accelerator
 from students.corpus import ParallelCorpus
-from students.given_vectors import VectorTable
+from students.given_vectors import VectorTable, prompt_of
 from students.metrics import before_and_after, counts
 from students.settings import DistillSettings, TeacherCopy
 from students.vocabulary import trim_vocabulary
@@ -73,15 +74,18 @@ def fill_targets(
     context: StageContext,
     teacher_digest: str,
     precision: str,
+    prompt: str | None = None,
 ) -> Targets:
     """The targets of the corpus, from the cache or computed by all processes together, each a share of the blocks.
 
-    teacher_digest: identifies the teacher's weights; with the text and the precision it names the vectors.
+    teacher_digest: identifies the teacher's weights; with text, prompt and precision it names the vectors.
+    prompt: what precedes each sentence; the teacher's default prompt when None.
     """
     text = hashlib.sha256()
     for start in range(0, len(corpus.english), BLOCK):
         text.update("\n".join([*corpus.english.read(start, min(start + BLOCK, len(corpus.english))), ""]).encode())
-    key = fingerprint({"teacher": teacher_digest, "text": text.hexdigest()})
+    before = {} if prompt is None else {"prompt": prompt}
+    key = fingerprint({"teacher": teacher_digest, "text": text.hexdigest(), **before})
     rows = len(corpus.english)
     if isinstance(teacher, VectorTable):
         path = context.cache / "targets" / key[:32] / "vectors.npy"
@@ -101,6 +105,7 @@ def fill_targets(
             rows,
             path,
             key,
+            prompt=prompt,
             precision=precision,
             process_group=context.process_group,
             description="teacher's vectors",
@@ -277,6 +282,7 @@ def _made_student(
         bare = copy_of(teacher, train_unigram(_sample(corpus), settings.base.vocabulary, settings.max_tokens))
     else:
         bare = SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
+    bare.prompts = prompts_of(settings, bare)
     before, sizes = counts(bare), Metrics()
     if settings.trim_vocabulary:
         bare = trim_vocabulary(bare, corpus)
@@ -292,10 +298,20 @@ def _made_student(
         projection=None if needs_fit else bare.projection,
         normalize=targets.is_unit,
         max_tokens=min(settings.max_tokens, bare.max_tokens),
+        prompts=bare.prompts,
     )
     if needs_fit:
         student.projection = fitted_projection(student, corpus, targets)
     return student, sizes
+
+
+def prompts_of(settings: DistillSettings, base: SentenceEncoder) -> Prompts:
+    """The student's prompts: the one it is trained with, by default, for queries and for documents; or none."""
+    text = prompt_of(settings.student_prompt, base)
+    if text is None:
+        return Prompts()
+    name = settings.student_prompt if isinstance(settings.student_prompt, str) else "default"
+    return Prompts({name: text, "query": text, "document": text}, default=name)
 
 
 def _sample(corpus: ParallelCorpus) -> Iterator[str]:
@@ -311,7 +327,7 @@ def fitted_projection(student: SentenceEncoder, corpus: ParallelCorpus, targets:
     items = np.unique(np.linspace(0, len(corpus) - 1, FITTED_SENTENCES).astype(np.int64))
     sentences = [corpus.texts(item, item + 1)[0] for item in items.tolist()]
     share = corpus.weights[items] / corpus.weights[items].sum()  # (sentences,)
-    bare = SentenceEncoder(student.backbone, student.tokenizer, pooling=student.pooling, max_tokens=student.max_tokens)
+    bare = student.with_parts(projection=None, normalize=False)
     vectors = bare.to(default_device()).encode(sentences, precision="fp32").astype(np.float64)  # (sentences, pooled)
     wanted = targets.vectors[corpus.targets[items]].astype(np.float64)  # (sentences, dim)
     centre, wanted_centre = share @ vectors, share @ wanted

@@ -26,7 +26,7 @@ from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Batch, train
 from students.build import Targets, fill_targets, start_student
 from students.corpus import ParallelCorpus, build_corpus
-from students.given_vectors import open_teacher
+from students.given_vectors import open_teacher, prompt_of
 from students.metrics import Encode, encoded_once, english_of, parallel_metrics, save_variance
 from students.settings import DistillSettings
 
@@ -46,10 +46,11 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
         teacher = open_teacher(settings.teacher, context.cache)
     check_dimensions(settings.objectives.dimensions, teacher.dim)
     teacher_digest = fingerprint(content_parts(settings, ["teacher"], digests))
-    targets = fill_targets(teacher, corpus, context, teacher_digest, settings.precision)
+    prompt = prompt_of(settings.teacher_prompt, teacher)
+    targets = fill_targets(teacher, corpus, context, teacher_digest, settings.precision, prompt)
     student, sizes = start_student(settings, corpus, teacher, targets, context)
     student.space = encoder_digest(teacher) if isinstance(teacher, SentenceEncoder) else None
-    dev_teacher = encoded_once(teacher, english_of(corpus.dev), settings.precision)
+    dev_teacher = encoded_once(teacher, english_of(corpus.dev), settings.precision, prompt=prompt)
     del teacher  # its vectors are on the disk; its memory is the student's now
     with accelerator().main_process_first():
         tokens = tokens_of(corpus.texts, len(corpus), tokenizer_of(student), context.work / "tokens")

@@ -18,7 +18,7 @@ from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import write_json
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
-from students.given_vectors import open_teacher
+from students.given_vectors import open_teacher, prompt_of
 from students.metrics import (
     Encode,
     encoded_once,
@@ -127,7 +127,9 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
             )
     encode = tests.encoded(student, settings.precision, progress=True)
     if teacher is not None:
-        encode_teacher = encoded_once(teacher, english_of(tests.parallel), settings.precision, progress=True)
+        prompt = prompt_of(settings.teacher_prompt, teacher)
+        english = english_of(tests.parallel)
+        encode_teacher = encoded_once(teacher, english, settings.precision, progress=True, prompt=prompt)
     metrics = tests.metrics(encode, encode_teacher, read_variance(settings.model))
     metrics |= metrics_at(settings.dimensions, tests.metrics, encode)
     if encode_teacher is not None and settings.recall_at is not None:

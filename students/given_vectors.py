@@ -20,7 +20,7 @@ from bertrelay.fingerprint import Digests
 from bertrelay.settings import InputFile, ModelSource
 from students.corpus import digest_of
 from students.pairs import clean
-from students.settings import GivenVectors
+from students.settings import GivenVectors, Prompt, PromptText
 
 BLOCK = 4096
 DIGEST = np.dtype("S16")
@@ -88,6 +88,13 @@ def open_teacher(source: ModelSource | GivenVectors, cache: Path) -> SentenceEnc
     if isinstance(source, GivenVectors):
         return VectorTable.open(source, cache)
     return SentenceEncoder.load(source, cache_dir=cache / "hub")
+
+
+def prompt_of(prompt: Prompt | None, model: SentenceEncoder | VectorTable) -> str | None:
+    """The text of `prompt`; None for the model's default. Raises RequestError where the model has none of that name."""
+    if prompt is None or isinstance(model, VectorTable):
+        return None
+    return prompt.text if isinstance(prompt, PromptText) else model.prompts.text(prompt)
 
 
 def _digests(texts: Iterable[str]) -> NDArray[np.bytes_]:

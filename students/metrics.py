@@ -30,10 +30,15 @@ def plain_proportion(name: str, hits: NDArray[np.float64]) -> Metrics:
 
 
 def encoded_once(
-    encoder: SentenceEncoder | VectorTable, sentences: Sequence[str], precision: str, progress: bool = False
+    encoder: SentenceEncoder | VectorTable,
+    sentences: Sequence[str],
+    precision: str,
+    progress: bool = False,
+    prompt: str | None = None,
 ) -> Encode:
-    """Finds the vectors of `sentences`, each encoded once for all metrics."""
-    return sts.encoded_once(partial(encoder.encode, precision=precision, show_progress_bar=progress), sentences)
+    """Finds the vectors of `sentences`, each encoded once for all metrics, after `prompt` or the default one."""
+    encode = partial(encoder.encode, prompt=prompt, precision=precision, show_progress_bar=progress)
+    return sts.encoded_once(encode, sentences)
 
 
 def english_of(pairs: Mapping[str, Translations]) -> list[str]:

@@ -221,6 +221,22 @@ Base = Annotated[
 ]
 
 
+class PromptText(Settings):
+    """A prompt that is none of the model's own.
+
+    text: what precedes each sentence, with the space at its end where one belongs there.
+    """
+
+    text: Annotated[str, Field(min_length=1)]
+
+
+Prompt = Annotated[
+    Annotated[str, Field(min_length=1), Tag("name")] | Annotated[PromptText, Tag("text")],
+    Discriminator(lambda value: "text" if isinstance(value, dict | PromptText) else "name"),
+]
+"""The name of one of a model's prompts, as in `encode`, or a text."""
+
+
 class Objectives(Settings):
     """The weights of the losses of a student. Each is a mean over the batch; the sum of them is minimised.
 
@@ -258,6 +274,10 @@ class DistillSettings(TrainingSettings):
 
     teacher: an encoder, or the vectors that one has made, `{ vectors = "vectors.parquet" }`.
     base: what it starts from: a pretrained model, a size, or the teacher's layers.
+    teacher_prompt: which of the teacher's prompts precedes each English sentence, or `{ text = "query: " }`; the
+        teacher's default when absent.
+    student_prompt: which of the base's prompts precedes each sentence, or `{ text = "query: " }`; none when absent. It
+        is the default of the student, so that `encode` uses it too.
     trim_vocabulary: leave out the pieces of a pretrained base that `parallel` does not use, before training.
     layers: keep so many of the base's layers, evenly spread. With either, sizes before and after are metrics.
     dropout: while training, in every layer; the base's own when absent.
@@ -271,6 +291,8 @@ class DistillSettings(TrainingSettings):
 
     teacher: Teacher
     base: Base
+    teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
+    student_prompt: Annotated[Prompt | None, WHEN_SET] = None
     trim_vocabulary: bool = False
     layers: Positive | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -288,6 +310,8 @@ class DistillSettings(TrainingSettings):
     def _nothing_idle(self) -> Self:
         if isinstance(self.base, TeacherCopy) and isinstance(self.teacher, GivenVectors):
             raise ValueError("base: vectors have no layers; expected a model or the size of a new one")
+        if isinstance(self.teacher, GivenVectors):
+            refuse_idle(self, "teacher_prompt", because="the teacher's vectors are given")
         if not isinstance(self.base, ModelSource):
             refuse_idle(self, "trim_vocabulary", because="the vocabulary of this base is trained on the corpus")
         if self.dev:
@@ -308,6 +332,7 @@ class EvaluateSettings(Settings):
     """A student on held-out sentences: translation accuracy, distance to the teacher, STS within and across languages.
 
     teacher: gives `mse/<language>`; left out, there is none.
+    teacher_prompt: as the student was taught; the teacher's default when absent.
     recall_at: search the English sentences of `parallel`, as the teacher's vectors, with so many hits for a query: the
         student's vector of English and of each language. Gives `recall_at_<k>/<language>`.
     xsim: n-way test sets by name, each a list of sources with the same English: gives `xsim_error/<set>/<from>/<into>`,
@@ -322,6 +347,7 @@ class EvaluateSettings(Settings):
 
     model: ModelSource
     teacher: Teacher | None = None
+    teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
     recall_at: Annotated[Positive | None, WHEN_SET] = None
     parallel: list[ParallelSource] = []
     sts: dict[str, StsTable] = {}

@@ -200,7 +200,7 @@ def _with_prompts(texts: Iterable[str], prompts: Prompts) -> Iterator[str]:
     """Each text alone and after every prompt, because a piece may reach from one into the other."""
     for text in each_text(texts, "texts"):
         yield text
-        yield from (prompt + text for prompt in prompts.texts.values())
+        yield from (prompt + text for prompt in dict.fromkeys(prompts.texts.values()))
 
 
 def _usage(rules: Tokenizer, document: Document, texts: Iterable[str]) -> tuple[set[int], int, str]:

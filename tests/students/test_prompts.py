@@ -1,0 +1,153 @@
+"""Prompts of teacher and student: what is computed, trained, kept, and used again."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.layout import Prompts
+from bertrelay.pooling import Pooling
+from bertrelay.stage import StageContext
+from students import distill, evaluate
+from students.build import fill_targets
+from students.settings import DistillSettings, EvaluateSettings
+
+PROMPT = "one dog: "
+TRAINING = {"epochs": 1, "precision": "fp32", "dev_sentences": 20, "learning_rate": 1e-3, "layers": 1}
+
+
+@pytest.fixture(scope="module")
+def teacher(tiny_encoder, toy):
+    prompts = Prompts({"query": "the fish ", "title": "no cat sings "}, default="title")
+    return tiny_encoder("bert", [row[0] for row in toy.train], prompts=prompts, normalize=True)
+
+
+@pytest.fixture(scope="module")
+def base(tiny_encoder, toy):
+    texts = [text for row in toy.train for text in row]
+    prompts = Prompts({"passage": PROMPT})
+    return tiny_encoder("xlm-roberta", texts, pooling=Pooling(["mean"], include_prompt=False), prompts=prompts)
+
+
+@pytest.fixture
+def given(teacher, base, toy, tmp_path):
+    for name, encoder in (("teacher", teacher), ("base", base)):
+        encoder.save(tmp_path / name)
+    return {
+        "teacher": str(tmp_path / "teacher"),
+        "base": str(tmp_path / "base"),
+        "parallel": [toy.source()],
+        **TRAINING,
+    }
+
+
+def run(given, context, **more):
+    distill.run(DistillSettings.model_validate({**given, **more}), context)
+    return SentenceEncoder.load(context.output / "model")
+
+
+def test_targets_are_the_teachers_vectors_after_the_prompt_and_kept_by_it(teacher, toy, context, tmp_path, monkeypatch):
+    corpus = toy.corpus(tmp_path)
+    english = corpus.english.read(0, len(corpus.english))
+    for prompt in (None, "the fish ", "a dog? "):
+        found = fill_targets(teacher, corpus, context, "digest", "fp32", prompt).vectors
+        before = "no cat sings " if prompt is None else prompt  # the default one
+        expected = teacher.encode([before + sentence for sentence in english], prompt="", precision="fp32")
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    monkeypatch.setattr(SentenceEncoder, "forward", None)
+    again = fill_targets(teacher, corpus, context, "digest", "fp32", "a dog? ").vectors  # nothing is computed
+    np.testing.assert_array_equal(again, found)
+
+
+@pytest.mark.parametrize("name", ["passage", None])
+def test_a_student_is_trained_and_saved_with_its_prompt(given, context, toy, monkeypatch, name):
+    begun = []
+    learn = distill.train
+    monkeypatch.setattr(distill, "train", lambda task, *more: (begun.append(step_by_hand(task)), learn(task, *more))[1])
+    student = run(given, context, student_prompt=name or {"text": PROMPT}, teacher_prompt="query")
+    [(found, expected)] = begun
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert student.prompts.default == (name or "default")
+    assert not student.pooling.include_prompt
+    sentences = [row[1] for row in toy.test[:3]]
+    plain = student.encode(sentences, precision="fp32")
+    for options in ({"prompt": PROMPT}, {"prompt_name": "query"}, {"prompt_name": "document"}):
+        np.testing.assert_array_equal(student.encode(sentences, precision="fp32", **options), plain)
+    assert np.abs(student.encode(sentences, prompt="", precision="fp32") - plain).max() > 1e-3
+    written = json.loads((context.output / "model/config_sentence_transformers.json").read_text())
+    assert written["prompts"][written["default_prompt_name"]] == PROMPT
+
+
+def step_by_hand(task):
+    """The loss of the first items before the first step, and that of what `encode` gives of prompt and sentence."""
+    items = np.arange(200, 230)
+    batch, student = task.collate(items, 0), task.model.eval()
+    vectors = student.encode(task.corpus.texts(200, 230), prompt=PROMPT, precision="fp32")
+    distances = ((vectors - task.targets.vectors[task.corpus.targets[items]]) ** 2).sum(axis=1)
+    with torch.no_grad():
+        return task.loss(student, batch)["mse"].item(), task.corpus.weights[items] @ distances / task.targets.variance
+
+
+def test_sentence_transformers_uses_the_students_prompt_too(given, context, toy):
+    peer = pytest.importorskip("sentence_transformers")
+    student = run(given, context, student_prompt="passage")
+    theirs = peer.SentenceTransformer(str(context.output / "model"), device="cpu")
+    sentences = [text for row in toy.test[:5] for text in row]
+    np.testing.assert_allclose(student.encode(sentences, precision="fp32"), theirs.encode(sentences), atol=1e-5)
+    for one, other in ((student.encode_query, theirs.encode_query), (student.encode_document, theirs.encode_document)):
+        np.testing.assert_allclose(one(sentences, precision="fp32"), other(sentences), atol=1e-5)
+
+
+def test_a_trimmed_student_cuts_sentences_after_its_prompt_as_its_base_does(given, base, context, toy):
+    student = run(given, context, student_prompt={"text": "zzz: "}, trim_vocabulary=True, dev_sentences=0)
+    texts = [f"zzz: {text}" for row in toy.train for text in row]
+    pieces = [each.tokenizer.convert_ids_to_tokens(ids) for each in (student, base) for ids in each.tokenize(texts)]
+    assert pieces[: len(texts)] == pieces[len(texts) :]
+
+
+def test_without_a_prompt_of_its_own_a_student_has_none(given, context):
+    student = run(given, context)
+    assert (student.prompts, student.pooling.include_prompt) == (Prompts(), False)
+
+
+def test_the_distance_to_a_teacher_is_that_to_its_vectors_after_the_prompt(given, context, toy, tmp_path):
+    """The teacher itself, asked with its other prompt, is no student of itself; with the same one it is."""
+    english = tmp_path / "english.txt"
+    english.write_text("".join(f"{row[0]}\n" for row in toy.test))
+    same = {"english": str(english), "other": str(english), "language": "en-x-same"}
+    found = {}
+    for prompt in ("query", "title", {"text": "no cat sings "}):
+        asked = {"model": given["teacher"], "teacher": given["teacher"], "teacher_prompt": prompt, "parallel": [same]}
+        settings = EvaluateSettings.model_validate({**asked, "precision": "fp32"})
+        found[str(prompt)] = evaluate.run(settings, StageContext(context.output, context.cache))["mse/en"]
+    assert found["query"] > 1e-4
+    assert found["title"] == found["{'text': 'no cat sings '}"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"teacher_prompt": "qurey"}, r"prompt: expected one of \['query', 'title'\], found 'qurey'"),
+        ({"student_prompt": "query"}, r"prompt: expected one of \['passage'\], found 'query'"),
+    ],
+)
+def test_a_name_that_the_model_has_not_is_refused(given, context, changes, message):
+    with pytest.raises(RequestError, match=message):
+        run(given, context, **changes)
+
+
+@pytest.mark.parametrize("prompt", ["", {"text": ""}, {"txt": "query: "}, 5])
+def test_what_is_no_prompt_is_refused(given, prompt):
+    with pytest.raises(ValidationError, match="student_prompt"):
+        DistillSettings.model_validate({**given, "student_prompt": prompt})
+
+
+def test_vectors_that_are_given_have_no_prompt(given):
+    with pytest.raises(
+        ValidationError, match="teacher_prompt: without effect, because the teacher's vectors are given"
+    ):
+        DistillSettings.model_validate({**given, "teacher": {"vectors": "v.parquet"}, "teacher_prompt": "query"})
