@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from bertrelay.errors import RequestError
-from bertrelay.settings import DataSource, HubDataset, InputFile, Settings, refuse_idle
+from bertrelay.settings import WHEN_SET, DataSource, HubDataset, InputFile, Settings, refuse_idle
 
 Format = Literal["lines", "csv", "tsv", "jsonl", "parquet"]
 Column = str | Annotated[int, Field(ge=0)]
@@ -174,7 +174,21 @@ class StsTable(Table):
     """Pairs with a gold similarity: sentence, sentence, score.
 
     second: a row-aligned table of the same shape from which the second sentence is read instead, for pairs across
-    two languages, one file each.
+        two languages, one file each.
+    scores: a row-aligned file with the score alone, a line each, such as `STS.gs.track5.en-en.txt` of SemEval.
+    where: column to value, such as `{ lang = "en-de" }`: rows with other values are left out.
+    reversed: a high score means that the sentences differ, as `Overall` of SemEval-2022 does.
     """
 
     second: InputFile | None = None
+    scores: Annotated[InputFile | None, WHEN_SET] = None
+    where: Annotated[dict[str, str | int] | None, WHEN_SET] = None
+    reversed: Annotated[bool, WHEN_SET] = False
+
+    @model_validator(mode="after")
+    def _one_way_to_read(self) -> Self:
+        if len(given := [name for name in ("second", "scores", "where") if getattr(self, name)]) > 1:
+            raise ValueError(
+                f"{' and '.join(given)}: expected one of them, as rows are aligned or chosen, found several"
+            )
+        return self

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, compress
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects, aligned_rows, read
-from bertrelay.data.tables import Record, StsTable, Unusable
+from bertrelay.data.tables import Record, StsTable, Table, Unusable
 from bertrelay.errors import RequestError, check_dimensions
 from bertrelay.evaluation.similarity import Metric, pairwise
 from bertrelay.evaluation.statistics import Floats, spearman, with_interval
@@ -79,26 +79,49 @@ def at_once(fit: Fit) -> Encode:
 
 def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPairs:
     """The pairs of `table`; rows that cannot be used go to `rejects`."""
-    records_of = read if table.second is None else _across
-    found = list(usable(records_of(table, COLUMNS["cosine"], context.cache, rejects), _pair, rejects))
+    records = _records(table, COLUMNS["cosine"], context.cache, rejects)
+    found = list(usable(records, _pair, rejects))
     if not found:
         names = [table.name, str(table.second)]
+        chosen = "".join(f" where {column} is {value}" for column, value in (table.where or {}).items())
         raise RequestError(
-            f"{table.name}: expected pairs with a score, found none that can be used: {rejects.summary(names)}"
+            f"{table.name}: expected pairs with a score{chosen}, found none that can be used: {rejects.summary(names)}"
         )
-    return StsPairs.of({"": (found, 0)})
+    pairs = StsPairs.of({"": (found, 0)})
+    return replace(pairs, scores=-pairs.scores) if table.reversed else pairs
 
 
-def _across(table: StsTable, columns: Sequence[str | int], cache: Path | None, rejects: Rejects) -> Iterator[Record]:
-    """Records whose second sentence is in the row-aligned table `second`."""
-    other = table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
-    for row, aligned in aligned_rows(table, other, columns, cache):
-        if isinstance(row, Record) and isinstance(aligned, Record):
+def _records(table: StsTable, columns: Sequence[str | int], cache: Path | None, rejects: Rejects) -> Iterator[Record]:
+    """Sentence, sentence, score of each row, wherever `table` has them."""
+    if table.second is not None:
+        other = table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
+        for row, aligned in _aligned(table, other, columns, cache, rejects):
             (first, _, score), (_, second, _) = values_of(row, "STS", columns), values_of(aligned, "STS", columns)
             yield row._replace(values=(first, second, score))
-        else:
-            fault = next(each for each in (row, aligned) if isinstance(each, Unusable))
+    elif table.scores is not None:
+        scores = Table(path=table.scores, format="lines", columns=[0])
+        for row, aligned in _aligned(table, scores, columns[:2], cache, rejects):
+            yield row._replace(values=(*values_of(row, "STS with a file of scores", columns[:2]), *aligned.values))
+    elif table.where:
+        wide, wanted = [*(table.columns or columns), *table.where], [str(value) for value in table.where.values()]
+        for row in read(table.model_copy(update={"columns": wide}), columns, cache, rejects):
+            values, found = row.values[: -len(wanted)], row.values[-len(wanted) :]
+            if [str(value) for value in found] == wanted:
+                yield row._replace(values=values)
+    else:
+        yield from read(table, columns, cache, rejects)
+
+
+def _aligned(
+    first: Table, second: Table, columns: Sequence[str | int], cache: Path | None, rejects: Rejects
+) -> Iterator[tuple[Record, Record]]:
+    """The rows of two tables that belong together; where one of them cannot be used, both are rejected."""
+    for pair in aligned_rows(first, second, columns, cache):
+        fault = next((each for each in pair if isinstance(each, Unusable)), None)
+        if fault is not None:
             rejects.add(fault.file, fault.line, fault.reason)
+        else:
+            yield cast(tuple[Record, Record], pair)
 
 
 def _pair(record: Record) -> Row:

@@ -1,7 +1,10 @@
 """Similarity tables: how they are read, and their scores against ranks by hand."""
 
+import json
+
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from scipy.stats import rankdata
 
 from bertrelay.data.records import Rejects
@@ -64,6 +67,51 @@ def test_pairs_across_two_languages_take_the_second_sentence_from_the_second_fil
     assert '"line": 3' in listed and '"line": 4' in listed, "a broken row of either file takes its partner with it"
     with pytest.raises(WorkError):
         read(context, english, limit=0.4)
+
+
+def test_scores_may_stand_in_a_file_of_their_own_as_in_semeval_2017(context, tmp_path):
+    (tmp_path / "STS.input.track5.en-en.txt").write_text('A "dog".\tA cat.\nno partner\nc\td\ne\tf\tsource\n')
+    (tmp_path / "STS.gs.track5.en-en.txt").write_text("2.4\n1\n\n5.0\n")
+    given = {"path": str(tmp_path / "STS.input.track5.en-en.txt"), "format": "tsv", "header": False}
+    pairs = read(context, StsTable(**given, scores=str(tmp_path / "STS.gs.track5.en-en.txt")))
+    assert list(pairs.rows()) == [('A "dog".', "A cat.", 2.4), ("e", "f", 5.0)]
+    listed = (context.output / "rejects.jsonl").read_text()
+    assert '"line": 2' in listed and '"line": 3' in listed, "a line without a partner, and a pair without a score"
+    (tmp_path / "short").write_text("2.4\n")
+    with pytest.raises(RequestError, match="the first has 4 rows and the second 1"):
+        read(context, StsTable(**given, scores=str(tmp_path / "short")))
+
+
+def test_rows_are_chosen_by_the_value_of_a_column(context, tmp_path):
+    lines = [("en-de", "a", "b", 1), ("en-en", "c", "d", 2), ("en-de", "e", "f", 3)]
+    names = ("lang", "sentence1", "sentence2", "score")
+    jsonl = "".join(json.dumps(dict(zip(names, line, strict=True))) + "\n" for line in lines)
+    (tmp_path / "sts17.jsonl").write_text(jsonl)
+    given = {"path": str(tmp_path / "sts17.jsonl")}
+    assert list(read(context, StsTable(**given, where={"lang": "en-de"})).rows()) == [("a", "b", 1), ("e", "f", 3)]
+    chosen = StsTable(**given, columns=["sentence2", "sentence1", "score"], where={"lang": "en-en", "score": 2})
+    assert list(read(context, chosen).rows()) == [("d", "c", 2)]
+    with pytest.raises(
+        RequestError, match=r"sts17\.jsonl: expected pairs with a score where lang is ko-ko, found none"
+    ):
+        read(context, StsTable(**given, where={"lang": "ko-ko"}))
+    with pytest.raises(RequestError, match="has no column 'language'"):
+        read(context, StsTable(**given, where={"language": "en-en"}))
+
+
+def test_a_reversed_scale_changes_the_sign_alone(context, tmp_path):
+    rows = [("a", "b", 1), ("a", "c", 2.5), ("a", "d", 4)]  # less and less alike, as in SemEval-2022
+    plain, turned = table(tmp_path / "sts.tsv", rows), table(tmp_path / "sts.tsv", rows, reversed=True)
+    sets = {"plain": read(context, plain), "turned": read(context, turned)}
+    assert sts_metrics(sets, encode, intervals=False) == {
+        "sts/plain/spearman_cosine": pytest.approx(-1),
+        "sts/turned/spearman_cosine": pytest.approx(1),
+    }
+
+
+def test_only_one_way_to_read_rows_is_taken():
+    with pytest.raises(ValidationError, match="second and where: expected one of them"):
+        StsTable(path="a.tsv", second="b.tsv", where={"lang": "en-de"})
 
 
 @pytest.mark.parametrize("longer", ["en", "de"])
