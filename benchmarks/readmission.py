@@ -26,6 +26,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from benchmarks.harness import OURS, Claim, Result, at_least, in_turns, main, print_results, timed
 from benchmarks.machine import MINILM, growth_claim, memories, save_stand_in
 from bertrelay.hardware import default_device
+from bertrelay.new_encoder import train_wordpiece
 from domain.clinical.classifier import save_model, start_model
 from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.scorer import ReadmissionScorer, joined
@@ -91,7 +92,7 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
         faster = results[OURS].speed_over(results["usual"])
         claims.append(at_least(FASTER, f"the usual chunks/s, notes of {words:,} words", faster))
     encoder, stand_in = options.scratch / "encoder", str(options.scratch / "stand-in")
-    save_stand_in(encoder, texts, vocabulary=1_000, max_tokens=PADDED_TO)
+    save_stand_in(encoder, train_wordpiece(texts, 1_000, PADDED_TO), PADDED_TO)
     save_model(start_model(encoder, OutcomeModelSettings()), Path(stand_in))
     given = {f"{count:,} admissions": (stand_in, texts, count, options.scratch) for count in options.admissions}
     measured = memories(prepare_scoring, given)

@@ -377,11 +377,54 @@ class EvaluateSettings(Settings):
         return self
 
 
+def _code(value: str) -> str:
+    if not LANGUAGE.fullmatch(value):
+        raise ValueError(f"expected a language code such as de, ko or zh-Hant, found {value!r}")
+    return value
+
+
+LanguageOfText = Annotated[str, AfterValidator(_code)]
+
+
+class CorpusTable(Table):
+    """Text of a corpus: of a table all the columns that are named, else `text`.
+
+    language: of all of it, where it is known.
+    """
+
+    language: LanguageOfText | None = None
+
+    @property
+    def languages(self) -> list[str]:
+        """The language of its text, if it is known."""
+        return [self.language] if self.language else []
+
+
+CorpusSource = Annotated[
+    Annotated[CorpusTable, Tag("text")]
+    | Annotated[AlignedFiles, Tag("files")]
+    | Annotated[TranslationColumns, Tag("columns")]
+    | Annotated[TranslationFiles, Tag("translations")],
+    Discriminator(lambda value: _kind_of_corpus(value)),
+]
+
+
+def _kind_of_corpus(value: Any) -> str:
+    keys = set(value if isinstance(value, dict) else getattr(type(value), "model_fields", ()))
+    of_pairs = (("languages", "translations"), ("others", "columns"), ("english", "files"), ("other", "files"))
+    return next((kind for key, kind in of_pairs if key in keys), "text")
+
+
+COVERAGE = 0.999
+
+
 class ShrinkSettings(Settings):
     """A smaller model, in `model/`, and size, speed and scores of both.
 
-    corpus: text in the languages the model is for; of a table all the columns that are named, else `text`.
+    corpus: text in the languages the model is for: tables, `{ path = FILE, language = "de" }`, and parallel sources.
     trim_vocabulary: leave out the pieces that the corpus does not use. Changes no vector of the corpus.
+    languages: keep pieces of these languages beyond the corpus, which has text of each: a tenth of it is held out.
+    coverage: the share of the tokens of held-out text, in each language, that must be cut as before.
     layers: keep so many layers, evenly spread, the first and the last among them.
     dimensions: so many dimensions of a vector, along which those of the corpus are longest.
     sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, before and after; none of them is trained on.
@@ -391,8 +434,10 @@ class ShrinkSettings(Settings):
     """
 
     model: ModelSource
-    corpus: Annotated[list[Table], Field(min_length=1)]
+    corpus: Annotated[list[CorpusSource], Field(min_length=1)]
     trim_vocabulary: bool = True
+    languages: list[LanguageOfText] = []
+    coverage: Annotated[float, Field(gt=0, le=1)] = COVERAGE
     layers: Positive | None = None
     dimensions: Positive | None = None
     sts: dict[str, StsTable] = {}
@@ -404,4 +449,20 @@ class ShrinkSettings(Settings):
     def _something_to_do(self) -> Self:
         if not (self.trim_vocabulary or self.layers or self.dimensions):
             raise ValueError("expected trim_vocabulary, layers or dimensions: without any the model stays as it is")
+        if not self.trim_vocabulary:
+            refuse_idle(self, "languages", because="trim_vocabulary = false")
+        if not self.languages:
+            refuse_idle(self, "coverage", because="no languages are given")
+        return self
+
+    @model_validator(mode="after")
+    def _text_of_each_language(self) -> Self:
+        known = {language for source in self.corpus for language in source.languages}
+        if not all(isinstance(source, CorpusTable) for source in self.corpus):
+            known.add(ENGLISH)
+        if missing := [language for language in self.languages if language not in known]:
+            raise ValueError(
+                f"languages: expected text of each in the corpus, found none in {', '.join(missing)}. Name the "
+                'language of a table, { path = FILE, language = "de" }, or give parallel sources'
+            )
         return self

@@ -5,36 +5,41 @@ as near as so many dimensions can (Eckart & Young, 1936), and turning before or 
 the mean taken away STS scores hardly change, and cosines move away from the model's own.
 """
 
-import hashlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.sentences import text_column
-from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, pairwise
 from bertrelay.pooling import Projection, Projections, projection_of, projections_of
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.texts import each_text
 from students.build import keep_layers, linear_projection
+from students.corpus import mapped, write_arrow
+from students.coverage import LanguagePieces, pieces_of_languages, sample_of
 from students.evaluate import EvaluationSets
 from students.metrics import before_and_after, counts, read_variance, save_variance
-from students.settings import ShrinkSettings
+from students.pairs import PairCounts, read_pairs
+from students.settings import COVERAGE, ENGLISH, CorpusTable, ShrinkSettings
 from students.vocabulary import check_can_be_read_again, trim_vocabulary
 
 ROUNDS = 5
 TIMED_SENTENCES = 512
 SAMPLE = 2048  # sentences; with four times as many the axes give the same STS scores to ± 0.001
+TEXTS_AT_ONCE = 8192
+TEXTS = pa.schema({"language": pa.string(), "text": pa.string()})
 
 Axes = NDArray[np.float64]
 """(dim, dimensions), orthonormal columns, the one along which vectors are longest first."""
@@ -98,10 +103,14 @@ def moved(before: Vectors, after: Vectors, axes: Axes | None) -> Metrics:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A smaller encoder; where it has fewer dimensions, `axes` (dim before, dim) lead back to where vectors were."""
+    """A smaller encoder; where it has fewer dimensions, `axes` (dim before, dim) lead back to where vectors were.
+
+    coverage: where it was trimmed by languages, what is reached on held-out text, as metrics.
+    """
 
     encoder: SentenceEncoder
     axes: Axes | None = None
+    coverage: Metrics = field(default_factory=dict)
 
 
 def shrink(
@@ -109,6 +118,8 @@ def shrink(
     texts: Iterable[str],
     *,
     trim: bool = True,
+    languages: Mapping[str, Iterable[str]] | None = None,
+    coverage: float = COVERAGE,
     layers: int | None = None,
     dimensions: int | None = None,
     precision: str = "auto",
@@ -118,6 +129,8 @@ def shrink(
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     texts: in the languages it is for; read several times and never held, so no generator.
     trim: leave out the pieces that `texts` do not use. No vector of `texts` changes by that.
+    languages: code to text in it, which is among `texts` too. Pieces of its scripts stay, until the share `coverage` of
+        the tokens of held-out text is cut as before.
     layers: so many are kept, evenly spread; dimensions: so many are left of a vector.
     Raises RequestError for what a model has not or cannot lose.
     """
@@ -132,36 +145,29 @@ def shrink(
     if layers is not None or dimensions is not None:
         smaller.space = None  # its vectors are no longer those of its teacher's space
     if dimensions is not None:
-        axes = principal_axes(smaller.encode(sample_of(texts), precision=precision), dimensions)
+        axes = principal_axes(smaller.encode(sample_of(texts, SAMPLE), precision=precision), dimensions)
         smaller.projection = projection_onto(axes, smaller)
         smaller.to(smaller.device)
-    return Shrunk(trim_vocabulary(smaller, texts) if trim else smaller, axes)
-
-
-def sample_of(texts: Iterable[str], count: int = SAMPLE) -> list[str]:
-    """At most `count` texts that are not blank, each once: those of the smallest digests, whatever their order."""
-    by_digest: dict[bytes, str] = {}
-    for text in each_text(texts, "texts"):
-        if text.strip():
-            by_digest[hashlib.sha256(text.encode()).digest()] = text
-        if len(by_digest) >= 4 * count:
-            by_digest = dict(sorted(by_digest.items())[:count])
-    return [text for _, text in sorted(by_digest.items())[:count]]
+    if not trim:
+        return Shrunk(smaller, axes)
+    needed = pieces_of_languages(smaller, texts, languages, coverage) if languages else LanguagePieces(set(), {})
+    return Shrunk(trim_vocabulary(smaller, texts, needed.ids), axes, needed.metrics)
 
 
 def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     """Writes `model/`, and measures it beside the model it comes from; the main process does it alone."""
     if not context.process_group.is_main:
         return {}
-    texts = CorpusTexts(settings.corpus, context.cache)
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        sample = sample_of(texts.read(rejects))
+        texts = CorpusTexts.write(context.work / "corpus.arrow", settings, context.cache, rejects)
+        sample = sample_of(texts, SAMPLE)
         tests = EvaluationSets.read(settings, context, rejects)
     if not sample:
         raise RequestError("corpus: expected text, found blank lines alone; check that it is the right file")
     larger = as_encoder(settings.model, context.cache)
-    options = settings.model_dump(include={"layers", "dimensions", "precision"})
-    shrunk = shrink(larger, texts, trim=settings.trim_vocabulary, **options)
+    options = settings.model_dump(include={"coverage", "layers", "dimensions", "precision"})
+    by_language = {language: texts.of(language) for language in settings.languages}
+    shrunk = shrink(larger, texts, trim=settings.trim_vocabulary, languages=by_language, **options)
     shrunk.encoder.save(context.output / "model")
     variance = read_variance(settings.model)
     if variance is not None:
@@ -176,25 +182,49 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
         scores = tests.metrics(tests.encoded(encoder, settings.precision))
         measured.append({**sizes, "sentences_per_second": rate, **scores})
     before, after = (encoder.encode(sample, precision=settings.precision) for encoder in encoders.values())
-    return before_and_after(*measured) | moved(before, after, shrunk.axes)
+    return before_and_after(*measured) | moved(before, after, shrunk.axes) | shrunk.coverage
 
 
 @dataclass(frozen=True)
 class CorpusTexts:
-    """The texts of tables, read anew each time they are gone through; what cannot be used was counted before."""
+    """The texts of a corpus, or those in one language, read from the disk each time they are gone through."""
 
-    tables: Sequence[Table]
-    cache: Path
+    table: pa.Table
+    language: str | None = None
+
+    @classmethod
+    def write(cls, path: Path, settings: ShrinkSettings, cache: Path, rejects: Rejects) -> "CorpusTexts":
+        """Reads all sources once; what cannot be used is counted, and what is blank left out."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_arrow(path, TEXTS, _blocks(_labelled(settings, cache, rejects)))
+        return cls(mapped(path))
+
+    def of(self, language: str) -> "CorpusTexts":
+        """The texts in `language`."""
+        return CorpusTexts(self.table, language)
 
     def __iter__(self) -> Iterator[str]:
-        return self.read(Rejects(None, limit=1.0))
+        for batch in self.table.to_batches():
+            mine = batch if self.language is None else batch.filter(pc.equal(batch["language"], self.language))
+            yield from mine["text"].to_pylist()
 
-    def read(self, rejects: Rejects) -> Iterator[str]:
-        """The texts in the columns of all tables."""
-        for table in self.tables:
-            for record in read(table, text_column(table), self.cache, rejects):
-                if all(isinstance(value, str) for value in record.values):
-                    rejects.used()
-                    yield from record.values
-                else:
-                    rejects.add(record.file, record.line, "not text")
+
+def _blocks(texts: Iterator[tuple[str, str]]) -> Iterator[dict[str, Sequence[str]]]:
+    while block := list(islice(texts, TEXTS_AT_ONCE)):
+        yield dict(zip(TEXTS.names, zip(*block, strict=True), strict=True))
+
+
+def _labelled(settings: ShrinkSettings, cache: Path, rejects: Rejects) -> Iterator[tuple[str, str]]:
+    """The language, where it is known, and the text, of all sources."""
+    for source in settings.corpus:
+        if not isinstance(source, CorpusTable):
+            counts = PairCounts([source])
+            for stream, english, other in read_pairs([source], cache, rejects, counts):
+                yield from ((ENGLISH, english), (counts.languages[stream], other))
+            continue
+        for record in read(source, text_column(source), cache, rejects):
+            if all(isinstance(value, str) for value in record.values):
+                rejects.used()
+                yield from ((source.language or "", value) for value in record.values)
+            else:
+                rejects.add(record.file, record.line, "not text")

@@ -152,22 +152,31 @@ def _renumbered(processor: Any, number: Mapping[int, int]) -> Any:
     return processor
 
 
-def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str]) -> SentenceEncoder:
+def rules_of_encoder(encoder: SentenceEncoder) -> Tokenizer:
+    """The tokenizer of `encoder`, which neither cuts a text off nor pads it.
+
+    A piece behind the cut is used as well: another `max_tokens` may bring it up.
+    """
+    rules = Tokenizer.from_str(encoder.tokenizer.backend_tokenizer.to_str())
+    rules.no_truncation()
+    rules.no_padding()
+    return rules
+
+
+def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str], also: Iterable[int] = ()) -> SentenceEncoder:
     """An encoder with the pieces that `texts` use, alone or after one of the model's prompts, and all characters.
 
-    texts: read twice and never held; `encoder` stays as it is.
+    texts: read twice and never held; `encoder` stays as it is. also: ids of pieces that stay beside these.
     Raises RequestError for a generator, which can be read once only, for no texts, and for a tokenizer whose pieces
     are not unigram, WordPiece or BPE; WorkError if a text should be cut otherwise than before.
     """
     check_can_be_read_again(texts)
-    rules = Tokenizer.from_str(encoder.tokenizer.backend_tokenizer.to_str())
-    rules.no_truncation()  # a piece behind the cut is used as well: another `max_tokens` may bring it up
-    rules.no_padding()
+    rules = rules_of_encoder(encoder)
     document = document_of(rules)
     used, count, digest = _usage(rules, document, _with_prompts(texts, encoder.prompts))
     named = {*range(unused_positions(encoder.backbone)), *_named_ids(encoder.backbone.config).values()}
     named &= set(rules.get_vocab().values())  # a config may name an id that no piece has
-    kept = np.array(sorted(with_parts(document, used | named | always_kept(document, rules))))
+    kept = np.array(sorted(with_parts(document, used | named | always_kept(document, rules) | {*also})))
     log(f"vocabulary: {count:,} texts need {len(kept):,} of {len(encoder.tokenizer):,} pieces")
     trimmed = rules_of(document, kept.tolist())
     old_ids = np.append(kept, END_OF_TEXT)  # the last one is where END_OF_TEXT, as an index, points
@@ -201,6 +210,11 @@ def _with_prompts(texts: Iterable[str], prompts: Prompts) -> Iterator[str]:
     for text in each_text(texts, "texts"):
         yield text
         yield from (prompt + text for prompt in dict.fromkeys(prompts.texts.values()))
+
+
+def used_ids(rules: Tokenizer, document: Document, texts: Iterable[str]) -> set[int]:
+    """The ids that `texts` use. Raises RequestError for no texts."""
+    return _usage(rules, document, texts)[0]
 
 
 def _usage(rules: Tokenizer, document: Document, texts: Iterable[str]) -> tuple[set[int], int, str]:

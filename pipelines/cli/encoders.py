@@ -30,7 +30,7 @@ from pipelines.cli.options import (
     write_out,
 )
 from pipelines.cli.stdin import input_file
-from students.settings import ShrinkSettings
+from students.settings import LANGUAGE, ShrinkSettings
 from teachers.evaluation.settings import ProtocolSettings
 
 if TYPE_CHECKING:
@@ -168,14 +168,18 @@ class ShrinkOptions(TableOptions, JsonOption):
 @command(encoders, names={"sts": "--sts FILE", "parallel": "--parallel LANGUAGE=FILES"}, rich_help_panel=PANEL)
 def shrink(
     model: ModelArgument,
-    corpus: Annotated[list[str], argument("CORPUS", f"Text in the languages the model is for. {FILE_HELP}")],
+    corpus: Annotated[
+        list[str], argument("CORPUS", f"Text in the languages the model is for; de=FILE names one. {FILE_HELP}")
+    ],
     output: Annotated[Path, argument("OUT", "Folder of the smaller model, which must not exist.")],
-    settings: Annotated[Fields, ShrinkSettings, "layers", "dimensions", "precision"],
+    settings: Annotated[Fields, ShrinkSettings, "coverage", "layers", "dimensions", "precision"],
     options: ShrinkOptions,
 ) -> None:
     """Make a model smaller, and compare its size, speed and scores before and after.
 
     Trimming the vocabulary changes no vector of CORPUS, and makes no other text unknown.
+
+    Of languages that are named, as many tokens more are kept as a tenth of their text, held out, needs.
 
     Fewer layers or dimensions do change vectors. A recipe can train the model again: `students.distill`, `base = OUT`.
 
@@ -183,12 +187,15 @@ def shrink(
 
       bertrelay shrink MODEL english.txt german.txt small
 
+      bertrelay shrink MODEL en=english.txt de=german.txt small --coverage 0.9995
+
       bertrelay shrink MODEL table.csv smaller --layers 4 --dimensions 128 --sts test.csv
     """
     from bertrelay.data.sentences import check_first
 
     columns: list[str | None] = [*options.column] or [None]
-    tables = [options.table(file, column) for file in corpus for column in columns]
+    named = [_language_and_file(given) for given in corpus]
+    tables = [options.table(file, column) for _, file in named for column in columns]
     check_request(model)
     if output.exists():
         raise RequestError(f"OUT: expected a folder that is not there yet, found {output}; name another")
@@ -199,10 +206,19 @@ def shrink(
     if len(sts) < len(options.sts):
         raise RequestError("--sts: expected files with different names, which name their scores, found two of one")
     evaluated = {"sts": sts, "parallel": list(map(_translations, options.parallel))}
-    given = {"model": model, "corpus": tables, "trim_vocabulary": options.trim, **evaluated, **settings}
+    languages = [language for language, _ in named for _ in columns]
+    sources = [table.model_dump() | {"language": of or None} for table, of in zip(tables, languages, strict=True)]
+    by_language = {"corpus": sources, "languages": list(dict.fromkeys(filter(None, languages)))}
+    given = {"model": model, **by_language, "trim_vocabulary": options.trim, **evaluated, **settings}
     metrics = _shrunk(validated(ShrinkSettings, given), output)
     document = json.dumps({"output": str(output), **metrics})
     write_out(document if options.as_json else "\n".join(_lines(metrics, output)))
+
+
+def _language_and_file(given: str) -> tuple[str, str]:
+    """`de=FILE`, or a file alone; one that is there under all of the name is that."""
+    language, _, file = given.partition("=")
+    return (language, file) if LANGUAGE.fullmatch(language) and file and not Path(given).exists() else ("", given)
 
 
 def _translations(given: str) -> dict[str, Any]:
@@ -246,5 +262,7 @@ def _lines(metrics: "Metrics", output: Path) -> Iterator[str]:
     width = max(map(len, befores.values()))
     for name, before, after in [("", "before", "after"), *rows]:
         yield f"{name:{width}}  {before!s:>{METRIC_WIDTH}}  {after!s:>{METRIC_WIDTH}}"
+    for name in filter(lambda name: name.startswith("coverage/"), values):
+        yield f"{name.partition('/')[2]}: {values[name]} of the tokens of held-out text are cut as before"
     yield f"cosine to the vectors before: mean {metrics['cosine_mean']:.5f}, lowest {metrics['cosine_min']:.5f}"
     yield f"model   {output}"

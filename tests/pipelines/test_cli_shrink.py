@@ -64,3 +64,14 @@ def test_layers_dimensions_and_scores_are_reported_in_json_and_kept_with_the_mod
         assert report[f"translation_accuracy/{side}/en-de"] == report[f"translation_accuracy/{side}/en-fr"]
     assert SentenceEncoder.load(out).encode(ENGLISH).shape == (4, 3)
     assert (out.parent / "small.partial" / "mine.txt").read_text() == "mine"  # somebody else's
+
+
+def test_files_of_a_language_are_named_and_what_is_reached_is_shown(call, model, english, write_lines, tmp_path):
+    many = [f"{text} {number}" for number in range(20) for text in GERMAN]
+    german, tricky = write_lines("german.txt", many), write_lines("de=other.txt", GERMAN[:1])
+    small = tmp_path / "small"
+    lines = call("shrink", model, f"de={german}", english, tricky, small, "--coverage", "0.9").splitlines()
+    assert sum(line.startswith("de: ") and line.endswith("held-out text are cut as before") for line in lines) == 1
+    assert tokens(small, [*many, *ENGLISH]) == tokens(model, [*many, *ENGLISH])
+    report = json.loads((small / "shrink.json").read_text())
+    assert report["coverage/de"] >= 0.9 and "coverage/en" not in report

@@ -75,14 +75,14 @@ def corpus_of(tmp_path):
 def byte_level():
     """`byte_level(texts)`: RoBERTa's tokenizer, with the processor that RoBERTa's own folders have."""
 
-    def make(texts, prefix=False):
+    def make(texts, prefix=False, vocabulary=600):
         rules = Tokenizer(models.BPE())
         rules.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
         rules.decoder = decoders.ByteLevel()
         special = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>"}
         special |= {"mask_token": "<mask>"}
         known = {"special_tokens": [*special.values()], "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
-        rules.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=600, **known))
+        rules.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocabulary, **known))
         rules.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
         return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>", **special)
 
