@@ -106,11 +106,11 @@ def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}) -
             table = tables.setdefault((family.title, caption), ScoreTable(family, caption))
             table.put(row, (group, column), value)
     for table in tables.values():
-        if table.family.with_means and len(table.rows) > 1:
-            table.add_means()
         for (row, column), published in table.family.published.get(table.caption, {}).items():
             if row in table.rows:
                 table.put(row, ("published", column), MetricValue(published))
+        if table.family.with_means and len(table.rows) > 1:
+            table.add_means()
     return sorted(tables.values(), key=lambda table: table.family.place)
 
 

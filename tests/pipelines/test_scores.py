@@ -36,6 +36,43 @@ def test_search_across_spaces_has_a_row_for_each_language_and_one_for_english():
     assert cells(table) == {"en": ["1.000", "–"], "zh-Hant": ["0.900", "0.900"]}
 
 
+def test_published_rows_of_tatoeba_stand_beside_the_languages_that_were_measured():
+    metrics = {f"translation_accuracy/{of}": 0.5 for of in ("en-de", "de-en", "en-ko", "ko-en", "en-xx", "xx-en")}
+    table = table_of(
+        score_tables({"tatoeba": metrics}, {"tatoeba": "students.evaluate"}), "Translation accuracy", "tatoeba"
+    )
+    labse = [column for column, (group, name) in enumerate(table.columns) if (group, name) == ("published", "LaBSE")]
+    values = {row: [str(table.cells(row)[place]) for place in labse] for row in table.rows}
+    assert values == {"de": ["0.994"], "ko": ["0.929"], "xx": ["–"], "mean": ["–"]}, "no mean where a language lacks"
+    known = {name: value for name, value in metrics.items() if "xx" not in name}
+    table = table_of(
+        score_tables({"tatoeba": known}, {"tatoeba": "students.evaluate"}), "Translation accuracy", "tatoeba"
+    )
+    assert str(table.cells("mean")[labse[0]]) == shown((0.994 + 0.929) / 2)
+    other = score_tables({"flickr": metrics}, {"flickr": "students.evaluate"})
+    assert not [
+        name for group, name in table_of(other, "Translation accuracy", "flickr").columns if group == "published"
+    ]
+
+
+def test_similarity_across_languages_has_a_table_for_each_set():
+    metrics = {
+        f"sts/{name}/spearman_cosine": 0.5 for name in ("STS17-en-de", "STS22-de-en", "STSb-de", "stsb", "en-de")
+    }
+    tables = score_tables({"test": metrics}, {"test": "students.evaluate"})
+    of_sets = {
+        name: table_of(tables, "Semantic textual similarity by language", name) for name in ("STS17", "STS22", "STSb")
+    }
+    assert {name: list(table.rows) for name, table in of_sets.items()} == {
+        "STS17": ["en-de"],
+        "STS22": ["de-en"],
+        "STSb": ["de"],
+    }
+    assert cells(of_sets["STS17"])["en-de"][:3] == ["0.500", "0.768", "0.739"]
+    assert [group for group, _ in of_sets["STS22"].columns] == ["test", "published", "published"]
+    assert list(table_of(tables, "Semantic textual similarity").rows) == ["stsb", "en-de"]
+
+
 def test_xsim_is_a_table_of_languages_by_languages():
     metrics = {"xsim_error/flores/de/zh-Hant": 12.5, "xsim_error/flores/zh-Hant/de": 10.5}
     table = table_of(score_tables({"test": metrics}), "xsim", "test · flores")
