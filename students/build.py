@@ -43,7 +43,8 @@ COPIED_CONFIG = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
 )
 ROLES = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
-STACKS = ("encoder.layer", "transformer.layer")  # BERT and its kin; DistilBERT
+STACKS = ("encoder.layer", "transformer.layer", "layers", "encoder.block")
+"""Where the layers are: BERT, XLM-R and MPNet; DistilBERT; ModernBERT, Qwen3 and Gemma; T5."""
 VOCABULARY_SENTENCES = 500_000  # enough to learn pieces from; they are held in memory
 FITTED_SENTENCES = 8192
 RIDGE = 1.0  # of the vectors' mean square: an untrained student's thin directions would be blown up with less
@@ -226,6 +227,8 @@ def keep_layers(backbone: PreTrainedModel, count: int) -> None:
     kept = np.linspace(0, len(stack) - 1, count).round().astype(int).tolist()
     setattr(backbone.get_submodule(parent), name, nn.ModuleList([stack[index] for index in kept]))
     backbone.config.num_hidden_layers = count
+    if getattr(backbone.config, "layer_types", None):  # a layer attends as it did, to all tokens or to near ones
+        backbone.config.layer_types = [backbone.config.layer_types[index] for index in kept]
 
 
 def set_dropout(backbone: PreTrainedModel, share: float) -> None:
@@ -233,6 +236,8 @@ def set_dropout(backbone: PreTrainedModel, share: float) -> None:
     for module in backbone.modules():
         if isinstance(module, nn.Dropout):
             module.p = share
+        elif isinstance(getattr(module, "attention_dropout", None), float):  # ModernBERT has no module for it
+            setattr(module, "attention_dropout", share)  # noqa: B010 (to mypy a module's attribute is no float)
 
 
 def start_student(

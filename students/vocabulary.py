@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from itertools import chain, islice
 from typing import Any, cast
 
@@ -251,9 +251,10 @@ def _with_rows(backbone: PreTrainedModel, kept: Ids) -> PreTrainedModel:
     number = {old: new for new, old in enumerate(kept.tolist())}
     table = cast(nn.Embedding, backbone.get_input_embeddings())
     padding = None if table.padding_idx is None else number[table.padding_idx]
-    weight = table.weight.detach()[kept]  # (kept, dim)
-    rows = nn.Embedding(len(kept), table.embedding_dim, padding, _weight=weight)
-    smaller = deepcopy(backbone, {id(table): rows})
+    rows = copy(table)  # of its own class: Gemma's scales its vectors
+    rows._parameters = {"weight": nn.Parameter(table.weight.detach()[kept])}  # (kept, dim)
+    rows.num_embeddings, rows.padding_idx = len(kept), padding
+    smaller = deepcopy(backbone, {id(table): rows, id(table.weight): rows.weight})  # T5 has it in two modules
     smaller.config.vocab_size = len(kept)
     for name, index in _named_ids(backbone.config).items():
         setattr(smaller.config, name, number.get(index, index))

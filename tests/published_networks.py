@@ -41,7 +41,7 @@ def byte_fallback(texts: Sequence[str], special: Special, template: str) -> Toke
     _train(rules, texts, special, vocab_size=PIECES)
     trained = json.loads(rules.to_str())["model"]
     vocabulary = dict(trained["vocab"])
-    vocabulary.update((piece, len(vocabulary) + place) for place, piece in enumerate(fallback))
+    vocabulary |= {piece: place for place, piece in enumerate(fallback, len(vocabulary))}
     merges = [tuple(pair) for pair in trained["merges"]]
     rules.model = models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     rules.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")

@@ -1,0 +1,130 @@
+"""Students of every published family: trimmed, shortened, projected, trained, saved, and the same elsewhere."""
+
+import json
+import shutil
+
+import numpy as np
+import published_networks
+import pytest
+import torch
+
+from bertrelay.encoder import SentenceEncoder
+from students.build import keep_layers, set_dropout
+from students.distill import run
+from students.settings import DistillSettings
+from students.vocabulary import trim_vocabulary
+
+BASES = ["multilingual-e5", "xlm-roberta", "mbert", "mpnet", "modernbert", "mmbert"]
+TRAINING = {"epochs": 2, "precision": "fp32", "dev_sentences": 20, "learning_rate": 2e-3}
+TRAINING |= {"batch_tokens": 1_000, "log_every": 1}
+MORE = ["Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.", "누구나 학교에 갑니다.", "ни один дом"]
+
+
+@pytest.fixture(scope="module")
+def texts(toy):
+    return [text for row in toy.train for text in row]
+
+
+@pytest.fixture(scope="module")
+def publish(texts, tmp_path_factory):
+    """`publish(kind)`: the folder of a base whose vocabulary knows more than the corpus; XLM-R's has no modules."""
+    made = tmp_path_factory.mktemp("bases")
+
+    def folder(kind):
+        if kind == "xlm-roberta":
+            plain = publish_once("multilingual-e5", made / "plain")
+            for name in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
+                (plain / name).unlink(missing_ok=True)
+            for module in plain.glob("*_*/"):
+                shutil.rmtree(module)
+            return plain
+        return publish_once(kind, made / kind)
+
+    def publish_once(kind, path):
+        return path if path.is_dir() else published_networks.publish(kind, path, [*texts, *MORE * 40])
+
+    return folder
+
+
+def encoded(encoder, sentences):
+    return encoder.eval().encode(sentences, precision="fp32")
+
+
+def pieces(encoder, sentences):
+    return [encoder.tokenizer.convert_ids_to_tokens(ids) for ids in encoder.tokenize(sentences)]
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_a_base_is_trimmed_shortened_projected_trained_and_loads_elsewhere(
+    kind, publish, texts, tiny_encoder, toy, context, tmp_path
+):
+    peer = pytest.importorskip("sentence_transformers")
+    tiny_encoder("bert", [row[0] for row in toy.train], normalize=True, pooling=["mean", "cls"]).save(tmp_path)
+    given = {"teacher": str(tmp_path), "base": str(publish(kind)), "parallel": [toy.source()], **TRAINING}
+    prompt = {"student_prompt": "query"} if kind == "multilingual-e5" else {}
+    settings = DistillSettings.model_validate({**given, "trim_vocabulary": True, "layers": 4, **prompt})
+    metrics = run(settings, context)
+    losses = [json.loads(line) for line in (context.output / "metrics.jsonl").read_text().splitlines()]
+    learnt = [line["loss"] for line in losses if "loss" in line]
+    assert np.mean(learnt[-4:]) < np.mean(learnt[:4])
+    assert (metrics["layers/before"], metrics["layers/after"]) == (5, 4)
+    assert metrics["vocabulary/after"] < metrics["vocabulary/before"]
+    base, student = (SentenceEncoder.load(folder) for folder in (given["base"], context.output / "model"))
+    assert student.dim == 32 and student.projection is not None and student.normalize
+    assert pieces(student, texts) == pieces(base, texts)
+    theirs = peer.SentenceTransformer(str(context.output / "model"), device="cpu")
+    sentences = [*texts[:40], " ".join(texts[:9]), "Rain."]
+    np.testing.assert_allclose(encoded(student, sentences), theirs.encode(sentences, batch_size=7), atol=1e-5)
+
+
+FAMILIES = [*BASES, "qwen3-embedding", "embeddinggemma", "sentence-t5"]
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_trimmed_base_gives_the_same_vectors_of_its_corpus(kind, publish, texts, tmp_path):
+    base = SentenceEncoder.load(publish(kind))
+    trimmed = trim_vocabulary(base, texts)
+    assert len(trimmed.tokenizer) < len(base.tokenizer)
+    rows = trimmed.backbone.get_input_embeddings().weight
+    assert len(rows) == len(trimmed.tokenizer) == trimmed.backbone.config.vocab_size
+    trimmed.save(tmp_path)
+    expected = encoded(base, texts[:60])
+    for encoder in (trimmed, SentenceEncoder.load(tmp_path)):
+        np.testing.assert_allclose(encoded(encoder, texts[:60]), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [4, 1])
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_shortened_base_computes_what_its_layers_do_and_so_when_loaded(kind, count, publish, texts, tmp_path):
+    """Layers are left out of the whole network by making them give what they get."""
+    base, whole = (SentenceEncoder.load(publish(kind)).eval() for _ in range(2))
+    path = next(
+        path for path in ("encoder.layer", "layers", "encoder.block") if path in dict(whole.backbone.named_modules())
+    )
+    layers = whole.backbone.get_submodule(path)
+    count = min(count, len(layers) - 1)
+    kept = np.linspace(0, len(layers) - 1, count).round().astype(int)
+    for place, layer in enumerate(layers):
+        if place not in kept:
+            layer.register_forward_hook(gives_what_it_gets)
+    keep_layers(base.backbone, count)
+    base.save(tmp_path)
+    sentences = [*texts[:9], " ".join(texts[:5])]
+    expected = encoded(whole, sentences)
+    for encoder in (base, SentenceEncoder.load(tmp_path)):
+        assert encoder.backbone.config.num_hidden_layers == count
+        np.testing.assert_allclose(encoded(encoder, sentences), expected, atol=1e-5)
+
+
+def gives_what_it_gets(_, given, output):
+    """A forward hook: the hidden states as they came, and whatever else a layer hands on."""
+    return (given[0], *output[1:]) if isinstance(output, tuple) else given[0]
+
+
+def test_dropout_is_in_the_attention_of_modernbert_too(publish, texts):
+    encoder = SentenceEncoder.load(publish("modernbert"))
+    ids = torch.tensor(encoder.tokenize(texts[:1]))
+    expected = encoder.eval()(ids, torch.ones_like(ids))
+    set_dropout(encoder.backbone, 0.5)
+    assert torch.equal(encoder(ids, torch.ones_like(ids)), expected)
+    assert not torch.allclose(encoder.train()(ids, torch.ones_like(ids)), expected, atol=1e-2)
