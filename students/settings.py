@@ -34,6 +34,12 @@ def _language(value: str) -> str:
     return value
 
 
+def _two_languages(pair: list[str]) -> list[str]:
+    if pair[0] == pair[1]:
+        raise ValueError(f"expected two different languages, found {pair[0]} twice")
+    return pair
+
+
 Weight = Annotated[float, Field(ge=0)]
 Language = Annotated[str, AfterValidator(_language)]
 
@@ -323,7 +329,9 @@ class DistillSettings(TrainingSettings):
 
 SetName = Annotated[str, Field(pattern=r"^[\w.-]+$")]
 """Of a test set: a part of metrics' and of files' names."""
-LanguagePair = Annotated[list[Language | Literal["en"]], Field(min_length=2, max_length=2)]
+LanguagePair = Annotated[
+    list[Language | Literal["en"]], Field(min_length=2, max_length=2), AfterValidator(_two_languages)
+]
 XsimPairs = Literal["english", "all"] | Annotated[list[LanguagePair], Field(min_length=1)]
 """Pairs of source and target language: those with English, all of them, or those named."""
 

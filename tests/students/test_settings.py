@@ -55,6 +55,12 @@ def test_a_base_is_a_model_a_size_or_the_teachers_layers():
             {"model": "./student", "xsim": {"flores": [FILES]}, "xsim_pairs": [["de", "en"], ["de", "ko"]]},
             "xsim_pairs: expected languages of `xsim`, found ko",
         ),
+        (
+            EvaluateSettings,
+            {"model": "./student", "xsim": {"flores": [FILES]}, "xsim_pairs": [["de", "de"]]},
+            "expected two different languages, found de twice",
+        ),
+        (EvaluateSettings, {"model": "./student", "xsim": {"a/b": [FILES]}}, "String should match pattern"),
     ],
 )
 def test_a_setting_that_nothing_looks_at_is_told(kind, given, told):
