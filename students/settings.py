@@ -378,6 +378,8 @@ class EvaluateSettings(Settings):
             known = {ENGLISH, *(of for sources in self.xsim.values() for source in sources for of in source.languages)}
             if missing := sorted({language for pair in self.xsim_pairs for language in pair} - known):
                 raise ValueError(f"xsim_pairs: expected languages of `xsim`, found {', '.join(missing)}, of no source")
+        if not isinstance(self.teacher, ModelSource):
+            refuse_idle(self, "teacher_prompt", because="there is no teacher that encodes")
         if not self.parallel:
             refuse_idle(self, "teacher", "lookup", "picture_sentences", because="it needs the sentences of `parallel`")
         if self.teacher is None:

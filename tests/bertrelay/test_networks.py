@@ -1,13 +1,21 @@
 """Networks of every family, in folders as they are published: the vectors that sentence-transformers gives."""
 
 import json
+import shutil
 
 import numpy as np
 import published_networks
 import pytest
 import torch
 from published_networks import KINDS
-from transformers import BertConfig, BertModel, GPT2Config
+from transformers import (
+    BertConfig,
+    BertModel,
+    Gemma3ForCausalLM,
+    GPT2Config,
+    Qwen3ForCausalLM,
+    T5ForConditionalGeneration,
+)
 
 from bertrelay.backbone import load_backbone
 from bertrelay.cpu_kernels import attention, use_attention_kernel
@@ -109,17 +117,43 @@ def test_a_causal_network_sees_what_is_before_and_a_bidirectional_one_all(publis
         assert torch.allclose(*states, atol=1e-5) != changes
 
 
+WHOLE = {
+    "qwen3-embedding": (Qwen3ForCausalLM, "model"),
+    "embeddinggemma": (Gemma3ForCausalLM, "model"),
+    "sentence-t5": (T5ForConditionalGeneration, "encoder"),
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_decoders_and_heads_of_the_whole_published_network_are_left_aside(kind, published, sentences, tmp_path, capsys):
+    """As of a checkpoint that generates text, with pooling beside it."""
+    folder, (whole_class, name) = published(kind), WHOLE[kind]
+    encoder = SentenceEncoder.load(folder)
+    whole = whole_class(encoder.backbone.config)
+    part = encoder.backbone.encoder if name == "encoder" else encoder.backbone
+    whole.get_submodule(name).load_state_dict(part.state_dict())
+    shutil.copytree(folder, tmp_path / "whole")
+    (tmp_path / "whole/model.safetensors").unlink()
+    whole.save_pretrained(tmp_path / "whole")
+    capsys.readouterr()
+    loaded = SentenceEncoder.load(tmp_path / "whole")
+    assert capsys.readouterr().err == ""
+    assert type(loaded.backbone) is type(encoder.backbone)
+    found, expected = (each.encode(sentences, precision="fp32") for each in (loaded, encoder))
+    np.testing.assert_array_equal(found, expected)
+
+
 # Limits
 
 
-def without(path, **changes):
+def with_changes(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def test_a_network_without_a_position_table_reads_as_far_as_its_config_says(sentences, tmp_path):
     folder = published_networks.publish("qwen3-embedding", tmp_path, sentences)
     (folder / "sentence_bert_config.json").unlink()
-    without(folder / "tokenizer_config.json", model_max_length=131_072)
+    with_changes(folder / "tokenizer_config.json", model_max_length=131_072)
     encoder = SentenceEncoder.load(folder)
     assert encoder.max_seq_length == peer.SentenceTransformer(str(folder), device="cpu").max_seq_length == 512
     encoder.max_seq_length = 1_000  # as with rotary positions it may
@@ -132,10 +166,10 @@ def test_no_code_of_a_folder_runs(sentences, tmp_path):
     (folder / "modeling.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     classes = {"AutoModel": "modeling.Model", "AutoConfig": "modeling.Config", "AutoTokenizer": ["modeling.T", None]}
     for name in ("config.json", "tokenizer_config.json"):
-        without(folder / name, auto_map=classes)
+        with_changes(folder / name, auto_map=classes)
     SentenceEncoder.load(folder)
     assert not (tmp_path / "ran").exists()
-    without(folder / "config.json", model_type="unheard-of")
+    with_changes(folder / "config.json", model_type="unheard-of")
     with pytest.raises(RequestError, match="unknown architecture 'unheard-of'"):
         SentenceEncoder.load(folder)
     assert not (tmp_path / "ran").exists()

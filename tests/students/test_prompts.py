@@ -151,3 +151,10 @@ def test_vectors_that_are_given_have_no_prompt(given):
         ValidationError, match="teacher_prompt: without effect, because the teacher's vectors are given"
     ):
         DistillSettings.model_validate({**given, "teacher": {"vectors": "v.parquet"}, "teacher_prompt": "query"})
+
+
+@pytest.mark.parametrize("teacher", [{}, {"teacher": {"vectors": "v.parquet"}}])
+def test_a_prompt_without_a_teacher_that_encodes_is_refused(teacher, toy):
+    asked = {"model": "./m", "parallel": [toy.source("test")], "teacher_prompt": "query", **teacher}
+    with pytest.raises(ValidationError, match="teacher_prompt: without effect, because there is no teacher"):
+        EvaluateSettings.model_validate(asked)
