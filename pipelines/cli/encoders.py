@@ -30,6 +30,8 @@ from pipelines.cli.options import (
     write_out,
 )
 from pipelines.cli.stdin import input_file
+from pipelines.recipe import find_recipe, read_tables
+from pipelines.validation import Problems
 from students.settings import LANGUAGE, ShrinkSettings
 from teachers.evaluation.settings import ProtocolSettings
 
@@ -94,27 +96,47 @@ def encode(
     print_result(encoded, output)
 
 
-@command(encoders, names={"protocols": "--protocol", "sets": "--only"}, rich_help_panel=PANEL)
+class EvaluateOptions(JsonOption):
+    """Where results are written, and what is printed.
+
+    results: folder that mteb keeps its results in; its own, $MTEB_CACHE or ~/.cache/mteb, when absent.
+    """
+
+    results: Path | None = None
+
+
+EVALUATE_OPTIONS = {"protocols": "--protocol", "sets": "--only", "tasks": "--tasks TASK", "languages": "--language"}
+
+
+@command(encoders, names={**EVALUATE_OPTIONS, "results": "--results DIR"}, rich_help_panel=PANEL)
 def evaluate(
     model: Annotated[
         str,
         argument("MODEL", "A model folder, a hub id or package:name/path; a text file of word vectors; or tf-idf."),
     ],
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Folder with the official files, at any depth.")],
     options: Annotated[
-        Fields, ProtocolSettings, "protocols", "sets", "pooling", "truncate_dim", "folds", "seed", "precision"
+        Fields,
+        ProtocolSettings,
+        *("protocols", "sets", "tasks", "languages", "pooling", "truncate_dim", "folds", "seed", "precision"),
     ],
-    shown: JsonOption,
+    shown: EvaluateOptions,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="Folder with the official files, at any depth.")
+    ] = None,
 ) -> None:
-    """Evaluate MODEL by the protocols of the SBERT paper: similarity, classification, arguments, sections.
+    """Evaluate MODEL by the protocols of the SBERT paper (similarity, classification, arguments, sections) or mteb's.
 
     Prints tables with 95 % intervals and the published metrics; --json has every correlation as well.
+
+    A TASK is one of mteb's, a benchmark, or a TOML file of tasks on local files: `local = […]` as in a recipe.
 
     For example:
 
       bertrelay evaluate runs/sbert/stsb/latest/model --protocol sts --data SentEval/data/downstream
 
       bertrelay evaluate glove.840B.300d.txt.gz --protocol sts --protocol senteval --data SentEval/data/downstream
+
+      bertrelay evaluate MODEL --protocol mteb --tasks STS17 --tasks my-tasks.toml --language en --language de
 
       bertrelay samples my-samples && bertrelay evaluate tf-idf --protocol sts --data my-samples/sbert-paper
     """
@@ -123,13 +145,16 @@ def evaluate(
     from pipelines.report.tables import score_lines
     from teachers.evaluation.protocols import read_protocols, scored
 
-    options |= {"protocols": list(dict.fromkeys(options["protocols"])), "sets": options["sets"] or []}
+    files = [task for task in options["tasks"] or [] if task.endswith(".toml")]
+    options |= {"protocols": list(dict.fromkeys(options["protocols"]))}
+    options |= {"tasks": [task for task in options["tasks"] or [] if task not in files]}
+    options |= {"local": [table for file in files for table in _local_tasks(file)], "data": data and str(data)}
     fields = ProtocolSettings.model_fields
     given = {name: value for name, value in options.items() if value and value != fields[name].default}
-    settings = validated(ProtocolSettings, {**_source(model), "data": str(data), **given})
-    nowhere = Path()  # nothing is written, and nothing of the hub read but the model
+    settings = validated(ProtocolSettings, {**_source(model, names_hub=bool(options["tasks"])), **given})
+    nowhere = Path()  # nothing but mteb's results is written, and nothing of the hub read but the model and its data
     with Rejects(None) as rejects:
-        scores = read_protocols(settings, StageContext(nowhere, nowhere), rejects)
+        scores = read_protocols(settings, StageContext(nowhere, nowhere), rejects, shown.results)
     metrics = scored(settings, scores, cache=None)
     if shown.as_json:
         write_out(json.dumps({"model": model, "metrics": metrics}, ensure_ascii=False, indent=2))
@@ -137,15 +162,28 @@ def evaluate(
         write_out("\n".join(score_lines({model: metrics}, {model: "teachers.protocols"}, intervals=True)))
 
 
-def _source(model: str) -> dict[str, Any]:
-    """What gives the vectors, as the stage `teachers.protocols` has it."""
+def _local_tasks(file: str) -> list[Any]:
+    """The tables under `local` in a TOML file, whose paths are relative to it."""
+    problems = Problems(file)
+    tables = read_tables(find_recipe(file), (), problems)
+    problems.raise_if_any()
+    local = tables.pop("local", None)
+    if tables or not isinstance(local, list):
+        raise RequestError(
+            f"{file}: expected `local`, a list of tasks, and nothing else; found {', '.join(tables) or 'none'}"
+        )
+    return local
+
+
+def _source(model: str, names_hub: bool) -> dict[str, Any]:
+    """What gives the vectors, as the stage `teachers.protocols` has it. names_hub: whether a task is on the hub."""
     if model == TF_IDF:
         return {"tfidf": True}
     if Path(model).is_file():
         return {"glove": model}
     if (Path(model) / "bilstm.json").is_file():
         return {"bilstm": model}
-    check_request(model)
+    check_request(model, names_hub=names_hub)
     return {"model": ModelSource.parse(model)}
 
 

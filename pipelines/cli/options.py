@@ -200,10 +200,10 @@ def validated(settings: type[Settings], given: Mapping[str, Any]) -> Any:
 # in `distributed`, then `print_result`.
 
 
-def check_request(model: str, processes: int | None = None) -> None:
+def check_request(model: str, processes: int | None = None, names_hub: bool = False) -> None:
     """Checks `--processes` and that a model folder exists; goes offline unless `model` is a hub id.
 
-    Raises RequestError.
+    names_hub: whether the request names something else of the hub. Raises RequestError.
     """
     check_process_group(processes)
     try:
@@ -214,7 +214,7 @@ def check_request(model: str, processes: int | None = None) -> None:
         raise RequestError(f"model: {model} is how recipes name a stage's output; here give its folder")
     if source.folder and not source.folder.is_dir():
         raise RequestError(f"model: {no_model_folder(source.folder)}")
-    set_hub_access(names_hub=source.folder is None)
+    set_hub_access(names_hub=names_hub or source.folder is None)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Everything that gives sentence vectors: an encoder, averaged word vectors, InferSent's BiLSTM, TF-IDF."""
 
 from collections.abc import Sequence
+from functools import cache as once
 from functools import partial
 from pathlib import Path
 
@@ -22,31 +23,42 @@ TERMS = 5_000  # the most frequent ones: enough for these sets, and small enough
 
 
 def fit_of(settings: ProtocolSettings, cache: Path | None = None) -> Fit:
-    """What gives the vectors that `settings` name, float32 (sentences, dim), all of them finite."""
+    """What gives the vectors that `settings` name, float32 (sentences, dim), all of them finite.
+
+    A network is loaded when vectors are first asked for.
+    """
     if settings.glove is not None:
         path = Path(settings.glove)
         return lambda sentences: finite(vectors_for(path, sentences).encode)
     if settings.tfidf:
         return tfidf
-    if settings.bilstm is not None:
-        encode = finite(BiLstmEncoder.load(settings.bilstm).to(default_device()).encode)
-    else:
+
+    @once
+    def network() -> Encode:
+        if settings.bilstm is not None:
+            return finite(BiLstmEncoder.load(settings.bilstm).to(default_device()).encode)
         assert settings.model is not None
-        encode = encoder_at(settings.model, settings.precision, cache, settings.pooling, settings.truncate_dim)
-    return lambda _: encode
+        encoder = load_encoder(settings.model, cache, settings.pooling, settings.truncate_dim)
+        return finite(partial(encoder.encode, precision=settings.precision, truncate_dim=settings.truncate_dim))
+
+    return lambda _: network()
 
 
-def encoder_at(
+def encoder_at(model: str | Path, precision: str, cache: Path | None = None) -> Encode:
+    """What gives the vectors of the encoder of a folder or hub id, all of them finite."""
+    return finite(partial(load_encoder(model, cache).encode, precision=precision))
+
+
+def load_encoder(
     model: str | Path,
-    precision: str,
     cache: Path | None = None,
     pooling: Sequence[str] | None = None,
     truncate_dim: int | None = None,
-) -> Encode:
+) -> SentenceEncoder:
     """The sentence encoder of a folder or hub id; with another `pooling`, without what came after its own.
 
-    truncate_dim: keep so many of the first dimensions.
-    Raises RequestError for a network that scores pairs, whose inner BERT would else pass for an encoder.
+    truncate_dim: the dimensions that will be kept. Raises RequestError for more than there are, and for a network that
+    scores pairs, whose inner BERT would else pass for an encoder.
     """
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     if (folder / WEIGHTS).is_file() or is_cross_encoder(folder):
@@ -60,7 +72,7 @@ def encoder_at(
             pooling=Pooling(pooling, encoder.pooling.include_prompt), projection=None, normalize=False
         )
     check_dimensions([truncate_dim or 1], encoder.dim)
-    return finite(partial(encoder.encode, precision=precision, truncate_dim=truncate_dim))
+    return encoder
 
 
 def finite(encode: Encode) -> Encode:

@@ -56,17 +56,33 @@ def run(settings: ProtocolSettings, context: StageContext) -> Metrics:
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        scores = read_protocols(settings, context, rejects)
+        scores = read_protocols(settings, context, rejects, context.output)
     return scored(settings, scores, context.cache)
 
 
-def read_protocols(settings: ProtocolSettings, context: StageContext, rejects: Rejects) -> list[Score]:
+def read_protocols(
+    settings: ProtocolSettings, context: StageContext, rejects: Rejects, results: Path | None = None
+) -> list[Score]:
     """Each protocol with its files read and checked, so that errors come before a model is loaded.
 
+    results: the folder in which mteb keeps its own; without one, it is mteb's.
     Raises RequestError for a set that is named and missing, or a protocol of which none is there.
     """
-    files = OfficialFiles(Path(settings.data))
-    return [_read(protocol, files, settings, context, rejects) for protocol in settings.protocols]
+    scores = []
+    for protocol in settings.protocols:
+        if protocol == "mteb":
+            scores.append(_read_mteb(settings, context, rejects, results))
+        else:
+            files = OfficialFiles(Path(settings.data or ""))
+            scores.append(_read(protocol, files, settings, context, rejects))
+    return scores
+
+
+def _read_mteb(settings: ProtocolSettings, context: StageContext, rejects: Rejects, results: Path | None) -> Score:
+    from teachers.evaluation.mteb import read_tasks, task_metrics  # of an optional package
+
+    tasks = read_tasks(settings, context, rejects)
+    return lambda _: task_metrics(settings, tasks, context.cache, results)
 
 
 def scored(settings: ProtocolSettings, scores: list[Score], cache: Path | None) -> Metrics:

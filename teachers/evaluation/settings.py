@@ -2,15 +2,25 @@
 
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from bertrelay.data.tables import Table
+from bertrelay.data.tables import StsTable, Table
 from bertrelay.encoder_settings import Base, PoolingMode
-from bertrelay.settings import InputFile, MaxTokens, ModelSource, Positive, Precision, Seed, Settings, refuse_idle
+from bertrelay.settings import (
+    InputFile,
+    MaxTokens,
+    ModelSource,
+    Positive,
+    Precision,
+    Seed,
+    Settings,
+    Source,
+    refuse_idle,
+)
 from bertrelay.training.settings import TrainingSettings
 from teachers.settings import CONCATENATIONS, Concatenation, MaxRejects, Poolings
 
-Protocol = Literal["sts", "senteval", "facets", "sections"]
+Protocol = Literal["sts", "senteval", "facets", "sections", "mteb"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 
 SETS: dict[str, tuple[str, ...]] = {
@@ -18,6 +28,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "senteval": ("MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC"),
     "facets": ("AFS",),
     "sections": ("sections",),
+    "mteb": (),  # tasks, which have names of their own
 }
 
 YEARS = {
@@ -62,8 +73,64 @@ TRIPLET = ("Sentence1", "Sentence2", "Sentence3")
 """Columns of the sections' files: anchor, positive, negative."""
 
 
+class MtebTask(Source):
+    """The name of a task or benchmark of the package mteb, which says where on the hub its data are."""
+
+    @classmethod
+    def parse(cls, value: str) -> Self:
+        if not value.strip() or value.startswith(("/", "@")):
+            raise ValueError(f"expected the name of a task of mteb, such as STS17, found {value!r}")
+        return cls(value)
+
+    @property
+    def hub_id(self) -> str:
+        return self
+
+    @property
+    def revision(self) -> str:
+        """No revision to look up: the package pins that of each data set."""
+        return "mteb"
+
+
+def _language(tag: str) -> str:
+    from langcodes import tag_is_valid  # seldom needed, and takes a fifth of a second
+
+    if not tag_is_valid(tag):
+        raise ValueError(f"expected a language such as de, ko or zh-Hant (BCP 47), found {tag!r}")
+    return tag
+
+
+Language = Annotated[str, AfterValidator(_language)]
+
+
+class LocalTask(StsTable):
+    """A task of mteb's kind on files of one's own; several of one `task` are its subsets.
+
+    task: its name in results.
+    type: `sts` reads two sentences and their gold similarity, `bitext` two sentences that translate each other.
+    languages: of the two sentences; one where both are of it.
+    """
+
+    task: Annotated[str, Field(pattern=r"^[\w.-]+$")]
+    type: Literal["sts", "bitext"]
+    languages: Annotated[list[Language], Field(min_length=1, max_length=2)]
+
+    @model_validator(mode="after")
+    def _two_languages(self) -> Self:
+        if self.type == "bitext" and len(set(self.languages)) < 2:
+            raise ValueError(f"languages: expected two for translations, found {', '.join(self.languages)}")
+        if self.type == "bitext":
+            refuse_idle(self, "scores", "where", "reversed", because="translations have no scores")
+        return self
+
+    @property
+    def subset(self) -> str:
+        """Its name among the subsets of its task: `de`, `en-de`."""
+        return "-".join(self.languages)
+
+
 class ProtocolSettings(Settings):
-    """An encoder scored by protocols of the SBERT paper, without training it.
+    """An encoder scored by protocols of the SBERT paper or by tasks of mteb, without training it.
 
     Vectors are given by exactly one of `model`, `glove`, `bilstm` and `tfidf`.
 
@@ -75,11 +142,14 @@ class ProtocolSettings(Settings):
     tfidf: words weighted by how rare they are among the sentences of the set that is scored.
     precision: fp32, as for published results; `auto` is faster, and moves a correlation by some 0.001.
     protocols: `sts` (STS12 to 16, STSb, SICK-R), `senteval` (seven classifications), `facets` (Argument Facet
-        Similarity), `sections` (triplets of Wikipedia sections).
-    data: a folder that has the official files, wherever below it.
+        Similarity), `sections` (triplets of Wikipedia sections), `mteb` (tasks of the package of that name).
+    data: a folder that has the official files, wherever below it; mteb needs none.
     sets: the names of some sets, such as STSb or MRPC, all of which must be there, at least one of each protocol;
         without names, every set that is.
     folds, seed: of the classifications without a test set.
+    tasks: of mteb, by name, such as STS17, or a whole benchmark; their data come from the hub.
+    local: tasks of mteb's kind on files of one's own.
+    languages: only the subsets of mteb's tasks that are in these languages alone; without any, all subsets.
     """
 
     model: ModelSource | None = None
@@ -90,10 +160,13 @@ class ProtocolSettings(Settings):
     tfidf: bool = False
     precision: Precision = "fp32"
     protocols: Annotated[list[Protocol], Field(min_length=1)]
-    data: InputFile
+    data: InputFile | None = None
     sets: list[str] = []
     folds: Annotated[int, Field(ge=2)] = 10
     seed: Seed = 0
+    tasks: list[MtebTask] = []
+    local: list[LocalTask] = []
+    languages: list[Language] = []
     max_rejects: MaxRejects = 0.01
 
     @model_validator(mode="after")
@@ -110,11 +183,37 @@ class ProtocolSettings(Settings):
         if unknown := [name for name in self.sets if name not in known]:
             raise ValueError(f"sets: expected some of {', '.join(known)}; found {', '.join(unknown)}")
         for protocol in self.protocols:
-            if self.sets and not set(self.sets) & set(SETS[protocol]):
+            if self.sets and SETS[protocol] and not set(self.sets) & set(SETS[protocol]):
                 raise ValueError(
                     f"sets: expected at least one of each protocol, found none of {protocol}, which has "
                     f"{', '.join(SETS[protocol])}; name one, or leave that protocol out"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _data_of_the_protocols(self) -> Self:
+        of_papers = [protocol for protocol in self.protocols if SETS[protocol]]
+        if of_papers and self.data is None:
+            raise ValueError(f"data: expected the folder of the official files of {', '.join(of_papers)}, found none")
+        if not of_papers:
+            refuse_idle(self, "data", "sets", "folds", "seed", because="only protocols of papers use it")
+        if "mteb" not in self.protocols:
+            refuse_idle(self, "tasks", "local", "languages", because="`mteb` is not among the protocols")
+        elif not (self.tasks or self.local):
+            raise ValueError("tasks: expected the name of a task of mteb, or tasks of your own under `local`")
+        elif self.model is None:
+            raise ValueError("model: expected an encoder for the protocol mteb, found none")
+        return self
+
+    @model_validator(mode="after")
+    def _local_tasks_differ(self) -> Self:
+        subsets = [(each.task, each.subset) for each in self.local]
+        if repeated := [f"{task} in {subset}" for task, subset in subsets if subsets.count((task, subset)) > 1]:
+            raise ValueError(f"local: expected each task once in each pair of languages, found twice {repeated[0]}")
+        if mixed := [
+            task for task in dict(subsets) if len({each.type for each in self.local if each.task == task}) > 1
+        ]:
+            raise ValueError(f"local: expected one type for all subsets of a task, found two for {mixed[0]}")
         return self
 
 

@@ -95,12 +95,12 @@ def _records(table: StsTable, columns: Sequence[str | int], cache: Path | None, 
     """Sentence, sentence, score of each row, wherever `table` has them."""
     if table.second is not None:
         other = table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
-        for row, aligned in _aligned(table, other, columns, cache, rejects):
+        for row, aligned in aligned_records(table, other, columns, cache, rejects):
             (first, _, score), (_, second, _) = values_of(row, "STS", columns), values_of(aligned, "STS", columns)
             yield row._replace(values=(first, second, score))
     elif table.scores is not None:
         scores = Table(path=table.scores, format="lines", columns=[0])
-        for row, aligned in _aligned(table, scores, columns[:2], cache, rejects):
+        for row, aligned in aligned_records(table, scores, columns[:2], cache, rejects):
             yield row._replace(values=(*values_of(row, "STS with a file of scores", columns[:2]), *aligned.values))
     elif table.where:
         wide, wanted = [*(table.columns or columns), *table.where], [str(value) for value in table.where.values()]
@@ -112,7 +112,7 @@ def _records(table: StsTable, columns: Sequence[str | int], cache: Path | None, 
         yield from read(table, columns, cache, rejects)
 
 
-def _aligned(
+def aligned_records(
     first: Table, second: Table, columns: Sequence[str | int], cache: Path | None, rejects: Rejects
 ) -> Iterator[tuple[Record, Record]]:
     """The rows of two tables that belong together; where one of them cannot be used, both are rejected."""

@@ -10,10 +10,15 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
+from pipelines.hub import hub_ids, unknown_ids
+from pipelines.recipe import read_recipe
+from pipelines.registry import REGISTRY
 from pipelines.report.tables import score_lines, score_tables
 from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 from teachers.evaluation.settings import PROTOCOLS, SETS
+
+OF_PAPERS = [name for name in PROTOCOLS if SETS[name]]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +36,7 @@ def evaluate(call, data, monkeypatch):
 
 
 def test_every_protocol_has_a_figure_for_each_of_its_sets_and_a_table_with_published_ones(evaluate):
-    metrics = evaluate("tf-idf", *(word for name in PROTOCOLS for word in ("--protocol", name)))
+    metrics = evaluate("tf-idf", *(word for name in OF_PAPERS for word in ("--protocol", name)))
     names = {f"sts/{name}/spearman_cosine" for name in (*SETS["sts"], "mean")}
     names |= {f"senteval/{name}/accuracy" for name in (*SETS["senteval"], "mean")}
     names |= {f"facets/{topic}/pearson_cosine" for topic in ("gun-control", "gay-marriage", "death-penalty", "mean")}
@@ -110,3 +115,57 @@ def test_published_figures_stand_only_where_their_row_is():
         ("Ablation", "pooling"): [("a", "NLI"), ("published", "NLI")],
         ("Ablation", "concatenation"): [("a", "NLI"), ("published", "NLI")],
     }
+
+
+TASKS = """
+[[local]]
+task = "Captions"
+type = "bitext"
+languages = ["en", "de"]
+path = "test.en"
+second = "test.de"
+
+[[local]]
+task = "Captions"
+type = "bitext"
+languages = ["en", "fr"]
+path = "test.en"
+second = "test.fr"
+"""
+
+
+@pytest.fixture
+def captions(tmp_path, tiny_encoder):
+    """A folder with an encoder, and tasks of mteb whose files lie beside the file that names them."""
+    texts = ["a dog barks", "rain falls", "ein hund bellt", "regen faellt"]
+    tiny_encoder("bert", texts, layers=1).save(tmp_path / "model")
+    for language, rows in {"en": texts[:2], "de": texts[2:], "fr": texts[:2]}.items():
+        (tmp_path / f"test.{language}").write_text("\n".join(rows))
+    (tmp_path / "tasks.toml").write_text(TASKS)
+    return tmp_path
+
+
+def test_tasks_of_mteb_run_on_local_files_in_the_languages_asked_for(call, captions):
+    words = ["evaluate", captions / "model", "--protocol", "mteb", "--tasks", captions / "tasks.toml"]
+    words += ["--results", captions / "kept"]
+    found = json.loads(call(*words, "--language", "en", "--language", "fr", "--json"))["metrics"]
+    assert found == {"mteb/Captions/en-fr/f1": 1.0}  # the same sentences
+    lines = [line.split() for line in call(*words).splitlines()]
+    assert ["Tasks", "of", "MTEB", "·", "Captions"] in lines and ["en-fr", "1.000"] in lines
+    assert {row[0] for row in lines if row} >= {"en-de", "mean"}
+    assert [path.name for path in captions.glob("kept/results/*__model/*/*")].count("Captions.json") == 1
+
+
+def test_a_file_of_something_else_is_no_file_of_tasks(call, captions):
+    (captions / "tasks.toml").write_text("[mine]\ntask = 1")
+    with pytest.raises(RequestError, match="expected `local`, a list of tasks, and nothing else; found mine"):
+        call("evaluate", captions / "model", "--protocol", "mteb", "--tasks", captions / "tasks.toml")
+
+
+def test_a_recipe_takes_the_same_tasks_and_names_those_of_the_hub(captions):
+    stage = f'[mteb]\nuses = "teachers.protocols"\nmodel = "{captions}/model"\nprotocols = ["mteb"]\n'
+    (captions / "a.toml").write_text(stage + 'tasks = ["STS17"]\nlanguages = ["en", "de"]')
+    (captions / "b.toml").write_text(stage + TASKS.replace("[[local]]", "[[mteb.local]]"))
+    [named], [local] = (read_recipe(str(captions / name), REGISTRY).steps for name in ("a.toml", "b.toml"))
+    assert hub_ids(named) == ["STS17"] and unknown_ids(named, {}) == [] and hub_ids(local) == []
+    assert [each.path for each in local.settings.local] == [str(captions / "test.en")] * 2

@@ -96,7 +96,7 @@ def test_a_network_that_scores_pairs_is_no_sentence_encoder(tmp_path, tiny_encod
     start_cross_encoder(tmp_path / "base").save(tmp_path / "cross")
     for kind in ("poly", "cross"):
         with pytest.raises(RequestError, match=rf"{kind} a network that scores pairs of .* `bertrelay rerank`"):
-            encode_of(model=str(tmp_path / kind))
+            encode_of(model=str(tmp_path / kind))(["A dog runs."])
 
 
 def test_vectors_that_are_not_finite_are_refused_without_their_sentence():

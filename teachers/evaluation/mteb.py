@@ -1,0 +1,321 @@
+"""Tasks of the package mteb (Muennighoff et al. 2023): its own, whose data are on the hub, and tasks on local files.
+
+The results are written by mteb, in its format and folders: `results/MODEL/REVISION/TASK.json`. A task that has one is
+not run again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from errno import EDQUOT, ENOSPC
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+from langcodes import Language, standardize_tag
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from bertrelay.data import records
+from bertrelay.data.records import Rejects
+from bertrelay.encode_shards import encoder_digest
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.encoding import EncodingOptions, check_finite
+from bertrelay.errors import RequestError
+from bertrelay.evaluation.statistics import none_if_nan
+from bertrelay.fingerprint import fingerprint
+from bertrelay.hardware import resolve_precision
+from bertrelay.progress import log
+from bertrelay.settings import ModelSource, options_of
+from bertrelay.stage import Metrics, StageContext
+from teachers.baselines.encoders import load_encoder
+from teachers.data import BLANK, usable, values_of
+from teachers.evaluation.settings import LocalTask, ProtocolSettings
+from teachers.evaluation.sts import aligned_records, read_sts
+
+if TYPE_CHECKING:
+    from mteb.abstasks import AbsTask
+    from mteb.abstasks.task_metadata import TaskMetadata
+    from mteb.models import ModelMeta
+    from mteb.results import TaskResult
+    from mteb.types import PromptType
+
+PAIR = ("sentence1", "sentence2")
+SPLIT = "test"
+TYPES = {"sts": ("STS", "cosine_spearman"), "bitext": ("BitextMining", "f1")}
+"""Of a local task, mteb's type and the score that its tasks of that type report."""
+DECIMALS = 6  # of a score in mteb's files, so that it is the same whether it is read or computed
+DIGITS = 40  # of a digest in place of a revision
+
+
+class MtebEncoder:
+    """A `SentenceEncoder` as mteb calls it, for `mteb.evaluate(MtebEncoder(encoder), tasks)`.
+
+    A prompt of the model is used that has the name of the task, of its type (`STS`, `BitextMining`) or of the kind of
+    text (`query`, `document`), the first that there is, alone or as `STS-query`. Batches are planned by tokens, so
+    mteb's `batch_size` does not count.
+
+    name, revision: under which mteb keeps results; without them the encoder's digest is its revision.
+    experiment: what differs from the model as it is; results are kept apart by it. truncate_dim: see `encode`.
+    options: see `EncodingOptions`.
+    """
+
+    def __init__(
+        self,
+        encoder: SentenceEncoder,
+        name: str = "bertrelay/encoder",
+        revision: str | None = None,
+        experiment: dict[str, str | int] | None = None,
+        truncate_dim: int | None = None,
+        **options: Unpack[EncodingOptions],
+    ) -> None:
+        self.encoder = encoder
+        self.truncate_dim = truncate_dim
+        self.options = options
+        self.mteb_model_meta = _model_meta(encoder, name, revision or encoder_digest(encoder)[:DIGITS], experiment)
+
+    def encode(
+        self,
+        inputs: Iterable[dict[str, Any]],
+        *,
+        task_metadata: "TaskMetadata",
+        prompt_type: "PromptType | None" = None,
+        **_: Any,
+    ) -> NDArray[np.float32]:
+        """Vectors (n, dim) of the texts in batches of mteb. Raises WorkError for one that is not finite."""
+        from mteb.models.abs_encoder import get_prompt_name
+
+        texts = [text for batch in inputs for text in batch["text"]]
+        name = get_prompt_name(self.encoder.prompts.texts, task_metadata, prompt_type)
+        kinds = {"query": self.encoder.encode_query, "document": self.encoder.encode_document}
+        encode: Callable[..., NDArray[np.float32]] = kinds[prompt_type.value] if prompt_type else self.encoder.encode
+        vectors = encode(texts, prompt_name=name, truncate_dim=self.truncate_dim, **self.options)
+        check_finite(self.encoder, vectors, lambda row: f"text {row + 1:,} of {task_metadata.name}")
+        return vectors
+
+    def similarity(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
+        """Similarity (n, m) of all with all, by the encoder's function."""
+        return self.encoder.similarity(embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
+        """Similarity (n,) of rows side by side, by the encoder's function."""
+        return self.encoder.similarity_pairwise(embeddings1, embeddings2)
+
+
+def evaluate_tasks(
+    model: str | Path,
+    tasks: Sequence[str] = (),
+    local: Sequence[LocalTask | dict[str, Any]] = (),
+    languages: Sequence[str] = (),
+    *,
+    results: str | Path | None = None,
+    **settings: Any,
+) -> Metrics:
+    """`mteb/<task>/<subset>/<score>` of an encoder, for tasks and benchmarks of mteb by name and tasks on local files.
+
+    results: where mteb writes its results, by default its own folder, which MTEB_CACHE names, else ~/.cache/mteb.
+    settings: further fields of `ProtocolSettings`, such as `precision`.
+    Raises RequestError for what is not known, or cannot be read.
+    """
+    given = {"tasks": list(tasks), "local": list(local), "languages": list(languages), **settings}
+    options = options_of(ProtocolSettings, {"protocols": ["mteb"], "model": str(model), **given})
+    nowhere = Path()
+    with Rejects(None, options.max_rejects) as rejects:
+        read = read_tasks(options, StageContext(nowhere, nowhere), rejects)
+    return task_metrics(options, read, None, None if results is None else Path(results))
+
+
+def read_tasks(settings: ProtocolSettings, context: StageContext, rejects: Rejects) -> list["AbsTask"]:
+    """The tasks that `settings` name, in their languages; those on local files have their data."""
+    named = [task for name in settings.tasks for task in _named(name)]
+    grouped: dict[str, list[LocalTask]] = {}
+    for each in settings.local:
+        grouped.setdefault(each.task, []).append(each)
+    local = [_local_task(name, tables, context, rejects) for name, tables in grouped.items()]
+    return [_in_languages(task, settings.languages) for task in [*named, *local]]
+
+
+def task_metrics(
+    settings: ProtocolSettings, tasks: Sequence["AbsTask"], cache: Path | None, results: Path | None
+) -> Metrics:
+    """The main score of every subset of `tasks`. cache: of models of the hub. results: None for mteb's own folder."""
+    mteb, model = _package(), settings.model
+    assert model is not None
+    encoder = load_encoder(model, cache, settings.pooling, settings.truncate_dim)
+    precision = resolve_precision(settings.precision, encoder.device)
+    changed: dict[str, str | int] = {"precision": precision} if precision != "fp32" else {}
+    changed |= {"pooling": "-".join(settings.pooling)} if settings.pooling else {}
+    changed |= {"truncate_dim": settings.truncate_dim} if settings.truncate_dim else {}
+    wrapped = MtebEncoder(encoder, _name_of(model), model.revision, changed, settings.truncate_dim, precision=precision)
+    kept = mteb.ResultCache(results)
+    metrics: Metrics = {}
+    for task in tasks:
+        log(f"mteb: {task.metadata.name}: {len(task.hf_subsets)} subsets")
+        before = kept.load_task_result(task.metadata.name, wrapped.mteb_model_meta)
+        is_stale = before is not None and before.dataset_revision != task.metadata.revision  # mteb would not notice
+        options = {"overwrite_strategy": "always" if is_stale else "only-missing", "show_progress_bar": False}
+        with _explained(task.metadata.name):
+            found = mteb.evaluate(wrapped, task, cache=kept, co2_tracker=False, **options)
+        for result in found.task_results:
+            metrics |= dict(_main_scores(result, task))
+    return metrics
+
+
+def _package() -> Any:
+    """The package, which takes seconds to load."""
+    try:
+        import mteb
+    except ImportError as error:
+        raise RequestError(
+            f"the protocol mteb needs the package mteb, which cannot be loaded ({error}): pip install 'bertrelay[mteb]'"
+        ) from error
+    return mteb
+
+
+def _model_meta(
+    encoder: SentenceEncoder, name: str, revision: str, experiment: dict[str, str | int] | None
+) -> "ModelMeta":
+    facts: dict[str, Any] = {
+        "name": name,
+        "revision": revision,
+        "experiment_kwargs": experiment or None,
+        "n_parameters": sum(weights.numel() for weights in encoder.parameters()),
+        "max_tokens": encoder.max_tokens,
+        "embed_dim": encoder.dim,
+        "framework": ["Sentence Transformers", "PyTorch"],
+    }
+    if encoder.similarity_fn_name in ("cosine", "dot"):  # mteb knows these two
+        facts["similarity_fn_name"] = encoder.similarity_fn_name
+    empty: ModelMeta = _package().models.ModelMeta.create_empty()
+    return type(empty)(**{**dict(empty), **facts})
+
+
+def _name_of(model: ModelSource) -> str:
+    """A name `owner/model`, as mteb's names are: the hub id, or the last two parts of a path."""
+    name = model.hub_id or "/".join(Path(model).parts[-2:])
+    return name if "/" in name else f"models/{name}"
+
+
+def _named(name: str) -> list["AbsTask"]:
+    """The task of that name, or the tasks of that benchmark. Raises RequestError for neither, and for images."""
+    mteb = _package()
+    try:
+        tasks = [mteb.get_task(name)]
+    except KeyError as error:
+        try:
+            tasks = list(mteb.get_benchmark(name).tasks)
+        except KeyError:
+            raise RequestError(f"tasks: mteb has no task or benchmark {name} ({error.args[0]})") from None
+    if other := [task.metadata.name for task in tasks if task.metadata.modalities != ["text"]]:
+        raise RequestError(f"tasks: expected tasks on text, found images or sounds in {', '.join(other)}")
+    return tasks
+
+
+def _in_languages(task: "AbsTask", languages: Sequence[str]) -> "AbsTask":
+    """`task` with the subsets in `languages` alone, with any script of those that name none."""
+    if not languages:
+        return task
+    wanted = [_language_and_script(each) for each in languages]
+
+    def has(code: str) -> bool:
+        language, script = _language_and_script(code)
+        return (language, script) in wanted or (language, None) in wanted
+
+    subsets = task.metadata.hf_subsets_to_langscripts
+    kept = [subset for subset, codes in subsets.items() if subset in task.hf_subsets and all(map(has, codes))]
+    if not kept:
+        raise RequestError(
+            f"languages: {task.metadata.name} has nothing in {', '.join(languages)} alone; it has {', '.join(subsets)}"
+        )
+    return task.filter_languages(None, hf_subsets=kept)
+
+
+def _language_and_script(tag: str) -> tuple[str | None, str | None]:
+    """Of `zh-Hans` and of mteb's `cmn-Hans` the same: macrolanguages stand for their languages."""
+    language = Language.get(standardize_tag(tag, macro=True))
+    return language.language, language.script
+
+
+def _local_task(name: str, tables: Sequence[LocalTask], context: StageContext, rejects: Rejects) -> "AbsTask":
+    """A task of mteb whose subsets are `tables`; its revision is a digest of their rows."""
+    mteb = _package()
+    from datasets import Dataset
+    from mteb.abstasks import AbsTaskBitextMining, AbsTaskSTS
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    with suppress(KeyError):
+        mteb.get_task(name)
+        raise RequestError(f"local: {name} is the name of a task of mteb; name yours otherwise")
+    kind, score = TYPES[tables[0].type]
+    columns = {table.subset: _columns(table, context, rejects) for table in tables}
+    metadata = TaskMetadata(
+        name=name,
+        description=f"Local files: {', '.join(table.name for table in tables)}",
+        type=kind,
+        category="t2t",
+        eval_splits=[SPLIT],
+        eval_langs={table.subset: list(map(_code, table.languages)) for table in tables},
+        main_score=score,
+        dataset={"path": "local files", "revision": fingerprint(columns)[:DIGITS]},
+    )
+    base = AbsTaskSTS if kind == "STS" else AbsTaskBitextMining
+    task: AbsTask = type(name, (base,), {"metadata": metadata})()
+    task.dataset = {subset: {SPLIT: Dataset.from_dict(found)} for subset, found in columns.items()}
+    task.data_loaded = True
+    return task
+
+
+def _code(tag: str) -> str:
+    """A language as mteb writes it: `deu-Latn`."""
+    language = Language.get(tag)
+    return f"{language.to_alpha3()}-{language.maximize().script}"
+
+
+def _columns(table: LocalTask, context: StageContext, rejects: Rejects) -> dict[str, list[Any]]:
+    """The rows of a table in mteb's columns."""
+    if table.type == "sts":
+        pairs = read_sts(table, context, rejects)
+        return {"sentence1": pairs.first, "sentence2": pairs.second, "score": pairs.scores.tolist()}
+    found = list(usable(_translations(table, context.cache, rejects), _both, rejects))
+    if not found:
+        raise RequestError(f"{table.name}: expected translations, found none that can be used: {rejects.summary([])}")
+    return dict(zip(PAIR, map(list, zip(*found, strict=True)), strict=True))
+
+
+def _translations(table: LocalTask, cache: Path, rejects: Rejects) -> Iterator[records.Record]:
+    """Records of two sentences, of one table or of two side by side."""
+    if table.second is None:
+        yield from records.read(table, PAIR, cache, rejects)
+    else:
+        other = table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
+        for first, second in aligned_records(table, other, [0], cache, rejects):
+            yield first._replace(values=(*first.values, *second.values))
+
+
+def _both(record: records.Record) -> tuple[str, str]:
+    first, second = values_of(record, "bitext", PAIR)
+    if not all(isinstance(each, str) and each.strip() for each in (first, second)):
+        raise ValueError(BLANK)
+    return first, second
+
+
+@contextmanager
+def _explained(task: str) -> Iterator[None]:
+    """Says of which task the data are missing, where the hub cannot be reached or has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (ENOSPC, EDQUOT):
+            raise
+        raise RequestError(
+            f"mteb: the data of {task} cannot be had ({type(error).__name__}: {error}). Connect to the network and "
+            "check HF_HUB_OFFLINE, or give files of your own under `local`"
+        ) from error
+
+
+def _main_scores(result: "TaskResult", task: "AbsTask") -> Iterator[tuple[str, float | None]]:
+    """`mteb/<task>/<subset>/<score>`; of a task with several splits `mteb/<task>/<split>/<subset>/<score>`."""
+    for split, scores in result.scores.items():
+        prefix = f"mteb/{result.task_name}/{split}" if len(result.scores) > 1 else f"mteb/{result.task_name}"
+        for each in scores:
+            score = none_if_nan(round(float(each["main_score"]), DECIMALS))
+            yield f"{prefix}/{each['hf_subset']}/{task.metadata.main_score}", score
