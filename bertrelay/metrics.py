@@ -45,13 +45,22 @@ class Cell(NamedTuple):
     column: str
 
 
+class OnHub(NamedTuple):
+    """What a model card on Hugging Face's hub calls a metric: type of task, data set, type of metric."""
+
+    task: str
+    dataset: str
+    metric: str
+
+
 @dataclass(frozen=True)
 class Metric:
     """Metrics whose name matches a pattern, and the cell they go to.
 
     pattern: a regular expression of the whole name, with named groups, which caption, row, group and column may use
         as `{group}`, and `{stage}` too. labels: group to {text: what is shown for it}. better: which of two is better;
-        columns in which the lower is have an arrow.
+        columns in which the lower is have an arrow. hub: task, dataset and metric of `OnHub`, which may use the groups
+        as they are in the name; without it a model card's metadata leaves the metric out.
     """
 
     pattern: str
@@ -62,6 +71,15 @@ class Metric:
     caption: str = ""
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: NO_LABELS, compare=False)
     better: Better | None = "higher"
+    hub: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def on_hub(self, name: str) -> OnHub | None:
+        """What the metric `name` is on the hub; None where it is not one of these, or not for the hub."""
+        match = re.fullmatch(self.pattern, name)
+        if match is None or not self.hub:
+            return None
+        texts = {group: text.replace("/", " ") for group, text in match.groupdict(default="").items()}
+        return OnHub(**{key: text.format(**texts).strip() for key, text in self.hub.items()})
 
     def cell(self, stage: str, name: str) -> Cell | None:
         """The cell of the metric `name` of a stage; None where it is not one of these."""

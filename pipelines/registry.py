@@ -14,6 +14,9 @@ STAGES = {
         ("samples.questions", 1, "settings:QuestionSettings", "papers:run_questions", ""),
         ("samples.sbert-paper", 2, "settings:SbertPaperSettings", "sentence_files:run_sbert_paper", ""),
     ],
+    "pipelines.report": [
+        ("report.card", 1, "card_settings:CardSettings", "card:run", ""),
+    ],
     "bertrelay": [
         ("bertrelay.encode", 1, "encode_stage:EncodeSettings", "encode_stage:run", ""),
     ],

@@ -1,4 +1,4 @@
-"""`bertrelay run`, `plan`, `recipes` and `samples`."""
+"""`bertrelay run`, `plan`, `recipes`, `card` and `samples`."""
 
 import json
 import re
@@ -13,10 +13,20 @@ from pydantic import Field
 from bertrelay.errors import RequestError
 from bertrelay.settings import Seed, Settings
 from pipelines import registry
-from pipelines.cli.options import Fields, JsonOption, ProcessesOption, argument, command, write_out
+from pipelines.cli.options import (
+    Fields,
+    JsonOption,
+    ModelArgument,
+    ProcessesOption,
+    argument,
+    check_request,
+    command,
+    write_out,
+)
 from pipelines.error_handling import disk_explained
 from pipelines.plan import Action, Plan, RunOptions, left_behind, make_plan, plan_json, short_path
 from pipelines.recipe import Recipe, built_in_names, find_recipe, read_recipe
+from pipelines.report.card_settings import CardSettings
 from pipelines.run_store import latest_name
 from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
 from pipelines.settings_table import settings_lines
@@ -176,6 +186,51 @@ def recipes(
 
 def _columns(described: dict[str, str]) -> Iterator[str]:
     return (f"{name:{_width(described)}}  {description}".rstrip() for name, description in described.items())
+
+
+CARD_NAMES = {"results": "--results DIR", "languages": "--language", "base_model": "--base-model"}
+CARD_NAMES |= {"datasets": "--dataset", "limits": "--limit"}
+
+
+class CardOptions(Settings):
+    """What the model is called.
+
+    name: of the model on the hub, owner/name; that of OUT when absent.
+    """
+
+    name: str | None = None
+
+
+@command(recipe_commands, names=CARD_NAMES, rich_help_panel=PANEL)
+def card(
+    model: ModelArgument,
+    output: Annotated[Path, argument("OUT", "Folder of the copy, which must not exist.")],
+    settings: Annotated[
+        Fields,
+        CardSettings,
+        *("license", "results", "languages", "base_model", "teacher", "datasets"),
+        *("description", "limits", "license_name", "license_link"),
+    ],
+    options: CardOptions,
+) -> None:
+    """Copy MODEL to OUT with a model card, README.md, in the form of Hugging Face's hub.
+
+    The card has the data, settings and metrics of finished stages, and how to load the model. Read it first.
+
+    For example:
+
+      bertrelay card runs/multi30k/student/latest/model OUT --license apache-2.0 --name owner/my-model
+      --results runs/multi30k/student/latest --results runs/multi30k/test/latest
+    """
+    check_request(model)
+    from pipelines.report.card import write_card
+
+    given = {name: value for name, value in settings.items() if value} | (
+        {"name": options.name} if options.name else {}
+    )
+    with disk_explained(output):
+        path = write_card(model, output, **given)
+    write_out(f"{path}: model card; the model is beside it")
 
 
 class SamplesOptions(JsonOption):

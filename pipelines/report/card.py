@@ -1,0 +1,278 @@
+"""The stage `report.card`: a copy of a model with a model card, for Hugging Face's hub or for colleagues.
+
+What the card says comes from the results of stages: `corpus.json` and the settings of a training, the metrics of
+evaluations with their intervals, and from the model itself. Mitchell et al. (2019), "Model Cards for Model Reporting".
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+from langcodes import Language
+
+from bertrelay.backbone import model_folder
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.files import read_json, write_text
+from bertrelay.fingerprint import Digests
+from bertrelay.metrics import declared
+from bertrelay.settings import options_of
+from bertrelay.stage import Metrics, StageContext, run_alone
+from pipelines.registry import REGISTRY
+from pipelines.report.card_settings import CardSettings
+from pipelines.report.page import duration
+from pipelines.report.tables import DEV, OTHER, Listing, MetricValue, metric_values, score_tables
+from pipelines.run_store import DIGITS, DONE, Done, read_done
+from students.settings import ENGLISH
+
+README = "README.md"
+HUB, OUTPUT, FOLDER = "hub:", "output:", "folder:"
+TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "bertrelay"]
+NOT_SHOWN = ("uses", "parallel", "dev", "train", "sts", "lookup", "max_rejects")
+"""Settings of a training that are data, which the card has in words, or that say nothing to its readers."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished stage: its name in the run, what it is made of and found, and the counts of a training's data.
+
+    is_of_model: whether its metrics are of the model that is published.
+    """
+
+    stage: str
+    done: Done
+    corpus: dict[str, Any] | None
+    is_of_model: bool
+
+    @property
+    def kind(self) -> str:
+        """The kind of stage, as a recipe names it."""
+        return str(self.done.parts["uses"])
+
+    @property
+    def label(self) -> str:
+        """How tables call it."""
+        return self.stage if self.is_of_model else f"{self.stage} (another model)"
+
+
+def run(settings: CardSettings, context: StageContext) -> Metrics:
+    """Writes `model/` with its card; only the main process does."""
+    if not context.process_group.is_main:
+        return {}
+    source, output = model_folder(settings.model, cache_dir=context.cache / "hub"), context.output / "model"
+    results = [read_result(Path(folder), source) for folder in settings.results]
+    shutil.rmtree(output, ignore_errors=True)
+    shutil.copytree(source, output, copy_function=shutil.copyfile, ignore=shutil.ignore_patterns(".*"))
+    card = card_text(settings, results, SentenceEncoder.load(output, "cpu"), with_files=not context.sensitive)
+    write_text(output / README, card)
+    return {"languages": len(_languages(settings, results)), "evaluations": len(list(_evaluations(results)))}
+
+
+def write_card(model: str | Path, output: str | Path, *, results: Iterable[str | Path], **settings: Any) -> Path:
+    """Copies `model` to the folder `output`, writes its card there, and returns the card's path.
+
+    results: folders of finished stages, such as `runs/multi30k/test/latest`.
+    settings: further fields of `CardSettings`, `license` among them; the name is that of `output` when it is absent.
+    Raises RequestError for a folder that is no finished stage, an output that exists, and values that do not fit.
+    """
+    output = Path(output)
+    if output.exists():
+        raise RequestError(f"output: expected a folder that is not there yet, found {output}; name another")
+    given = {"model": str(model), "results": list(map(str, results)), "name": output.name}
+    building = output.with_name(f".{output.name}.writing")
+    try:
+        run_alone(run, options_of(CardSettings, {**given, **settings}), building)
+        (building / "model").rename(output)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return output / README
+
+
+def read_result(folder: Path, model: Path) -> Result:
+    """The result of a finished stage. Raises RequestError for a folder of anything else."""
+    done = read_done(folder)
+    if done is None:
+        raise RequestError(
+            f"results: expected the folder of a finished stage, with {DONE} in it, such as runs/RECIPE/STAGE/latest; "
+            f"found none at {folder}"
+        )
+    return Result(folder.resolve().parent.name, done, read_json(folder / "corpus.json"), _is_of(done, folder, model))
+
+
+def _is_of(done: Done, folder: Path, model: Path) -> bool:
+    """Whether a stage evaluated the model in the folder `model`, or trained it."""
+    model, evaluated = model.resolve(), str(done.parts.get("model"))
+    if "model" not in done.parts:
+        return model.is_relative_to(folder.resolve())
+    if evaluated.startswith(OUTPUT):
+        return evaluated.removeprefix(OUTPUT)[:DIGITS] in model.parts
+    if evaluated.startswith(FOLDER):
+        return evaluated == f"{FOLDER}{Digests().of_folder(model)}"
+    return evaluated.rpartition("@")[2] == model.name  # a revision of the hub names the folder
+
+
+def card_text(
+    settings: CardSettings, results: Sequence[Result], encoder: SentenceEncoder, with_files: bool = True
+) -> str:
+    """The card: metadata in YAML, and Markdown. with_files: whether the names of data files are shown."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("pipelines.report", ""),
+        autoescape=False,  # Markdown; cells are escaped where they are made
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    languages = _languages(settings, results)
+    trainings = [result for result in results if result.corpus is not None]
+    text = environment.get_template("card.md.jinja").render(
+        settings=settings,
+        encoder=encoder,
+        parameters=sum(weights.numel() for weights in encoder.parameters()),
+        languages=languages,
+        trainings=[_training(result, settings, with_files) for result in trainings],
+        tables=list(_score_tables(results)),
+        limits=[*_limits(encoder, languages, results), *settings.limits],
+    )
+    return f"---\n{_metadata(settings, results, languages).to_yaml()}\n---\n\n{text.strip()}\n"
+
+
+def _metadata(settings: CardSettings, results: Sequence[Result], languages: Sequence[str]) -> ModelCardData:
+    """Hugging Face's metadata; figures are those of the published model alone."""
+    trainings = [result.done.parts for result in results if result.corpus is not None]
+    bases = [*settings.base_model, *(name for parts in trainings if (name := hub_id(parts.get("base"))))]
+    sources = (name for parts in trainings for key, part in parts.items() if key.endswith(".hub"))
+    return ModelCardData(
+        language=list(dict.fromkeys(str(Language.get(tag).language) for tag in languages)),
+        license=settings.license,
+        license_name=settings.license_name,
+        license_link=settings.license_link,
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        tags=[*TAGS, *(["multilingual"] if len(languages) > 1 else [])],
+        base_model=list(dict.fromkeys(bases)) or None,
+        datasets=list(dict.fromkeys([*settings.datasets, *filter(None, map(hub_id, sources))])) or None,
+        model_name=settings.name,
+        eval_results=list(_evaluations(results)) or None,
+    )
+
+
+def hub_id(part: object) -> str | None:
+    """The hub id in a part of a fingerprint, without its revision."""
+    return part.removeprefix(HUB).partition("@")[0] if isinstance(part, str) and part.startswith(HUB) else None
+
+
+def _languages(settings: CardSettings, results: Sequence[Result]) -> list[str]:
+    """The languages that the model is for, English first."""
+    trained = (tag for result in results if result.corpus for tag in result.corpus["train"])
+    return settings.languages or list(dict.fromkeys([ENGLISH, *trained]))
+
+
+def _evaluations(results: Iterable[Result]) -> Iterator[EvalResult]:
+    """The metrics of the published model that their families declare for the hub."""
+    declarations = {stage.kind: declared(stage.metrics) for stage in REGISTRY if stage.metrics}
+    for result in results:
+        values = metric_values(result.done.metrics) if result.is_of_model else {}
+        for name, measured in values.items():
+            found = next((hub for each in declarations.get(result.kind, ()) if (hub := each.on_hub(name))), None)
+            if found is not None and measured.value is not None:
+                interval = f" (95 % interval {measured.interval})" if measured.interval else ""
+                yield EvalResult(
+                    task_type=found.task,
+                    dataset_type=f"{result.stage}-{found.dataset}".lower().replace(" ", "-"),
+                    dataset_name=f"{result.stage}: {found.dataset}",
+                    metric_type=found.metric,
+                    metric_value=round(measured.value, 4),
+                    metric_name=f"{found.metric.replace('_', ' ')}{interval}",
+                )
+
+
+def _training(result: Result, settings: CardSettings, with_files: bool) -> dict[str, Any]:
+    """What the card says about a training: from what, on which pairs, with which settings, how long, with what."""
+    corpus, parts = result.corpus or {}, result.done.parts
+    rows = [
+        [
+            _cell(_without_folders(each["source"])) if with_files else f"source {number}",
+            *(each["language"], f"{each['pairs']:,}", f"{each.get('train', 0):,}"),
+        ]
+        for number, each in enumerate(corpus["sources"], 1)
+    ]
+    made_of = {
+        "teacher": settings.teacher or _reference(parts.get("teacher")),
+        "base": ", ".join(settings.base_model) or _reference(parts.get("base")),
+    }
+    own = {key: value for key, value in parts.items() if key not in made_of and _is_shown(key, value)}
+    return {
+        "stage": result.stage,
+        "made_of": {name: text for name, text in made_of.items() if text},
+        "english": f"{corpus['english']:,}",
+        "translations": ", ".join(f"{count:,} {tag}" for tag, count in corpus["train"].items()),
+        "held_out": ", ".join(f"{count:,} {tag}" for tag, count in corpus["dev"].items()),
+        "sources": Listing("", ["Source", "Language", "Pairs", "Trained on"], rows, texts=2),
+        "settings": "\n".join(f"{key} = {json.dumps(value)}" for key, value in own.items()),
+        "time": duration(result.done.seconds),
+        "libraries": ", ".join(f"{name} {version}" for name, version in result.done.libraries.items()),
+    }
+
+
+def _without_folders(source: str) -> str:
+    """A source as `corpus.json` names it, without the folders of this machine."""
+    return " + ".join(Path(part).name if part.startswith("/") else part for part in source.split(" + "))
+
+
+def _reference(part: object) -> str | None:
+    """A model among the parts of a fingerprint, with its revision; None where only a digest is known."""
+    return part.removeprefix(HUB) if isinstance(part, str) and part.startswith(HUB) else None
+
+
+def _is_shown(key: str, value: object) -> bool:
+    is_digest = isinstance(value, str) and value.startswith((OUTPUT, FOLDER, "file:"))
+    return value is not None and not is_digest and re.split(r"[.\[]", key)[0] not in NOT_SHOWN
+
+
+def _score_tables(results: Sequence[Result]) -> Iterator[tuple[str, str, Listing]]:
+    """Title, explanation (of a family once) and table of all test metrics, values with their intervals."""
+    named = {result.label: result for result in results}
+    kinds = {label: result.kind for label, result in named.items()}
+    explained = set()
+    for table in score_tables({label: result.done.metrics for label, result in named.items()}, kinds):
+        if table.family not in (DEV, OTHER):
+            columns = ["", *(": ".join(filter(None, column)) for column in table.columns)]
+            rows = [[_cell(row), *map(_measured, table.cells(row))] for row in table.rows]
+            title = " · ".join(filter(None, [table.family.title, table.caption]))
+            about = "" if table.family.about in explained else table.family.about
+            explained.add(about)
+            yield title, about, Listing(title, list(map(_cell, columns)), rows)
+
+
+def _measured(value: MetricValue) -> str:
+    return f"{value} ({value.interval})" if value.interval else str(value)
+
+
+def _cell(text: str) -> str:
+    """A text in a cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _limits(encoder: SentenceEncoder, languages: Sequence[str], results: Sequence[Result]) -> Iterator[str]:
+    """What is known to limit the use of the model."""
+    yield f"Longer inputs are cut to {encoder.max_tokens:,} tokens, special tokens included."
+    measured = {part for result in results if result.is_of_model for name in _test_metrics(result) for part in name}
+    if untested := [tag for tag in languages if tag not in measured]:
+        yield f"No test above is in {', '.join(untested)}."
+    yield "Languages and domains other than those of the training data and tests above are not measured."
+    yield (
+        "Biases of the models it was made from and of their data stay; vectors compare meaning as these data show it, "
+        "and are no proof that two texts say the same."
+    )
+
+
+def _test_metrics(result: Result) -> Iterator[list[str]]:
+    """The parts of the names of test metrics: `en-de` gives `en` and `de`."""
+    return (re.split(r"[/ -]", name) for name in result.done.metrics if not name.startswith("dev/"))

@@ -1,0 +1,81 @@
+"""The settings of a model card; free of torch."""
+
+import re
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from bertrelay.settings import InputFile, ModelSource, Settings, refuse_idle
+
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@cache
+def known_licenses() -> list[str]:
+    """The identifiers of licenses that Hugging Face's cards have."""
+    return files("pipelines.report").joinpath("licenses.txt").read_text("utf-8").split()
+
+
+def _license(value: str) -> str:
+    if value not in known_licenses():
+        near = get_close_matches(value.lower(), known_licenses(), n=1)
+        hint = f"did you mean {near[0]}?" if near else "for any other write other, with license_name and license_link"
+        raise ValueError(f"expected an identifier such as apache-2.0, mit or cc-by-sa-4.0, found {value!r}; {hint}")
+    return value
+
+
+def _language(tag: str) -> str:
+    from langcodes import tag_is_valid  # seldom needed, and takes a fifth of a second
+
+    if not tag_is_valid(tag):
+        raise ValueError(f"expected a language such as de, ko or zh-Hant (BCP 47), found {tag!r}")
+    return tag
+
+
+def _hub_name(value: str) -> str:
+    if not HUB_NAME.fullmatch(value):
+        raise ValueError(f"expected a name of the hub, owner/name or name, found {value!r}")
+    return value
+
+
+HubName = Annotated[str, AfterValidator(_hub_name)]
+
+
+class CardSettings(Settings):
+    """A copy of a sentence encoder, in `model/`, with a model card for Hugging Face's hub as its README.md.
+
+    results: folders of finished stages: of trainings the card has data, settings and times, of evaluations the metrics.
+    name: of the model on the hub, owner/name.
+    license: its identifier on the hub, such as apache-2.0 or mit; for any other `other`.
+    license_name, license_link: of a license called `other`.
+    languages: that the model is for; English and those of the training data when absent.
+    base_model: hub ids of the models it was made from; those that a recipe names are known.
+    teacher: hub id of the teacher, where the training was given a folder.
+    datasets: hub ids of the data sets it was trained on; those that a recipe names are known.
+    description: what the model is, in a sentence or a paragraph of Markdown.
+    limits: sentences that are added to those about the model's limits.
+    """
+
+    model: ModelSource
+    results: Annotated[list[InputFile], Field(min_length=1)]
+    name: HubName
+    license: Annotated[str, AfterValidator(_license)]
+    license_name: str | None = None
+    license_link: str | None = None
+    languages: list[Annotated[str, AfterValidator(_language)]] = []
+    base_model: list[HubName] = []
+    teacher: HubName | None = None
+    datasets: list[HubName] = []
+    description: str = ""
+    limits: list[str] = []
+
+    @model_validator(mode="after")
+    def _whole_license(self) -> Self:
+        if self.license != "other":
+            refuse_idle(self, "license_name", "license_link", because="the license has a known identifier")
+        elif not (self.license_name and self.license_link):
+            raise ValueError("license: expected license_name and license_link with a license called other")
+        return self

@@ -1,0 +1,184 @@
+"""Model cards: what they say is what the stages found, and Hugging Face's tools and sentence-transformers read them."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+from huggingface_hub.repocard_data import model_index_to_eval_results
+from pydantic import ValidationError
+from sentence_transformers import SentenceTransformer
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from pipelines.plan import RunOptions
+from pipelines.recipe import read_recipe
+from pipelines.registry import REGISTRY
+from pipelines.report.card import write_card
+from pipelines.report.card_settings import CardSettings, known_licenses
+from pipelines.run_store import read_done
+from pipelines.runner import run
+
+PAIRS = {
+    "A dog barks.": ("Ein Hund bellt.", "Un chien aboie."),
+    "Rain falls.": ("Regen fällt.", "Il pleut."),
+    "The sun is warm.": ("Die Sonne wärmt.", "Le soleil chauffe."),
+    "He reads a book.": ("Er liest ein Buch.", "Il lit un livre."),
+    "Two cats sleep.": ("Zwei Katzen schlafen.", "Deux chats dorment."),
+    "She sings.": ("Sie singt.", "Elle chante."),
+}
+RECIPE = """
+name = "tiny"
+seed = 1
+
+[student]
+uses = "students.distill"
+teacher = "{folder}/teacher"
+base = {{ layers = 1, dim = 16, heads = 2, vocabulary = 200 }}
+parallel = [{{ path = "private/train.tsv", others = {{ de = "de", fr = "fr" }} }}]
+dev_sentences = 1
+max_tokens = 24
+learning_rate = 1e-3
+
+[test]
+uses = "students.evaluate"
+model = "@student/model"
+parallel = [{{ path = "private/train.tsv", others = {{ de = "de" }} }}]
+sts.de = {{ path = "sts.tsv", header = false }}
+
+[start]
+uses = "students.evaluate"
+model = "{folder}/teacher"
+parallel = [{{ path = "private/train.tsv", others = {{ de = "de" }} }}]
+
+[card]
+uses = "report.card"
+model = "@student/model"
+results = ["@student", "@test", "@start"]
+name = "me/tiny-de-fr"
+license = "apache-2.0"
+base_model = ["org/base"]
+teacher = "org/teacher"
+description = "A | pipe and a **word**."
+limits = ["It is tiny."]
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, tiny_encoder):
+    """A run whose last stage is a card: the folder of runs, and the card's."""
+    folder = tmp_path_factory.mktemp("card")
+    texts = [text for english, others in PAIRS.items() for text in (english, *others)]
+    tiny_encoder("bert", texts).save(folder / "teacher")
+    (folder / "private").mkdir()
+    rows = ["en\tde\tfr", *("\t".join([english, *others]) for english, others in PAIRS.items())]
+    (folder / "private/train.tsv").write_text("\n".join(rows))
+    german = [others[0] for others in PAIRS.values()]
+    (folder / "sts.tsv").write_text("\n".join(f"{each}\t{german[n - 1]}\t{n}.0" for n, each in enumerate(german)))
+    (folder / "tiny.toml").write_text(RECIPE.format(folder=folder))
+    run(read_recipe(str(folder / "tiny.toml"), REGISTRY), RunOptions(runs=folder / "runs"))
+    return folder / "runs/tiny"
+
+
+@pytest.fixture
+def card(finished):
+    return ModelCard.load(finished / "card/latest/model/README.md")
+
+
+def test_the_metadata_are_hugging_faces(card):
+    found = card.data.to_dict()
+    assert found["language"] == ["en", "de", "fr"]
+    assert (found["license"], found["library_name"]) == ("apache-2.0", "sentence-transformers")
+    assert (found["pipeline_tag"], found["base_model"]) == ("sentence-similarity", ["org/base"])
+    assert {"sentence-transformers", "multilingual"} <= set(found["tags"])
+    assert ModelCard(str(card)).data.to_dict() == found  # written again it is the same
+    name, results = model_index_to_eval_results(found["model-index"])
+    assert name == "me/tiny-de-fr" and len({each.unique_identifier for each in results}) == len(results) == 3
+
+
+def test_its_figures_are_those_of_the_stages_and_of_the_published_model_alone(finished, card):
+    metrics = read_done(finished / "test/latest").metrics
+    names = ["translation_accuracy/en-de", "translation_accuracy/de-en", "sts/de/spearman_cosine"]
+    assert [each.metric_value for each in card.data.eval_results] == [round(metrics[name], 4) for name in names]
+    for name in names:
+        low, high = metrics[f"{name}_low"], metrics[f"{name}_high"]
+        if low is not None:
+            assert f"{metrics[name]:.3f} ({low:.3f} – {high:.3f})".replace("-", "−") in card.text
+    assert "start (another model)" in card.text
+    assert {each.dataset_name.partition(":")[0] for each in card.data.eval_results} == {"test"}
+
+
+def test_it_has_the_data_with_counts_the_settings_the_limits_and_no_folder_of_this_machine(finished, card):
+    corpus = json.loads((finished / "student/latest/corpus.json").read_text())
+    for source in corpus["sources"]:
+        assert f"| train.tsv | {source['language']} | {source['pairs']} | {source['train']} |" in card.text
+    assert f"translations: {corpus['train']['de']} de, {corpus['train']['fr']} fr" in card.text
+    assert "- teacher: org/teacher" in card.text and "learning_rate = 0.001" in card.text
+    assert "cut to 24 tokens" in card.text and "- No test above is in fr." in card.text and "- It is tiny." in card.text
+    assert "private" not in str(card) and str(finished.parent) not in str(card)
+
+
+def test_the_published_folder_loads_in_sentence_transformers_with_equal_vectors(finished):
+    texts = [text for english, others in PAIRS.items() for text in (english, *others)]
+    ours = SentenceEncoder.load(finished / "student/latest/model", "cpu").encode(texts, precision="fp32")
+    folder = finished / "card/latest/model"
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    assert np.abs(ours - theirs).max() < 1e-5
+    assert np.array_equal(SentenceEncoder.load(folder, "cpu").encode(texts, precision="fp32"), ours)
+
+
+def test_the_code_of_the_card_runs(finished, card):
+    for code in re.findall(r"```python\n(.*?)```", card.text, re.DOTALL):
+        exec(code.replace("me/tiny-de-fr", str(finished / "card/latest/model")), {})
+
+
+def test_the_command_writes_the_card_of_the_stage(finished, call, tmp_path):
+    words = ["--license", "mit", "--limit", "One.", "--language", "de", "--results", finished / "test/latest"]
+    out = call("card", finished / "student/latest/model", tmp_path / "my-model", *words)
+    assert "README.md: model card" in out
+    card = ModelCard.load(tmp_path / "my-model/README.md")
+    assert card.data.language == ["de"] and card.data.license == "mit" and card.data.model_name == "my-model"
+    assert "## Training" not in card.text and "- One." in card.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my-model"]
+
+
+def test_a_name_of_a_file_cannot_break_a_table(finished, tmp_path):
+    (tmp_path / "stage/result").mkdir(parents=True)
+    done = json.loads((finished / "student/latest/done.json").read_text())
+    (tmp_path / "stage/result/done.json").write_text(json.dumps(done))
+    facts = json.loads((finished / "student/latest/corpus.json").read_text())
+    facts["sources"][0]["source"] = "/home/me/a|b<script>\n.tsv"
+    (tmp_path / "stage/result/corpus.json").write_text(json.dumps(facts))
+    written = write_card(
+        finished / "student/latest/model", tmp_path / "out", results=[tmp_path / "stage/result"], license="mit"
+    )
+    assert r"| a\|b&lt;script> .tsv | de |" in written.read_text() and "/home" not in written.read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"license": "Apache 2"}, "expected an identifier such as apache-2.0.* did you mean apache-2.0"),
+        ({"license": "my own"}, "for any other write other, with license_name and license_link"),
+        ({"license": "other"}, "expected license_name and license_link"),
+        ({"license": "mit", "license_link": "x"}, "license_link: without effect"),
+        ({}, "license"),
+        ({"license": "mit", "base_model": ["a b"]}, "expected a name of the hub"),
+        ({"license": "mit", "languages": ["german"]}, "expected a language such as de"),
+    ],
+)
+def test_settings_that_make_no_valid_card_are_told(given, told):
+    with pytest.raises(ValidationError, match=told):
+        CardSettings.model_validate({"model": "a/b", "results": ["x"], "name": "me/x", **given})
+    assert len(known_licenses()) == len(set(known_licenses()))
+
+
+def test_what_is_no_finished_stage_is_told_and_leaves_nothing(finished, tmp_path):
+    with pytest.raises(RequestError, match=r"expected the folder of a finished stage, with done\.json in it"):
+        write_card(finished / "student/latest/model", tmp_path / "out", results=[tmp_path], license="mit")
+    with pytest.raises(RequestError, match="license: Field required"):
+        write_card(finished / "student/latest/model", tmp_path / "out", results=[finished / "test/latest"])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RequestError, match="expected a folder that is not there yet"):
+        write_card(finished / "student/latest/model", tmp_path, results=[finished / "test/latest"], license="mit")
