@@ -101,7 +101,7 @@ def distill(
     corpus = build_corpus(context.cache / "corpus", settings)
     targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
     tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.cache / "tokens")
-    train(DistillationTask(student, settings, corpus, targets, tokens, teacher.encode), settings, context.output)
+    train(DistillationTask(student, settings, corpus, targets, None, tokens, teacher.encode), settings, context.output)
 
 
 def multi30k(options: Namespace, part: str) -> dict[str, list[str]]:

@@ -45,7 +45,10 @@ class SentenceEncoder(nn.Module):
     projection: one, or several as `Projections`.
     max_tokens: the longest input, special tokens included, and at most what the position table holds.
     space: of a student, the digest of its teacher, whose vectors may be compared with its own.
+    rate_factors: by a parameter's name, the multiple of the learning rate that it is trained with; 1 without them.
     """
+
+    rate_factors: dict[str, float]
 
     def __init__(
         self,

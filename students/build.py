@@ -47,7 +47,12 @@ STACKS = ("encoder.layer", "transformer.layer", "layers", "encoder.block")
 """Where the layers are: BERT, XLM-R and MPNet; DistilBERT; ModernBERT, Qwen3 and Gemma; T5."""
 VOCABULARY_SENTENCES = 500_000  # enough to learn pieces from; they are held in memory
 FITTED_SENTENCES = 8192
-RIDGE = 1.0  # of the vectors' mean square: an untrained student's thin directions would be blown up with less
+RIDGE = 0.01  # of the vectors' mean square
+UNTRAINED_RIDGE = 1.0  # an untrained student's thin directions would be blown up with less
+SOFTENING = 0.25
+"""The power of a fitted map's singular values with which a pretrained base starts; 1 is the ridge regression, which
+throws away what the corpus does not show, and 0 an orthogonal map, which keeps all and learns next to nothing."""
+START = "start"  # the student before its first step, in the stage's work folder
 SIZES = "sizes.json"  # beside a start that is whole
 BLOCK = 8192  # rows of vectors, or sentences
 UNIT_TOLERANCE = 1e-3  # float32 rounding is far below it, and lengths that nothing normalises far above
@@ -112,12 +117,14 @@ def fill_targets(
             description="teacher's vectors",
         )
     vectors = open_vectors(path)
-    variance, is_unit = _spread(vectors, corpus.weights[: len(vectors)])
-    return Targets(vectors, variance, is_unit)
+    return targets_of(vectors, corpus.weights[: len(vectors)], "teacher")
 
 
-def _spread(vectors: NDArray[np.float32], weights: NDArray[np.int32]) -> tuple[float, bool]:
-    """Variance and whether all lengths are 1, in float64 and block by block."""
+def targets_of(vectors: NDArray[np.float32], weights: NDArray[np.int32], setting: str) -> Targets:
+    """These vectors with their variance, and whether all lengths are 1, in float64 and block by block.
+
+    Raises RequestError, about `setting`, when they are all the same.
+    """
     total = float(weights.sum(dtype=np.int64))
     mean, squares, farthest = np.zeros(vectors.shape[1]), 0.0, 0.0
     for start in range(0, len(vectors), BLOCK):
@@ -130,10 +137,10 @@ def _spread(vectors: NDArray[np.float32], weights: NDArray[np.int32]) -> tuple[f
     variance = squares - float(mean @ mean)
     if variance <= NO_VARIANCE * squares:
         raise RequestError(
-            "teacher: expected vectors that differ, found the same one for all "
-            f"{len(vectors):,} English sentences. Check the teacher, and that the corpus has more than one sentence."
+            f"{setting}: expected vectors that differ, found the same one for all {len(vectors):,} sentences. "
+            "Check the model, and that there is more than one sentence."
         )
-    return variance, farthest < UNIT_TOLERANCE
+    return Targets(vectors, variance, farthest < UNIT_TOLERANCE)
 
 
 def copy_of(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast) -> SentenceEncoder:
@@ -251,7 +258,7 @@ def start_student(
 
     Returns the sizes of a base that was made smaller too, before and after.
     """
-    folder = context.work / "start"
+    folder = context.work / START
     with accelerator().main_process_first():
         sizes = read_json(folder / SIZES)
         if sizes is None:
@@ -274,8 +281,8 @@ def _made_student(
     """The student before its first step, which gives vectors of the teacher's size and scale.
 
     The student of a unit-norm teacher ends in a normalisation. Where sizes differ, or the teacher's vectors have
-    other lengths than 1, a projection is trained; it starts as the ridge regression from the student's vectors to
-    the teacher's, so that no step is lost, and no second moment of Adam spoilt, on finding mean and scale.
+    other lengths than 1, a projection is trained; it starts as the regression from the student's vectors to the
+    teacher's, so that no step is lost, and no second moment of Adam spoilt, on finding mean and scale.
     """
     if isinstance(settings.base, NewEncoder):
         size = settings.base
@@ -306,7 +313,8 @@ def _made_student(
         prompts=bare.prompts,
     )
     if needs_fit:
-        student.projection = fitted_projection(student, corpus, targets)
+        is_pretrained = not isinstance(settings.base, NewEncoder | TeacherCopy)
+        student.projection = fitted_projection(student, corpus, targets, is_pretrained=is_pretrained)
     return student, sizes
 
 
@@ -324,12 +332,16 @@ def _sample(corpus: ParallelCorpus) -> Iterator[str]:
     return islice(corpus, 0, None, -(-len(corpus) // VOCABULARY_SENTENCES))
 
 
-def fitted_projection(student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets) -> Projection:
-    """The ridge regression from the student's pooled vectors before its first step to the teacher's, on a sample.
+def fitted_projection(
+    student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets, *, is_pretrained: bool
+) -> Projection:
+    """A linear map from the student's pooled vectors before its first step to the teacher's, fitted on a sample.
 
+    It is a ridge regression. For a pretrained base its singular values are evened out: what the base knows of
+    sentences that are unlike the corpus stays in the vectors, and those of the corpus are nearly as close.
     Items are spread evenly over the corpus and count as they do in the loss, so what it starts from is at most 1.
     """
-    items = np.unique(np.linspace(0, len(corpus) - 1, FITTED_SENTENCES).astype(np.int64))
+    items = np.unique(np.linspace(0, corpus.taught - 1, FITTED_SENTENCES).astype(np.int64))
     sentences = [corpus.texts(item, item + 1)[0] for item in items.tolist()]
     share = corpus.weights[items] / corpus.weights[items].sum()  # (sentences,)
     bare = student.with_parts(projection=None, normalize=False)
@@ -337,10 +349,19 @@ def fitted_projection(student: SentenceEncoder, corpus: ParallelCorpus, targets:
     wanted = targets.vectors[corpus.targets[items]].astype(np.float64)  # (sentences, dim)
     centre, wanted_centre = share @ vectors, share @ wanted
     weighted = share[:, None] * (vectors - centre)  # (sentences, pooled)
-    covariance = weighted.T @ (vectors - centre)  # (pooled, pooled)
-    ridge = RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
-    weight = np.linalg.solve(covariance + ridge, weighted.T @ (wanted - wanted_centre))  # (pooled, dim)
+    covariance, cross = weighted.T @ (vectors - centre), weighted.T @ (wanted - wanted_centre)
+    ridge = (RIDGE if is_pretrained else UNTRAINED_RIDGE) * np.trace(covariance) / len(covariance)
+    weight = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), cross)  # (pooled, dim)
+    if is_pretrained:
+        weight = _softened(weight, covariance, cross)
     return linear_projection(torch.from_numpy(weight.T), torch.from_numpy(wanted_centre - centre @ weight))
+
+
+def _softened(weight: NDArray[np.float64], covariance: NDArray[np.float64], cross: NDArray[np.float64]) -> Any:
+    """The map with its singular values to the power SOFTENING, scaled to be the nearest to the targets."""
+    left, sizes, right = np.linalg.svd(weight, full_matrices=False)
+    softened = (left * sizes**SOFTENING) @ right  # (pooled, dim)
+    return softened * ((softened * cross).sum() / (softened * (covariance @ softened)).sum())
 
 
 def linear_projection(weight: Tensor, bias: Tensor | None) -> Projection:

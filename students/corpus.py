@@ -21,14 +21,28 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
+from bertrelay.data.sentences import sentence_records
+from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
 from bertrelay.files import sync_contents, write_json
 from bertrelay.progress import log
-from students.pairs import DEV, TRAIN, Pair, PairCounts, Translations, filtered, read_pairs, read_translations
+from students.pairs import (
+    DEV,
+    TRAIN,
+    Pair,
+    PairCounts,
+    Translations,
+    clean,
+    filtered,
+    read_pairs,
+    read_translations,
+)
 from students.settings import ENGLISH, DistillSettings
 
 DUPLICATE = "duplicate"
 IN_DEV = "in the dev split"
+BEYOND = "beyond max_pairs"
+NO_TARGET = -1
 DIGEST = pa.binary(16)
 DIGESTS = dict.fromkeys(("target", "sentence", "pair"), DIGEST)
 """Of an English sentence; of that sentence but for case, keyed by the seed; of the pair and its language."""
@@ -36,7 +50,7 @@ DIGESTS = dict.fromkeys(("target", "sentence", "pair"), DIGEST)
 Mask = NDArray[np.bool_]
 
 BLOCK_PAIRS = 4096
-SPOOL = "pairs.arrow"
+SPOOL, SPOOLED_TEXTS = "pairs.arrow", "texts.arrow"
 SPOOLED = pa.schema({"stream": pa.int16(), "english": pa.string(), "other": pa.string(), **DIGESTS})
 SENTENCE = pa.schema({"sentence": pa.string()})
 REJECTS = "rejects.jsonl"
@@ -71,34 +85,39 @@ def mapped(path: Path) -> pa.Table:
 class ParallelCorpus:
     """A corpus as a student learns from it: items, each a sentence to encode and the English sentence it should equal.
 
-    The first items are the distinct English sentences, item i with target i; all the translations follow.
+    The first items are the distinct English sentences, item i with target i; all the translations follow, and then
+    the texts whose vectors are retained.
 
     english: the distinct English training sentences, which the teacher encodes.
-    targets: row of `english` whose teacher vector an item learns. int32 (items,)
-    weights: of an English item the number of its translations, of a translation 1. int32 (items,)
+    targets: row of `english` whose teacher vector an item learns; NO_TARGET for a retained text. int32 (items,)
+    weights: of an English item the number of its translations, of any other 1. int32 (items,)
     dev: the sentences held out, by language; no English one of them is in training in any language.
+    dev_untrained: the same, of other domains and languages.
     facts: the content of `corpus.json`: counts, and the drop reasons of each source.
     rejects: the file that lists the records that could not be used.
     """
 
     english: Sentences
     translations: Sentences
+    retained: Sentences
     targets: NDArray[np.int32]
     weights: NDArray[np.int32]
     dev: dict[str, Translations]
+    dev_untrained: dict[str, Translations]
     facts: dict[str, Any]
     rejects: Path
 
     @classmethod
     def open(cls, folder: Path) -> "ParallelCorpus":
         """Opens a corpus that `build_corpus` wrote; sentences and arrays stay on disk."""
-        dev = json.loads((folder / "dev.json").read_text(encoding="utf-8"))
         return cls(
             english=Sentences(folder / "english.arrow"),
             translations=Sentences(folder / "translations.arrow"),
+            retained=Sentences(folder / "retained.arrow"),
             targets=np.load(folder / "targets.npy", mmap_mode="r"),
             weights=np.load(folder / "weights.npy", mmap_mode="r"),
-            dev={language: Translations(**sentences) for language, sentences in dev.items()},
+            dev=_read_held_out(folder / "dev.json"),
+            dev_untrained=_read_held_out(folder / "dev_untrained.json"),
             facts=json.loads((folder / "corpus.json").read_text(encoding="utf-8")),
             rejects=folder / REJECTS,
         )
@@ -113,9 +132,17 @@ class ParallelCorpus:
 
     def texts(self, start: int, stop: int) -> list[str]:
         """The sentences of items `start` to `stop`, the last one not included."""
-        border = len(self.english)
-        english = self.english.read(min(start, border), min(stop, border))
-        return english + self.translations.read(max(start - border, 0), max(stop - border, 0))
+        texts, first = [], 0
+        for part in (self.english, self.translations, self.retained):
+            size = len(part)
+            texts += part.read(*(min(max(place - first, 0), size) for place in (start, stop)))
+            first += size
+        return texts
+
+    @property
+    def taught(self) -> int:
+        """How many items have a target: all but the retained texts, which come last."""
+        return len(self.english) + len(self.translations)
 
 
 def build_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | None = None) -> ParallelCorpus:
@@ -160,10 +187,13 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
     counts, dev_counts = PairCounts(settings.parallel), PairCounts(settings.dev)
     with Rejects(folder / REJECTS, settings.max_rejects) as rejects:
         dev = read_translations(settings.dev, hub_cache, rejects, dev_counts)
+        untrained = read_translations(settings.dev_untrained, hub_cache, rejects)
+        untrained = read_translations(settings.dev_untrained, hub_cache, rejects)
         kept = filtered(read_pairs(settings.parallel, hub_cache, rejects, counts), settings.filters, counts)
         write_arrow(folder / SPOOL, SPOOLED, _spooled(kept, counts.languages, settings.seed))
+        write_arrow(folder / SPOOLED_TEXTS, SENTENCE, _distinct_texts(settings.retained, hub_cache, rejects))
     spool = mapped(folder / SPOOL)
-    outcomes = split_pairs(spool, counts.languages, settings, dev)
+    outcomes = split_pairs(spool, counts.languages, settings, [*dev.values(), *untrained.values()])
     for outcome, mask in outcomes.items():
         counts.add(outcome, spool["stream"].filter(pa.array(mask)).to_numpy())
     for language in counts.languages:
@@ -176,15 +206,23 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
     if not settings.dev:
         drawn = spool.select(Pair._fields).filter(pa.array(outcomes[DEV])).to_pylist()
         dev = counts.by_language(Pair(**pair) for pair in drawn)
-    english_count = _write_items(folder, spool, outcomes[TRAIN])
-    (folder / SPOOL).unlink()
-    write_json(folder / "dev.json", {language: sentences._asdict() for language, sentences in dev.items()})
+    held_out = [text for pairs in (*dev.values(), *untrained.values()) for side in pairs for text in side]
+    texts = mapped(folder / SPOOLED_TEXTS)["sentence"]
+    retained = ~pc.is_in(texts, value_set=pa.array(held_out, pa.string())).to_numpy()
+    write_arrow(folder / "retained.arrow", SENTENCE, _kept(texts, retained))
+    english_count = _write_items(folder, spool, outcomes[TRAIN], int(retained.sum()))
+    for name in (SPOOL, SPOOLED_TEXTS):
+        (folder / name).unlink()
+    for name, pairs in (("dev.json", dev), ("dev_untrained.json", untrained)):
+        write_json(folder / name, {language: sentences._asdict() for language, sentences in pairs.items()})
     train = {language: counts.total(language)[TRAIN] for language in dict.fromkeys(counts.languages)}
     facts: dict[str, Any] = {
         "english": english_count,
-        "items": english_count + sum(train.values()),
+        "items": english_count + sum(train.values()) + int(retained.sum()),
         "train": train,
+        "retained": int(retained.sum()),
         "dev": {language: len(sentences.english) for language, sentences in dev.items()},
+        "dev_untrained": {language: len(sentences.english) for language, sentences in untrained.items()},
         "records": rejects.records,
         "rejects": dict(sorted(rejects.counts.items())),
         "sources": counts.by_source(),
@@ -216,13 +254,13 @@ def _sentence_digest(english: str, seed: int) -> bytes:
 
 
 def split_pairs(
-    spool: pa.Table, languages: Sequence[str], settings: DistillSettings, given_dev: Mapping[str, Translations]
+    spool: pa.Table, languages: Sequence[str], settings: DistillSettings, given: Sequence[Translations]
 ) -> dict[str, Mask]:
     """Masks over the pairs of `spool` by outcome.
 
-    Held out are the English sentences of `given_dev`, else the `dev_sentences` of the smallest digests under the seed,
-    so that more data moves few of them. Of one that is drawn the first translation into each language is its dev pair,
-    and further ones go nowhere.
+    Held out are the English sentences of `given` and, without a dev split of the settings, the `dev_sentences` of the
+    smallest digests under the seed, so that more data moves few of them. Of one that is drawn the first translation
+    into each language is its dev pair, and further ones go nowhere.
 
     languages: of each stream.
     """
@@ -230,20 +268,35 @@ def split_pairs(
     if settings.filters.drop_duplicates:
         repeated[numbered(spool["pair"].combine_chunks())[1]] = False
     sentences = spool["sentence"]
-    if settings.dev:
-        english = {sentence for held in given_dev.values() for sentence in held.english}
-        held_out = pa.array([_sentence_digest(sentence, settings.seed) for sentence in english], DIGEST)
-    else:
-        distinct = pc.unique(sentences)
-        held_out = distinct.take(pc.sort_indices(distinct)[: settings.dev_sentences])
-    held = ~repeated & pc.is_in(sentences, value_set=held_out).to_numpy()
+    english = {sentence for pairs in given for sentence in pairs.english}
+    given_out = pa.array([_sentence_digest(sentence, settings.seed) for sentence in english], DIGEST)
+    held = ~repeated & pc.is_in(sentences, value_set=given_out).to_numpy()
     dev = np.zeros(len(spool), bool)
     if not settings.dev:
-        places = np.flatnonzero(held)
-        numbers, _ = numbered(sentences.filter(pa.array(held)).combine_chunks())
+        distinct = pc.unique(sentences.filter(pa.array(~held)))
+        drawn = distinct.take(pc.sort_indices(distinct)[: settings.dev_sentences])
+        places = np.flatnonzero(~repeated & pc.is_in(sentences, value_set=drawn).to_numpy())
+        held[places] = True
+        numbers, _ = numbered(sentences.take(pa.array(places)).combine_chunks())
         language_numbers = np.unique(languages, return_inverse=True)[1][spool["stream"].to_numpy()[places]]
         dev[places[np.unique([numbers, language_numbers], axis=1, return_index=True)[1]]] = True
-    return {DUPLICATE: repeated, DEV: dev, IN_DEV: held & ~dev, TRAIN: ~repeated & ~held}
+    train = ~repeated & ~held
+    beyond = _beyond(spool, train, settings.filters.max_pairs)
+    return {DUPLICATE: repeated, DEV: dev, IN_DEV: held & ~dev, BEYOND: beyond, TRAIN: train & ~beyond}
+
+
+def _beyond(spool: pa.Table, train: Mask, limit: int | None) -> Mask:
+    """The pairs of `train` beyond the first `limit` of their stream, in the order of their English digests.
+
+    So sources that translate the same English keep the same of it.
+    """
+    beyond = np.zeros(len(train), bool)
+    if limit is not None:
+        order, streams = pc.sort_indices(spool["sentence"]).to_numpy(), spool["stream"].to_numpy()
+        order = order[train[order]]
+        for stream in np.unique(streams):
+            beyond[order[streams[order] == stream][limit:]] = True
+    return beyond
 
 
 def numbered(digests: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -272,16 +325,35 @@ def _spooled(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator
         yield {**columns, "pair": list(map(digest_of, whole))}
 
 
-def _write_items(folder: Path, spool: pa.Table, train: Mask) -> int:
-    """Writes the training items and returns how many of them are English."""
+def _distinct_texts(tables: Sequence[Table], hub_cache: Path | None, rejects: Rejects) -> Iterator[dict[str, Any]]:
+    """Blocks of the texts of `tables`, clean; blank ones and repetitions are left out."""
+    seen: set[bytes] = set()
+    for table in tables:
+        records = sentence_records(table, hub_cache, rejects)
+        while block := list(islice(records, BLOCK_PAIRS)):
+            rejects.used(len(block))
+            texts = filter(None, (clean(record.values[0]) for record in block))
+            new = {digest: text for text in texts if (digest := digest_of(text)) not in seen}
+            seen.update(new)
+            yield {"sentence": list(new.values())}
+
+
+def _read_held_out(path: Path) -> dict[str, Translations]:
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    return {language: Translations(**sentences) for language, sentences in kept.items()}
+
+
+def _write_items(folder: Path, spool: pa.Table, train: Mask, retained: int) -> int:
+    """Writes the training items, the last of them retained texts, and returns how many of them are English."""
     targets, first = numbered(spool["target"].filter(pa.array(train)).combine_chunks())
     is_first = np.zeros(len(train), bool)
     is_first[np.flatnonzero(train)[first]] = True
     write_arrow(folder / "english.arrow", SENTENCE, _kept(spool["english"], is_first))
     write_arrow(folder / "translations.arrow", SENTENCE, _kept(spool["other"], train))
     weights = np.bincount(targets, minlength=len(first)).astype(np.int32)
-    _write_array(folder / "targets.npy", np.concatenate([np.arange(len(first), dtype=np.int32), targets]))
-    _write_array(folder / "weights.npy", np.concatenate([weights, np.ones_like(targets)]))
+    no_targets = np.full(retained, NO_TARGET, np.int32)
+    _write_array(folder / "targets.npy", np.concatenate([np.arange(len(first), dtype=np.int32), targets, no_targets]))
+    _write_array(folder / "weights.npy", np.concatenate([weights, np.ones(len(targets) + retained, np.int32)]))
     return len(first)
 
 

@@ -10,6 +10,7 @@ from shutil import copyfile
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
@@ -25,20 +26,24 @@ from bertrelay.training.in_batch import BatchPairs, matryoshka, pair_loss
 from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Batch, train
 from students.build import Targets, fill_targets, start_student
-from students.corpus import ParallelCorpus, build_corpus
+from students.corpus import NO_TARGET, ParallelCorpus, build_corpus
 from students.given_vectors import open_teacher, prompt_of
-from students.metrics import Encode, encoded_once, english_of, parallel_metrics, save_variance
+from students.metrics import Encode, encoded_once, english_of, parallel_metrics, save_variance, translation_metrics
+from students.retention import ACCURACY, average_with_start, general_sentences, retained_targets, set_rates
 from students.settings import DistillSettings
 
+TAUGHT = ("targets", "weights", "retained")
 CRITERION = "dev/explained_variance"
-CORPUS_VERSION = 1
+CORPUS_VERSION = 2
 
 
 def run(settings: DistillSettings, context: StageContext) -> Metrics:
     """Builds the corpus, computes the teacher's vectors, trains the student, and writes `model/`."""
     digests = Digests(context.cache / "digests.json")
     drawn = [] if settings.dev else ["dev_sentences", "seed"]  # a dev split that is given is not drawn
-    parts = content_parts(settings, ["parallel", "filters", "dev", *drawn], digests)
+    if settings.average_with_start and not settings.dev_untrained:
+        settings = settings.model_copy(update={"dev_untrained": [general_sentences()]})
+    parts = content_parts(settings, ["parallel", "filters", "dev", "dev_untrained", "retained", *drawn], digests)
     corpus_key = fingerprint({"version": CORPUS_VERSION, **parts})
     with accelerator().main_process_first():
         corpus = build_corpus(context.cache / "corpora" / corpus_key[:32], settings, context.cache)
@@ -51,12 +56,16 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     student, sizes = start_student(settings, corpus, teacher, targets, context)
     student.space = encoder_digest(teacher) if isinstance(teacher, SentenceEncoder) else None
     dev_teacher = encoded_once(teacher, english_of(corpus.dev), settings.precision, prompt=prompt)
+    retained = retained_targets(student, corpus, context)
+    set_rates(student, settings.frozen_layers, settings.layer_decay)
     del teacher  # its vectors are on the disk; its memory is the student's now
     with accelerator().main_process_first():
         tokens = tokens_of(corpus.texts, len(corpus), tokenizer_of(student), context.work / "tokens")
     kind = ContrastiveTask if settings.objectives.contrastive else DistillationTask
-    task = kind(student, settings, corpus, targets, tokens, dev_teacher)
+    task = kind(student, settings, corpus, targets, retained, tokens, dev_teacher)
     metrics = train(task, settings, context.output, context.work)
+    if settings.average_with_start:
+        metrics |= average_with_start(student, task.evaluate_everywhere, context)
     if context.process_group.is_main:
         write_json(context.output / "corpus.json", corpus.facts)
         copyfile(corpus.rejects, context.output / corpus.rejects.name)
@@ -71,7 +80,9 @@ class DistillationTask:
 
     An item is one sentence; a distinct English sentence is one item with the weight of its translations. The error
     is divided by the targets' variance, so that 1 is what the mean vector scores and clipping means something.
+    Texts that are retained are items too; what they learn is the start's vector.
 
+    retained: the start's vectors of the retained texts, if there are any.
     dev_teacher: gives the teacher's vectors of the held-out English.
     """
 
@@ -79,6 +90,7 @@ class DistillationTask:
     settings: DistillSettings
     corpus: ParallelCorpus
     targets: Targets
+    retained: Targets | None
     tokens: Tokens
     dev_teacher: Encode
 
@@ -89,23 +101,36 @@ class DistillationTask:
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
         ids, mask = self.tokens.padded(items, self.model.pad_id)
         inputs = {"input_ids": ids, "attention_mask": mask, **self._taught(items)}
-        weights = int(inputs["weights"].sum())
-        return Batch(inputs, {name: weights for name in ("mse", "cosine") if getattr(self.settings.objectives, name)})
+        counts = dict.fromkeys(
+            (name for name in ("mse", "cosine") if getattr(self.settings.objectives, name)), "weights"
+        )
+        if self.retained:
+            counts["retention"] = "retained"
+        return Batch(inputs, {name: int(inputs[weights].sum()) for name, weights in counts.items()})
 
     def _taught(self, items: Items) -> dict[str, Tensor]:
-        """The teacher's vectors (items, dim) that `items` learn, and the items' weights (items,)."""
-        targets = torch.from_numpy(self.targets.vectors[self.corpus.targets[items]])
-        return {"targets": targets, "weights": torch.from_numpy(np.asarray(self.corpus.weights[items]))}
+        """The vectors (items, dim) that `items` learn, and the weights (items,) of the teacher's and the start's."""
+        rows, weights = self.corpus.targets[items], np.array(self.corpus.weights[items])
+        targets, is_retained = np.array(self.targets.vectors[rows]), rows == NO_TARGET
+        taught = {"targets": torch.from_numpy(targets), "weights": torch.from_numpy(weights * ~is_retained)}
+        if self.retained:
+            targets[is_retained] = self.retained.vectors[items[is_retained] - self.corpus.taught]
+            taught["retained"] = torch.from_numpy(weights * is_retained)
+        return taught
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         vectors = model(batch.inputs["input_ids"], batch.inputs["attention_mask"])  # (batch, dim)
-        return self._distances(vectors, batch.inputs["targets"], batch.inputs["weights"])
+        return self._distances(vectors, **{name: batch.inputs[name] for name in TAUGHT if name in batch.inputs})
 
-    def _distances(self, vectors: Tensor, targets: Tensor, weights: Tensor) -> dict[str, Tensor]:
+    def _distances(
+        self, vectors: Tensor, targets: Tensor, weights: Tensor, retained: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """The weighted losses of vectors (items, dim) to the targets beside them."""
         objectives, losses = self.settings.objectives, {}
+        distances = (vectors - targets).square().sum(dim=-1)  # (items,)
+        if self.retained and retained is not None:
+            losses["retention"] = objectives.retention * ((retained * distances).sum() / self.retained.variance)
         if objectives.mse:
-            distances = (vectors - targets).square().sum(dim=-1)  # (items,)
             losses["mse"] = objectives.mse * ((weights * distances).sum() / self.targets.variance)
         if objectives.cosine:
             dimensions = objectives.dimensions if objectives.cut_teacher else []
@@ -125,17 +150,31 @@ class DistillationTask:
         distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
         return {f"dev/{name}": value for name, value in metrics.items()} | {CRITERION: 1 - float(np.mean(distances))}
 
+    def evaluate_everywhere(self) -> Metrics:
+        """The same, and translation accuracy on the domains and languages that are not trained."""
+        pairs = self.corpus.dev_untrained
+        sentences = [sentence for translations in pairs.values() for side in translations for sentence in side]
+        encode = encoded_once(self.model, sentences, self.settings.precision)
+        metrics = self.evaluate() if self.corpus.dev else Metrics()
+        for language, (english, other) in pairs.items():
+            metrics |= translation_metrics(language, encode(english), encode(other), f"dev/{ACCURACY}/untrained")
+        return metrics
+
 
 class ContrastiveTask(DistillationTask):
     """The same, and each sentence is nearer to its own translation than to the other sentences of the batch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.groups = np.asarray(self.corpus.targets)
+        taught, items = self.corpus.taught, np.arange(len(self.corpus))
+        self.groups = np.where(items < taught, self.corpus.targets, items)  # a retained text is a group of its own
 
     def collate(self, items: Items, epoch: int) -> Batch:
         batch = super().collate(items, epoch)
-        return Batch(batch.inputs, {**batch.counts, "contrastive": int((items >= len(self.corpus.english)).sum())})
+        return Batch(batch.inputs, {**batch.counts, "contrastive": int(self._is_translation(items).sum())})
+
+    def _is_translation(self, items: Items) -> NDArray[np.bool_]:
+        return (items >= len(self.corpus.english)) & (items < self.corpus.taught)
 
     def vectors(self, model: nn.Module, batch: Batch) -> Tensor:
         vectors: Tensor = model(batch.inputs["input_ids"], batch.inputs["attention_mask"])  # (batch, dim)
@@ -144,11 +183,11 @@ class ContrastiveTask(DistillationTask):
     def batch_losses(self, vectors: Tensor, items: Items, epoch: int) -> Mapping[str, Tensor]:  # noqa: ARG002
         taught = {name: tensor.to(vectors.device) for name, tensor in self._taught(items).items()}
         objectives = self.settings.objectives
-        is_english = items < len(self.corpus.english)
+        is_english, is_other = items < len(self.corpus.english), self._is_translation(items)
         numbers = self.corpus.targets[items]
-        texts = self.corpus.translations.at(items[~is_english] - len(self.corpus.english))
-        pairs = BatchPairs.find(numbers[is_english], numbers[~is_english], texts)
-        english, other = vectors[torch.from_numpy(is_english)], vectors[torch.from_numpy(~is_english)]
+        texts = self.corpus.translations.at(items[is_other] - len(self.corpus.english))
+        pairs = BatchPairs.find(numbers[is_english], numbers[is_other], texts)
+        english, other = vectors[torch.from_numpy(is_english)], vectors[torch.from_numpy(is_other)]
         loss = partial(pair_loss, pairs=pairs, temperature=objectives.temperature)
         contrasted = objectives.contrastive * matryoshka(loss, objectives.dimensions, english, other)
         return {**self._distances(vectors, **taught), "contrastive": contrasted}

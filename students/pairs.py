@@ -168,6 +168,8 @@ def drop_reason(english: str, other: str, filters: Filters | None) -> str | None
     if max(len(english), len(other)) > filters.max_characters:
         return "too long"
     short, long = sorted((_width(english), _width(other)))
+    if short < filters.min_characters:
+        return "too short"
     if long >= RATIO_FROM_CHARACTERS and long > filters.max_length_ratio * short:
         return "length ratio"
     if filters.drop_copies and english.casefold() == other.casefold():

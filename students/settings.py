@@ -159,18 +159,22 @@ ParallelSource = Annotated[
 class Filters(Settings):
     """Which pairs are left out of training. Each one left out is counted with its reason.
 
+    min_characters: of either side; shorter ones are often labels, whose translation hangs on where they stand.
     max_characters: of either side; longer ones are seldom one sentence, and a student would see them cut.
     max_length_ratio: of the longer side to the shorter, where the longer has at least 30 characters. East Asian wide
     characters (Unicode TR 11) count as two, as one of them means about as much as two letters; short pairs are spared,
     because "Yes." rightly becomes "Oui, bien sûr."
     drop_copies: pairs whose two sides are the same but for case and spaces, which are mostly untranslated.
     drop_duplicates: the same translation of the same English, given again.
+    max_pairs: at most so many of one source and language, drawn by their English.
     """
 
+    min_characters: Positive = 1
     max_characters: Annotated[int, Field(ge=1)] = 1000
     max_length_ratio: Annotated[float, Field(ge=1)] = 3.0
     drop_copies: bool = True
     drop_duplicates: bool = True
+    max_pairs: Positive | None = None
 
 
 class GivenVectors(DataSource):
@@ -250,6 +254,7 @@ class Objectives(Settings):
     cosine: 1 − its cosine.
     contrastive: of an English sentence and its translation among the other sentences of the batch (InfoNCE, both
         ways); the English and all its translations come in one batch.
+    retention: squared distance to the start's vector, of the texts that are `retained`, in units of their variance.
     temperature: cosines are divided by it before the softmax of `contrastive`.
     dimensions: Matryoshka: `contrastive` is the mean of it over vectors cut to these dimensions, and whole ones.
     cut_teacher: the teacher is Matryoshka too: `cosine` is such a mean as well, to its vectors cut likewise.
@@ -258,6 +263,7 @@ class Objectives(Settings):
     mse: Weight = 1.0
     cosine: Weight = 0.0
     contrastive: Weight = 0.0
+    retention: Weight = 1.0
     temperature: Annotated[float, Field(gt=0)] = 0.05
     dimensions: list[Positive] = []
     cut_teacher: bool = False
@@ -287,10 +293,18 @@ class DistillSettings(TrainingSettings):
     trim_vocabulary: leave out the pieces of a pretrained base that `parallel` does not use, before training.
     layers: keep so many of the base's layers, evenly spread. With either, sizes before and after are metrics.
     dropout: while training, in every layer; the base's own when absent.
+    frozen_layers: the token embeddings and so many of the lowest layers keep their weights; 0: the embeddings alone.
+    layer_decay: the learning rate of a layer, as a share of that of the layer above it.
+    average_with_start: of the weights between the start's and the trained ones, those farthest from the start whose
+        translation accuracy on `dev`, and on `dev_untrained`, is not below the start's.
     objectives: what is minimised.
+    retained: texts in any language, translated or not, whose vectors stay those of the start; of a table the column
+        that is named, else `text`.
     parallel: the corpora; `filters` say which of their pairs are left out.
     dev: held-out corpora, whose English is taken out of `parallel`; without any, `dev_sentences` English sentences
         are held out of `parallel`, in every language.
+    dev_untrained: held-out corpora of other domains and languages than `parallel`; without any, 150 sentences of many
+        domains in 21 languages that come with the project.
     max_tokens: the longest input, special tokens included.
     max_rejects: the share of records that may be unusable.
     """
@@ -302,11 +316,16 @@ class DistillSettings(TrainingSettings):
     trim_vocabulary: bool = False
     layers: Positive | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    frozen_layers: Annotated[int, Field(ge=0)] | None = None
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    average_with_start: bool = False
     objectives: Objectives = Objectives()
+    retained: list[Table] = []
     parallel: Annotated[list[ParallelSource], Field(min_length=1)]
     filters: Filters = Filters()
     dev: list[ParallelSource] = []
     dev_sentences: Annotated[int, Field(ge=0)] = 1000
+    dev_untrained: list[ParallelSource] = []
     max_tokens: MaxTokens = 128
     batch_tokens: Positive | None = 2048
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5
@@ -320,6 +339,12 @@ class DistillSettings(TrainingSettings):
             refuse_idle(self, "teacher_prompt", because="the teacher's vectors are given")
         if not isinstance(self.base, ModelSource):
             refuse_idle(self, "trim_vocabulary", because="the vocabulary of this base is trained on the corpus")
+        if isinstance(self.base, NewEncoder):
+            refuse_idle(self, "frozen_layers", "average_with_start", because="a new network knows nothing to keep")
+        if not self.average_with_start:
+            refuse_idle(self, "dev_untrained", because="it chooses among averages, and average_with_start is false")
+        if not self.retained:
+            refuse_idle(self.objectives, "retention", because="there are no `retained` texts")
         if self.dev:
             refuse_idle(self, "dev_sentences", because="`dev` gives the held-out sentences")
         elif self.dev_sentences == 0:

@@ -64,7 +64,7 @@ def ridge_by_hand(pooled, wanted, weights):
     share = weights / weights.sum()
     centre, wanted_centre = share @ pooled, share @ wanted
     x, y = (np.sqrt(share)[:, None] * part for part in (pooled - centre, wanted - wanted_centre))
-    penalty = room.RIDGE * np.sum(x**2) / pooled.shape[1]
+    penalty = room.UNTRAINED_RIDGE * np.sum(x**2) / pooled.shape[1]
     rows = np.concatenate([x, np.sqrt(penalty) * np.eye(pooled.shape[1])])
     solution, *_ = np.linalg.lstsq(rows, np.concatenate([y, np.zeros((pooled.shape[1], y.shape[1]))]), rcond=None)
     return solution.T, wanted_centre - centre @ solution

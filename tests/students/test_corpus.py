@@ -262,8 +262,8 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed(tmp_path):
     )
     assert other == own
     assert sorted(own) == [
-        "corpus.json", "dev.json", "english.arrow", "rejects.jsonl", "targets.npy",
-        "translations.arrow", "weights.npy",
+        "corpus.json", "dev.json", "dev_untrained.json", "english.arrow", "rejects.jsonl", "retained.arrow",
+        "targets.npy", "translations.arrow", "weights.npy",
     ]  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def task(tiny_encoder, corpus, tmp_path):
         {"teacher": "./t", "base": "./b", "parallel": [{"path": "x.tsv", "others": {"xx": "xx"}}]}
     )
     tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, tmp_path / "tokens")
-    return DistillationTask(student, settings, corpus, Targets(vectors, 2.5, False), tokens, student.encode)
+    return DistillationTask(student, settings, corpus, Targets(vectors, 2.5, False), None, tokens, student.encode)
 
 
 def target_of(task, english):
@@ -113,7 +113,7 @@ def test_contrastive_is_of_the_parallel_pairs_at_every_length(task):
     """The English and the translations of the batch, in any order, whole and cut to 4 dimensions."""
     objectives = Objectives(mse=0, contrastive=3.0, temperature=0.1, dimensions=[4])
     settings = task.settings.model_copy(update={"objectives": objectives})
-    task = ContrastiveTask(task.model, settings, task.corpus, task.targets, task.tokens, task.dev_teacher)
+    task = ContrastiveTask(task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher)
     items = np.array([5, 0, 8, 2, 3, 1, 4, 7, 6])
     assert task.collate(items, 0).counts == {"contrastive": 6}
     vectors = torch.from_numpy(np.random.default_rng(2).normal(size=(9, 16)))

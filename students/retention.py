@@ -1,0 +1,137 @@
+"""What a student keeps of its base: lower rates below, texts whose vectors stay, weights averaged with the start's."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertrelay.data.vectors import open_vectors
+from bertrelay.distributed import on_main
+from bertrelay.encode_shards import fill_vectors
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.training.checkpoint import unique_tensors
+from students.build import START, Targets, targets_of
+from students.corpus import ParallelCorpus
+from students.settings import TranslationColumns
+
+LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
+"""The number of a layer, in a parameter's name."""
+
+SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
+"""Of the way from the start's weights to the trained ones."""
+
+ACCURACY = "translation_accuracy"
+GENERAL = Path(__file__).with_name("general_sentences.tsv")
+"""Sentences of many domains, written for this project in groups that differ in little, with their translations."""
+
+
+def general_sentences() -> TranslationColumns:
+    """The source of GENERAL, in all its languages."""
+    with GENERAL.open(encoding="utf-8") as file:
+        _, *languages = file.readline().split()
+    return TranslationColumns.model_validate({"path": str(GENERAL), "others": {each: each for each in languages}})
+
+
+def set_rates(encoder: SentenceEncoder, frozen_layers: int | None, layer_decay: float) -> None:
+    """Freezes the lowest weights of a network, and gives the others the rates that the training loop reads.
+
+    frozen_layers: so many of the lowest layers stay as they are, and the embeddings; 0: these alone; None: nothing.
+    layer_decay: the rate of a layer, as a share of that of the layer above; the embeddings come below the first.
+    Raises RequestError when the network has fewer layers.
+    """
+    depth = encoder.backbone.config.num_hidden_layers
+    if frozen_layers is not None and frozen_layers > depth:
+        raise RequestError(f"frozen_layers: expected at most the {depth} layers of the base, found {frozen_layers}")
+    levels = {name: _level(name, depth) for name, _ in encoder.named_parameters()}
+    encoder.rate_factors = {name: layer_decay ** (depth - level) for name, level in levels.items()}
+    for name, parameter in encoder.named_parameters():
+        if frozen_layers is not None and levels[name] <= frozen_layers:
+            parameter.requires_grad = False
+
+
+def _level(name: str, depth: int) -> int:
+    """How high a parameter is: 0 for embeddings, n for the nth layer; what comes after the layers is as the last.
+
+    What all layers share, such as MPNet's positions, is as the embeddings.
+    """
+    if layer := LAYER.search(name):
+        return int(layer[1]) + 1
+    return 0 if name.startswith("backbone.") and "final" not in name else depth
+
+
+def retained_targets(student: SentenceEncoder, corpus: ParallelCorpus, context: StageContext) -> Targets | None:
+    """The vectors of the retained texts by the student before its first step; None without such texts."""
+    if not len(corpus.retained):
+        return None
+    path = context.work / "retained.npy"
+    fill_vectors(
+        student,
+        corpus.retained.read,
+        len(corpus.retained),
+        path,
+        START,
+        precision="fp32",
+        process_group=context.process_group,
+        description="vectors to retain",
+    )
+    return targets_of(open_vectors(path), np.ones(len(corpus.retained), np.int32), "retained")
+
+
+def average_with_start(student: SentenceEncoder, evaluate: Callable[[], Metrics], context: StageContext) -> Metrics:
+    """Leaves in `student` weights on the line from the start's to its own: the farthest that lose no accuracy.
+
+    On this line what training on narrow text makes a network forget comes back sooner than what it learns is lost
+    (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models"). Where each share loses some, that which loses
+    least is taken.
+
+    evaluate: metrics of the weights that `student` has.
+    Returns the metrics of the chosen weights, `trained_share`, and the mean accuracies of all shares.
+    """
+    start = unique_tensors(SentenceEncoder.load(context.work / START, student.device))
+    trained = {name: tensor.clone() for name, tensor in unique_tensors(student).items()}
+
+    def metrics_by_share() -> dict[float, Metrics]:
+        metrics = {}
+        for share in (0.0, *SHARES):
+            _load_between(student, start, trained, share)
+            metrics[share] = evaluate()
+        return metrics
+
+    metrics = on_main(metrics_by_share, context.process_group)
+    accuracies = {share: mean_accuracies(found) for share, found in metrics.items()}
+    best = farthest_without_loss(accuracies)
+    _load_between(student, start, trained, best)
+    means = {f"average/{share}/{kind}": mean for share, by_kind in accuracies.items() for kind, mean in by_kind.items()}
+    return {**metrics[best], **means, "trained_share": best}
+
+
+def mean_accuracies(metrics: Metrics) -> dict[str, float]:
+    """The means of translation accuracy over trained sets and over untrained ones, both directions alike."""
+    kinds: dict[str, list[float]] = {}
+    for name, value in metrics.items():
+        if value is not None and name.startswith(f"dev/{ACCURACY}/"):
+            kinds.setdefault("untrained" if "/untrained/" in name else "trained", []).append(float(value))
+    return {kind: float(np.mean(values)) for kind, values in kinds.items()}
+
+
+def farthest_without_loss(accuracies: Mapping[float, Mapping[str, float]]) -> float:
+    """The largest share whose accuracies are at least those of share 0; else that which loses least in sum."""
+    start = accuracies[0.0]
+    lost = {share: sum(max(0.0, start[kind] - accuracies[share][kind]) for kind in start) for share in SHARES}
+    return min(SHARES, key=lambda share: (lost[share], -share))
+
+
+def _load_between(
+    student: SentenceEncoder, start: Mapping[str, Tensor], trained: Mapping[str, Tensor], share: float
+) -> None:
+    """Sets the weights to those of `start` and, for a share of it, the way from there to `trained`."""
+    between = {
+        name: torch.lerp(start[name], tensor, share) if tensor.is_floating_point() else tensor
+        for name, tensor in trained.items()
+    }
+    student.load_state_dict(between, strict=False)
