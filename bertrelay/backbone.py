@@ -125,7 +125,7 @@ def load_text_network(folder: Path) -> PreTrainedModel:
     network, missing = _load(folder, config, ENCODERS.get(config.model_type, AutoModel))
     if "attention_mask" not in signature(network.forward).parameters:
         raise RequestError(f"model: {config.model_type!r} networks know no padding, so they cannot encode sentences")
-    if getattr(network.config, "use_cache", False):
+    if not _is_bert_like(config):
         network.config.use_cache = False  # nothing is generated
     return _without_pooler(folder, network, missing)
 
