@@ -3,7 +3,9 @@
 A corpus is never all of a language: trimmed to it alone, other text falls into small pieces, and its vectors move. So
 a tenth of each language's text is held out, and pieces of the language's scripts are added until so much of that text
 is cut as before as was asked for. Those whose letters its text has come first, each in the tokenizer's own order:
-unigram scores are log-probabilities in general text, and WordPiece and BPE count ids by frequency.
+unigram scores are log-probabilities in general text, and WordPiece and BPE count ids by frequency. The order is one for
+all languages: held-out text is of the corpus's domain, and a piece as frequent in general as those of another language
+that are needed is kept too.
 """
 
 import hashlib
@@ -11,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import regex
@@ -94,21 +95,25 @@ def piece_texts(rules: Tokenizer) -> dict[int, str]:
     return {index: text for index, text in texts.items() if not NO_TEXT.fullmatch(text)}
 
 
-def candidates_of(language: str, letters: set[str], texts: Mapping[int, str], document: Document) -> list[int]:
-    """The ids of pieces in the scripts of `language`, the most useful first.
+Place = tuple[bool, float]
+"""Of a piece in the order of usefulness: whether the language's text lacks letters of it, and the tokenizer's order."""
+
+
+def candidates_of(language: str, letters: set[str], texts: Mapping[int, str], document: Document) -> dict[int, Place]:
+    """The ids of pieces in the scripts of `language`, with their place among all candidates.
 
     letters: of the language's text, in lower case. Of ideographs no text has all, so none of them is unfamiliar.
     """
     written, model = _written_in(scripts_of(language)), document["model"]
 
-    def place(index: int) -> tuple[bool, float]:
+    def place(index: int) -> Place:
         unfamiliar = any(
             letter.isalpha() and letter not in letters and not IDEOGRAPH.match(letter)
             for letter in texts[index].casefold()
         )
         return unfamiliar, -model["vocab"][index][1] if model["type"] == "Unigram" else index
 
-    return sorted((index for index, text in texts.items() if written.fullmatch(text)), key=place)
+    return {index: place(index) for index, text in texts.items() if written.fullmatch(text)}
 
 
 @dataclass(frozen=True)
@@ -152,13 +157,12 @@ def _unknown_piece(rules: Tokenizer) -> str | None:
 
 @dataclass(frozen=True)
 class Language:
-    """A language's held-out text, its candidates, and for each held-out token how many of them must be added.
+    """A language's held-out text, and for each of its tokens how many candidates must be added until it is there.
 
     ranks: 0 for a piece that is there anyway, NEVER for one that is no candidate. int64 (tokens,), ascending
     """
 
     held_out: list[str]
-    candidates: list[int]
     ranks: Ranks
 
     def needed(self, missing: float) -> int:
@@ -178,7 +182,7 @@ class LanguagePieces:
 def pieces_of_languages(
     encoder: SentenceEncoder, texts: Iterable[str], languages: Mapping[str, Iterable[str]], coverage: float
 ) -> LanguagePieces:
-    """The pieces of `texts` that are not held out, and of each language so many that `coverage` is reached.
+    """The pieces of `texts` that are not held out, and so many of all languages that each reaches `coverage`.
 
     languages: code to text in it; read several times, never held. coverage: the share of held-out tokens to be cut as
     before. Where no more pieces of its scripts help, that is logged with what was reached.
@@ -189,41 +193,47 @@ def pieces_of_languages(
     learnt = (text for text in each_text(texts, "texts") if not is_held_out(text))
     shared = {index for index, text in by_id.items() if SHARED.fullmatch(text)}
     base = with_parts(document, used_ids(rules, document, learnt) | always_kept(document, rules) | shared)
-    read = {code: _language(code, of, rules, document, by_id, base) for code, of in languages.items()}
-    missing = dict.fromkeys(read, 1 - coverage)
+    read = {code: _read(code, of, rules) for code, of in languages.items()}
+    places: dict[int, Place] = {}
+    for code, (letters, _) in read.items():
+        for index, place in candidates_of(code, letters, by_id, document).items():
+            places[index] = min(place, places.get(index, place))
+    candidates = sorted(places.keys() - base, key=places.__getitem__)
+    ranks = dict.fromkeys(base, 0) | {index: rank for rank, index in enumerate(candidates, 1)}
+    measured = {code: Language(held_out, _ranks(rules, held_out, ranks)) for code, (_, held_out) in read.items()}
+    missing = 1 - coverage
     while True:
-        added = {code: language.needed(missing[code]) for code, language in read.items()}
-        more = chain.from_iterable(language.candidates[: added[code]] for code, language in read.items())
-        ids = with_parts(document, base.union(more))
+        added = max(language.needed(missing) for language in measured.values())
+        ids = with_parts(document, base.union(candidates[:added]))
         smaller = rules_of(document, ids)
-        reached = {code: Coverage.of(rules, smaller, language.held_out) for code, language in read.items()}
-        behind = [code for code in read if reached[code].same < coverage]
-        growing = [code for code in behind if added[code] < read[code].needed(0)]
-        if not growing:
+        reached = {code: Coverage.of(rules, smaller, language.held_out) for code, language in measured.items()}
+        behind = [code for code, found in reached.items() if found.same < coverage]
+        if not any(added < measured[code].needed(0) for code in behind):
             break
-        missing |= {code: missing[code] / 2 for code in growing}
+        missing /= 2
     _log(reached, behind, coverage)
     return LanguagePieces(ids, _metrics(reached))
 
 
-def _language(
-    code: str, texts: Iterable[str], rules: Tokenizer, document: Document, by_id: Mapping[int, str], base: set[int]
-) -> Language:
+def _read(code: str, texts: Iterable[str], rules: Tokenizer) -> tuple[set[str], list[str]]:
+    """The letters of a language's text, and the part of it that is held out."""
     letters: set[str] = set()
+    normalize = rules.normalizer.normalize_str if rules.normalizer else str
     for text in each_text(texts, f"languages: {code}"):
         if not is_held_out(text):
-            letters.update(text.casefold())
+            letters.update(normalize(text).casefold())  # as pieces have them: without accents, for example
     held_out = sample_of((text for text in texts if is_held_out(text)), HELD_OUT_SENTENCES)
     if not held_out:
         raise RequestError(
             f"languages: expected text in {code}, a tenth of which is held out to measure on, found none that is; "
             "give some hundred sentences"
         )
-    candidates = [index for index in candidates_of(code, letters, by_id, document) if index not in base]
-    ranks = dict.fromkeys(base, 0) | {index: rank for rank, index in enumerate(candidates, 1)}
-    cut = rules.encode_batch_fast(held_out, add_special_tokens=False)
-    needed = [ranks.get(index, NEVER) for encoding in cut for index in encoding.ids]
-    return Language(held_out, candidates, np.sort(np.array(needed, np.int64)))
+    return letters, held_out
+
+
+def _ranks(rules: Tokenizer, texts: list[str], ranks: Mapping[int, int]) -> Ranks:
+    cut = rules.encode_batch_fast(texts, add_special_tokens=False)
+    return np.sort(np.array([ranks.get(index, NEVER) for encoding in cut for index in encoding.ids], np.int64))
 
 
 def _log(reached: Mapping[str, Coverage], behind: Sequence[str], coverage: float) -> None:
