@@ -38,6 +38,7 @@ STAGES = {
         ("students.evaluate", 1, "settings:EvaluateSettings", "evaluate:run", "students"),
         ("students.index", 1, "search_settings:IndexSettings", "index:run", ""),
         ("students.mine", 1, "search_settings:MineSettings", "bitext:run", ""),
+        ("students.mine-negatives", 1, "search_settings:NegativeSettings", "negatives:run", ""),
         ("students.shrink", 1, "settings:ShrinkSettings", "shrinking:run", "students"),
     ],
     "domain.pretraining": [

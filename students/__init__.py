@@ -8,17 +8,19 @@ if TYPE_CHECKING:
     from students.bitext import Mined, Mining, mine, mine_files
     from students.evaluate import similarity
     from students.index import Hit, SearchIndex, build_index, open_index, search
+    from students.negatives import NegativeMining, mine_negatives
     from students.search_settings import Hnsw
     from students.shrinking import Shrunk, shrink
     from students.vocabulary import trim_vocabulary
 
-__all__ = ["Hit", "Hnsw", "Mined", "Mining", "SearchIndex", "Shrunk", "build_index", "mine", "mine_files"]
-__all__ += ["open_index", "search", "shrink", "similarity", "trim_vocabulary"]
+__all__ = ["Hit", "Hnsw", "Mined", "Mining", "NegativeMining", "SearchIndex", "Shrunk", "build_index", "mine"]
+__all__ += ["mine_files", "mine_negatives", "open_index", "search", "shrink", "similarity", "trim_vocabulary"]
 
 MODULES = {
     "bitext": ("Mined", "Mining", "mine", "mine_files"),
     "evaluate": ("similarity",),
     "index": ("Hit", "SearchIndex", "build_index", "open_index", "search"),
+    "negatives": ("NegativeMining", "mine_negatives"),
     "search_settings": ("Hnsw",),
     "shrinking": ("Shrunk", "shrink"),
     "vocabulary": ("trim_vocabulary",),

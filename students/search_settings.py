@@ -1,4 +1,4 @@
-"""The settings of search and bitext mining; free of torch."""
+"""The settings of search, of bitext mining and of mining hard negatives; free of torch."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from bertrelay.data.tables import Column, Table
-from bertrelay.settings import RUN_ONLY, WHEN_SET, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.settings import RUN_ONLY, WHEN_SET, ModelSource, Positive, Seed, Settings, refuse_idle
 
 IndexKind = Literal["auto", "exact", "hnsw"]
 
@@ -120,3 +120,84 @@ class MiningTest(Settings):
     train: MiningPart
     test: MiningPart
     id_column: Column | None = None
+
+
+Score = Annotated[float, Field(ge=-1, le=1)]
+WINDOW = 10
+"""So many times the number of negatives are looked at, where `range_max` is not given."""
+
+
+class NegativeOptions(Settings):
+    """Which of the candidates nearest to an anchor are its negatives, by their cosine with it.
+
+    The names are those of sentence-transformers' `mine_hard_negatives`.
+
+    num_negatives: so many for each anchor.
+    range_min: skip so many of the nearest that nothing else leaves out; some may be positives that nobody marked.
+    range_max: look at so many of the nearest; range_min and ten times num_negatives when absent.
+    max_score: leave out candidates with a higher score.
+    min_score: leave out candidates with a lower score.
+    absolute_margin: leave out candidates with more than the positive's score less this.
+    relative_margin: leave out candidates with more than the positive's score less this share of it; 0.05 is best in
+        NV-Retriever (Moreira et al. 2024).
+    sampling: take the nearest of those that are left, or draw from them.
+    seed: what is drawn depends on it and on the anchor's place alone.
+    layout: `triplet` has a row for each negative; `n-tuple` a row for each pair, with all its negatives, and none for a
+        pair that has fewer.
+    scores: write the cosines too.
+    kind: of the index of candidates: `exact`, `hnsw`, or `auto`, which is exact up to 100,000.
+    query_prompt: which of the model's prompts precedes each anchor; the model's default when absent.
+    prompt: the same for each candidate.
+    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
+    """
+
+    num_negatives: Positive = 3
+    range_min: Annotated[int, Field(ge=0)] = 0
+    range_max: Positive | None = None
+    max_score: Score | None = None
+    min_score: Score | None = None
+    absolute_margin: Annotated[float, Field(ge=0, le=2)] | None = None
+    relative_margin: Annotated[float, Field(ge=0, le=1)] | None = None
+    sampling: Literal["top", "random"] = "top"
+    seed: Seed = 0
+    layout: Literal["triplet", "n-tuple"] = "triplet"
+    scores: bool = False
+    kind: IndexKind = "auto"
+    query_prompt: str | None = None
+    prompt: str | None = None
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+
+    @property
+    def window(self) -> int:
+        """So many of the nearest are looked at."""
+        return self.range_max or self.range_min + WINDOW * self.num_negatives
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.window < self.range_min + self.num_negatives:
+            raise ValueError(
+                f"range_max: expected at least range_min and num_negatives, {self.range_min + self.num_negatives}, "
+                f"found {self.range_max}"
+            )
+        if self.min_score is not None and self.max_score is not None and self.min_score > self.max_score:
+            raise ValueError(f"min_score: expected at most max_score, {self.max_score}, found {self.min_score}")
+        if self.sampling == "top":
+            refuse_idle(self, "seed", because="sampling is top, which draws nothing")
+        return self
+
+
+class NegativeSettings(NegativeOptions):
+    """Hard negatives of pairs, in `negatives.<output>`, for the contrastive objective of `teachers.train`.
+
+    pairs: a table with the columns anchor and positive, or two that it names.
+    corpus: further candidates beside the positives of all pairs: lines, `text` of a table, or the column it names.
+    output: what kind of file `negatives` is.
+    max_rejects: the share of records that may be unusable.
+    """
+
+    model: ModelSource
+    pairs: Table
+    corpus: Table | None = None
+    output: MinedFormat = "jsonl"
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01

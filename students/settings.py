@@ -266,7 +266,7 @@ class Objectives(Settings):
     retention: Weight = 1.0
     temperature: Annotated[float, Field(gt=0)] = 0.05
     dimensions: list[Positive] = []
-    cut_teacher: bool = False
+    cut_teacher: Annotated[bool, WHEN_SET] = False
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Self:
@@ -388,7 +388,7 @@ class EvaluateSettings(Settings):
     xsim_pairs: Annotated[XsimPairs, WHEN_SET] = "english"
     mining: Annotated[dict[SetName, MiningTest], WHEN_SET] = {}
     lookup: list[ParallelSource] = []
-    dimensions: list[Positive] = []
+    dimensions: Annotated[list[Positive], WHEN_SET] = []
     picture_sentences: Annotated[int, Field(ge=0)] = 4
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01

@@ -6,7 +6,17 @@ from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.data.tables import StsTable, Table
 from bertrelay.encoder_settings import Base, PoolingMode
-from bertrelay.settings import RUN_ONLY, InputFile, MaxTokens, ModelSource, Positive, Precision, Settings, refuse_idle
+from bertrelay.settings import (
+    RUN_ONLY,
+    WHEN_SET,
+    InputFile,
+    MaxTokens,
+    ModelSource,
+    Positive,
+    Precision,
+    Settings,
+    refuse_idle,
+)
 from bertrelay.training.settings import TrainingSettings
 
 Objective = Literal["softmax", "cosine", "triplet", "contrastive", "cosent", "angle"]
@@ -129,7 +139,7 @@ class TrainSettings(LabelledTraining):
     score_range: ScoreRange = [0.0, 5.0]
     temperature: Annotated[float, Field(gt=0)] = 0.05
     guide: ModelSource | None = None
-    dimensions: list[Positive] = []
+    dimensions: Annotated[list[Positive], WHEN_SET] = []
     head: InputFile | None = None
     max_tokens: MaxTokens | None = None
 
@@ -162,7 +172,7 @@ class StsSettings(Settings):
 
     model: ModelSource
     sts: Annotated[dict[str, StsTable], Field(min_length=1)]
-    dimensions: list[Positive] = []
+    dimensions: Annotated[list[Positive], WHEN_SET] = []
     precision: Precision = "auto"
     max_rejects: MaxRejects = 0.01
 

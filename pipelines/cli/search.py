@@ -31,7 +31,14 @@ from pipelines.cli.options import (
     print_result,
     write_out,
 )
-from students.search_settings import MINED_SUFFIXES, IndexSettings, MineSettings, index_beside, work_beside
+from students.search_settings import (
+    MINED_SUFFIXES,
+    IndexSettings,
+    MineSettings,
+    NegativeOptions,
+    index_beside,
+    work_beside,
+)
 from teachers.settings import RerankOptions
 
 if TYPE_CHECKING:
@@ -301,6 +308,61 @@ def mine(
         work = work_beside(output) if options.keep else None
         settings |= {"gold": gold, "id_column": columns and columns[0], "work": work, "process_group": process_group}
         mining = mine_files(model, *tables, output, **settings)
+    print_result(mining, output, options.as_json)
+
+
+class NegativesCommand(TableOptions, WorkOptions):
+    """What is read and kept beside the options of the negatives.
+
+    column: column of PAIRS, by name, or by position from 0; anchor and positive when absent. Give it twice.
+    corpus: further candidates: lines, or a column `text`.
+    keep: keep vectors, index and neighbours in OUT.work, for other options for example.
+    """
+
+    column: list[str] = Field(default=[])
+    corpus: str | None = None
+    keep: bool = False
+
+
+@command(
+    searching,
+    names={"corpus": "--corpus FILE", "query_prompt": "--query-prompt NAME"},
+    name="mine-negatives",
+    rich_help_panel=PANEL,
+)
+def mine_negatives(
+    model: ModelArgument,
+    pairs: Annotated[str, argument("PAIRS", "CSV, TSV, JSONL or Parquet with the columns anchor and positive.")],
+    output: Annotated[Path, argument("OUT", "A .tsv, .csv, .jsonl or .parquet file.")],
+    how: NegativeOptions,
+    options: NegativesCommand,
+) -> None:
+    """Find hard negatives of PAIRS: candidates near to an anchor that are none of its positives.
+
+    Candidates are the positives of all pairs, and the texts of --corpus. OUT has the columns anchor, positive and
+    negative, for the contrastive objective of `teachers.train`. Stop it at any time: the same command resumes.
+
+    For example:
+
+      bertrelay mine-negatives MODEL pairs.tsv triplets.jsonl --relative-margin 0.05
+
+      bertrelay mine-negatives MODEL pairs.csv triplets.jsonl --corpus passages.txt --layout n-tuple --num-negatives 5
+    """
+    from bertrelay.data.sentences import check_first
+
+    check_request(model, options.processes)
+    table = options.table(pairs, options.column)
+    corpus = None if options.corpus is None else TableOptions().table(options.corpus)
+    check_output(output, MINED_SUFFIXES, *(each.path for each in (table, corpus) if each), overwrite=options.overwrite)
+    if corpus is not None:
+        check_first(corpus)
+    with distributed(options.processes) as process_group:
+        from students.negatives import mine_negatives
+
+        work = work_beside(output) if options.keep else None
+        mining = mine_negatives(
+            model, table, output, corpus=corpus, work=work, process_group=process_group, **dict(how)
+        )
     print_result(mining, output, options.as_json)
 
 

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from bertrelay.data.tables import StsTable, Table
 from bertrelay.encoder_settings import Base, PoolingMode
 from bertrelay.settings import (
+    WHEN_SET,
     InputFile,
     MaxTokens,
     ModelSource,
@@ -154,7 +155,7 @@ class ProtocolSettings(Settings):
 
     model: ModelSource | None = None
     pooling: Poolings | None = None
-    truncate_dim: Positive | None = None
+    truncate_dim: Annotated[Positive | None, WHEN_SET] = None
     glove: InputFile | None = None
     bilstm: InputFile | None = None
     tfidf: bool = False

@@ -1,0 +1,168 @@
+"""Pairs of an anchor and a positive, as a table has them, and the candidates from which negatives are taken."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bertrelay.data.records import Record, Rejects, read
+from bertrelay.data.sentences import sentence_records
+from bertrelay.data.tables import Table
+from bertrelay.data.writing import write_jsonl
+from bertrelay.errors import RequestError
+from bertrelay.files import atomic_write, write_error
+from bertrelay.fingerprint import Digests, fingerprint
+from students.corpus import DIGEST, digest_of, mapped, numbered, write_arrow
+from students.neighbours import Rows
+from students.pairs import clean
+
+READ_AT_ONCE = 4096
+EMPTY = "empty_side"
+PAIR: tuple[str, str] = ("anchor", "positive")
+FILES = PAIRS, CORPUS, CANDIDATES = "pairs.arrow", "corpus.arrow", "candidates.jsonl"
+PAIR_SCHEMA = pa.schema({"anchor": pa.string(), "positive": pa.string(), "anchor_key": DIGEST, "positive_key": DIGEST})
+TEXT_SCHEMA = pa.schema({"text": pa.string(), "key": DIGEST})
+
+
+@dataclass(frozen=True)
+class TrainingPairs:
+    """Distinct pairs in the order of their anchors, and the candidates; texts equal but for case and space are one.
+
+    first: the row of `pairs.arrow` at which each anchor is first, (anchors,).
+    anchor_row: the candidate that has the text of the anchor, −1 where none has, (anchors,).
+    rows: the row of `pairs.arrow` of each pair, (pairs,).
+    anchor_of, positive_of: the anchor and the candidate of each pair, (pairs,).
+    digest: of all texts.
+    """
+
+    folder: Path
+    first: Rows
+    anchor_row: Rows
+    rows: Rows
+    anchor_of: Rows
+    positive_of: Rows
+    candidates: int
+    dropped: Counter[str]
+    digest: str
+
+    @classmethod
+    def read(
+        cls, pairs: Table, corpus: Table | None, folder: Path, cache: Path | None, rejects: Rejects | None
+    ) -> "TrainingPairs":
+        """Writes `pairs.arrow` and `candidates.jsonl`. Raises RequestError where there is no pair."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(folder, error) from error
+        dropped: Counter[str] = Counter()
+        with rejects or nullcontext():
+            write_arrow(folder / PAIRS, PAIR_SCHEMA, _pair_blocks(pairs, cache, rejects, dropped))
+            texts = iter(()) if corpus is None else _text_blocks(corpus, cache, rejects, dropped)
+            write_arrow(folder / CORPUS, TEXT_SCHEMA, texts)
+        table, others = mapped(folder / PAIRS), mapped(folder / CORPUS)
+        if not len(table):
+            raise RequestError(
+                f"{pairs.name}: expected pairs of an anchor and a positive, found none that can be used: "
+                f"{dropped.get(EMPTY, 0):,} with an empty side"
+            )
+        keys = pa.chunked_array([*table["positive_key"].chunks, *others["key"].chunks], DIGEST)
+        candidate_of, first_candidate = numbered(keys.combine_chunks())
+        texts = pa.chunked_array([*table["positive"].chunks, *others["text"].chunks], pa.string())
+        _write_candidates(folder / CANDIDATES, texts, first_candidate)
+        anchor_of, first = numbered(table["anchor_key"].combine_chunks())
+        both = anchor_of.astype(np.int64) * len(first_candidate) + candidate_of[: len(table)]
+        rows = np.unique(both, return_index=True)[1]
+        rows = rows[np.lexsort((rows, anchor_of[rows]))]
+        dropped |= {"duplicate_pair": len(table) - len(rows)}
+        own = pc.index_in(table["anchor_key"].take(pa.array(first)), keys.take(pa.array(first_candidate)))
+        digest = fingerprint({name: Digests().of_file(folder / name) for name in (PAIRS, CANDIDATES)})
+        return cls(
+            folder,
+            first,
+            own.fill_null(-1).to_numpy().astype(np.int64),
+            rows,
+            anchor_of[rows].astype(np.int64),
+            candidate_of[rows].astype(np.int64),
+            len(first_candidate),
+            dropped,
+            digest,
+        )
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The columns anchor and positive, which stay on disk."""
+        return mapped(self.folder / PAIRS)
+
+    def anchors(self, start: int, stop: int) -> list[str]:
+        """The texts of anchors `start` to `stop`, the last one not included."""
+        column = self.table["anchor"]
+        return [column[row].as_py() for row in self.first[start:stop].tolist()]
+
+
+def _pair_blocks(
+    table: Table, cache: Path | None, rejects: Rejects | None, dropped: Counter[str]
+) -> Iterator[dict[str, list[Any]]]:
+    """Blocks of the pairs, without those with an empty side, which are counted."""
+    records = (record for record in read(table, PAIR, cache, rejects) if _is_text(record, rejects, len(PAIR)))
+    while block := list(islice(records, READ_AT_ONCE)):
+        kept = [record.values for record in block if all(value.strip() for value in record.values)]
+        dropped[EMPTY] += len(block) - len(kept)
+        columns = {name: [pair[place] for pair in kept] for place, name in enumerate(PAIR)}
+        yield columns | {f"{name}_key": list(map(_key, texts)) for name, texts in columns.items()}
+
+
+def _text_blocks(
+    table: Table, cache: Path | None, rejects: Rejects | None, dropped: Counter[str]
+) -> Iterator[dict[str, list[Any]]]:
+    """Blocks of the further candidates, without blank ones, which are counted."""
+    records = (record for record in sentence_records(table, cache, rejects) if _is_text(record, rejects, 1))
+    while block := list(islice(records, READ_AT_ONCE)):
+        kept = [record.values[0] for record in block if record.values[0].strip()]
+        dropped["blank_candidate"] += len(block) - len(kept)
+        yield {"text": kept, "key": list(map(_key, kept))}
+
+
+def _is_text(record: Record, rejects: Rejects | None, columns: int) -> bool:
+    """Whether all values are text; one that is not is a reject. Raises RequestError for other columns than expected."""
+    if len(record.values) != columns:
+        raise RequestError(
+            f"{record.file}: expected {columns} columns of text, found {len(record.values)} in `columns`"
+        )
+    if all(isinstance(value, str) for value in record.values):
+        if rejects is not None:
+            rejects.used()
+        return True
+    if rejects is None:
+        raise RequestError(f"{record.file}, line {record.line:,}: expected text, found something else; name its column")
+    rejects.add(record.file, record.line, "not text")
+    return False
+
+
+def _key(text: str) -> bytes:
+    """What texts that are equal but for case and white space share."""
+    return digest_of(clean(text).casefold())
+
+
+def _write_candidates(path: Path, texts: pa.ChunkedArray, first: Rows) -> None:
+    """Writes the texts at the places `first`, in their order."""
+    wanted, start = np.zeros(len(texts), bool), 0
+    wanted[first] = True
+
+    def candidates() -> Iterator[dict[str, str]]:
+        nonlocal start
+        for chunk in texts.chunks:
+            yield from (
+                {"text": text} for text in chunk.filter(pa.array(wanted[start : start + len(chunk)])).to_pylist()
+            )
+            start += len(chunk)
+
+    with atomic_write(path) as building:
+        write_jsonl(building, candidates())
