@@ -192,6 +192,7 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
         kept = filtered(read_pairs(settings.parallel, hub_cache, rejects, counts), settings.filters, counts)
         write_arrow(folder / SPOOL, SPOOLED, _spooled(kept, counts.languages, settings.seed))
         write_arrow(folder / SPOOLED_TEXTS, SENTENCE, _distinct_texts(settings.retained, hub_cache, rejects))
+    cleaning = _cleaned(folder / SPOOL, counts, settings, hub_cache or folder.parent)
     spool = mapped(folder / SPOOL)
     outcomes = split_pairs(spool, counts.languages, settings, [*dev.values(), *untrained.values()])
     for outcome, mask in outcomes.items():
@@ -227,6 +228,7 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
         "rejects": dict(sorted(rejects.counts.items())),
         "sources": counts.by_source(),
         "dev_sources": dev_counts.by_source(),
+        **cleaning,
     }
     write_json(folder / "corpus.json", facts)
     trained, held = (", ".join(f"{n:,} {language}" for language, n in facts[part].items()) for part in ("train", "dev"))
@@ -235,6 +237,15 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
         f"parallel corpus: {english_count:,} English sentences to train on, translations {trained}; "
         f"held out {held or 'none'}; left out {_listed(dropped) or 'none'}"
     )
+
+
+def _cleaned(path: Path, counts: PairCounts, settings: DistillSettings, cache: Path) -> dict[str, Any]:
+    """Drops pairs of a low margin from the Arrow file of pairs, where the filters ask for it; returns its facts."""
+    if settings.filters.margin is None:
+        return {}
+    from students.cleaning import drop_low_margins  # which loads torch
+
+    return {"margin": drop_low_margins(path, counts, settings.filters.margin, settings.precision, cache)}
 
 
 def _listed(counts: dict[str, int]) -> str:

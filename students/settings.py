@@ -20,7 +20,7 @@ from bertrelay.settings import (
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
-from students.search_settings import MiningTest
+from students.search_settings import NEIGHBOURS, MiningTest
 
 ENGLISH = "en"
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
@@ -156,6 +156,19 @@ ParallelSource = Annotated[
 ]
 
 
+class MarginFilter(Settings):
+    """Leaves out pairs whose sentences are hardly nearer to each other than to others: a low ratio margin.
+
+    model: an encoder of the languages, such as sentence-transformers/LaBSE, or an earlier student.
+    threshold: the lowest margin that is kept: 1.06 in CCMatrix (Schwenk et al. 2021), 1.04 in WikiMatrix.
+    k: so many nearest neighbours of a sentence say what is near for it.
+    """
+
+    model: ModelSource
+    threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.06
+    k: Positive = NEIGHBOURS
+
+
 class Filters(Settings):
     """Which pairs are left out of training. Each one left out is counted with its reason.
 
@@ -167,6 +180,7 @@ class Filters(Settings):
     drop_copies: pairs whose two sides are the same but for case and spaces, which are mostly untranslated.
     drop_duplicates: the same translation of the same English, given again.
     max_pairs: at most so many of one source and language, drawn by their English.
+    margin: pairs that a multilingual encoder finds no nearer than others.
     """
 
     min_characters: Positive = 1
@@ -175,6 +189,7 @@ class Filters(Settings):
     drop_copies: bool = True
     drop_duplicates: bool = True
     max_pairs: Positive | None = None
+    margin: Annotated[MarginFilter | None, WHEN_SET] = None
 
 
 class GivenVectors(DataSource):

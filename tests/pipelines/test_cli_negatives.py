@@ -26,7 +26,7 @@ def test_two_processes_write_the_bytes_of_one(call, model, write_lines, tmp_path
     pairs = write_lines("p.tsv", ["anchor\tpositive", *rows])
     call("mine-negatives", model, pairs, tmp_path / "one.jsonl", "--precision", "fp32")
     process = start("mine-negatives", model, pairs, "two.jsonl", "--precision", "fp32", "--processes", 2)
-    out, error = process.communicate(timeout=120)
+    out, error = process.communicate(timeout=300)
     assert process.returncode == 0, error
     assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
     assert out.count("two.jsonl: ") == 1
