@@ -188,7 +188,6 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
     with Rejects(folder / REJECTS, settings.max_rejects) as rejects:
         dev = read_translations(settings.dev, hub_cache, rejects, dev_counts)
         untrained = read_translations(settings.dev_untrained, hub_cache, rejects)
-        untrained = read_translations(settings.dev_untrained, hub_cache, rejects)
         kept = filtered(read_pairs(settings.parallel, hub_cache, rejects, counts), settings.filters, counts)
         write_arrow(folder / SPOOL, SPOOLED, _spooled(kept, counts.languages, settings.seed))
         write_arrow(folder / SPOOLED_TEXTS, SENTENCE, _distinct_texts(settings.retained, hub_cache, rejects))
