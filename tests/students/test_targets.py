@@ -68,9 +68,10 @@ def test_only_a_teacher_that_normalises_is_unit_norm(teacher, corpus, context):
 def test_a_vector_a_little_off_length_1_is_not_unit_norm():
     vectors = np.eye(4, dtype=np.float32)
     weights = np.ones(4, np.int32)
-    assert room._spread(vectors, weights) == (pytest.approx(0.75), True)
+    exact = room.targets_of(vectors, weights, "teacher")
+    assert (exact.variance, exact.is_unit) == (pytest.approx(0.75), True)
     vectors[2] *= 1.005
-    assert room._spread(vectors, weights)[1] is False
+    assert not room.targets_of(vectors, weights, "teacher").is_unit
 
 
 def test_a_teacher_that_tells_no_sentences_apart_is_refused(teacher, corpus, context):
