@@ -59,12 +59,12 @@ def test_sinusoids_begin_where_an_xlmr_begins_to_count(corpus, make_teacher, con
     assert torch.allclose(table[2:] / table[2, 1], expected, atol=1e-5)  # the cosine of 0 is 1
 
 
-def ridge_by_hand(pooled, wanted, weights):
+def ridge_by_hand(pooled, wanted, weights, penalty=1.0):
     """Least squares with the penalty as further rows, solved by numpy."""
     share = weights / weights.sum()
     centre, wanted_centre = share @ pooled, share @ wanted
     x, y = (np.sqrt(share)[:, None] * part for part in (pooled - centre, wanted - wanted_centre))
-    penalty = room.UNTRAINED_RIDGE * np.sum(x**2) / pooled.shape[1]
+    penalty *= np.sum(x**2) / pooled.shape[1]
     rows = np.concatenate([x, np.sqrt(penalty) * np.eye(pooled.shape[1])])
     solution, *_ = np.linalg.lstsq(rows, np.concatenate([y, np.zeros((pooled.shape[1], y.shape[1]))]), rcond=None)
     return solution.T, wanted_centre - centre @ solution
@@ -82,6 +82,30 @@ def test_the_projection_begins_as_the_ridge_regression_from_the_pooled_vectors(
     assert student.projection is not None
     np.testing.assert_allclose(student.projection.linear.weight.detach(), weight, atol=1e-4 * abs(weight).max())
     np.testing.assert_allclose(student.projection.linear.bias.detach(), bias, atol=1e-4 * abs(bias).max())
+
+
+def test_the_projection_of_a_pretrained_base_evens_out_the_singular_values(
+    corpus, make_teacher, tiny_encoder, context, tmp_path
+):
+    """Directions as the ridge regression's, their sizes to the power 1/4, and the scale of least error."""
+    sizes = {"hidden_size": 24, "num_attention_heads": 2}
+    tiny_encoder("xlm-roberta", corpus.texts(0, len(corpus)), sizes=sizes).save(tmp_path / "base")
+    student, targets = begin(str(tmp_path / "base"), corpus, make_teacher(normalize=True), context)
+    bare = SentenceEncoder(student.backbone, student.tokenizer, max_tokens=student.max_tokens)
+    pooled = bare.encode(corpus.texts(0, len(corpus)), precision="fp32").astype(np.float64)
+    wanted = targets.vectors[corpus.targets[:]].astype(np.float64)
+    share = corpus.weights[:] / corpus.weights[:].sum()
+    ridge, _ = ridge_by_hand(pooled, wanted, corpus.weights[:], penalty=0.01)
+    left, values, right = np.linalg.svd(ridge, full_matrices=False)
+    softened = left @ np.diag(values**0.25) @ right  # (dim, pooled)
+    centre, wanted_centre = share @ pooled, share @ wanted
+    x, y = (np.sqrt(share)[:, None] * part for part in (pooled - centre, wanted - wanted_centre))
+    scale, *_ = np.linalg.lstsq((x @ softened.T).reshape(-1, 1), y.reshape(-1), rcond=None)
+    assert student.projection is not None
+    found = student.projection.linear
+    np.testing.assert_allclose(found.weight.detach(), scale * softened, atol=1e-4 * abs(scale * softened).max())
+    bias = wanted_centre - centre @ (scale * softened).T
+    np.testing.assert_allclose(found.bias.detach(), bias, atol=1e-4 * abs(bias).max())
 
 
 @pytest.mark.parametrize("base", [NEW, COPY])

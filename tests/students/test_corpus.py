@@ -170,6 +170,12 @@ def test_wide_characters_are_those_of_unicode():
         assert drop_reason("a" * 100, text, less) == "length ratio"
 
 
+def test_the_shorter_side_has_so_many_characters_wide_ones_counted_twice():
+    assert drop_reason("Save it", "Speichern", Filters(min_characters=8)) == "too short"
+    assert drop_reason("Save them", "天気がい", Filters(min_characters=8)) is None
+    assert drop_reason("Save them", "天気が", Filters(min_characters=8)) == "too short"
+
+
 def test_every_pair_is_accounted_for_and_copies_and_duplicates_may_stay(tmp_path):
     pairs = [("Same", "same"), ("", "x"), ("a", ""), ("b " * 600, "c"), ("d", "e"), ("d", " e "), ("f" * 99, "g")]
     corpus = build(tmp_path, [aligned(tmp_path, "de", pairs)])
