@@ -10,6 +10,8 @@ import torch
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.training import loop
+from students import retention
 from students.build import Targets
 from students.corpus import NO_TARGET, build_corpus
 from students.distill import DistillationTask, run
@@ -113,6 +115,32 @@ def test_a_student_is_averaged_by_sets_that_were_not_trained(trained, context, t
     assert metrics[f"average/{share}/untrained"] == pytest.approx(np.mean(untrained))
     facts = json.loads((context.output / "corpus.json").read_text())
     assert facts["dev_untrained"] == {"fr": 50}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call"),
+    [(retention, "fill_vectors", 1), (loop, "save_checkpoint", 2), (retention, "_load_between", 4)],
+)
+def test_killed_anywhere_it_resumes_to_the_same_weights(trained, context, toy, tmp_path, kill_at, owner, name, call):
+    """In the start's vectors, in training with cached gradients, and while averages are evaluated."""
+    (tmp_path / "texts.txt").write_text("ein Hund\nkein Hund\nein Fisch\n", encoding="utf-8")
+    settings = trained(
+        average_with_start=True,
+        dev_untrained=[toy.source("test")],
+        retained=[{"path": str(tmp_path / "texts.txt")}],
+        frozen_layers=1,
+        objectives={"contrastive": 0.3},
+        checkpoint_every=5,
+    )
+    models = []
+    for is_killed in (True, False):
+        if is_killed:
+            kill_at(owner, name, call, lambda: run(settings, context))
+        run(settings, context)
+        models.append((context.output / "model" / "model.safetensors").read_bytes())
+        shutil.rmtree(context.work)
+        context.work.mkdir()
+    assert models[0] == models[1]
 
 
 def test_without_given_ones_general_sentences_are_the_untrained_sets(trained, context):
