@@ -25,6 +25,9 @@ LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Of the way from the start's weights to the trained ones."""
 
+TOLERANCE = 0.002
+"""What a mean accuracy may lose: so much is chance, as it is of some thousand sentences."""
+
 ACCURACY = "translation_accuracy"
 GENERAL = Path(__file__).with_name("general_sentences.tsv")
 """Sentences of many domains, written for this project in groups that differ in little, with their translations."""
@@ -120,9 +123,11 @@ def mean_accuracies(metrics: Metrics) -> dict[str, float]:
 
 
 def farthest_without_loss(accuracies: Mapping[float, Mapping[str, float]]) -> float:
-    """The largest share whose accuracies are at least those of share 0; else that which loses least in sum."""
+    """The largest share whose accuracies are those of share 0 or above, but for TOLERANCE; else that of least loss."""
     start = accuracies[0.0]
-    lost = {share: sum(max(0.0, start[kind] - accuracies[share][kind]) for kind in start) for share in SHARES}
+    lost = {
+        share: sum(max(0.0, start[kind] - accuracies[share][kind] - TOLERANCE) for kind in start) for share in SHARES
+    }
     return min(SHARES, key=lambda share: (lost[share], -share))
 
 

@@ -311,7 +311,7 @@ class DistillSettings(TrainingSettings):
     frozen_layers: the token embeddings and so many of the lowest layers keep their weights; 0: the embeddings alone.
     layer_decay: the learning rate of a layer, as a share of that of the layer above it.
     average_with_start: of the weights between the start's and the trained ones, those farthest from the start whose
-        translation accuracy on `dev`, and on `dev_untrained`, is not below the start's.
+        translation accuracy on `dev`, and on `dev_untrained`, is not below the start's (by 0.002 at most).
     objectives: what is minimised.
     retained: texts in any language, translated or not, whose vectors stay those of the start; of a table the column
         that is named, else `text`.

@@ -68,7 +68,7 @@ def test_frozen_weights_stay_and_the_others_are_trained(trained, context):
 
 def test_the_farthest_share_without_loss_is_chosen():
     start = {"trained": 0.9, "untrained": 0.8}
-    by_share = {0.2: (0.91, 0.81), 0.4: (0.92, 0.80), 0.6: (0.93, 0.79), 0.8: (0.94, 0.78), 1.0: (0.95, 0.7)}
+    by_share = {0.2: (0.91, 0.81), 0.4: (0.92, 0.799), 0.6: (0.93, 0.79), 0.8: (0.94, 0.78), 1.0: (0.95, 0.7)}
     accuracies = {share: dict(zip(start, pair, strict=True)) for share, pair in by_share.items()}
     assert farthest_without_loss({0.0: start} | accuracies) == 0.4
     better = {"trained": 0.935, "untrained": 0.795}  # every share loses: 0.025, 0.015, 0.01, 0.015, 0.095
