@@ -35,11 +35,11 @@ STAGES = {
     ],
     "students": [
         ("students.distill", 3, "settings:DistillSettings", "distill:run", "students"),
-        ("students.evaluate", 1, "settings:EvaluateSettings", "evaluate:run", "students"),
+        ("students.evaluate", 1, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
         ("students.index", 1, "search_settings:IndexSettings", "index:run", ""),
         ("students.mine", 1, "search_settings:MineSettings", "bitext:run", ""),
         ("students.mine-negatives", 1, "search_settings:NegativeSettings", "negatives:run", ""),
-        ("students.shrink", 1, "settings:ShrinkSettings", "shrinking:run", "students"),
+        ("students.shrink", 1, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
     ],
     "domain.pretraining": [
         ("domain.pretrain", 2, "settings:PretrainSettings", "train:run", "domain:pretraining"),

@@ -224,9 +224,7 @@ def keep_layers(backbone: PreTrainedModel, count: int) -> None:
     (English test set, Spearman) and the first four 0.60; all six score 0.82.
     Raises RequestError when it has fewer, or shares its layers as ALBERT does.
     """
-    path = next((path for path in STACKS if isinstance(dict(backbone.named_modules()).get(path), nn.ModuleList)), None)
-    if path is None:
-        raise RequestError(f"layers: cannot drop layers of a {backbone.config.model_type!r} network")
+    path = layer_stack(backbone, "layers")
     parent, _, name = path.rpartition(".")
     stack = cast(nn.ModuleList, backbone.get_submodule(path))
     if count > len(stack):
@@ -236,6 +234,15 @@ def keep_layers(backbone: PreTrainedModel, count: int) -> None:
     backbone.config.num_hidden_layers = count
     if getattr(backbone.config, "layer_types", None):  # a layer attends as it did, to all tokens or to near ones
         backbone.config.layer_types = [backbone.config.layer_types[index] for index in kept]
+
+
+def layer_stack(backbone: PreTrainedModel, setting: str) -> str:
+    """Where the list of layers is. Raises RequestError, about `setting`, for a network without one, such as ALBERT."""
+    modules = dict(backbone.named_modules())
+    path = next((path for path in STACKS if isinstance(modules.get(path), nn.ModuleList)), None)
+    if path is None:
+        raise RequestError(f"{setting}: a {backbone.config.model_type!r} network has no layers of their own")
+    return path
 
 
 def set_dropout(backbone: PreTrainedModel, share: float) -> None:

@@ -18,6 +18,7 @@ from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import write_json
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
+from students.evaluation_settings import EvaluateSettings, ShrinkSettings
 from students.given_vectors import open_teacher, prompt_of
 from students.metrics import (
     Encode,
@@ -30,7 +31,7 @@ from students.metrics import (
 from students.neighbours import load_faiss
 from students.pairs import Translations, read_translations
 from students.retrieval import mining_metrics, search_metrics, xsim_metrics
-from students.settings import ENGLISH, EvaluateSettings, ShrinkSettings
+from students.settings import ENGLISH
 from teachers.evaluation.sts import StsPairs, metrics_at, read_sts, sts_metrics
 
 if TYPE_CHECKING:

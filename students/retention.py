@@ -1,6 +1,5 @@
 """What a student keeps of its base: lower rates below, texts whose vectors stay, weights averaged with the start's."""
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,12 +14,9 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.checkpoint import unique_tensors
-from students.build import START, Targets, targets_of
+from students.build import START, Targets, layer_stack, targets_of
 from students.corpus import ParallelCorpus
 from students.settings import TranslationColumns
-
-LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
-"""The number of a layer, in a parameter's name."""
 
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Of the way from the start's weights to the trained ones."""
@@ -45,26 +41,32 @@ def set_rates(encoder: SentenceEncoder, frozen_layers: int | None, layer_decay: 
 
     frozen_layers: so many of the lowest layers stay as they are, and the embeddings; 0: these alone; None: nothing.
     layer_decay: the rate of a layer, as a share of that of the layer above; the embeddings come below the first.
-    Raises RequestError when the network has fewer layers.
+    Raises RequestError when the network has fewer layers, or none of their own.
     """
-    depth = encoder.backbone.config.num_hidden_layers
+    if frozen_layers is None and layer_decay == 1:
+        return
+    levels, depth = _levels(encoder)
     if frozen_layers is not None and frozen_layers > depth:
         raise RequestError(f"frozen_layers: expected at most the {depth} layers of the base, found {frozen_layers}")
-    levels = {name: _level(name, depth) for name, _ in encoder.named_parameters()}
     encoder.rate_factors = {name: layer_decay ** (depth - level) for name, level in levels.items()}
     for name, parameter in encoder.named_parameters():
         if frozen_layers is not None and levels[name] <= frozen_layers:
             parameter.requires_grad = False
 
 
-def _level(name: str, depth: int) -> int:
-    """How high a parameter is: 0 for embeddings, n for the nth layer; what comes after the layers is as the last.
+def _levels(encoder: SentenceEncoder) -> tuple[dict[str, int], int]:
+    """How high each parameter is, and how many layers there are.
 
-    What all layers share, such as MPNet's positions, is as the embeddings.
+    0 is what comes before the layers, n the nth layer; what comes after is as the last. Positions that all layers
+    share, as in MPNet and T5, are as the embeddings.
     """
-    if layer := LAYER.search(name):
-        return int(layer[1]) + 1
-    return 0 if name.startswith("backbone.") and "final" not in name else depth
+    stack = f"backbone.{layer_stack(encoder.backbone, 'frozen_layers, layer_decay')}."
+    levels, highest = {}, 0
+    for name, _ in encoder.named_parameters():
+        if name.startswith(stack):
+            highest = int(name.removeprefix(stack).split(".")[0]) + 1
+        levels[name] = 0 if "relative_attention_bias" in name else highest
+    return levels, max(levels.values())
 
 
 def retained_targets(student: SentenceEncoder, corpus: ParallelCorpus, context: StageContext) -> Targets | None:

@@ -1,4 +1,4 @@
-"""Where parallel sentences come from and which pairs are kept: settings alone, with nothing heavy to load."""
+"""Where parallel sentences come from, which pairs are kept, and how a student is trained: settings alone."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from bertrelay.data.tables import Column, Format, StsTable, Table, TableSource, format_of, refuse_idle_header
+from bertrelay.data.tables import Column, Format, Table, TableSource, format_of, refuse_idle_header
 from bertrelay.encoder_settings import NewEncoder, VocabularySize, kind_of_base
 from bertrelay.settings import (
     WHEN_SET,
@@ -20,28 +20,28 @@ from bertrelay.settings import (
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
-from students.search_settings import NEIGHBOURS, MiningTest
+from students.search_settings import NEIGHBOURS
 
 ENGLISH = "en"
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
 
 
-def _language(value: str) -> str:
+def _code(value: str) -> str:
     if not LANGUAGE.fullmatch(value):
         raise ValueError(f"expected a language code such as de, ko or zh-Hant, found {value!r}")
+    return value
+
+
+def _not_english(value: str) -> str:
     if value == ENGLISH:
         raise ValueError("the other side cannot be en as well; name a variety of English en-x-plain, for example")
     return value
 
 
-def _two_languages(pair: list[str]) -> list[str]:
-    if pair[0] == pair[1]:
-        raise ValueError(f"expected two different languages, found {pair[0]} twice")
-    return pair
-
-
 Weight = Annotated[float, Field(ge=0)]
-Language = Annotated[str, AfterValidator(_language)]
+LanguageOfText = Annotated[str, AfterValidator(_code)]
+Language = Annotated[LanguageOfText, AfterValidator(_not_english)]
+"""Of the side that is not English."""
 
 
 class AlignedFiles(DataSource):
@@ -364,155 +364,4 @@ class DistillSettings(TrainingSettings):
             refuse_idle(self, "dev_sentences", because="`dev` gives the held-out sentences")
         elif self.dev_sentences == 0:
             refuse_idle(self, "evaluate_every", "patience", because="there is no dev data: dev_sentences is 0")
-        return self
-
-
-SetName = Annotated[str, Field(pattern=r"^[\w.-]+$")]
-"""Of a test set: a part of metrics' and of files' names."""
-LanguagePair = Annotated[
-    list[Language | Literal["en"]], Field(min_length=2, max_length=2), AfterValidator(_two_languages)
-]
-XsimPairs = Literal["english", "all"] | Annotated[list[LanguagePair], Field(min_length=1)]
-"""Pairs of source and target language: those with English, all of them, or those named."""
-
-
-class EvaluateSettings(Settings):
-    """A student on held-out sentences: translation accuracy, distance to the teacher, STS within and across languages.
-
-    teacher: gives `mse/<language>`; left out, there is none.
-    teacher_prompt: as the student was taught; the teacher's default when absent.
-    recall_at: search the English sentences of `parallel`, as the teacher's vectors, with so many hits for a query: the
-        student's vector of English and of each language. Gives `recall_at_<k>/<language>`.
-    xsim: n-way test sets by name, each a list of sources with the same English: gives `xsim_error/<set>/<from>/<into>`,
-        the share in % of sentences whose translation is not the nearest by ratio margin, as LASER's xsim.
-    xsim_pairs: which languages: English with each other one, all with all, or pairs such as [["de", "ko"]], from the
-        first into the second.
-    mining: tests of bitext mining by name; gives `mining_f1/<name>/train` and `/test`, precision, recall and threshold.
-    lookup: training corpora for the dictionary of word-for-word lookup, a baseline.
-    dimensions: score vectors cut to these dimensions too.
-    picture_sentences: how many sentences, in every language, the picture of similarities shows; 0 for none.
-    """
-
-    model: ModelSource
-    teacher: Teacher | None = None
-    teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
-    recall_at: Annotated[Positive | None, WHEN_SET] = None
-    parallel: list[ParallelSource] = []
-    sts: dict[str, StsTable] = {}
-    xsim: Annotated[dict[SetName, Annotated[list[ParallelSource], Field(min_length=1)]], WHEN_SET] = {}
-    xsim_pairs: Annotated[XsimPairs, WHEN_SET] = "english"
-    mining: Annotated[dict[SetName, MiningTest], WHEN_SET] = {}
-    lookup: list[ParallelSource] = []
-    dimensions: Annotated[list[Positive], WHEN_SET] = []
-    picture_sentences: Annotated[int, Field(ge=0)] = 4
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
-
-    @model_validator(mode="after")
-    def _something_to_score(self) -> Self:
-        if not (self.parallel or self.sts or self.xsim or self.mining):
-            raise ValueError("expected `parallel`, `sts`, `xsim` or `mining`: without any there is nothing to score")
-        if not self.xsim:
-            refuse_idle(self, "xsim_pairs", because="there are no sets in `xsim`")
-        elif not isinstance(self.xsim_pairs, str):
-            known = {ENGLISH, *(of for sources in self.xsim.values() for source in sources for of in source.languages)}
-            if missing := sorted({language for pair in self.xsim_pairs for language in pair} - known):
-                raise ValueError(f"xsim_pairs: expected languages of `xsim`, found {', '.join(missing)}, of no source")
-        if not isinstance(self.teacher, ModelSource):
-            refuse_idle(self, "teacher_prompt", because="there is no teacher that encodes")
-        if not self.parallel:
-            refuse_idle(self, "teacher", "lookup", "picture_sentences", because="it needs the sentences of `parallel`")
-        if self.teacher is None:
-            refuse_idle(self, "recall_at", because="there is no `teacher`, whose vectors are searched")
-        return self
-
-
-def _code(value: str) -> str:
-    if not LANGUAGE.fullmatch(value):
-        raise ValueError(f"expected a language code such as de, ko or zh-Hant, found {value!r}")
-    return value
-
-
-LanguageOfText = Annotated[str, AfterValidator(_code)]
-
-
-class CorpusTable(Table):
-    """Text of a corpus: of a table all the columns that are named, else `text`.
-
-    language: of all of it, where it is known.
-    """
-
-    language: LanguageOfText | None = None
-
-    @property
-    def languages(self) -> list[str]:
-        """The language of its text, if it is known."""
-        return [self.language] if self.language else []
-
-
-CorpusSource = Annotated[
-    Annotated[CorpusTable, Tag("text")]
-    | Annotated[AlignedFiles, Tag("files")]
-    | Annotated[TranslationColumns, Tag("columns")]
-    | Annotated[TranslationFiles, Tag("translations")],
-    Discriminator(lambda value: _kind_of_corpus(value)),
-]
-
-
-def _kind_of_corpus(value: Any) -> str:
-    keys = set(value if isinstance(value, dict) else getattr(type(value), "model_fields", ()))
-    of_pairs = (("languages", "translations"), ("others", "columns"), ("english", "files"), ("other", "files"))
-    return next((kind for key, kind in of_pairs if key in keys), "text")
-
-
-COVERAGE = 0.999
-
-
-class ShrinkSettings(Settings):
-    """A smaller model, in `model/`, and size, speed and scores of both.
-
-    corpus: text in the languages the model is for: tables, `{ path = FILE, language = "de" }`, and parallel sources.
-    trim_vocabulary: leave out the pieces that the corpus does not use. Changes no vector of the corpus.
-    languages: keep pieces of these languages beyond the corpus, which has text of each: a tenth of it is held out.
-    coverage: the share of the tokens of held-out text, in each language, that must be cut as before.
-    layers: keep so many layers, evenly spread, the first and the last among them.
-    dimensions: so many dimensions of a vector, along which those of the corpus are longest.
-    sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, before and after; none of them is trained on.
-    max_rejects: the share of records that may be unusable.
-
-    Fewer layers or dimensions give other vectors. `students.distill` can start from such a model, and train it again.
-    """
-
-    model: ModelSource
-    corpus: Annotated[list[CorpusSource], Field(min_length=1)]
-    trim_vocabulary: bool = True
-    languages: list[LanguageOfText] = []
-    coverage: Annotated[float, Field(gt=0, le=1)] = COVERAGE
-    layers: Positive | None = None
-    dimensions: Positive | None = None
-    sts: dict[str, StsTable] = {}
-    parallel: list[ParallelSource] = []
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
-
-    @model_validator(mode="after")
-    def _something_to_do(self) -> Self:
-        if not (self.trim_vocabulary or self.layers or self.dimensions):
-            raise ValueError("expected trim_vocabulary, layers or dimensions: without any the model stays as it is")
-        if not self.trim_vocabulary:
-            refuse_idle(self, "languages", because="trim_vocabulary = false")
-        if not self.languages:
-            refuse_idle(self, "coverage", because="no languages are given")
-        return self
-
-    @model_validator(mode="after")
-    def _text_of_each_language(self) -> Self:
-        known = {language for source in self.corpus for language in source.languages}
-        if not all(isinstance(source, CorpusTable) for source in self.corpus):
-            known.add(ENGLISH)
-        if missing := [language for language in self.languages if language not in known]:
-            raise ValueError(
-                f"languages: expected text of each in the corpus, found none in {', '.join(missing)}. Name the "
-                'language of a table, { path = FILE, language = "de" }, or give parallel sources'
-            )
         return self

@@ -30,9 +30,10 @@ from students.build import keep_layers, linear_projection
 from students.corpus import mapped, write_arrow
 from students.coverage import LanguagePieces, pieces_of_languages, sample_of
 from students.evaluate import EvaluationSets
+from students.evaluation_settings import COVERAGE, CorpusTable, ShrinkSettings
 from students.metrics import before_and_after, counts, read_variance, save_variance
 from students.pairs import PairCounts, read_pairs
-from students.settings import COVERAGE, ENGLISH, CorpusTable, ShrinkSettings
+from students.settings import ENGLISH
 from students.vocabulary import check_can_be_read_again, trim_vocabulary
 
 ROUNDS = 5

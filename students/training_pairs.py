@@ -111,7 +111,7 @@ def _pair_blocks(
     table: Table, cache: Path | None, rejects: Rejects | None, dropped: Counter[str]
 ) -> Iterator[dict[str, list[Any]]]:
     """Blocks of the pairs, without those with an empty side, which are counted."""
-    records = (record for record in read(table, PAIR, cache, rejects) if _is_text(record, rejects, len(PAIR)))
+    records = (record for record in read(table, PAIR, cache, rejects) if _is_pair(record, rejects))
     while block := list(islice(records, READ_AT_ONCE)):
         kept = [record.values for record in block if all(value.strip() for value in record.values)]
         dropped[EMPTY] += len(block) - len(kept)
@@ -123,18 +123,20 @@ def _text_blocks(
     table: Table, cache: Path | None, rejects: Rejects | None, dropped: Counter[str]
 ) -> Iterator[dict[str, list[Any]]]:
     """Blocks of the further candidates, without blank ones, which are counted."""
-    records = (record for record in sentence_records(table, cache, rejects) if _is_text(record, rejects, 1))
+    records = sentence_records(table, cache, rejects)
     while block := list(islice(records, READ_AT_ONCE)):
+        if rejects is not None:
+            rejects.used(len(block))
         kept = [record.values[0] for record in block if record.values[0].strip()]
         dropped["blank_candidate"] += len(block) - len(kept)
         yield {"text": kept, "key": list(map(_key, kept))}
 
 
-def _is_text(record: Record, rejects: Rejects | None, columns: int) -> bool:
-    """Whether all values are text; one that is not is a reject. Raises RequestError for other columns than expected."""
-    if len(record.values) != columns:
+def _is_pair(record: Record, rejects: Rejects | None) -> bool:
+    """Whether both values are text; one that is not is a reject. Raises RequestError for other columns than two."""
+    if len(record.values) != len(PAIR):
         raise RequestError(
-            f"{record.file}: expected {columns} columns of text, found {len(record.values)} in `columns`"
+            f"{record.file}: expected {len(PAIR)} columns of text, found {len(record.values)} in `columns`"
         )
     if all(isinstance(value, str) for value in record.values):
         if rejects is not None:

@@ -32,7 +32,8 @@ from pipelines.cli.options import (
 from pipelines.cli.stdin import input_file
 from pipelines.recipe import find_recipe, read_tables
 from pipelines.validation import Problems
-from students.settings import LANGUAGE, ShrinkSettings
+from students.evaluation_settings import ShrinkSettings
+from students.settings import LANGUAGE
 from teachers.evaluation.settings import ProtocolSettings
 
 if TYPE_CHECKING:

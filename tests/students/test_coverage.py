@@ -12,7 +12,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.new_encoder import train_unigram, train_wordpiece
 from students.coverage import Coverage, candidates_of, is_held_out, piece_texts, pieces_of_languages, scripts_of
-from students.settings import ShrinkSettings
+from students.evaluation_settings import ShrinkSettings
 from students.shrinking import run, shrink
 from students.vocabulary import document_of, rules_of, rules_of_encoder, trim_vocabulary
 

@@ -14,9 +14,9 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import METRICS, Metric
 from students import similarity
 from students.evaluate import best_by_dice, lookup_metrics, run
+from students.evaluation_settings import EvaluateSettings
 from students.metrics import save_variance
 from students.pairs import Translations
-from students.settings import EvaluateSettings
 
 
 @pytest.fixture

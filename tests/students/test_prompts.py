@@ -14,7 +14,8 @@ from bertrelay.pooling import Pooling
 from bertrelay.stage import StageContext
 from students import distill, evaluate
 from students.build import fill_targets
-from students.settings import DistillSettings, EvaluateSettings
+from students.evaluation_settings import EvaluateSettings
+from students.settings import DistillSettings
 
 PROMPT = "one dog: "
 TRAINING = {"epochs": 1, "precision": "fp32", "dev_sentences": 20, "learning_rate": 1e-3, "layers": 1}

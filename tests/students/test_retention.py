@@ -7,6 +7,7 @@ import unicodedata
 import numpy as np
 import pytest
 import torch
+from transformers import AlbertConfig, AlbertModel, MPNetConfig, MPNetModel, T5Config, T5EncoderModel
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
@@ -55,6 +56,49 @@ def test_rates_fall_with_the_depth_and_frozen_layers_have_no_gradient(student):
     assert frozen == own
     with pytest.raises(RequestError, match="at most the 3 layers of the base, found 4"):
         set_rates(student, frozen_layers=4, layer_decay=1.0)
+
+
+@pytest.mark.parametrize(
+    ("network", "embeddings", "second", "last"),
+    [
+        (
+            T5EncoderModel(T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=2, num_heads=2)),
+            ["shared.weight", "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"],
+            "encoder.block.1.layer.0.SelfAttention.q.weight",
+            "encoder.final_layer_norm.weight",
+        ),
+        (
+            MPNetModel(
+                MPNetConfig(
+                    vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8
+                )
+            ),
+            ["embeddings.word_embeddings.weight", "encoder.relative_attention_bias.weight"],
+            "encoder.layer.1.output.dense.weight",
+            "encoder.layer.1.output.LayerNorm.weight",
+        ),
+    ],
+    ids=["t5", "mpnet"],
+)
+def test_layers_are_found_in_networks_of_other_names(network, embeddings, second, last):
+    encoder = torch.nn.Module()
+    encoder.backbone = network
+    set_rates(encoder, frozen_layers=1, layer_decay=0.5)
+    assert [encoder.rate_factors[f"backbone.{name}"] for name in embeddings] == [0.25, 0.25]
+    assert encoder.rate_factors[f"backbone.{second}"] == encoder.rate_factors[f"backbone.{last}"] == 1
+    trained = {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
+    assert {f"backbone.{second}", f"backbone.{last}"} <= trained
+    assert not trained & {f"backbone.{name}" for name in embeddings}
+
+
+def test_layers_that_are_shared_have_no_rates_of_their_own():
+    albert = torch.nn.Module()
+    albert.backbone = AlbertModel(
+        AlbertConfig(vocab_size=20, embedding_size=8, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+    )
+    with pytest.raises(RequestError, match="'albert' network has no layers of their own"):
+        set_rates(albert, frozen_layers=1, layer_decay=1.0)
+    set_rates(albert, frozen_layers=None, layer_decay=1.0)
 
 
 def test_frozen_weights_stay_and_the_others_are_trained(trained, context):

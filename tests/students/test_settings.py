@@ -2,8 +2,9 @@ import pytest
 from pydantic import ValidationError
 
 from bertrelay.encoder_settings import NewEncoder
+from students.evaluation_settings import EvaluateSettings
 from students.search_settings import MineSettings
-from students.settings import DistillSettings, EvaluateSettings, TeacherCopy
+from students.settings import DistillSettings, TeacherCopy
 
 FILES = {"english": "train.en", "other": "train.de", "language": "de"}
 GIVEN = {"teacher": "@teacher/model", "base": "./base", "parallel": [FILES]}

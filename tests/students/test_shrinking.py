@@ -10,7 +10,7 @@ from torch import nn
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.pooling import Projection, Projections
-from students.settings import ShrinkSettings
+from students.evaluation_settings import ShrinkSettings
 from students.shrinking import moved, principal_axes, projection_onto, run, sample_of, shrink
 
 
