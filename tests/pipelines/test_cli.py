@@ -36,9 +36,10 @@ def libraries_seconds():
 
 @pytest.mark.parametrize("command", ["", "run", "search", "ner tag"])
 def test_help_answers_within_a_second_or_four_times_its_libraries(command, libraries_seconds):
-    seconds, out = seconds_of("-m", "pipelines", *command.split(), "--help")
-    assert "Usage: bertrelay" in out
-    assert 0 < seconds < max(1, 4 * libraries_seconds)
+    """The lesser of two: the first call after an installation compiles what it imports."""
+    calls = [seconds_of("-m", "pipelines", *command.split(), "--help") for _ in range(2)]
+    assert all("Usage: bertrelay" in out for _, out in calls)
+    assert 0 < min(seconds for seconds, _ in calls) < max(1, 4 * libraries_seconds)
 
 
 def test_help_and_a_skipped_run_load_neither_torch_nor_transformers(write_recipe, tmp_path, go):
