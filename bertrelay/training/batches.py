@@ -74,9 +74,10 @@ def plan_epoch(
     if groups is not None:
         members = np.argsort(groups, kind="stable")
         first = np.flatnonzero(np.diff(groups[members], prepend=-1))
+        longest = np.maximum.reduceat(lengths[members], first)  # to it the others of a batch are padded, (groups,)
         sums = np.add.reduceat(lengths[members].astype(np.int64), first)  # tokens, (groups,)
         sizes = sums if batch_tokens else np.diff(first, append=len(members))
-        plan = _plan(sums, sizes, seed, epoch, batch_tokens or batch_items or 1)
+        plan = _plan(longest, sizes, seed, epoch, batch_tokens or batch_items or 1)
         of_group = np.split(members, first[1:])
         return [np.concatenate([of_group[group] for group in batch]) for batch in plan]
     sizes = lengths.astype(np.int64) if batch_tokens else np.ones(len(lengths), dtype=np.int64)

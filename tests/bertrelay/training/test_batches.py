@@ -52,6 +52,18 @@ def test_grouping_by_length_pads_far_less_than_chance_and_does_not_sort_the_step
     assert np.mean(means[:half]) == pytest.approx(np.mean(means[half:]), rel=0.2)
 
 
+def test_groups_stay_whole_and_are_batched_by_their_longest_item():
+    chance = np.random.default_rng(2)
+    sizes = chance.integers(1, 13, 800)  # a sentence with few translations or many
+    groups = np.repeat(np.arange(800), sizes)
+    lengths = np.repeat(chance.integers(5, 60, 800), sizes) + chance.integers(-2, 3, sizes.sum())
+    plan = plan_epoch(lengths, 1, 0, batch_tokens=600, groups=groups)
+    assert sorted(np.concatenate(plan)) == list(range(len(groups)))
+    assert sum(len(np.unique(groups[batch])) for batch in plan) == 800
+    padded_tokens = sum(len(batch) * lengths[batch].max() for batch in plan)
+    assert 1 - lengths.sum() / padded_tokens < 0.15
+
+
 @pytest.mark.parametrize("processes", [1, 2, 3, 7, 100])
 def test_the_rank_batches_of_all_processes_are_the_batch(processes):
     own = [rank_batch(np.arange(41), rank, processes) for rank in range(processes)]
