@@ -3,11 +3,12 @@
 Claim: the weights at the end are the same, bit for bit, with one process and with two.
 
     python -m benchmarks.kill --times 20
+    python -m benchmarks.kill --times 10 --processes 1 --recipe multilingual --stage student --set vars.data=DIR
 
-`kill.toml` trains a small BERT with dropout, evaluates, keeps its best weights and writes a checkpoint every 3 steps.
-`bertrelay run` and all its processes are killed within a random time after training resumed, until it ends; then the
-next training starts, until the number of kills is reached. Of two processes sometimes one dies a moment before the
-rest.
+`kill.toml`, the default, trains a small BERT with dropout, evaluates, keeps its best weights and writes a checkpoint
+every 3 steps. `bertrelay run` and all its processes are killed within a random time after training resumed, until it
+ends; then the next training starts, until the number of kills is reached. Of two processes sometimes one dies a moment
+before the rest.
 """
 
 import hashlib
@@ -31,12 +32,13 @@ SECONDS_BETWEEN_DEATHS, SECONDS_BETWEEN_CHECKS = 0.3, 0.002
 
 
 class Run:
-    """`bertrelay run` of the recipe in a folder and a process group of its own."""
+    """`bertrelay run` of the stage in a folder and a process group of its own."""
 
-    def __init__(self, runs: Path, processes: int) -> None:
-        self.runs, self.stage = runs, runs / RECIPE.stem / STAGE
+    def __init__(self, options: Namespace, runs: Path, processes: int) -> None:
+        self.runs, self.stage = runs, runs / Path(options.recipe).stem / options.stage
         runs.mkdir(exist_ok=True)
-        command = [sys.executable, "-P", "-m", "pipelines", "run", str(RECIPE), "--runs", str(runs)]
+        command = [sys.executable, "-P", "-m", "pipelines", "run", options.recipe, "--runs", str(runs)]
+        command += ["--only", options.stage, *(part for change in options.set for part in ("--set", change))]
         command += ["--processes", str(processes)] if processes > 1 else []
         with (runs / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
@@ -72,8 +74,8 @@ class Run:
         """Waits, and gives the digest of the trained weights."""
         if self.process.wait():
             sys.exit(f"a training that was not killed failed:\n{(self.runs / 'output.txt').read_text()}")
-        (weights,) = self.stage.glob("latest/model/*.safetensors")
-        return hashlib.sha256(weights.read_bytes()).hexdigest()
+        weights = sorted(self.stage.glob("latest/model/**/*.safetensors"))
+        return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in weights)).hexdigest()
 
 
 def descendants(process: int) -> list[int]:
@@ -98,19 +100,19 @@ def was_killed(run: Run, longest_seconds: float, chance: random.Random) -> bool:
     return True
 
 
-def kill_and_compare(root: Path, processes: int, times: int, seed: int) -> dict[str, Any]:
+def kill_and_compare(options: Namespace, processes: int) -> dict[str, Any]:
     """steps: the last logged step before each kill; while_writing: kills that left a half-written checkpoint."""
-    run = Run(root / f"whole-{processes}", processes)
+    run = Run(options, options.scratch / f"whole-{processes}", processes)
     expected, longest = run.end(), float(run.last()["seconds"]) * SHARE_BETWEEN_KILLS
-    chance, steps = random.Random(seed), list[int]()
+    chance, steps = random.Random(options.seed), list[int]()
     trainings = exact = while_writing = 0
-    while len(steps) < times:
-        folder = root / f"killed-{processes}-{trainings}"
-        run = Run(folder, processes)
-        while len(steps) < times and was_killed(run, longest, chance):
+    while len(steps) < options.times:
+        folder = options.scratch / f"killed-{processes}-{trainings}"
+        run = Run(options, folder, processes)
+        while len(steps) < options.times and was_killed(run, longest, chance):
             steps.append(int(run.last()["step"]))
             while_writing += any(run.stage.glob("**/checkpoint-*.partial"))
-            run = Run(folder, processes)
+            run = Run(options, folder, processes)
         trainings += 1
         exact += run.end() == expected
     return {"trainings": trainings, "exact": exact, "steps": steps, "while_writing": while_writing}
@@ -118,8 +120,8 @@ def kill_and_compare(root: Path, processes: int, times: int, seed: int) -> dict[
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     claims, tallies = [], {}
-    for processes in (1, 2):
-        tallies[processes] = tally = kill_and_compare(options.scratch, processes, options.times, options.seed)
+    for processes in options.processes:
+        tallies[processes] = tally = kill_and_compare(options, processes)
         print(f"{processes}: killed after steps {', '.join(map(str, tally['steps']))}", flush=True)
         text = f"{processes} process{'es' * (processes > 1)}: weights exact"
         counts = f"{tally['exact']} of {tally['trainings']} trainings, {len(tally['steps'])} kills"
@@ -129,4 +131,5 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(measure, __doc__, times=20, seed=0, threads=1)
+    changes = {"action": "append", "default": [], "metavar": "KEY=VALUE", "help": "as of `bertrelay run`"}
+    main(measure, __doc__, times=20, seed=0, threads=1, processes=[1, 2], recipe=str(RECIPE), stage=STAGE, set=changes)

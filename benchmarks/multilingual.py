@@ -1,0 +1,196 @@
+"""Students of recipe `multilingual` beside sentence-transformers' own recipe, each objective alone, and the base.
+
+Claims: no figure of the recipe is below that of the peer's default by more than its 95 % interval, in at most a quarter
+of its time; nor below that of the peer's best settings.
+
+    python -m benchmarks.multilingual --data DIR --teacher DIR --base DIR --max-pairs 600
+    python -m benchmarks.multilingual … --contenders ours default                     these two alone
+
+All learn the same pairs for one epoch and start from the same student: the base with its fitted projection. The peer
+follows its example make_multilingual.py: MSELoss, 64 pairs a step, a learning rate of 2e-5, fp32, every pair with its
+English; `best` is bf16 autocast and the recipe's learning rate. A time is that of the teacher's vectors, the training
+and, of ours, the choice between start and end. `--max-pairs` is of a source and language, as `filters.max_pairs`.
+Figures are means over languages: Tatoeba and captions in both directions, STSb's test parts (Spearman).
+"""
+
+import re
+import statistics
+from argparse import Namespace
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.distill_peer import train_pairs
+from benchmarks.harness import (
+    OURS,
+    Answer,
+    Claim,
+    Result,
+    at_least,
+    in_fresh_process,
+    in_turns,
+    main,
+    print_results,
+    timed,
+)
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.stage import StageContext
+from pipelines.recipe import read_recipe
+from pipelines.registry import REGISTRY
+from students.build import fill_targets, start_student
+from students.corpus import ParallelCorpus, build_corpus
+from students.distill import run as distill
+from students.evaluate import run as evaluate
+from students.evaluation_settings import EvaluateSettings
+from students.settings import DistillSettings
+
+RECIPE, TESTS, OF_DEFAULT = "multilingual", ["tatoeba", "captions", "similarity"], 4.0
+PAIRS_A_STEP, LEARNING_RATE = 64, 2e-5
+PLAIN = {"frozen_layers": None, "average_with_start": False}
+STUDENTS: dict[str, dict[str, Any]] = {
+    OURS: {},
+    "ours, whole way": {"average_with_start": False},
+    "mse": {"objectives": {}},
+    "cosine": {"objectives": {"mse": 0, "cosine": 1}},
+    "contrastive": {"objectives": {"mse": 0, "contrastive": 1}},
+    "mse, plain": {"objectives": {}, **PLAIN},
+}
+"""The recipe's settings that each replaces."""
+PEERS = {"default": False, "best": True}
+"""Whether by bf16 autocast, at the recipe's learning rate."""
+UNTRAINED = ["base", "start"]
+MEANS = {
+    "Tatoeba": ("tatoeba", r"translation_accuracy/(en-..|..-en)"),
+    "captions": ("captions", r"translation_accuracy/(en-..|..-en)"),
+    "STS within": ("similarity", r"sts/STSb-(?!en)../spearman_cosine"),
+    "STS en-X": ("similarity", r"sts/STSb-en-../spearman_cosine"),
+    "STS en": ("similarity", r"sts/STSb-en/spearman_cosine"),
+}
+"""Of which test, and of which of its metrics, a figure is the mean."""
+
+
+def settings_of(options: Namespace) -> dict[str, Any]:
+    """The settings of each stage of the recipe."""
+    given = {name: getattr(options, name) for name in ("teacher", "base", "data", "catalogues")}
+    overrides = [f"vars.{name}={str(value.resolve())!r}" for name, value in given.items()]
+    if options.max_pairs:
+        overrides.append(f"student.filters.max_pairs={options.max_pairs}")
+    return {step.name: step.settings for step in read_recipe(RECIPE, REGISTRY, overrides).steps}
+
+
+def corpus_of(settings: DistillSettings, scratch: Path) -> ParallelCorpus:
+    return build_corpus(scratch / "corpus", settings)
+
+
+def save_start(options: Namespace, settings: DistillSettings) -> None:
+    """The student before its first step, for those that do not make it themselves."""
+    context = StageContext(options.scratch / "output", options.scratch / "cache")
+    corpus, teacher = corpus_of(settings, options.scratch), SentenceEncoder.load(settings.teacher)
+    targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
+    start_student(settings, corpus, teacher, targets, context)[0].save(options.scratch / "start")
+
+
+def train(options: Namespace, name: str, folder: Path) -> float:
+    """Trains into `folder`/model; the seconds of it."""
+    settings = settings_of(options)["student"]
+    if name in PEERS:
+        return train_peer(options.scratch, settings, folder, is_best=PEERS[name])
+    settings = DistillSettings.model_validate({**settings.model_dump(exclude_unset=True), **STUDENTS[name]})
+    return timed(distill, settings, StageContext(folder, folder / "cache"))[1]
+
+
+def train_peer(scratch: Path, settings: DistillSettings, folder: Path, *, is_best: bool) -> float:
+    from sentence_transformers import SentenceTransformer
+
+    corpus, student = corpus_of(settings, scratch), SentenceTransformer(str(scratch / "start"))
+    english = corpus.english.read(0, len(corpus.english))
+    rows = [english[row] for row in corpus.targets[len(english) : corpus.taught].tolist()]
+    pairs = rows, corpus.translations.read(0, len(corpus.translations))
+    rate = settings.learning_rate if is_best else LEARNING_RATE
+    peers = settings.model_copy(update={"batch_tokens": None, "batch_items": PAIRS_A_STEP, "learning_rate": rate})
+    teacher = SentenceTransformer(str(settings.teacher))
+    if is_best:
+        teacher = teacher.bfloat16()
+    _, seconds = timed(train_pairs, student, teacher, *pairs, peers, folder, is_best)
+    student.save_pretrained(str(folder / "model"), create_model_card=False)
+    return seconds
+
+
+def metrics_of(options: Namespace, model: Path) -> dict[str, dict[str, Any]]:
+    """The metrics of each test by its name; `recall_at` and its teacher are left out."""
+    found = {}
+    for name in TESTS:
+        tests = settings_of(options)[name].model_dump(exclude_unset=True, exclude={"teacher", "recall_at"})
+        settings = EvaluateSettings.model_validate({**tests, "model": str(model)})
+        folder = options.scratch / "evaluated"
+        folder.mkdir(exist_ok=True)
+        found[name] = dict(evaluate(settings, StageContext(folder, folder)))
+    return found
+
+
+def contend(options: Namespace, name: str) -> Answer:
+    folder, seconds = options.scratch / name.replace(", ", "-").replace(" ", "-"), 0.0
+    folder.mkdir()
+    if name not in UNTRAINED:
+        seconds = in_fresh_process(train, options, name, folder)
+    models = {"base": options.base, "start": options.scratch / "start"}
+    metrics = in_fresh_process(metrics_of, options, models.get(name, folder / "model"))
+    means = {title: mean_of(metrics, title) for title in MEANS}
+    print(f"{name}: {', '.join(f'{title} {mean:.4f}' for title, mean in means.items())}, {seconds:,.0f} s", flush=True)
+    return {"seconds": seconds, **means, "metrics": metrics}
+
+
+def names_of(metrics: Mapping[str, Any], title: str) -> list[str]:
+    return [name for name in metrics if re.fullmatch(MEANS[title][1], name)]
+
+
+def mean_of(metrics: Mapping[str, dict[str, Any]], title: str) -> float:
+    found = metrics[MEANS[title][0]]
+    return statistics.mean(found[name] for name in names_of(found, title))
+
+
+def not_below(results: Mapping[str, Result], peer: str) -> Claim:
+    """That no figure of ours is below the interval of the peer's."""
+    ours, theirs = (results[name].answers[0]["metrics"] for name in (OURS, peer))
+    lower, count = [], 0
+    for title, (test, _) in MEANS.items():
+        for name in names_of(theirs[test], title):
+            count += 1
+            if ours[test][name] < theirs[test][f"{name}_low"]:
+                lower.append(f"{test} {name} {ours[test][name]:.4f} of {theirs[test][name]:.4f}")
+    return Claim(f"no figure below the interval of {peer}", ", ".join(lower) or f"none of {count}", not lower)
+
+
+def claims(results: Mapping[str, Result]) -> list[Claim]:
+    judged = [not_below(results, peer) for peer in PEERS if {OURS, peer} <= results.keys()]
+    if {OURS, "default"} <= results.keys():
+        judged.append(at_least(OF_DEFAULT, "as fast as default", results[OURS].speed_over(results["default"])))
+    return judged
+
+
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
+    save_start(options, settings_of(options)["student"])
+    results = in_turns({name: partial(contend, options, name) for name in options.contenders}, 1)
+    columns = {title: partial(figure, title) for title in MEANS}
+    print_results(results, {}, columns)
+    return claims(results), {"contenders": results}
+
+
+def figure(title: str, result: Result) -> str:
+    return f"{result.answers[0][title]:.4f}"
+
+
+if __name__ == "__main__":
+    folder = {"type": Path, "required": True, "metavar": "DIR"}
+    main(
+        measure,
+        __doc__,
+        "parallel/tatoeba",
+        "sts/stsb",
+        teacher=folder,
+        base=folder,
+        catalogues=Path("/usr/share"),
+        max_pairs={"type": int, "default": 600, "metavar": "N", "help": "(default: 600)"},
+        contenders=[*UNTRAINED, *STUDENTS, *PEERS],
+    )
