@@ -116,7 +116,7 @@ def load_backbone(folder: Path) -> PreTrainedModel:
 
 def load_text_network(folder: Path) -> PreTrainedModel:
     """As `load_backbone`, of any network that gives vectors of tokens: causal ones and T5's encoder too."""
-    config = _load_config(folder)
+    config = load_config(folder)
     if not _gives_token_vectors(config):
         raise RequestError(
             "model: expected a network that gives vectors of tokens of text (BERT-like, causal such as Qwen3, or T5's "
@@ -142,7 +142,7 @@ def load_network(folder: Path, kind: Any = AutoModel) -> tuple[PreTrainedModel, 
     Those are random; `refuse_missing` refuses them. Weights of the files that the network has no place for are refused,
     except heads of other tasks. Nothing but the folder is read, whatever its files name.
     """
-    config = _load_config(folder)
+    config = load_config(folder)
     if not _is_bert_like(config):
         raise RequestError(
             f"model: expected a BERT-like encoder (BERT, RoBERTa, ALBERT, XLM-R, DistilBERT, MPNet, …), "
@@ -172,7 +172,8 @@ def read_network_config(folder: Path) -> NetworkConfig | None:
     return read_model_file(folder / "config.json", _CheckedConfig)
 
 
-def _load_config(folder: Path) -> PreTrainedConfig:
+def load_config(folder: Path) -> PreTrainedConfig:
+    """The configuration of the network of `folder`. Raises RequestError for what no network can be built from."""
     path = folder / "config.json"
     written = read_model_file(path, dict[str, Any])
     if written is None:
@@ -257,7 +258,9 @@ def _few(names: list[str]) -> str:
 
 def _why_unreadable(folder: Path, error: Exception) -> str:
     if not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
-        return f"expected weights (model.safetensors or pytorch_model.bin), found none in {folder}"
+        exported = any((folder / name).is_dir() for name in ("onnx", "openvino"))
+        hint = "; it has a graph alone: give the model that was exported" if exported else ""
+        return f"expected weights (model.safetensors or pytorch_model.bin), found none in {folder}{hint}"
     if isinstance(error, RuntimeError):
         return f"the weights in {folder} do not have the shapes of its config.json; one of the two is wrong"
     return f"the weights in {folder} cannot be read ({type(error).__name__}); they are damaged: copy the folder again"
@@ -310,7 +313,10 @@ def has_types(network: PreTrainedModel) -> bool:
 def position_limit(backbone: nn.Module) -> int | None:
     """How many tokens the position table holds, without its unused rows. None: no table."""
     table = position_table(backbone)
-    return None if table is None else table.num_embeddings - unused_positions(backbone)
+    if table is None:
+        known: int | None = getattr(backbone, "position_limit", None)  # of a graph
+        return known
+    return table.num_embeddings - unused_positions(backbone)
 
 
 def longest_input(backbone: PreTrainedModel) -> int | None:

@@ -3,10 +3,12 @@
 Its methods and keywords are those of sentence-transformers, and so is its folder on disk.
 """
 
+import math
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -25,14 +27,17 @@ from bertrelay.backbone import (
 from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.errors import RequestError, check_count
 from bertrelay.files import write_tensors
+from bertrelay.graphs import GRAPHS, Backend, check_backend, load_graph, usable_backends
 from bertrelay.hardware import as_device
 from bertrelay.layout import Layout, Prompts, in_folder_order, read_layout, write_layout
 from bertrelay.pooling import Pooling, Projection, Projections, load_projection, projection_of, projections_of
+from bertrelay.progress import log
 from bertrelay.tokenizer import load_tokenizer, pad_id_of, truncating
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
 UNLIMITED = 2**31
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
+TIMED_SENTENCES, TIMED_ROUNDS = 128, 3
 QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first that a model has
 
 
@@ -86,7 +91,8 @@ class SentenceEncoder(nn.Module):
         self.pad_id = pad_id_of(backbone, tokenizer)
         self.max_seq_length = max_tokens or min(tokenizer.model_max_length, longest_input(backbone) or UNLIMITED)
         freeze_pooler(backbone)
-        use_cpu_kernels(backbone)
+        if isinstance(backbone, PreTrainedModel):
+            use_cpu_kernels(backbone)
         # As its network: one that was loaded has no dropout, before, while and after it encodes.
         self.train(backbone.training)
         self._check_sizes()
@@ -113,19 +119,31 @@ class SentenceEncoder(nn.Module):
         source: str | Path,
         device: str | torch.device | None = None,
         *,
+        backend: Backend | Literal["auto"] | None = None,
         revision: str | None = None,
         cache_dir: str | Path | None = None,
     ) -> "SentenceEncoder":
         """The encoder of a sentence-transformers folder, of a plain transformers folder (mean pooling), or of a hub id.
 
         device: by default the accelerator of this machine, of several the one of this process, else the CPU.
+        backend: what computes the network: `torch`, or the folder's graph by ONNX Runtime (`onnx`) or `openvino`, on
+            the CPU. By default torch where the folder has weights, else its graph. `auto` is the fastest of those the
+            folder has, whatever its precision; it is measured and logged. Graphs are of local folders alone.
         Raises RequestError when it is not found, incomplete, or of an unknown kind.
         """
-        device = as_device(device)
+        check_backend(backend, device)
         folder = model_folder(source, revision, cache_dir)
         layout = read_layout(folder)
         transformer = folder / layout.transformer_folder
-        network = load_text_network(transformer)
+        usable = usable_backends(transformer)
+        if backend == "auto" and len(usable) > 1:
+            devices = {each: None if each in GRAPHS else device for each in usable}
+            return _fastest({each: cls.load(folder, on, backend=each) for each, on in devices.items()}, folder)
+        chosen = usable[0] if backend in (None, "auto") else cast(Backend, backend)
+        if is_graph := chosen in GRAPHS:  # which has of a network what an encoder uses
+            network = cast(PreTrainedModel, load_graph(transformer, chosen, layout.max_tokens))
+        else:
+            network = load_text_network(transformer)
         if layout.token_dim not in (None, network.config.hidden_size):
             raise RequestError(
                 f"model: the pooling in {folder} expects token vectors of {layout.token_dim} dimensions "
@@ -134,7 +152,7 @@ class SentenceEncoder(nn.Module):
         return cls(
             network,
             load_tokenizer(transformer, layout.lower_case),
-            device=device,
+            device=None if is_graph else as_device(device),
             pooling=Pooling(layout.pooling, layout.include_prompt),
             projection=projection_of([load_projection(folder, dense) for dense in layout.dense]),
             normalize=layout.normalize,
@@ -207,7 +225,7 @@ class SentenceEncoder(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(self.parameters()).device
+        return self.backbone.device
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, prompt_tokens: int | None = None) -> Tensor:
         """(batch, tokens) ids and mask -> float32 (batch, dim). Only the network computes in bf16 under autocast.
@@ -218,10 +236,14 @@ class SentenceEncoder(nn.Module):
             prompt_tokens = self.prompt_tokens(self.prompts.text())
         tokens = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         with torch.autocast(input_ids.device.type, enabled=False):
-            vectors = self.pooling(tokens, attention_mask, prompt_tokens)  # (batch, pooled_dim)
-            if self.projection is not None:
-                vectors = self.projection(vectors)  # (batch, dim)
-            return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+            return self.sentence_vectors(tokens, attention_mask, prompt_tokens)
+
+    def sentence_vectors(self, token_vectors: Tensor, attention_mask: Tensor, prompt_tokens: int = 0) -> Tensor:
+        """What follows the network: (batch, tokens, token dim) and (batch, tokens) -> float32 (batch, dim)."""
+        vectors: Tensor = self.pooling(token_vectors, attention_mask, prompt_tokens)  # (batch, pooled_dim)
+        if self.projection is not None:
+            vectors = self.projection(vectors)  # (batch, dim)
+        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
         """The ids of each sentence, special tokens included, cut to `max_tokens`; never an empty list."""
@@ -317,6 +339,21 @@ def as_encoder(model: SentenceEncoder | str | Path, cache: Path | None = None) -
     if isinstance(model, SentenceEncoder):
         return model
     return SentenceEncoder.load(model, cache_dir=cache and cache / "hub")
+
+
+def _fastest(encoders: dict[Backend, SentenceEncoder], folder: Path) -> SentenceEncoder:
+    """The encoder that takes the least time for some sentences of different lengths; logged."""
+    sentences = [f"{number} {'of many words ' * (number % 8 + 1)}" for number in range(TIMED_SENTENCES)]
+    seconds = dict.fromkeys(encoders, math.inf)
+    for _ in range(TIMED_ROUNDS):
+        for backend, encoder in encoders.items():
+            started = time.perf_counter()
+            encoder.encode(sentences)
+            seconds[backend] = min(seconds[backend], time.perf_counter() - started)
+    fastest = min(seconds, key=lambda backend: seconds[backend])
+    rates = (f"{backend} {TIMED_SENTENCES / taken:,.0f}" for backend, taken in seconds.items())
+    log(f"{folder}: the backend is {fastest} (sentences/s: {', '.join(rates)})")
+    return encoders[fastest]
 
 
 def _rows(embeddings: Any) -> NDArray[np.float32]:

@@ -47,7 +47,7 @@ def _pool(mode: str, vectors: Tensor, mask: Tensor, places: Tensor) -> Tensor:
     """places: the number of each token in its sentence, from 1, prompt included, (batch, tokens)."""
     if mode in ("cls", "lasttoken"):  # the first or last token that counts, wherever the padding is
         chosen = (mask.int() if mode == "cls" else mask * places).argmax(dim=1)  # (batch,)
-        return vectors[torch.arange(len(vectors), device=vectors.device), chosen]  # (batch, dim)
+        return vectors[torch.arange(vectors.shape[0], device=vectors.device), chosen]  # (batch, dim)
     if mode == "max":
         return vectors.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)  # (batch, dim)
     # masked_fill, not a product: a padded position may hold NaN, and 0 * NaN is NaN.

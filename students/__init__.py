@@ -7,18 +7,20 @@ from bertrelay import loader
 if TYPE_CHECKING:
     from students.bitext import Mined, Mining, mine, mine_files
     from students.evaluate import similarity
+    from students.exporting import export
     from students.index import Hit, SearchIndex, build_index, open_index, search
     from students.negatives import NegativeMining, mine_negatives
     from students.search_settings import Hnsw
     from students.shrinking import Shrunk, shrink
     from students.vocabulary import trim_vocabulary
 
-__all__ = ["Hit", "Hnsw", "Mined", "Mining", "NegativeMining", "SearchIndex", "Shrunk", "build_index", "mine"]
+__all__ = ["Hit", "Hnsw", "Mined", "Mining", "NegativeMining", "SearchIndex", "Shrunk", "build_index", "export", "mine"]
 __all__ += ["mine_files", "mine_negatives", "open_index", "search", "shrink", "similarity", "trim_vocabulary"]
 
 MODULES = {
     "bitext": ("Mined", "Mining", "mine", "mine_files"),
     "evaluate": ("similarity",),
+    "exporting": ("export",),
     "index": ("Hit", "SearchIndex", "build_index", "open_index", "search"),
     "negatives": ("NegativeMining", "mine_negatives"),
     "search_settings": ("Hnsw",),

@@ -18,7 +18,7 @@ from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import write_json
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
-from students.evaluation_settings import EvaluateSettings, ShrinkSettings
+from students.evaluation_settings import EvaluateSettings, ExportSettings, ShrinkSettings
 from students.given_vectors import open_teacher, prompt_of
 from students.metrics import (
     Encode,
@@ -36,6 +36,9 @@ from teachers.evaluation.sts import StsPairs, metrics_at, read_sts, sts_metrics
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
+
+
+Compared = EvaluateSettings | ShrinkSettings | ExportSettings
 
 
 def similarity(
@@ -87,7 +90,9 @@ class EvaluationSets:
     xsim: dict[str, dict[str, Translations]]
 
     @classmethod
-    def read(cls, settings: EvaluateSettings | ShrinkSettings, context: StageContext, rejects: Rejects) -> Self:
+    def read(
+        cls, settings: EvaluateSettings | ShrinkSettings | ExportSettings, context: StageContext, rejects: Rejects
+    ) -> Self:
         sts = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
         n_way = settings.xsim if isinstance(settings, EvaluateSettings) else {}
         xsim = {name: read_translations(sources, context.cache, rejects) for name, sources in n_way.items()}

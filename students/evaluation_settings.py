@@ -166,3 +166,25 @@ class ShrinkSettings(Settings):
                 'language of a table, { path = FILE, language = "de" }, or give parallel sources'
             )
         return self
+
+
+GraphPrecision = Literal["fp32", "int8"]
+
+
+class ExportSettings(Settings):
+    """A sentence encoder as graphs for other engines, in `model/`; how near their vectors are to the model's, how fast.
+
+    formats: the engines to export for: onnx is ONNX Runtime.
+    precision: of the graphs; in int8 they are smaller, and vectors move a little.
+    sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, of the model and of its graphs.
+    max_rejects: the share of records that may be unusable.
+
+    Cosines are of 150 sentences of many domains in 21 languages that come with the project, to the model in fp32.
+    """
+
+    model: ModelSource
+    formats: Annotated[list[Literal["onnx", "openvino"]], Field(min_length=1)] = ["onnx"]
+    precision: GraphPrecision = "fp32"
+    sts: dict[str, StsTable] = {}
+    parallel: list[ParallelSource] = []
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01

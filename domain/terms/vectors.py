@@ -79,7 +79,9 @@ def term_vectors(
         the last one alone.
     Raises RequestError for a term without pieces, and for one that is longer than the model reads.
     """
-    encoder = model if isinstance(model, SentenceEncoder) else SentenceEncoder.load(model, cache_dir=cache_dir)
+    encoder = model
+    if not isinstance(encoder, SentenceEncoder):
+        encoder = SentenceEncoder.load(encoder, backend="torch", cache_dir=cache_dir)
     tokens = term_tokens(encoder, texts_of(terms, "terms"))
     for place in range(len(terms)):
         if fault := tokens.fault(place, encoder.max_tokens):

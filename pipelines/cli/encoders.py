@@ -1,8 +1,8 @@
-"""`bertrelay encode`, `evaluate` and `shrink`: what is done with any sentence encoder."""
+"""`bertrelay encode`, `evaluate`, `shrink` and `export`: what is done with any sentence encoder."""
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +32,7 @@ from pipelines.cli.options import (
 from pipelines.cli.stdin import input_file
 from pipelines.recipe import find_recipe, read_tables
 from pipelines.validation import Problems
-from students.evaluation_settings import ShrinkSettings
+from students.evaluation_settings import ExportSettings, ShrinkSettings
 from students.settings import LANGUAGE
 from teachers.evaluation.settings import ProtocolSettings
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 PANEL = "Sentences"
 TF_IDF = "tf-idf"
-SHRINK_METRICS = "shrink.json"
+SHRINK_METRICS, EXPORT_METRICS = "shrink.json", "export.json"
 METRIC_WIDTH = 12
 
 encoders = typer.Typer()
@@ -236,22 +236,86 @@ def shrink(
     named = [_language_and_file(given) for given in corpus]
     tables = [options.table(file, column) for _, file in named for column in columns]
     check_request(model)
-    if output.exists():
-        raise RequestError(f"OUT: expected a folder that is not there yet, found {output}; name another")
-    check_place(output.absolute(), option="OUT")
+    _check_new(output)
     for table in tables:
         check_first(table)
-    sts = {Path(file).name.partition(".")[0]: {"path": file, "header": options.header} for file in options.sts}
-    if len(sts) < len(options.sts):
-        raise RequestError("--sts: expected files with different names, which name their scores, found two of one")
-    evaluated = {"sts": sts, "parallel": list(map(_translations, options.parallel))}
+    evaluated = _test_sets(options)
     languages = [language for language, _ in named for _ in columns]
     sources = [table.model_dump() | {"language": of or None} for table, of in zip(tables, languages, strict=True)]
     by_language = {"corpus": sources, "languages": list(dict.fromkeys(filter(None, languages)))}
     given = {"model": model, **by_language, "trim_vocabulary": options.trim, **evaluated, **settings}
-    metrics = _shrunk(validated(ShrinkSettings, given), output)
+    settled = validated(ShrinkSettings, given)
+    from students.shrinking import run
+
+    metrics = _written(run, settled, output, SHRINK_METRICS)
     document = json.dumps({"output": str(output), **metrics})
     write_out(document if options.as_json else "\n".join(_lines(metrics, output)))
+
+
+class ExportOptions(JsonOption):
+    """What model and graph are evaluated on.
+
+    header: whether a table of --sts begins with the names of its columns.
+    sts: evaluate both on this table: sentence1, sentence2, score. May be repeated.
+    parallel: measure the translation accuracy of both: de=ENGLISH,GERMAN names two aligned files, de=TABLE a table with
+        the columns en and de. May be repeated.
+    """
+
+    header: bool = True
+    sts: list[str] = Field(default=[])
+    parallel: list[str] = Field(default=[])
+
+
+EXPORT_OPTIONS = {"formats": "--format", "sts": "--sts FILE", "parallel": "--parallel LANGUAGE=FILES"}
+
+
+@command(encoders, names=EXPORT_OPTIONS, rich_help_panel=PANEL)
+def export(
+    model: ModelArgument,
+    output: Annotated[Path, argument("OUT", "Folder of the exported model, which must not exist.")],
+    settings: Annotated[Fields, ExportSettings, "formats", "precision"],
+    options: ExportOptions,
+) -> None:
+    """Export a model as a graph for ONNX Runtime or OpenVINO, and compare vectors, speed and scores.
+
+    OUT is a folder of sentence-transformers with a graph that gives `sentence_embedding` for ids and mask.
+
+    With --precision int8 the graph is smaller, and its vectors move a little: how far is printed.
+
+    For example:
+
+      bertrelay export MODEL exported
+
+      bertrelay export MODEL small --precision int8 --sts test.csv
+
+      bertrelay export MODEL both --format onnx --format openvino
+    """
+    check_request(model)
+    _check_new(output)
+    given = {"model": model, **_test_sets(options), **{name: value for name, value in settings.items() if value}}
+    settled = validated(ExportSettings, given)
+    from students.exporting import run
+
+    metrics = _written(run, settled, output, EXPORT_METRICS)
+    document = json.dumps({"output": str(output), **metrics})
+    from pipelines.report.tables import score_lines
+
+    shown = "\n".join(score_lines({str(output): metrics}, {str(output): "students.export"}, intervals=True))
+    write_out(document if options.as_json else shown)
+
+
+def _check_new(output: Path) -> None:
+    if output.exists():
+        raise RequestError(f"OUT: expected a folder that is not there yet, found {output}; name another")
+    check_place(output.absolute(), option="OUT")
+
+
+def _test_sets(options: ShrinkOptions | ExportOptions) -> dict[str, Any]:
+    """The keys `sts` and `parallel` of a recipe."""
+    sts = {Path(file).name.partition(".")[0]: {"path": file, "header": options.header} for file in options.sts}
+    if len(sts) < len(options.sts):
+        raise RequestError("--sts: expected files with different names, which name their scores, found two of one")
+    return {"sts": sts, "parallel": list(map(_translations, options.parallel))}
 
 
 def _language_and_file(given: str) -> tuple[str, str]:
@@ -271,13 +335,14 @@ def _translations(given: str) -> dict[str, Any]:
     raise RequestError(f"--parallel: expected LANGUAGE=ENGLISH,OTHER or LANGUAGE=TABLE, found {given}")
 
 
-def _shrunk(settings: ShrinkSettings, output: Path) -> "Metrics":
-    """Runs the stage beside `output`, which appears when all is done."""
+def _written(
+    run: Callable[[Any, Any], "Metrics"], settings: ShrinkSettings | ExportSettings, output: Path, metrics_file: str
+) -> "Metrics":
+    """Runs the stage beside `output`, which appears when all is done, its metrics in it."""
     from bertrelay.backbone import model_folder
     from bertrelay.files import write_json
     from bertrelay.stage import StageContext
     from pipelines.error_handling import stopping_at_once
-    from students.shrinking import run
 
     located = settings.model_copy(update={"model": ModelSource.parse(str(model_folder(settings.model).resolve()))})
     with (
@@ -286,7 +351,7 @@ def _shrunk(settings: ShrinkSettings, output: Path) -> "Metrics":
     ):
         building = Path(name)
         metrics = run(located, StageContext(building, building / "cache"))
-        write_json(building / "model" / SHRINK_METRICS, metrics)
+        write_json(building / "model" / metrics_file, metrics)
         (building / "model").rename(output)
     return metrics
 

@@ -68,7 +68,8 @@ def run(settings: CardSettings, context: StageContext) -> Metrics:
     results = [read_result(Path(folder), source) for folder in settings.results]
     shutil.rmtree(output, ignore_errors=True)
     shutil.copytree(source, output, copy_function=shutil.copyfile, ignore=shutil.ignore_patterns(".*"))
-    card = card_text(settings, results, SentenceEncoder.load(output, "cpu"), with_files=not context.sensitive)
+    encoder = SentenceEncoder.load(output, "cpu", backend="torch")
+    card = card_text(settings, results, encoder, with_files=not context.sensitive)
     write_text(output / README, card)
     return {"languages": len(_languages(settings, results)), "evaluations": len(list(_evaluations(results)))}
 

@@ -54,7 +54,7 @@ class PolyEncoder(PairScorer):
             raise RequestError(
                 f"model: expected a poly-encoder with {WEIGHTS} in {folder}; train it with teachers.poly-encoder"
             )
-        encoder = SentenceEncoder.load(folder, device)
+        encoder = SentenceEncoder.load(folder, device, backend="torch")
         with reading_weights(path, "the codes of a poly-encoder"):
             weights = load_file(path)
             model = cls(encoder, len(weights["codes"]))

@@ -178,7 +178,7 @@ def _model_meta(
         "name": name,
         "revision": revision,
         "experiment_kwargs": experiment or None,
-        "n_parameters": sum(weights.numel() for weights in encoder.parameters()),
+        "n_parameters": sum(weights.numel() for weights in encoder.parameters()) or None,  # of a graph unknown
         "max_tokens": encoder.max_tokens,
         "embed_dim": encoder.dim,
         "framework": ["Sentence Transformers", "PyTorch"],

@@ -1,0 +1,198 @@
+"""Exported graphs: the model's vectors in the runtimes themselves, in ours, and what is refused."""
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from bertrelay import SentenceEncoder
+from bertrelay.data.records import Rejects
+from bertrelay.encode_shards import encoder_digest
+from bertrelay.errors import RequestError
+from bertrelay.graphs import import_openvino, usable_backends
+from bertrelay.layout import Prompts
+from bertrelay.pooling import Pooling, Projection
+from students.distill import run as distill
+from students.evaluation_settings import ExportSettings
+from students.exporting import export, run
+from students.pairs import read_translations
+from students.retention import general_sentences
+from students.settings import DistillSettings
+from students.shrinking import shrink
+
+TEXTS = ["a dog runs", "", "two birds sing in the old garden", "ein Hund", "word " * 60]
+NETWORKS = [
+    ("bert", {"pooling": ["mean"], "projection": 8, "normalize": True}),
+    ("xlm-roberta", {"pooling": ["cls"]}),
+    ("mpnet", {"pooling": ["max"], "normalize": True}),
+    ("distilbert", {"pooling": ["mean"]}),
+    ("modernbert", {"pooling": ["mean", "cls"], "projection": 8}),
+]
+DISTILBERT = {"dim": 16, "n_heads": 2, "hidden_dim": 32}
+ROUNDING = 1e-5
+
+
+def made(tiny_encoder, kind, projection=None, **parts):
+    if projection:
+        torch.manual_seed(1)
+        parts["projection"] = Projection(16 * len(parts["pooling"]), projection)
+    return tiny_encoder(kind, TEXTS * 10, sizes=DISTILBERT if kind == "distilbert" else None, **parts)
+
+
+def inputs(folder, texts):
+    """Ids and mask as someone without this project makes them."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    tokenizer.enable_truncation(settings["model_max_length"])
+    tokenizer.enable_padding(pad_id=json.loads((folder / "config.json").read_text())["pad_token_id"])
+    encoded = tokenizer.encode_batch(texts)
+    ids, mask = (np.array([getattr(each, name) for each in encoded]) for name in ("ids", "attention_mask"))
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def by_onnx(folder, texts, output="sentence_embedding"):
+    session = onnxruntime.InferenceSession(folder / "onnx/model.onnx")
+    return session.run([output], inputs(folder, texts))[0]
+
+
+def by_openvino(folder, texts):
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    model = import_openvino().Core().compile_model(folder / "openvino/openvino_model.xml", "CPU", options)
+    return model(inputs(folder, texts))["sentence_embedding"]
+
+
+@pytest.mark.parametrize(("kind", "parts"), NETWORKS, ids=[kind for kind, _ in NETWORKS])
+def test_a_graph_gives_the_vectors_of_torch_in_the_runtimes_themselves(tiny_encoder, tmp_path, kind, parts):
+    encoder, folder = made(tiny_encoder, kind, **parts), tmp_path / "exported"
+    export(encoder, folder, formats=["onnx", "openvino"])
+    expected = encoder.encode(TEXTS, precision="fp32")
+    for computed in (by_onnx, by_openvino):
+        assert np.abs(computed(folder, TEXTS) - expected).max() < ROUNDING
+        for row, text in enumerate(TEXTS):  # a batch of one is as long as its text
+            assert np.abs(computed(folder, [text]) - expected[row]).max() < ROUNDING
+    assert by_onnx(folder, TEXTS, "last_hidden_state").shape[-1] == 16
+    assert b'File "' not in (folder / "onnx/model.onnx").read_bytes()  # no path of the machine that exported it
+    assert not list(folder.glob("*.safetensors"))
+    for backend in ("onnx", "openvino", None):
+        loaded = SentenceEncoder.load(folder, backend=backend)
+        assert loaded.layout == encoder.layout
+        with ThreadPoolExecutor(2) as threads:
+            for vectors in threads.map(loaded.encode, [TEXTS] * 4):
+                assert np.abs(vectors - expected).max() < ROUNDING
+    assert sys.modules["openvino_telemetry"] is None
+    assert np.abs(encoder.encode(TEXTS, precision="fp32") - expected).max() == 0  # it is as it was
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_encoder):
+    return made(tiny_encoder, "bert", pooling=["mean"], normalize=True)
+
+
+@pytest.fixture(scope="module")
+def exported(encoder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("graph") / "model"
+    export(encoder, folder)
+    return folder
+
+
+def test_int8_is_smaller_and_its_distance_is_that_of_the_graph(encoder, exported, tmp_path, context):
+    encoder.save(tmp_path / "model")
+    rows = [("sentence1", "sentence2", "score"), *((TEXTS[0], text, str(len(text))) for text in TEXTS[2:])]
+    sts = tmp_path / "sts.tsv"
+    sts.write_text("".join("\t".join(row) + "\n" for row in rows))
+    given = {"model": str(tmp_path / "model"), "precision": "int8", "sts": {"few": {"path": str(sts)}}}
+    (context.output / "model/onnx").mkdir(parents=True)  # as a stage that was killed leaves it
+    metrics = run(ExportSettings.model_validate(given), context)
+    folder = context.output / "model"
+    kinds = [each.data_type for each in onnx.load(folder / "onnx/model.onnx").graph.initializer if len(each.dims) == 2]
+    assert kinds.count(onnx.TensorProto.INT8) == 2 * 6  # two layers: query, key, value, output, up, down
+    assert (folder / "onnx/model.onnx").stat().st_size < (exported / "onnx/model.onnx").stat().st_size
+    assert metrics["onnx/size_mb"] == (folder / "onnx/model.onnx").stat().st_size / 1e6
+    pairs = read_translations([general_sentences()], None, Rejects(None))
+    sentences = list({text for sides in pairs.values() for side in sides for text in side})
+    exact = encoder.encode(sentences, precision="fp32")
+    rounded = np.concatenate([by_onnx(folder, sentences[start : start + 64]) for start in range(0, len(sentences), 64)])
+    cosines = (exact * rounded).sum(axis=1) / np.linalg.norm(rounded, axis=1)
+    assert metrics["onnx/cosine_min"] == pytest.approx(cosines.min(), abs=2e-3)
+    assert metrics["onnx/cosine_mean"] == pytest.approx(cosines.mean(), abs=2e-4)
+    assert metrics["onnx/cosine_mean"] < 1
+    assert {"torch/sts/few/spearman_cosine", "onnx/sts/few/spearman_cosine", "torch/sentences_per_second"} <= set(
+        metrics
+    )
+
+
+def test_a_prompt_that_is_not_pooled_is_not_pooled_by_a_graph(tiny_encoder, tmp_path):
+    prompts = Prompts({"query": "two birds "}, default="query")
+    encoder = tiny_encoder("bert", TEXTS * 10, pooling=Pooling(["mean"], include_prompt=False), prompts=prompts)
+    export(encoder, tmp_path / "exported")
+    expected = encoder.encode(TEXTS, precision="fp32")
+    assert np.abs(SentenceEncoder.load(tmp_path / "exported").encode(TEXTS) - expected).max() < ROUNDING
+    assert np.abs(by_onnx(tmp_path / "exported", [f"two birds {text}" for text in TEXTS]) - expected).max() < ROUNDING
+    without = encoder.encode(TEXTS, prompt="", precision="fp32")
+    assert np.abs(SentenceEncoder.load(tmp_path / "exported").encode(TEXTS, prompt="") - without).max() < ROUNDING
+
+
+def test_graphs_are_told_apart_and_auto_is_measured(encoder, exported, tmp_path, capsys):
+    loaded = SentenceEncoder.load(exported)
+    export(encoder, tmp_path / "int8", precision="int8")
+    digests = {encoder_digest(each) for each in (encoder, loaded, SentenceEncoder.load(tmp_path / "int8"))}
+    assert len(digests) == 3
+    encoder.save(tmp_path / "both")
+    (exported / "onnx").rename(tmp_path / "both/onnx")
+    try:
+        assert usable_backends(tmp_path / "both") == ["torch", "onnx"]
+        assert type(SentenceEncoder.load(tmp_path / "both").backbone).__name__ == "BertModel"
+        fastest = SentenceEncoder.load(tmp_path / "both", backend="auto")
+        assert "the backend is" in capsys.readouterr().err
+        assert (
+            np.abs(fastest.encode(TEXTS, precision="fp32") - encoder.encode(TEXTS, precision="fp32")).max() < ROUNDING
+        )
+    finally:
+        (tmp_path / "both/onnx").rename(exported / "onnx")
+
+
+def test_what_a_graph_cannot_be_used_for_is_refused(encoder, exported, tmp_path, monkeypatch, context):
+    graph = SentenceEncoder.load(exported)
+    with pytest.raises(RequestError, match="is a graph, which cannot be changed"):
+        graph.save(tmp_path / "copy")
+    with pytest.raises(RequestError, match="is a graph"):
+        shrink(graph, TEXTS)
+    for name in ("en", "de"):
+        (tmp_path / name).write_text("".join(f"{text} {name}\n" for text in TEXTS if text))
+    encoder.save(tmp_path / "teacher")
+    pairs = [{"english": str(tmp_path / "en"), "other": str(tmp_path / "de"), "language": "de"}]
+    given = {"teacher": str(tmp_path / "teacher"), "base": str(exported), "parallel": pairs, "dev_sentences": 0}
+    with pytest.raises(RequestError, match="it has a graph alone: give the model that was exported"):
+        distill(DistillSettings.model_validate(given), context)
+    with pytest.raises(RequestError, match=r"backend: expected a graph for openvino .* found one for onnx"):
+        SentenceEncoder.load(exported, backend="openvino")
+    with pytest.raises(RequestError, match=r"expected weights .* found none"):
+        SentenceEncoder.load(exported, backend="torch")
+    with pytest.raises(RequestError, match="backend: expected torch, onnx, openvino or auto"):
+        SentenceEncoder.load(exported, backend="tensorrt")
+    damaged = tmp_path / "damaged"
+    export(encoder, damaged)
+    content = (damaged / "onnx/model.onnx").read_bytes()
+    (damaged / "onnx/model.onnx").write_bytes(content[: len(content) // 2])
+    with pytest.raises(RequestError, match=r"the graph .*model\.onnx cannot be computed"):
+        SentenceEncoder.load(damaged)
+    for module in ("bertrelay.graphs", "students.exporting"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name == "onnxruntime" else find_spec(name))
+    with pytest.raises(RequestError, match=r"needs the package onnxruntime: pip install 'bertrelay\[onnx\]'"):
+        SentenceEncoder.load(exported)
+    with pytest.raises(RequestError, match=r"export needs onnxruntime: pip install 'bertrelay\[onnx\]'"):
+        export(encoder, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(RequestError, match="device: expected cpu, where graphs are computed, found meta"):
+        SentenceEncoder.load(exported, "meta", backend="onnx")
+    with pytest.raises(RequestError, match="folder: expected one that is not there yet"):
+        export(encoder, exported)
+    with pytest.raises(RequestError, match="formats: expected a list of one or more"):
+        export(encoder, tmp_path / "none", formats="onnx")
