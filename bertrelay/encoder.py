@@ -131,6 +131,7 @@ class SentenceEncoder(nn.Module):
             folder has, whatever its precision; it is measured and logged. Graphs are of local folders alone.
         Raises RequestError when it is not found, incomplete, or of an unknown kind.
         """
+        place = as_device(device)
         check_backend(backend, device)
         folder = model_folder(source, revision, cache_dir)
         layout = read_layout(folder)
@@ -152,7 +153,7 @@ class SentenceEncoder(nn.Module):
         return cls(
             network,
             load_tokenizer(transformer, layout.lower_case),
-            device=None if is_graph else as_device(device),
+            device=None if is_graph else place,
             pooling=Pooling(layout.pooling, layout.include_prompt),
             projection=projection_of([load_projection(folder, dense) for dense in layout.dense]),
             normalize=layout.normalize,
@@ -225,7 +226,7 @@ class SentenceEncoder(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.backbone.device
+        return next((weights.device for weights in self.parameters()), torch.device("cpu"))  # a graph may have none
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, prompt_tokens: int | None = None) -> Tensor:
         """(batch, tokens) ids and mask -> float32 (batch, dim). Only the network computes in bf16 under autocast.

@@ -82,7 +82,12 @@ def test_a_student_of_the_vectors_is_the_student_of_the_model_that_made_them(tin
         context.output.mkdir()
         metrics = run(DistillSettings.model_validate({"teacher": teacher, **settings}), context)
         scored = EvaluateSettings.model_validate(
-            {"model": str(context.output / "model"), "teacher": teacher, "parallel": [toy.source("test")]}
+            {
+                "model": str(context.output / "model"),
+                "teacher": teacher,
+                "parallel": [toy.source("test")],
+                "precision": "fp32",
+            }
         )
         student = SentenceEncoder.load(context.output / "model")
         results.append((metrics["dev/explained_variance"], student, evaluate(scored, context)))
