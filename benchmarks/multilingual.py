@@ -129,7 +129,7 @@ def metrics_of(options: Namespace, model: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def contend(options: Namespace, name: str) -> Answer:
+def contend(options: Namespace, name: str, number: int) -> Answer:  # noqa: ARG001 (there is one round)
     folder, seconds = options.scratch / name.replace(", ", "-").replace(" ", "-"), 0.0
     folder.mkdir()
     if name not in UNTRAINED:
