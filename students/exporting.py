@@ -151,7 +151,8 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
     sentences = list(dict.fromkeys(text for pairs in general.values() for side in pairs for text in side))
     model = SentenceEncoder.load(settings.model, "cpu", backend="torch", cache_dir=context.cache / "hub")
     folder = context.output / "model"
-    rmtree(folder, ignore_errors=True)  # of a stage that was stopped
+    for left in (folder, *folder.parent.glob(f".{folder.name}.*")):  # by a stage that was stopped
+        rmtree(left, ignore_errors=True)
     export(model, folder, formats=settings.formats, precision=settings.precision)
     if (variance := read_variance(settings.model)) is not None:
         save_variance(variance, folder)
