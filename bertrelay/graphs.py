@@ -45,7 +45,6 @@ class GraphNetwork(nn.Module):
     def __init__(self, path: Path, config: PreTrainedConfig, run: Run, position_limit: int | None = None) -> None:
         super().__init__()
         self.config, self.name_or_path, self.position_limit, self._run = config, str(path), position_limit, run
-        self.device = torch.device("cpu")
         files = sorted(path.parent.glob(f"{path.stem}*"))  # large weights are in a file of their own
         hashes = bytearray.fromhex("".join(map(Digests().of_file, files)))
         self.register_buffer("digest", torch.frombuffer(hashes, dtype=torch.uint8))  # tells models apart, as weights do

@@ -188,19 +188,26 @@ def _source(model: str, names_hub: bool) -> dict[str, Any]:
     return {"model": ModelSource.parse(model)}
 
 
-class ShrinkOptions(TableOptions, JsonOption):
-    """What a model is made smaller by, and evaluated on.
+class TestSetOptions(JsonOption):
+    """What two models are evaluated on, beside each other.
 
-    trim: drop the tokens of the vocabulary that CORPUS does not use.
     sts: evaluate both on this table: sentence1, sentence2, score. May be repeated.
     parallel: measure the translation accuracy of both: de=ENGLISH,GERMAN names two aligned files, de=TABLE a table with
         the columns en and de. May be repeated.
+    """
+
+    sts: list[str] = Field(default=[])
+    parallel: list[str] = Field(default=[])
+
+
+class ShrinkOptions(TableOptions, TestSetOptions):
+    """What a model is made smaller by, and evaluated on.
+
+    trim: drop the tokens of the vocabulary that CORPUS does not use.
     column: column of text in CORPUS, by name, or by position from 0; `text`, or the line, when absent. May be repeated.
     """
 
     trim: bool = True
-    sts: list[str] = Field(default=[])
-    parallel: list[str] = Field(default=[])
     column: list[str] = Field(default=[])
 
 
@@ -252,18 +259,13 @@ def shrink(
     write_out(document if options.as_json else "\n".join(_lines(metrics, output)))
 
 
-class ExportOptions(JsonOption):
+class ExportOptions(TestSetOptions):
     """What model and graph are evaluated on.
 
     header: whether a table of --sts begins with the names of its columns.
-    sts: evaluate both on this table: sentence1, sentence2, score. May be repeated.
-    parallel: measure the translation accuracy of both: de=ENGLISH,GERMAN names two aligned files, de=TABLE a table with
-        the columns en and de. May be repeated.
     """
 
     header: bool = True
-    sts: list[str] = Field(default=[])
-    parallel: list[str] = Field(default=[])
 
 
 EXPORT_OPTIONS = {"formats": "--format", "sts": "--sts FILE", "parallel": "--parallel LANGUAGE=FILES"}
