@@ -84,11 +84,22 @@ def attention(
 
 
 def mask(**options: Any) -> Tensor | None:
-    """The mask that transformers makes; one of padding alone, the same for all tokens, as a single expanded row."""
+    """The mask that transformers makes; one of padding alone, the same for all tokens, as a single expanded row.
+
+    transformers makes none where nothing is padded. To know that of a GPU's batch, it would wait for the GPU.
+    """
+    padding = options.get("attention_mask")
+    if padding is not None and is_asynchronous(padding.device):
+        options["allow_is_bidirectional_skip"] = False
     full: Tensor | None = sdpa_mask(**options)
     if full is None or options.get("mask_function") is not bidirectional_mask_function:
         return full
     return full[:, :, :1].expand_as(full)
+
+
+def is_asynchronous(device: torch.device) -> bool:
+    """Whether a program goes on while `device` computes, until it asks for a value."""
+    return device.type != "cpu"
 
 
 def _softmax(scores: Tensor, dim: int) -> Tensor:

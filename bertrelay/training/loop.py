@@ -7,14 +7,19 @@ Three rules make it so:
 - A loss is a sum, and its denominator is counted over all micro-batches and processes before the first backward;
   so a gradient does not depend on how many of them it was computed in.
 - Whatever a decision depends on is the same in every process, so they stop, evaluate and save at the same step.
+
+Between two lines of the log nothing waits for the device: losses, norms and whether they are finite stay there, and the
+optimizer itself makes no update that is not.
 """
 
 import math
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -61,6 +66,12 @@ class Batch:
     inputs: dict[str, Tensor]
     counts: dict[str, int]
 
+    def pinned(self, device: torch.device) -> "Batch":
+        """The same in memory that a GPU reads by itself; elsewhere as it is."""
+        if device.type != "cuda":
+            return self
+        return Batch({name: tensor.pin_memory() for name, tensor in self.inputs.items()}, self.counts)
+
     def to(self, device: torch.device) -> "Batch":
         return Batch({name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}, self.counts)
 
@@ -90,7 +101,10 @@ class Task(Protocol):
     def criterion(self) -> str | None: ...
 
     def collate(self, items: Items, epoch: int) -> Batch:
-        """The micro-batch of `items`; whatever is random in it is a function of (seed, epoch, item)."""
+        """The micro-batch of `items`; whatever is random in it is a function of (seed, epoch, item).
+
+        Called by another thread while the model computes.
+        """
         ...
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
@@ -134,6 +148,24 @@ class RankBatch(NamedTuple):
     micro_batches: list[Batch]
     weight: float
     is_one: bool = True
+
+
+class StepDone(NamedTuple):
+    """What is looked at when steps are logged.
+
+    items, sums: of each micro-batch, the losses on the device. norm: of the gradient, there too.
+    tokens, padded: of this process's micro-batches.
+    """
+
+    step: int
+    epoch: int
+    items: list[Items]
+    sums: list[dict[str, Tensor]]
+    counts: dict[str, int]
+    norm: Tensor
+    weight: float
+    tokens: int
+    padded: int
 
 
 def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
@@ -197,17 +229,28 @@ class Training:
         self.model = self.accelerator.prepare_model(task.model)
         self.schedule = BatchSchedule(task.lengths, settings, getattr(task, "groups", None))
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
+        self.ahead: dict[int, Future[RankBatch]] = {}  # by step
+        self.unseen: list[StepDone] = []
+        self.norm = 0.0  # of the gradient of the last step that was looked at
+        self.found_inf = torch.zeros((), device=self.device)  # 1 from the first gradient on that is not finite
+        self.optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
         self.state = State(precision=self.precision, total_steps=self.schedule.total_steps)
 
     def run(self) -> None:
         """Trains until the last step, the end of patience, or a signal."""
         self._build_gradient_buckets()
         total, began = self.schedule.total_steps, time.monotonic() - self.state.seconds
-        with deferred_stop_signals() as stop, progress("training", total, "steps", done=self.state.step) as bar:
+        with (
+            deferred_stop_signals() as stop,
+            progress("training", total, "steps", done=self.state.step) as bar,
+            ThreadPoolExecutor(1, "batches") as self.other_thread,
+        ):
             patience = math.inf if self.settings.patience is None else self.settings.patience
             while self.state.step < total and self.state.evaluations_since_best < patience:
                 self._stop_on_signal(self._train_step(bar, stop.signal_number))
                 self.state.seconds = time.monotonic() - began
+                if self.state.step % self.settings.log_every == 0 or self.state.step == total:
+                    self._log_steps(bar)
                 step, every = self.state.step, self.settings.evaluate_every
                 is_due = step == total or (self.schedule.ends_epoch(step) if every is None else step % every == 0)
                 if self.task.criterion is not None and is_due:
@@ -235,23 +278,35 @@ class Training:
 
     def _train_step(self, bar: Bar, signal_number: int) -> int:
         """Trains on the next batch, or returns the stop signal that some process has received."""
-        own = self._rank_batch()
+        own = self._next_batch()
         names = list(own.micro_batches[0].counts)
         counted = own.micro_batches if own.weight else []
         counts, signal_number = self._sum_over_processes(counted, names, signal_number)
         if signal_number:
             return signal_number
         sums = self._backward(own, counts)
-        grad_norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
-        if not math.isfinite(grad_norm):
-            self._raise_non_finite(own.items, sums)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
+        torch.maximum(self.found_inf, (~norm.isfinite()).float(), out=self.found_inf)
         self._update()
-        self._log_step(bar, own, sums, counts, grad_norm)
+        masks = [batch.inputs["attention_mask"].numpy() for batch in own.micro_batches] if own.weight else []
+        tokens, padded = sum(int(mask.sum()) for mask in masks), sum(mask.size for mask in masks)
+        step = self.state.step
+        self.unseen.append(StepDone(step, own.epoch, own.items, sums, counts, norm, own.weight, tokens, padded))
+        bar.advance(1)
         return 0
 
-    def _rank_batch(self) -> RankBatch:
-        """What this process computes in the next step."""
-        epoch, items = self.schedule.batch(self.state.step)
+    def _next_batch(self) -> RankBatch:
+        """What this process computes in the next step. Another thread prepares the one after it meanwhile."""
+        step = self.state.step
+        own = self.ahead.pop(step) if step in self.ahead else self.other_thread.submit(self._rank_batch, step)
+        batch = own.result()
+        if step + 1 < self.schedule.total_steps:
+            self.ahead[step + 1] = self.other_thread.submit(self._rank_batch, step + 1)
+        return batch
+
+    def _rank_batch(self, step: int) -> RankBatch:
+        """What this process computes in a step, a function of its number."""
+        epoch, items = self.schedule.batch(step)
         lengths, padded_lengths = (lengths_in(epoch, each) for each in (self.task.lengths, self.task.padded_lengths))
         splits = []
         for rank in range(self.processes):
@@ -259,7 +314,7 @@ class Training:
             computed = own if len(own) else items[:1]
             splits.append(list(micro_batches(computed, lengths, padded_lengths, self.settings.device_tokens)))
         split = splits[self.rank]
-        batches = [self.task.collate(micro, epoch) for micro in split]
+        batches = [self.task.collate(micro, epoch).pinned(self.device) for micro in split]
         is_one, weight = max(map(len, splits)) == 1, float(self.rank < len(items))
         return RankBatch(epoch, items, split, batches, weight, is_one)
 
@@ -302,7 +357,8 @@ class Training:
     def _backward_in_batch(self, task: InBatchTask, own: RankBatch, counts: dict[str, int]) -> list[dict[str, Tensor]]:
         """Does the same for losses that compare the items of all micro-batches and processes."""
         order = np.argsort(own.batch)
-        places = [torch.from_numpy(order[np.searchsorted(own.batch[order], items)]) for items in own.items]
+        rows = [order[np.searchsorted(own.batch[order], items)] for items in own.items]
+        places = [torch.from_numpy(each).to(self.device, non_blocking=True) for each in rows]
         outputs = []  # with the graph that the backward pass needs, where no other micro-batch needs the memory
         for index, batch in enumerate(own.micro_batches):
             with self._micro_batch(own, index), torch.set_grad_enabled(own.is_one):
@@ -326,20 +382,21 @@ class Training:
         with autocast(self.device, self.precision):
             return task.vectors(self.model, batch.to(self.device)).float()
 
-    def _raise_non_finite(self, items: list[Items], sums: list[dict[str, Tensor]]) -> None:
+    def _raise_non_finite(self, done: StepDone, sums: list[dict[str, float]]) -> None:
         own = [
             micro.tolist()
-            for micro, named in zip(items, sums, strict=True)
-            if not all(torch.isfinite(value) for value in named.values())
+            for micro, named in zip(done.items, sums, strict=True)
+            if not all(map(math.isfinite, named.values()))
         ]
         everywhere = sorted({item for found in gather_object(own) for item in found})
         where = f"the loss of training items {everywhere}" if everywhere else "the gradient, with a finite loss"
         raise WorkError(
-            f"step {self.state.step + 1}: expected finite numbers, found a non-finite one in {where} (items are "
+            f"step {done.step}: expected finite numbers, found a non-finite one in {where} (items are "
             "counted from 0, after filtering). Check those records, or lower learning_rate."
         )
 
     def _update(self) -> None:
+        """Updates the weights, unless this gradient or an earlier one is not finite; `_look` says so."""
         rate = learning_rate(self.state.step, self.schedule.total_steps, self.settings)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["rate_factor"]
@@ -347,22 +404,38 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step += 1
 
-    def _log_step(
-        self, bar: Bar, own: RankBatch, sums: list[dict[str, Tensor]], counts: dict[str, int], grad_norm: float
-    ) -> None:
-        """Reports the step just done to the progress bar and the log."""
-        totals = {name: own.weight * sum(float(named[name]) for named in sums) for name in counts}
-        masks = [batch.inputs["attention_mask"] for batch in own.micro_batches] if own.weight else []
-        tokens, padded = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
-        self.log.add(totals, counts, tokens, padded)
-        bar.advance(1, note=f"loss {sum(self.processes * totals[name] / max(1, counts[name]) for name in counts):.4f}")
+    def _look(self) -> str:
+        """Adds the steps that nobody looked at to the log; raises WorkError where one is not finite.
+
+        Every process does so after the same steps: before the log is written, an evaluation, and a checkpoint.
+        Returns the loss of the last step, for the progress bar.
+        """
+        steps, self.unseen, loss = self.unseen, [], 0.0
+        if not steps:
+            return ""
+        values = [value for done in steps for value in (done.norm, *chain(*(sums.values() for sums in done.sums)))]
+        numbers = iter(torch.stack([value.float() for value in values]).tolist())  # the one wait for the device
+        for done in steps:
+            self.norm = next(numbers)
+            sums = [{name: next(numbers) for name in named} for named in done.sums]
+            if not math.isfinite(self.norm):
+                self._raise_non_finite(done, sums)
+            totals = {name: done.weight * sum(named[name] for named in sums) for name in done.counts}
+            self.log.add(totals, done.counts, done.tokens, done.padded)
+            loss = sum(self.processes * total / max(1, done.counts[name]) for name, total in totals.items())
+        return f"loss {loss:.4f}"
+
+    def _log_steps(self, bar: Bar) -> None:
+        """Reports the steps since the last line to the progress bar and the log."""
+        epoch = self.unseen[-1].epoch
+        bar.advance(0, note=self._look())
         step, total = self.state.step, self.schedule.total_steps
-        if step % self.settings.log_every == 0 or step == total:
-            rate = learning_rate(step - 1, total, self.settings)
-            self.log.write_steps(step, own.epoch, rate, grad_norm, self.state.seconds)
+        rate = learning_rate(step - 1, total, self.settings)
+        self.log.write_steps(step, epoch, rate, self.norm, self.state.seconds)
 
     def _evaluate(self, criterion: str) -> None:
         """Evaluates, and keeps the weights when they are the best so far."""
+        self._look()
         shared: list[Metrics] = [{}]
         if self.accelerator.is_main_process:
             self.task.model.eval()
@@ -392,6 +465,7 @@ class Training:
 
     def _save(self) -> None:
         """A checkpoint of this step, written by the main process while the others wait."""
+        self._look()
         if self.accelerator.is_main_process:
             save_checkpoint(self.work, capture(self.state, self.task.model, self.optimizer))
         self.accelerator.wait_for_everyone()

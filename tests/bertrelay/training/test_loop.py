@@ -4,19 +4,23 @@ import copy
 import json
 import random
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import wait
 
 import numpy as np
 import pytest
 import small_training
 import torch
+from device_waits import Waits
 from safetensors.torch import load_file
 from small_training import SETTINGS, Fault, InBatch, TwoHeads, TwoLosses, logged, planned, result, run, stderr_of
 from torch import nn
+from torch.nn import functional
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.progress import Bar
 from bertrelay.training.batches import BatchSchedule, learning_rate
-from bertrelay.training.loop import train
+from bertrelay.training.loop import Training, train
 from bertrelay.training.settings import TrainingSettings
 
 DROPOUT = {"task": {"dropout": 0.2}}
@@ -271,6 +275,48 @@ def test_a_non_finite_loss_stops_every_process_with_step_and_items(tmp_path, pro
         assert (
             f"step 7: expected finite numbers, found a non-finite one in the loss of training items [{item}]" in error
         )
+
+
+# Waits for the device
+
+
+class Quiet(TwoLosses):
+    """The same losses without the choice of rows by a mask, whose number only the device knows."""
+
+    def __init__(self, asks=False):
+        super().__init__(criterion=None)
+        self.asks = asks
+
+    def loss(self, model, batch):
+        words, is_next = model(batch.inputs["ids"], batch.inputs["attention_mask"])
+        of_tokens = functional.cross_entropy(words.transpose(1, 2), batch.inputs["ids"], reduction="none")
+        mlm = (of_tokens * batch.inputs["masked"]).sum()
+        if self.asks:
+            float(mlm.detach())
+        return {"mlm": mlm, "nsp": functional.cross_entropy(is_next, batch.inputs["is_next"], reduction="sum")}
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_between_two_lines_of_the_log_nothing_waits_for_the_device(tmp_path, asks):
+    with Waits() as waits:
+        train(Quiet(asks), settings(log_every=4, checkpoint_every=1000, device_tokens=1000), tmp_path)
+    steps = logged(tmp_path)[-1]["step"]
+    assert steps > 12 and len(logged(tmp_path)) == -(-steps // 4)
+    assert waits.count == -(-steps // 4) + asks * steps
+
+
+def test_the_weights_before_a_gradient_that_is_not_finite_stay_whenever_it_is_seen(tmp_path):
+    task, known = TwoLosses(criterion=None), TwoLosses(criterion=None)
+    task.poisoned = int(planned(task)[6][1])  # of the seventh step
+    few = settings(log_every=1000, checkpoint_every=1000)
+    with pytest.raises(WorkError, match="step 7: expected finite numbers"):
+        train(task, few, tmp_path / "seen late")
+    training = Training(known, few, tmp_path / "known", tmp_path / "known")
+    with ThreadPoolExecutor(1) as training.other_thread:
+        for _ in range(6):
+            training._train_step(Bar(), 0)
+    for (name, weight), expected in zip(task.model.named_parameters(), known.model.parameters(), strict=True):
+        assert torch.equal(weight, expected), name
 
 
 # Updates and logs

@@ -1,0 +1,23 @@
+"""What would make a program wait for a GPU, counted on a CPU."""
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+READING = {"item", "tolist", "numpy", "cpu", "nonzero", "__float__", "__bool__", "__int__", "__index__"}
+CHOOSING = {"__getitem__", "__setitem__", "masked_select"}
+
+
+class Waits(TorchFunctionMode):
+    """Counts the calls that need values of a tensor on the host: its numbers, or how many rows a mask leaves.
+
+    Tensors of whole numbers do not count: they are tokens, masks and places, which come from the host.
+    """
+
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name, tensor, *rest = getattr(func, "__name__", ""), *args[:2], *[None] * (2 - len(args[:2]))
+        is_value = isinstance(tensor, torch.Tensor) and (tensor.is_floating_point() or tensor.dtype == torch.bool)
+        by_mask = any(isinstance(each, torch.Tensor) and each.dtype == torch.bool for each in rest)
+        self.count += (name in READING and is_value) or (name in CHOOSING and by_mask)
+        return func(*args, **(kwargs or {}))
