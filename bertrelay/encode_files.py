@@ -7,11 +7,12 @@ from typing import NamedTuple, Unpack
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.sentences import SentenceScan, as_table, block_reader, scan
 from bertrelay.data.shards import locked_output
-from bertrelay.data.vectors import SUFFIXES
+from bertrelay.data.vectors import DTYPES, SUFFIXES, Stored
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.encode_shards import encoder_digest, fill_file
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions
+from bertrelay.errors import check_choice
 from bertrelay.files import check_output
 from bertrelay.fingerprint import fingerprint
 from bertrelay.progress import log
@@ -33,11 +34,13 @@ def encode_file(
     cache: Path | None = None,
     rejects: Rejects | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    vectors: Stored = "float32",
     **options: Unpack[EncodingOptions],
 ) -> EncodedFile:
     """Writes the vector of each sentence of `source` to `output`: row i for sentence i, a blank one too.
 
-    output: `.npy`, float32 (sentences, dim); or `.parquet`, with the columns `text` and `vector`.
+    output: `.npy`, (sentences, dim); or `.parquet`, with the columns `text` and `vector`.
+    vectors: `float32`; or in fewer bits `int8` or `binary`, see `bertrelay.data.vectors.quantized`.
     model: an encoder, or a name that `SentenceEncoder.load` knows, loaded when the input is seen to be right.
     source: plain lines, a table with a column `text`, or a `Table` that names its column.
     cache: where a model or data set of the hub is kept.
@@ -53,6 +56,7 @@ def encode_file(
     """
     table, output = as_table(source), Path(output)
     check_output(output, SUFFIXES, table.path)
+    check_choice("vectors", vectors, tuple(DTYPES))
 
     def scan_table() -> SentenceScan:
         with rejects or nullcontext():
@@ -67,5 +71,6 @@ def encode_file(
         key = fingerprint({"model": encoder_digest(encoder), "source": scanned.digest})
         # One reader is ahead of the model, the other gives the texts of a Parquet file.
         read_block, texts = (block_reader(table, cache, rejects is not None) for _ in range(2))
-        filled = fill_file(encoder, read_block, scanned.sentences, output, key, process_group, options, texts=texts)
+        sizes = scanned.sentences, output, key
+        filled = fill_file(encoder, read_block, *sizes, process_group, options, texts=texts, stored=vectors)
     return EncodedFile(scanned.sentences, encoder.dim, filled.rate)

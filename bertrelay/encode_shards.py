@@ -6,13 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bertrelay.data.shards import Filled, Shards, Span, locked_output
 from bertrelay.data.vectors import (
-    FLOAT_BYTES,
+    DTYPES,
     ReadBlock,
-    Vectors,
+    Stored,
     check_space,
-    open_vectors,
+    open_stored,
+    quantized,
+    stored_columns,
     write_block,
     write_vectors,
 )
@@ -80,11 +85,13 @@ def fill_file(
     place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
     kept: Path | None = None,
     texts: ReadBlock | None = None,
+    stored: Stored = "float32",
 ) -> Filled:
     """Fills shards and writes `output` of them. The next texts are tokenized while the model computes.
 
     kept: where the manifest stays, so that an output of the same one is left as it is. texts: of a Parquet file.
     """
+    dtype, columns = DTYPES[stored], stored_columns(encoder.dim, stored)
     size = min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-rows // MOST_SHARES)))
     spans = [Span(first, min(first + size, rows), min(size, rows - first)) for first in range(0, rows, size)]
     shards = Shards(output, spans, process_group, suffix=".npy", write=write_block)
@@ -94,6 +101,8 @@ def fill_file(
     prompt_name, prompt = options.get("prompt_name"), options.get("prompt")
     if prompt_name is not None or prompt is not None:
         manifest["prompt"] = encoder.prompts.text(prompt_name) if prompt is None else prompt
+    if stored != "float32":
+        manifest["vectors"] = stored
     if kept and on_main(lambda: output.is_file() and read_json(kept) == manifest, process_group):
         return Filled(0, 0.0)
     if kept and process_group.is_main:
@@ -102,18 +111,19 @@ def fill_file(
         output.unlink(missing_ok=True)  # of another model or input
     shards.begin(manifest)
 
-    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Vectors]:
+    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[NDArray[np.generic]]:
         blocks = (read_block(span.first, span.end) for span in spans)
         for span, vectors in zip(spans, encode_blocks(encoder, blocks, bar, **options), strict=True):
             check_finite(encoder, vectors, place, span.first)
-            yield vectors
+            yield quantized(vectors, stored)
 
     if process_group.is_main:
         missing = sum(spans[number].size for number in shards.missing())
-        check_space(shards.folder, (rows + missing) * encoder.dim * FLOAT_BYTES)
+        check_space(shards.folder, (rows + missing) * columns * dtype.itemsize)
     filled = shards.fill(compute, description, "sentences")
     if process_group.is_main:
-        write_vectors(output, map(open_vectors, shards.complete()), rows, encoder.dim, texts or read_block)
+        blocks = (open_stored(path, dtype) for path in shards.complete())
+        write_vectors(output, blocks, rows, columns, texts or read_block, dtype)
         if kept:
             write_json(kept, manifest)
         shards.remove()

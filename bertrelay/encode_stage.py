@@ -12,6 +12,7 @@ class EncodeSettings(Settings):
 
     sentences: one column of text: plain lines, `text` of a table, or the column it names.
     output: `parquet` has the text beside the vectors, in columns `text` and `vector`.
+    vectors: in fewer bits: `int8`, each times 127 over its largest element, or `binary`, the signs, 8 in a byte.
     prompt: which of the model's prompts precedes each sentence; the model's default when absent.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
     """
@@ -19,6 +20,7 @@ class EncodeSettings(Settings):
     model: ModelSource
     sentences: Table
     output: Literal["npy", "parquet"] = "npy"
+    vectors: Literal["float32", "int8", "binary"] = "float32"
     prompt: str | None = None
     precision: Precision = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
@@ -31,7 +33,7 @@ def run(settings: EncodeSettings, context: StageContext) -> Metrics:
 
     output = context.output / f"vectors.{settings.output}"
     if output.is_file():  # whole, and the process was killed after it
-        sentences, dim = shape_of(output)
+        sentences, dim = shape_of(output, settings.vectors)
         return {"sentences": sentences, "dim": dim, "sentences_per_second": None}
     encoded = encode_file(
         settings.model,
@@ -39,6 +41,7 @@ def run(settings: EncodeSettings, context: StageContext) -> Metrics:
         output,
         cache=context.cache,
         process_group=context.process_group,
+        vectors=settings.vectors,
         prompt_name=settings.prompt,
         precision=settings.precision,
         batch_tokens=settings.batch_tokens,

@@ -27,7 +27,7 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
 from students.corpus import mapped
 from students.index_build import (
-    GRAPH,
+    FAISS,
     SENTENCES,
     VECTORS,
     IndexManifest,
@@ -38,12 +38,13 @@ from students.index_build import (
     check_model,
     damaged,
     is_finished,
+    nearest,
     origin_of,
     read_manifest,
     require_manifest,
 )
-from students.neighbours import Rows, approximate_neighbours, exact_neighbours, load_faiss, open_hnsw
-from students.search_settings import IndexKind, IndexSettings, index_beside
+from students.neighbours import Rows, exact_neighbours, load_faiss, open_faiss
+from students.search_settings import Hnsw, IndexKind, IndexSettings, index_beside
 
 
 class Hit(NamedTuple):
@@ -56,11 +57,12 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchIndex:
-    """An index and the model it was built with; vectors, sentences and graph stay on disk.
+    """An index and the model it was built with; vectors, sentences and graph stay on disk, and
+    vectors in fewer bits are in memory.
 
     vectors: unit vectors, float32 (sentences, dim).
     sentences: columns text and line.
-    graph: None for an exact index.
+    faiss: the graph, or the vectors in fewer bits; None for an exact index.
     """
 
     folder: Path
@@ -68,7 +70,7 @@ class SearchIndex:
     encoder: SentenceEncoder
     vectors: Vectors
     sentences: pa.Table
-    graph: Any | None
+    faiss: Any | None
 
     def search(
         self,
@@ -82,11 +84,12 @@ class SearchIndex:
     ) -> list[list[Hit]]:
         """For each of `queries` its `k` nearest sentences, best first; fewer where the index has fewer.
 
-        exact: compare with every sentence even where there is a graph.
-        ef_search: candidates kept in the graph, more of which find more and take longer; the index's own if not given.
+        exact: compare with every sentence even where there is a graph, or vectors in fewer bits.
+        ef_search: candidates kept in the graph, or compared again in float32, more of which find more and take longer;
+            the index's own if not given.
         place: what an error calls the query of a row, counted from 0.
         options: how queries are encoded, see `EncodingOptions`.
-        Raises RequestError for a query that is blank, and for `ef_search` where no graph is walked; WorkError for one
+        Raises RequestError for a query that is blank, and for `ef_search` where nothing is kept; WorkError for one
         whose vector is not finite.
         """
         queries = texts_of(queries, "search")
@@ -94,7 +97,7 @@ class SearchIndex:
         blank = next((row for row, query in enumerate(queries) if not query.strip()), None)
         if blank is not None:
             raise RequestError(f"search: expected a text to look for, found an empty one ({place(blank)})")
-        self.check_graph("exact" if exact else "auto", ef_search)
+        self.check_kind("exact" if exact else "auto", ef_search)
         vectors = self.encoder.encode(queries, **options)  # (queries, dim)
         check_finite(self.encoder, vectors, place)
         neighbours = self.neighbours(unit(vectors), k, exact, ef_search)
@@ -107,26 +110,28 @@ class SearchIndex:
             for similarities, rows in zip(*neighbours, strict=True)
         ]
 
-    def check_graph(self, kind: IndexKind, ef_search: int | None) -> None:
-        """Raises RequestError where `kind` or `ef_search` asks for a graph and none is walked."""
+    def check_kind(self, kind: IndexKind, ef_search: int | None) -> None:
+        """Raises RequestError where `kind` or `ef_search` asks for what the index has not."""
         check_count("ef_search", ef_search)
-        if kind == "hnsw" and self.graph is None:
+        if kind not in ("auto", "exact", self.manifest.kind):
             raise RequestError(
-                f"kind: expected a graph (hnsw) in {self.folder}, found none; give the corpus too, and one is built"
+                f"kind: expected {kind} in {self.folder}, found {self.manifest.kind}; give the corpus too, and it is "
+                "built"
             )
-        if ef_search is not None and (kind == "exact" or self.graph is None):
+        if ef_search is not None and (kind == "exact" or self.faiss is None):
             raise RequestError(
-                f"ef_search: expected search through a graph (hnsw), found exact search in {self.folder}, which keeps "
-                "no candidates; leave it out, or ask for kind hnsw"
+                f"ef_search: expected search of kind hnsw, int8 or binary, found exact search in {self.folder}, which "
+                "keeps no candidates; leave it out, or ask for another kind"
             )
 
     def neighbours(
         self, queries: Vectors, k: int, exact: bool = False, ef_search: int | None = None
     ) -> tuple[Vectors, Rows]:
         """Similarities and rows, (n, k) both, of unit vectors `queries` (n, dim)."""
-        if exact or self.graph is None:
+        if exact or self.faiss is None:
             return exact_neighbours(queries, self.vectors, k)
-        return approximate_neighbours(self.graph, queries, k, ef_search or self.manifest.hnsw["ef_search"])
+        candidates = ef_search or self.manifest.hnsw.get("ef_search", Hnsw().ef_search)
+        return nearest(self.manifest.kind, self.faiss, self.vectors, candidates, queries, k)
 
 
 def open_index(
@@ -156,8 +161,8 @@ def load_index(encoder: SentenceEncoder, folder: Path, verify: bool = False) -> 
     expected = (manifest.sentences, manifest.origin.dim)
     if vectors.shape != expected:
         raise damaged(folder, f"{VECTORS} has vectors of shape {vectors.shape} and not {expected}")
-    graph = open_hnsw(folder / GRAPH) if manifest.kind == "hnsw" else None
-    return SearchIndex(folder, manifest, encoder, vectors, mapped(folder / SENTENCES), graph)
+    faiss = None if manifest.kind == "exact" else open_faiss(folder / FAISS[manifest.kind], manifest.kind)
+    return SearchIndex(folder, manifest, encoder, vectors, mapped(folder / SENTENCES), faiss)
 
 
 def run(settings: IndexSettings, context: StageContext) -> Metrics:
@@ -218,14 +223,14 @@ def find_index(
 ) -> SearchIndex:
     """The index in `folder`, built or resumed where there is a corpus. options: the fields of `IndexOptions`.
 
-    Raises RequestError where `kind` or `ef_search` asks for a graph and none is walked.
+    Raises RequestError where `kind` or `ef_search` asks for what the index has not.
     """
     given = IndexOptions(**options)
     if corpus is None:
         index = open_index(model, folder, verify=given.verify)
     else:
         index = build_index(model, corpus, folder, **options)
-    index.check_graph(given.kind, ef_search)
+    index.check_kind(given.kind, ef_search)
     if given.precision not in ("auto", index.manifest.precision):
         log(
             f"{folder}: its sentences were encoded in {index.manifest.precision} and stay so; {given.precision} is for "
@@ -251,8 +256,8 @@ def search(
 
     corpus: None opens `index` as it is.
     index: its folder; next to the corpus by default.
-    options: the fields of `students.index_build.IndexOptions`. With `kind` exact all sentences are compared even where
-        there is a graph; without a corpus hnsw expects one.
+    options: the fields of `students.index_build.IndexOptions`. With `kind` exact all sentences are compared whatever
+        the index has; without a corpus other kinds expect an index of that kind.
     """
     given = IndexOptions(**options)
     check_count("ef_search", ef_search)

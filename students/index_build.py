@@ -1,18 +1,20 @@
 """The files of an index, and how a corpus becomes one: written, encoded, and where it is large linked to a graph.
 
-| file              | content                                                                                      |
-|-------------------|----------------------------------------------------------------------------------------------|
-| `building.json`   | first, with what is built of what; with counts once `sentences.arrow` is whole; removed last |
-| `sentences.arrow` | columns text and line: what a hit shows                                                      |
-| `vectors.npy`     | row i for sentence i, at length one; until it is whole, shards beside it                     |
-| `hnsw.checkpoint` | a graph as far as it is linked                                                               |
-| `hnsw.faiss`      | of kind hnsw: a FAISS index of its own, vectors included                                     |
-| `index.json`      | the manifest, written when all else is there: an index is whole where it is                  |
+| file                 | content                                                                                      |
+|----------------------|----------------------------------------------------------------------------------------------|
+| `building.json`      | first, with what is built of what; with counts once `sentences.arrow` is whole; removed last |
+| `sentences.arrow`    | columns text and line: what a hit shows                                                      |
+| `vectors.npy`        | row i for sentence i, at length one; until it is whole, shards beside it                     |
+| `hnsw.checkpoint`    | a graph as far as it is linked                                                               |
+| `hnsw.faiss`         | of kind hnsw: a FAISS index of its own, vectors included                                     |
+| `<kind>.faiss`       | of kinds int8 and binary: a FAISS index of the vectors in fewer                              |
+| `index.json`         | the manifest, written when all else is there: an index is whole where it is                  |
 """
 
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,7 +25,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import text_column
 from bertrelay.data.shards import locked_output
 from bertrelay.data.tables import Table
-from bertrelay.data.vectors import open_vectors
+from bertrelay.data.vectors import Vectors, open_vectors
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, wait_for_all
 from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder
@@ -34,13 +36,25 @@ from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests, fingerprint
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
 from students.corpus import mapped
-from students.neighbours import at_unit_length, build_hnsw, open_hnsw, recall, write_index
+from students.neighbours import (
+    Rows,
+    approximate_neighbours,
+    at_unit_length,
+    build_codes,
+    build_hnsw,
+    open_faiss,
+    recall,
+    rescored_neighbours,
+    write_index,
+)
 from students.search_settings import EXACT_UP_TO, Hnsw, IndexKind
 from students.sentence_files import write_sentences
 
-SENTENCES, VECTORS, GRAPH = "sentences.arrow", "vectors.npy", "hnsw.faiss"
+SENTENCES, VECTORS = "sentences.arrow", "vectors.npy"
+FAISS = {kind: f"{kind}.faiss" for kind in ("hnsw", "int8", "binary")}
+"""The file of a graph or of codes by the kind of the index."""
 MANIFEST, BUILDING, CHECKPOINT = "index.json", "building.json", "hnsw.checkpoint"
-OWN_FILES = {SENTENCES, VECTORS, GRAPH, MANIFEST, BUILDING, CHECKPOINT}
+OWN_FILES = {SENTENCES, VECTORS, *FAISS.values(), MANIFEST, BUILDING, CHECKPOINT}
 FORMAT = 1
 SHOWN = 12  # characters of a digest
 RECALL = "recall_at_10"
@@ -112,9 +126,9 @@ class IndexManifest:
     """The content of `index.json`.
 
     sentences: of the index; `blank` ones of the corpus were left out.
-    kind: `exact` or `hnsw`.
-    hnsw: the parameters of the graph; empty for an exact index.
-    recall: `recall_at_10` of the graph against exact search, with its interval; empty for an exact index too.
+    kind: `exact`, `hnsw`, `int8` or `binary`.
+    hnsw: the parameters of the graph; empty where there is none.
+    recall: `recall_at_10` against exact search, with its interval; empty for an exact index.
     """
 
     origin: Origin
@@ -280,7 +294,7 @@ def check_is_index(folder: Path) -> None:
 def is_finished(folder: Path, manifest: IndexManifest, origin: Origin, options: IndexOptions) -> bool:
     """Whether nothing is to be built or tidied. Raises RequestError for an index of another origin."""
     check_origin(folder, manifest.origin, origin)
-    return not (folder / BUILDING).exists() and not _wants_graph(manifest, options)
+    return not (folder / BUILDING).exists() and not _wants_more(manifest, options)
 
 
 def build(encoder: SentenceEncoder, table: Table, origin: Origin, folder: Path, options: IndexOptions) -> None:
@@ -354,7 +368,7 @@ def _write_corpus(table: Table, state: BuildState, folder: Path, options: IndexO
 
 def _clear(folder: Path) -> None:
     """Removes the index, and last `building.json`, by which a rebuild that is killed on the way is known."""
-    for name in (MANIFEST, GRAPH, VECTORS, SENTENCES):
+    for name in (MANIFEST, *FAISS.values(), VECTORS, SENTENCES):
         (folder / name).unlink(missing_ok=True)
     _forget_building(folder)
 
@@ -367,7 +381,10 @@ def _forget_building(folder: Path) -> None:
 
 
 def _finish(folder: Path, state: BuildState | None, options: IndexOptions) -> None:
-    """Builds the graph where one is wanted, and marks the index as whole. state: None of one that was whole before."""
+    """Builds a graph or codes where they are wanted, and marks the index as whole.
+
+    state: None of one that was whole before.
+    """
     if state is None:
         manifest = require_manifest(folder)
     else:
@@ -381,45 +398,59 @@ def _finish(folder: Path, state: BuildState | None, options: IndexOptions) -> No
                 f"as exact is chosen up to {EXACT_UP_TO:,}; kind = exact or hnsw sets it"
             )
             options = replace(options, kind="exact" if is_small else "hnsw")
-    wants_graph = _wants_graph(manifest, options)
-    if wants_graph:
-        manifest = _with_graph(folder, manifest, options.hnsw or Hnsw())
-    if wants_graph or state is not None:
+    wants_more = _wants_more(manifest, options)
+    if wants_more:
+        manifest = _with_faiss(folder, manifest, options)
+    if wants_more or state is not None:
         write_manifest(folder, manifest)
         _forget_building(folder)
 
 
-def _wants_graph(manifest: IndexManifest, options: IndexOptions) -> bool:
-    """Whether a graph is to be built for vectors that are there; `auto` takes what is there."""
-    if manifest.kind == "exact" or options.kind == "exact":
-        return options.kind == "hnsw"
-    return options.hnsw is not None and options.hnsw.model_dump() != manifest.hnsw
+def _wants_more(manifest: IndexManifest, options: IndexOptions) -> bool:
+    """Whether a graph or codes are to be built for vectors that are there; `auto` takes what is there."""
+    if options.kind not in ("auto", "exact", manifest.kind):
+        return True
+    is_linked_otherwise = options.hnsw is not None and options.hnsw.model_dump() != manifest.hnsw
+    return manifest.kind == "hnsw" and options.kind != "exact" and is_linked_otherwise
 
 
-def _with_graph(folder: Path, manifest: IndexManifest, hnsw: Hnsw) -> IndexManifest:
-    """Builds the graph unless it exists with the same links, and logs its recall.
+def _with_faiss(folder: Path, manifest: IndexManifest, options: IndexOptions) -> IndexManifest:
+    """Builds the graph or the codes, unless a graph exists with the same links, and logs their recall.
 
-    Where it replaces another, the index is exact meanwhile, so a kill between the graph and its manifest leaves a
-    whole index.
+    Where they replace others, the index is exact meanwhile, so a kill between the file and its manifest leaves a whole
+    index.
     """
-    vectors, parameters, files = open_vectors(folder / VECTORS), hnsw.model_dump(), manifest.files
-    is_linked = manifest.hnsw | {"ef_search": hnsw.ef_search} == parameters  # which only decides how links are walked
+    kind = manifest.kind if options.kind == "auto" else options.kind
+    hnsw, vectors, files = options.hnsw or Hnsw(), open_vectors(folder / VECTORS), manifest.files
+    parameters = hnsw.model_dump() if kind == "hnsw" else {}
+    # `ef_search` only decides how links are walked
+    is_linked = kind == "hnsw" and manifest.hnsw | {"ef_search": hnsw.ef_search} == parameters
     if is_linked:
-        graph = open_hnsw(folder / GRAPH)
+        built = open_faiss(folder / FAISS["hnsw"], kind)
+    elif kind == "hnsw":
+        built = build_hnsw(vectors, hnsw, folder / CHECKPOINT, files[VECTORS].sha256)
     else:
-        graph = build_hnsw(vectors, hnsw, folder / CHECKPOINT, files[VECTORS].sha256)
-    shares = recall(graph, vectors, hnsw.ef_search)
+        built = build_codes(vectors, "binary" if kind == "binary" else "int8")
+    shares = recall(partial(nearest, kind, built, vectors, hnsw.ef_search), vectors)
     measured = with_interval(RECALL, share, shares)
     if len(shares):
         log(
             f"recall@10 {measured[RECALL]:.4f} (95 % from {measured[f'{RECALL}_low']:.4f} to "
-            f"{measured[f'{RECALL}_high']:.4f}): what the graph finds of the exact ten nearest, for {len(shares):,} "
+            f"{measured[f'{RECALL}_high']:.4f}): what {kind} finds of the exact ten nearest, for {len(shares):,} "
             "sentences of the corpus"
         )
     if not is_linked:
-        files = {name: seal for name, seal in manifest.files.items() if name != GRAPH}
-        if manifest.kind == "hnsw":
+        files = {name: seal for name, seal in manifest.files.items() if name not in FAISS.values()}
+        if manifest.kind != "exact":
             write_manifest(folder, replace(manifest, kind="exact", hnsw={}, recall={}, files=files))
-        write_index(graph, folder / GRAPH)
-        files[GRAPH] = FileSeal.of(folder / GRAPH)
-    return replace(manifest, kind="hnsw", hnsw=parameters, recall=measured, files=files)
+            (folder / FAISS[manifest.kind]).unlink(missing_ok=True)
+        write_index(built, folder / FAISS[kind])
+        files[FAISS[kind]] = FileSeal.of(folder / FAISS[kind])
+    return replace(manifest, kind=kind, hnsw=parameters, recall=measured, files=files)
+
+
+def nearest(kind: str, index: Any, vectors: Vectors, candidates: int, queries: Vectors, k: int) -> tuple[Vectors, Rows]:
+    """Similarities and rows, (n, k) both, by the graph or codes of an index. candidates: kept on the way."""
+    if kind == "hnsw":
+        return approximate_neighbours(index, queries, k, candidates)
+    return rescored_neighbours(index, vectors, queries, k, candidates)

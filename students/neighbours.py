@@ -1,4 +1,5 @@
-"""The nearest of many unit vectors, through FAISS: exactly, or by a graph (HNSW) whose building survives a kill.
+"""The nearest of many unit vectors, through FAISS: exactly, by a graph (HNSW) whose building survives a kill, or among
+vectors of fewer bits, whose best are compared again in float32.
 
 Similarity is the inner product, which of unit vectors is the cosine. Vectors may be memory-mapped.
 """
@@ -12,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.shards import Shards, Span
-from bertrelay.data.vectors import not_finite_row
+from bertrelay.data.vectors import not_finite_row, quantized, stored_columns
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.similarity import DIGITS, ROUNDING, Vectors
@@ -28,6 +29,9 @@ from bertrelay.progress import Bar, log, progress
 from students.search_settings import EXACT_PAIRS, Hnsw, Method
 
 Rows = NDArray[np.int64]
+Find = Callable[[Vectors, int], tuple[Vectors, Rows]]
+"""Queries (n, dim) and k to similarities and rows, both (n, k)."""
+Codes = Literal["int8", "binary"]
 
 
 class Neighbours(NamedTuple):
@@ -46,6 +50,7 @@ RESCORE_BLOCK = 1024
 SPARE = 4  # neighbours found beyond k, from among which float64 chooses
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 RECALL_QUERIES = 1000
+RANGE_SAMPLE = 100_000
 
 
 def load_faiss() -> Any:
@@ -95,8 +100,28 @@ def approximate_neighbours(index: Any, queries: Vectors, k: int, ef_search: int)
     return nearest
 
 
-def recall(index: Any, vectors: Vectors, ef_search: int, k: int = 10) -> NDArray[np.float64]:
-    """The share of the exact `k` nearest that `index` finds, for each of up to a thousand of its own `vectors`.
+def rescored_neighbours(
+    codes: Any, vectors: Vectors, queries: Vectors, k: int, candidates: int
+) -> tuple[Vectors, Rows]:
+    """As `exact_neighbours`, of the `candidates` that are nearest by an index of `build_codes`; `k` where it is less.
+
+    vectors: what the index is of, (m, dim); the candidates' own are read.
+    """
+    _check_dim(queries, codes.d)
+    k = min(k, codes.ntotal)
+    is_binary = isinstance(codes, load_faiss().IndexBinary)
+    asked = quantized(queries, "binary") if is_binary else np.ascontiguousarray(queries, np.float32)
+    rows = np.sort(codes.search(asked, min(max(candidates, k), codes.ntotal))[1], axis=1)  # (n, candidates)
+    similarities = np.empty(rows.shape, np.float32)
+    for start in range(0, len(rows), RESCORE_BLOCK):
+        block = slice(start, start + RESCORE_BLOCK)
+        similarities[block] = np.einsum("nd,nkd->nk", queries[block], vectors[rows[block]])
+    best = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(similarities, best, 1), np.take_along_axis(rows, best, 1)
+
+
+def recall(find: Find, vectors: Vectors, k: int = 10) -> NDArray[np.float64]:
+    """The share of the exact `k` nearest that `find` finds, for each of up to a thousand of the `vectors` themselves.
 
     A vector is no neighbour of itself, and one as near as the k-th counts, whichever of equals it is. Empty where
     there is one vector alone.
@@ -106,7 +131,7 @@ def recall(index: Any, vectors: Vectors, ef_search: int, k: int = 10) -> NDArray
     if k == 0:
         return np.empty(0)
     exact, _ = _without_self(*exact_neighbours(vectors[queried], vectors, k + 1), queried)
-    approximate, _ = _without_self(*approximate_neighbours(index, vectors[queried], k + 1, ef_search), queried)
+    approximate, _ = _without_self(*find(vectors[queried], k + 1), queried)
     return np.asarray((approximate >= exact[:, -1:] - ROUNDING).mean(axis=1))
 
 
@@ -121,6 +146,29 @@ def _without_self(similarities: Vectors, rows: Rows, own: Rows) -> tuple[Vectors
 def _check_dim(queries: Vectors, dim: int) -> None:
     if queries.ndim != 2 or queries.shape[1] != dim:
         raise RequestError(f"expected query vectors of shape (n, {dim}), found {queries.shape}: another model's?")
+
+
+# Vectors of fewer bits
+
+
+def build_codes(vectors: Vectors, stored: Codes) -> Any:
+    """A FAISS index of unit vectors (n, dim) in memory, without their float32: of 8 bits a dimension, or of signs.
+
+    int8: FAISS's scalar quantizer, whose steps divide the range that each dimension has in a sample.
+    """
+    faiss, dim = load_faiss(), vectors.shape[1]
+    if stored == "binary":
+        codes = faiss.IndexBinaryFlat(8 * stored_columns(dim, stored))
+    else:
+        codes = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+        sample = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), RANGE_SAMPLE)).astype(np.int64))
+        codes.train(np.ascontiguousarray(vectors[sample]))
+    with progress(stored, len(vectors), "vectors") as bar:
+        for start in range(0, len(vectors), GRAPH_BLOCK):
+            block = vectors[start : start + GRAPH_BLOCK]
+            codes.add(quantized(block, "binary") if stored == "binary" else block)
+            bar.advance(len(block))
+    return codes
 
 
 # The graph
@@ -154,20 +202,23 @@ def build_hnsw(vectors: Vectors, hnsw: Hnsw, checkpoint: Path | None = None, key
 
 
 def write_index(index: Any, path: Path) -> None:
-    """Writes a FAISS index as FAISS itself reads it, vectors included, in one step."""
+    """Writes a FAISS index as FAISS itself reads it, in one step."""
     faiss = load_faiss()
+    write = faiss.write_index_binary if isinstance(index, faiss.IndexBinary) else faiss.write_index
     with atomic_write(path) as building, building.open("wb") as file:
-        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
+        write(index, faiss.PyCallbackIOWriter(file.write))
 
 
-def open_hnsw(path: Path) -> Any:
-    """The index of `write_index`, memory-mapped: only what a query touches is read.
+def open_faiss(path: Path, kind: str) -> Any:
+    """The index of `write_index`. A graph is memory-mapped, so only what a query touches is read.
 
     Raises RequestError when it cannot be read.
     """
     faiss = load_faiss()
     try:
-        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        if kind == "binary":
+            return faiss.read_index_binary(str(path))
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if kind == "hnsw" else 0)
     except RuntimeError as error:
         raise RequestError(f"expected an index of FAISS, found something else or half of one in {path}") from error
 

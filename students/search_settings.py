@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from bertrelay.data.tables import Column, Table
 from bertrelay.settings import RUN_ONLY, WHEN_SET, ModelSource, Positive, Seed, Settings, refuse_idle
 
-IndexKind = Literal["auto", "exact", "hnsw"]
+IndexKind = Literal["auto", "exact", "hnsw", "int8", "binary"]
 
 EXACT_UP_TO = 100_000
 """Sentences that `auto` searches exactly: some tens of milliseconds for a query."""
@@ -36,7 +36,8 @@ class IndexSettings(Settings):
     """An index of a corpus, written to `index/`, for `bertrelay search MODEL --index`.
 
     corpus: one column of text: plain lines, `text` of a table, or the column it names.
-    kind: `exact` compares a query with every vector, `hnsw` walks a graph; `auto` is exact up to 100,000 sentences.
+    kind: `exact` compares a query with every vector, `hnsw` walks a graph; `int8` and `binary` compare it with vectors
+        of fewer bits in memory, and the best again in float32 from the disk; `auto` is exact up to 100,000 sentences.
     prompt: which of the model's prompts precedes each sentence; the model's default when absent.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
     max_rejects: the share of records that may be unusable.

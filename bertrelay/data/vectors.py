@@ -1,13 +1,14 @@
-"""Vectors on disk: float32 `.npy` files of any size, written in blocks and read memory-mapped, and Parquet.
+"""Vectors on disk: `.npy` files of any size, written in blocks and read memory-mapped, and Parquet.
 
-Files are written with plain writes and not through a memory map: a full disk is then an error that can be reported,
-where a memory map ends the process with a bus error.
+Their numbers are float32, or fewer bits of each. Files are written with plain writes and not through a memory map: a
+full disk is then an error that can be reported, where a memory map ends the process with a bus error.
 """
 
 import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy
@@ -21,47 +22,90 @@ ReadBlock = Callable[[int, int], list[str]]
 """(first, end) -> the sentences of these rows; called in rising order, from one thread."""
 
 SUFFIXES = (".npy", ".parquet")
-FLOAT_BYTES = 4
 CHECKED_AT_ONCE = 4096
 
+Stored = Literal["float32", "int8", "binary"]
+"""How vectors are kept: as they are, rounded to int8, or as one bit of each dimension."""
+FLOAT32 = np.dtype("<f4")
+DTYPES: dict[Stored, np.dtype[np.generic]] = {
+    "float32": FLOAT32,
+    "int8": np.dtype(np.int8),
+    "binary": np.dtype(np.uint8),
+}
+INT8_MAX = 127
 
-def write_npy(path: Path, blocks: Iterable[Vectors], rows: int, dim: int) -> None:
+
+def stored_columns(dim: int, stored: Stored) -> int:
+    """How many numbers a vector has on the disk. Raises RequestError for bits that fill no whole bytes."""
+    if stored != "binary":
+        return dim
+    if dim % 8:
+        raise RequestError(f"vectors: expected a multiple of 8 dimensions for binary, found {dim}; use int8 or float32")
+    return dim // 8
+
+
+def quantized(vectors: Vectors, stored: Stored) -> NDArray[np.generic]:
+    """Vectors (n, dim) in fewer bits.
+
+    int8: each vector times 127 over its largest element in size, rounded: its direction, for cosines. Nothing depends
+        on other vectors, and a zero vector stays zero.
+    binary: 1 for each element above 0, eight of them in a byte, the first in the highest bit: uint8 (n, dim / 8), as
+        `ubinary` of sentence-transformers and as FAISS reads them; distances are numbers of bits that differ.
+    """
+    if stored == "binary":
+        return np.packbits(vectors > 0, axis=1)
+    if stored == "int8":
+        largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
+        return np.rint(vectors * (INT8_MAX / np.where(largest > 0, largest, 1))).astype(np.int8)
+    return vectors
+
+
+def write_npy(
+    path: Path, blocks: Iterable[NDArray[np.generic]], rows: int, dim: int, dtype: np.dtype[np.generic] = FLOAT32
+) -> None:
     """Writes blocks of vectors, (n, dim) each, one after the other as one `.npy` of shape (rows, dim).
 
     The disk space is taken at once. Raises OSError where there is none, and WorkError where the blocks have other rows.
     """
     written = 0
     with path.open("wb") as file:
-        npy.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)})
+        npy.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (rows, dim)})
         file.flush()
         if hasattr(os, "posix_fallocate"):  # not on macOS
-            os.posix_fallocate(file.fileno(), 0, file.tell() + rows * dim * FLOAT_BYTES)
+            os.posix_fallocate(file.fileno(), 0, file.tell() + rows * dim * dtype.itemsize)
         for block in blocks:
             written += len(block)
-            file.write(np.ascontiguousarray(block, dtype="<f4").data)  # NumPy's own writing hides that a disk is full
+            file.write(np.ascontiguousarray(block, dtype).data)  # NumPy's own writing hides that a disk is full
     if written != rows:
         raise WorkError(f"{path}: expected {rows:,} vectors, found {written:,}; run the same command again")
 
 
-def write_block(path: Path, vectors: Vectors) -> None:
+def write_block(path: Path, vectors: NDArray[np.generic]) -> None:
     """Writes one block of vectors, (n, dim), as a `.npy` file."""
     rows, dim = vectors.shape
-    write_npy(path, [vectors], rows, dim)
+    write_npy(path, [vectors], rows, dim, vectors.dtype)
 
 
-def write_vectors(output: Path, blocks: Iterable[Vectors], rows: int, dim: int, read_block: ReadBlock) -> None:
+def write_vectors(
+    output: Path,
+    blocks: Iterable[NDArray[np.generic]],
+    rows: int,
+    dim: int,
+    read_block: ReadBlock,
+    dtype: np.dtype[np.generic] = FLOAT32,
+) -> None:
     """Writes blocks of vectors as `output`, whole or not at all: `.npy`, or `.parquet` with columns text and vector.
 
     read_block: (first, end) -> the texts of these rows, read for Parquet alone.
     """
     with atomic_write(output) as building:
         if output.suffix == ".npy":
-            write_npy(building, blocks, rows, dim)
+            write_npy(building, blocks, rows, dim, dtype)
             return
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        schema, first = pa.schema({"text": pa.string(), "vector": pa.list_(pa.float32(), dim)}), 0
+        schema, first = pa.schema({"text": pa.string(), "vector": pa.list_(pa.from_numpy_dtype(dtype), dim)}), 0
         with pq.ParquetWriter(building, schema, use_dictionary=["text"]) as writer:
             for block in blocks:  # a row group each
                 texts = read_block(first, first + len(block))
@@ -85,30 +129,37 @@ def open_vectors(path: Path) -> Vectors:
 
     Raises RequestError when the file is not there, not float32 vectors, or shorter than its header states.
     """
+    vectors: Vectors = open_stored(path, FLOAT32)
+    return vectors
+
+
+def open_stored(path: Path, dtype: np.dtype[np.generic]) -> NDArray[Any]:
+    """As `open_vectors`, of numbers of another type."""
     try:
-        vectors: Vectors = npy.open_memmap(path, mode="r")
+        vectors: NDArray[Any] = npy.open_memmap(path, mode="r")
     except FileNotFoundError as error:
         raise RequestError(f"vectors: expected a .npy file, found none at {path}") from error
     except (OSError, ValueError, SyntaxError) as error:
         raise RequestError(
             f"vectors: expected a .npy file, found something else or one that is cut off in {path}; make it again"
         ) from error
-    if vectors.ndim != 2 or vectors.dtype != np.dtype("<f4") or not vectors.flags.c_contiguous:
+    if vectors.ndim != 2 or vectors.dtype != dtype or not vectors.flags.c_contiguous:
         raise RequestError(
-            f"vectors: expected float32 vectors by rows, found {vectors.dtype} of shape {vectors.shape} in {path}"
+            f"vectors: expected {dtype} vectors by rows, found {vectors.dtype} of shape {vectors.shape} in {path}"
         )
     return vectors
 
 
-def shape_of(output: Path) -> tuple[int, int]:
+def shape_of(output: Path, stored: Stored = "float32") -> tuple[int, int]:
     """Rows and dimensions of a finished `.npy` or Parquet file."""
     if output.suffix == ".npy":
-        rows, dim = open_vectors(output).shape
-        return rows, dim
-    import pyarrow.parquet as pq
+        rows, columns = open_stored(output, DTYPES[stored]).shape
+    else:
+        import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(output)
-    return file.metadata.num_rows, file.schema_arrow.field("vector").type.list_size
+        file = pq.ParquetFile(output)
+        rows, columns = file.metadata.num_rows, file.schema_arrow.field("vector").type.list_size
+    return rows, columns * 8 if stored == "binary" else columns
 
 
 def not_finite_row(vectors: NDArray[np.floating]) -> int | None:

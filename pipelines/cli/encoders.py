@@ -63,7 +63,7 @@ def encode(
     model: ModelArgument,
     source: Annotated[str, argument("INPUT", f"{FILE_HELP} - is standard input.")],
     output: Annotated[Path, argument("OUTPUT", "A .npy or a .parquet file.")],
-    settings: Annotated[Fields, EncodeSettings, "prompt", "precision", "batch_tokens"],
+    settings: Annotated[Fields, EncodeSettings, "vectors", "prompt", "precision", "batch_tokens"],
     options: EncodeOptions,
 ) -> None:
     """Write the vector of every sentence in INPUT to OUTPUT, row i for sentence i.

@@ -59,7 +59,8 @@ class SearchOptions(ColumnOptions, WorkOptions):
     queries: search for each sentence of a file: lines, or a column `text`.
     k: sentences to find for a query.
     index: folder of the index; CORPUS.index when absent.
-    ef_search: candidates kept in the graph: more find more and take longer; the index's own when absent.
+    ef_search: candidates kept in the graph, or compared again in float32: more find more and take longer; the index's
+        own when absent.
     query_prompt: prompt of the queries; --prompt is for CORPUS.
     rebuild: build the index again, even if it exists; once stopped, this resumes.
     verify: read every file of the index again instead of trusting size and time.
@@ -116,7 +117,9 @@ def search(
     check_request(model, options.processes)
     kind, prompt = settings.pop("kind"), settings.pop("prompt")
     if kind == "exact" and options.ef_search is not None:
-        raise RequestError("--ef-search is for the graph of an index, and --kind exact walks none; give one of the two")
+        raise RequestError(
+            "--ef-search counts the candidates of an index, --kind exact keeps none; give one of the two"
+        )
     if corpus is None:
         _check_without_corpus(options, prompt)
     table = None if corpus is None else options.table(corpus, options.column)

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from device_waits import Waits
 from small_training import CONTEXT, finish
 from torch import nn
 
-from bertrelay import encode_shards, encoding
+from bertrelay import cpu_kernels, encode_shards, encoding
 from bertrelay.data.records import Table
-from bertrelay.data.vectors import open_vectors, shape_of, write_block
+from bertrelay.data.vectors import open_stored, open_vectors, quantized, shape_of, write_block
 from bertrelay.encode_files import encode_file
 from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encode_stage import EncodeSettings, run
@@ -72,6 +73,37 @@ def test_of_two_runs_at_once_the_second_waits_and_computes_nothing(make_encoder,
     assert len(texts.asked) == 8
 
 
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("stored", ["int8", "binary"])
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_vectors_in_fewer_bits_are_those_of_float32_rounded(make_encoder, many, tmp_path, stored, suffix):
+    table, exact, output = lines_file(tmp_path, many), tmp_path / "exact.npy", tmp_path / f"out{suffix}"
+    encode_file(make_encoder(), table, exact, precision="fp32")
+    assert encode_file(make_encoder(), table, output, precision="fp32", vectors=stored)[:2] == (61, 16)
+    expected = quantized(open_vectors(exact), stored)
+    if suffix == ".npy":
+        found = np.load(output)
+    else:
+        column = pq.read_table(output)["vector"].combine_chunks()
+        found = column.values.to_numpy().reshape(61, -1)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+    assert shape_of(output, stored) == (61, 16)
+    with pytest.raises(RequestError, match="vectors: expected float32, int8 or binary, found 'int4'"):
+        encode_file(make_encoder(), table, tmp_path / "other.npy", vectors="int4")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_encoding_waits_for_the_device_once_a_shard(make_encoder, many, tmp_path, monkeypatch):
+    encoder = make_encoder()
+    expected = encoder.encode(many, precision="fp32")
+    monkeypatch.setattr(cpu_kernels, "is_asynchronous", lambda _: True)
+    with Waits() as waits:
+        fill_vectors(encoder, Texts(many), len(many), tmp_path / "v.npy", "key", batch_tokens=16, precision="fp32")
+    assert waits.count == 2 * 8  # shards; a copy to the host, and its numbers
+    np.testing.assert_allclose(open_vectors(tmp_path / "v.npy"), expected, atol=1e-6)
+
+
 def encode_until_killed(folder, where, output):
     """Encodes in a process of its own, which is killed while it writes its fourth shard, or assembles the fifth."""
     encoding.BLOCK_SENTENCES = encode_shards.BLOCK_SENTENCES = BLOCK
@@ -82,13 +114,13 @@ def encode_until_killed(folder, where, output):
             os.kill(os.getpid(), signal.SIGKILL)
         write_block(path, vectors)
 
-    def open_half(path):
-        return os.kill(os.getpid(), signal.SIGKILL) if path.stem == "000004" else open_vectors(path)
+    def open_half(path, dtype):
+        return os.kill(os.getpid(), signal.SIGKILL) if path.stem == "000004" else open_stored(path, dtype)
 
     if where == "shard":
         encode_shards.write_block = write_half
     else:
-        encode_shards.open_vectors = open_half
+        encode_shards.open_stored = open_half
     encode_file(folder / "model", folder / "lines.txt", folder / output, precision="fp32")
 
 
@@ -204,13 +236,13 @@ def test_a_disk_that_is_full_while_assembling_loses_no_shard_and_keeps_the_earli
     table, output = lines_file(tmp_path, many), tmp_path / f"out{suffix}"
     output.write_bytes(b"of yesterday")
 
-    def full(path):
+    def full(path, dtype):
         if path.stem != "000000":
             raise OSError(errno.ENOSPC, "No space left on device")
-        return open_vectors(path)
+        return open_stored(path, dtype)
 
     with monkeypatch.context() as patched:
-        patched.setattr(encode_shards, "open_vectors", full)
+        patched.setattr(encode_shards, "open_stored", full)
         with pytest.raises(WorkError, match=r"could not write .*out\.\w+: No space left"):
             encode_file(make_encoder(), table, output)
     assert output.read_bytes() == b"of yesterday"

@@ -46,6 +46,11 @@ def test_a_prompt_of_the_model_stands_before_each_sentence(encode, english, vect
         encode(english, tmp_path / "w.npy", "--prompt", "answer")
 
 
+def test_vectors_in_fewer_bits(encode, english, vectors, tmp_path):
+    encode(english, tmp_path / "v.npy", "--precision", "fp32", "--vectors", "binary")
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), np.packbits(vectors(ENGLISH) > 0, axis=1))
+
+
 def test_standard_input_gives_the_bytes_of_a_file_in_several_processes_too(
     encode, model, english, vectors, start_python, tmp_path
 ):

@@ -40,7 +40,7 @@ def test_json_is_one_document_and_nothing_else(call, model, write_lines, capsys)
     table = write_lines("corpus.csv", ["id,said", *(f'{n},"{text}"' for n, text in enumerate(LINES))])
     queries = ["--query", "a dog barks", "--query", "hund", "-k", "99"]
     document = json.loads(call("search", model, table, "--column", "said", "--kind", "hnsw", *queries, "--json"))
-    assert "recall@10 1.0000 (95 % from 1.0000 to 1.0000): what the graph finds" in capsys.readouterr().err
+    assert "recall@10 1.0000 (95 % from 1.0000 to 1.0000): what hnsw finds" in capsys.readouterr().err
     assert document["index"]["sentences"] == 5
     assert document["index"]["kind"] == "hnsw"
     assert document["index"]["recall_at_10"] == 1

@@ -222,7 +222,7 @@ WRONG = {
         "english.txt --query \t": "--query: expected a text to look for, found an empty one",
         "english.txt --query x --output a.jsonl --json": "give one of the two",
         "english.txt --queries texts.csv --output texts.csv": r"--output: texts\.csv is the input itself",
-        "english.txt --kind exact --ef-search 5": "--ef-search is for the graph .*give one of the two",
+        "english.txt --kind exact --ef-search 5": "--ef-search counts the candidates .*give one of the two",
         "--index x --column said --prompt query": "--column, --prompt: .* CORPUS.*--query-prompt is for queries",
         "table.csv --column said": "has no column 'said'",
     },

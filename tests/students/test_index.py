@@ -1,6 +1,7 @@
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 from shutil import copytree
 
@@ -121,7 +122,8 @@ def test_auto_is_exact_up_to_a_number_of_sentences_and_says_so(encoder, corpus, 
 
 def test_recall_of_a_graph_is_measured_printed_and_kept(encoder, corpus, capsys):
     poor = build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=2, ef_construction=1, ef_search=1))
-    measured = neighbours.recall(poor.graph, poor.vectors, 1).mean()
+    find = partial(neighbours.approximate_neighbours, poor.faiss, ef_search=1)
+    measured = neighbours.recall(find, poor.vectors).mean()
     assert poor.manifest.recall["recall_at_10"] == pytest.approx(measured)
     assert poor.manifest.recall["recall_at_10_low"] <= measured <= poor.manifest.recall["recall_at_10_high"]
     assert f"recall@10 {measured:.4f} (95 % from " in capsys.readouterr().err
@@ -129,6 +131,26 @@ def test_recall_of_a_graph_is_measured_printed_and_kept(encoder, corpus, capsys)
     assert good.manifest.recall["recall_at_10"] == 1 > measured
     exact = build(encoder, corpus, kind="exact", rebuild=True)
     assert exact.manifest.recall == {}
+
+
+@pytest.mark.parametrize("kind", ["int8", "binary"])
+def test_fewer_bits_find_the_same_when_all_are_compared_again(encoder, corpus, texts, kind, capsys):
+    def similarities(index, **options):
+        return [[hit.similarity for hit in hits] for hits in index.search(texts, 5, precision="fp32", **options)]
+
+    wanted = similarities(build(encoder, corpus))
+    rounded = build(encoder, corpus, kind=kind)
+    assert rounded.manifest.kind == kind and 0 < rounded.manifest.recall["recall_at_10"] <= 1
+    assert f"what {kind} finds of the exact ten nearest" in capsys.readouterr().err
+    for index in (rounded, build(encoder, corpus), open_index(encoder, rounded.folder)):  # what is there
+        assert index.manifest.kind == kind
+        np.testing.assert_allclose(similarities(index, ef_search=61), wanted, atol=1e-6)
+        assert similarities(index, exact=True) == wanted
+    other = {"int8": "binary", "binary": "hnsw"}[kind]
+    assert build(encoder, corpus, kind=other).manifest.kind == other
+    assert not (rounded.folder / f"{kind}.faiss").exists() and (rounded.folder / f"{other}.faiss").exists()
+    with pytest.raises(RequestError, match=f"kind: expected {kind} in .*, found {other}; give the corpus too"):
+        open_index(encoder, rounded.folder).check_kind(kind, None)
 
 
 # What is refused
@@ -342,7 +364,7 @@ def test_other_candidates_are_measured_and_kept_without_linking_anew(encoder, co
     links = {"links": 2, "ef_construction": 1}
     few = build(encoder, corpus, kind="hnsw", hnsw=Hnsw(**links, ef_search=1))
     monkeypatch.setattr(building, "build_hnsw", None)
-    monkeypatch.setattr(building, "recall", lambda _, vectors, ef_search: np.full(len(vectors), ef_search / 200))
+    monkeypatch.setattr(building, "recall", lambda find, vectors: np.full(len(vectors), find.args[3] / 200))
     more = build(encoder, corpus, hnsw=Hnsw(**links, ef_search=100))
     assert (few.manifest.hnsw["ef_search"], more.manifest.hnsw["ef_search"]) == (1, 100)
     assert more.manifest.recall["recall_at_10"] == 0.5
@@ -417,7 +439,7 @@ def test_where_the_graph_leads_to_fewer_there_are_fewer_hits(index, texts, monke
     def lost(*_):
         return np.array([[0.5, -np.inf]], np.float32), np.array([[6, -1]])
 
-    monkeypatch.setattr("students.index.approximate_neighbours", lost)
+    monkeypatch.setattr("students.index_build.approximate_neighbours", lost)
     assert index.search(["a dog"], 2) == [[(0.5, 7, texts[6])]]
 
 
@@ -444,10 +466,10 @@ def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
         ({"corpus": None, "index": "corpus.txt.index", "rebuild": True}, "rebuild: expected a corpus"),
         (
             {"corpus": None, "index": "corpus.txt.index", "kind": "hnsw"},
-            r"kind: expected a graph \(hnsw\) .*found none",
+            r"kind: expected hnsw in .*found exact",
         ),
-        ({"kind": "hsnw"}, "kind: expected auto, exact or hnsw, found 'hsnw'"),
-        ({"ef_search": 5}, "ef_search: expected search through a graph"),
+        ({"kind": "hsnw"}, "kind: expected auto, exact, hnsw, int8 or binary, found 'hsnw'"),
+        ({"ef_search": 5}, "ef_search: expected search of kind hnsw, int8 or binary"),
         ({"ef_search": 0}, "ef_search: expected 1 or more, found 0"),
         ({"queries": ["a dog", " \n"]}, r"found an empty one \(query 2\)"),
         ({"queries": "a dog"}, r"found one string; write \[text\]"),
@@ -463,5 +485,5 @@ def test_searches_that_cannot_be_are_refused(given, error, encoder, corpus, monk
 
 def test_a_graph_is_walked_as_asked(index):
     assert len(index.search(["a dog"], 3, ef_search=5)[0]) == 3
-    with pytest.raises(RequestError, match="ef_search: expected search through a graph"):
+    with pytest.raises(RequestError, match="ef_search: expected search of kind hnsw, int8 or binary"):
         index.search(["a dog"], ef_search=5, exact=True)

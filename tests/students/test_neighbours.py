@@ -2,6 +2,7 @@ import os
 import resource
 import subprocess
 import sys
+from functools import partial
 
 import faiss
 import numpy as np
@@ -14,10 +15,12 @@ from students.bitext import Neighbours
 from students.neighbours import (
     approximate_neighbours,
     bidirectional_knn,
+    build_codes,
     build_hnsw,
     exact_neighbours,
-    open_hnsw,
+    open_faiss,
     recall,
+    rescored_neighbours,
     write_index,
 )
 from students.search_settings import Hnsw
@@ -84,6 +87,10 @@ def test_more_neighbours_than_there_are_is_all_there_are_with_equals_in_the_orde
         exact_neighbours(drawn(2, 8), corpus, 3)
 
 
+def through(graph, ef_search):
+    return partial(approximate_neighbours, graph, ef_search=ef_search)
+
+
 @pytest.mark.parametrize("ef_search", [1, 4, 400])
 def test_recall_is_the_share_of_the_ten_nearest_others(ef_search):
     corpus = drawn(400)
@@ -94,22 +101,43 @@ def test_recall_is_the_share_of_the_ten_nearest_others(ef_search):
     found = approximate_neighbours(graph, corpus, 11, ef_search)[1]
     others = [[row for row in rows.tolist() if row != query][:10] for query, rows in enumerate(found)]
     expected = [len(wanted[query].intersection(rows)) / 10 for query, rows in enumerate(others)]
-    np.testing.assert_allclose(recall(graph, corpus, ef_search), expected)
+    np.testing.assert_allclose(recall(through(graph, ef_search), corpus), expected)
     assert 0.2 < np.mean(expected) <= 1
 
 
 def test_in_recall_a_copy_is_as_good_as_the_neighbour_and_few_vectors_have_few_others():
     corpus = np.repeat(drawn(10), 30, axis=0)
-    assert recall(build_hnsw(corpus, Hnsw()), corpus, 400).min() == 1
-    assert recall(build_hnsw(drawn(3), SMALL), drawn(3), 10).tolist() == [1, 1, 1]
-    assert len(recall(build_hnsw(drawn(1), SMALL), drawn(1), 10)) == 0
+    assert recall(through(build_hnsw(corpus, Hnsw()), 400), corpus).min() == 1
+    assert recall(through(build_hnsw(drawn(3), SMALL), 10), drawn(3)).tolist() == [1, 1, 1]
+    assert len(recall(through(build_hnsw(drawn(1), SMALL), 10), drawn(1))) == 0
+
+
+@pytest.mark.parametrize(("stored", "bytes_a_vector"), [("int8", 16), ("binary", 2)])
+def test_codes_keep_few_bytes_and_their_candidates_are_compared_in_float32(stored, bytes_a_vector, tmp_path):
+    corpus, queries = drawn(500), drawn(20, seed=1)
+    write_index(build_codes(corpus, stored), tmp_path / "codes.faiss")
+    codes = open_faiss(tmp_path / "codes.faiss", stored)
+    assert codes.code_size == bytes_a_vector and corpus.shape == (500, 16)
+    wanted = brute_force(queries, corpus, 5)
+    similarities, rows = rescored_neighbours(codes, corpus, queries, 5, 500)  # all are candidates
+    np.testing.assert_array_equal(rows, wanted.rows)
+    np.testing.assert_allclose(similarities, wanted.cosines, atol=1e-6)
+    few, some = (
+        np.mean((rescored_neighbours(codes, corpus, queries, 5, count)[1][:, :, None] == rows[:, None, :]).any(axis=1))
+        for count in (5, 50)
+    )
+    assert few < some or few == 1
+    assert few > (0.9 if stored == "int8" else 0.1) and some > (0.99 if stored == "int8" else 0.6)
+    assert rescored_neighbours(codes, corpus, queries, 999, 1)[1].shape == (20, 500)
+    with pytest.raises(RequestError, match="another model's"):
+        rescored_neighbours(codes, corpus, drawn(2, 8), 3, 9)
 
 
 def test_a_written_index_is_one_of_faiss_opens_without_a_copy_and_half_of_it_is_told(tmp_path):
     corpus = drawn(200)
     write_index(build_hnsw(corpus, SMALL), tmp_path / "hnsw.faiss")
     asked = faiss.read_index(str(tmp_path / "hnsw.faiss")).search(corpus[:9], 5)[1]
-    opened = open_hnsw(tmp_path / "hnsw.faiss")
+    opened = open_faiss(tmp_path / "hnsw.faiss", "hnsw")
     np.testing.assert_array_equal(approximate_neighbours(opened, corpus[:9], 5, 16)[1], asked)
     assert not faiss.downcast_index(opened.storage).codes.is_owned
     assert [path.name for path in tmp_path.iterdir()] == ["hnsw.faiss"]
@@ -117,7 +145,7 @@ def test_a_written_index_is_one_of_faiss_opens_without_a_copy_and_half_of_it_is_
     for part in (whole[: len(whole) // 2], b"", b"something else"):
         (tmp_path / "hnsw.faiss").write_bytes(part)
         with pytest.raises(RequestError, match=r"expected an index of FAISS, .* in .*hnsw\.faiss"):
-            open_hnsw(tmp_path / "hnsw.faiss")
+            open_faiss(tmp_path / "hnsw.faiss", "hnsw")
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -4,8 +4,9 @@ import sys
 
 import numpy as np
 import pytest
+from sentence_transformers.util.quantization import quantize_embeddings
 
-from bertrelay.data.vectors import check_space, open_vectors, write_npy, write_vectors
+from bertrelay.data.vectors import check_space, open_vectors, quantized, stored_columns, write_npy, write_vectors
 from bertrelay.errors import RequestError, WorkError
 
 
@@ -22,6 +23,20 @@ def test_blocks_are_the_file_that_numpy_reads_and_must_be_all_there(tmp_path):
         write_npy(path, [expected[:4]], 7, 3)
     write_npy(path, [], 0, 3)
     assert open_vectors(path).shape == (0, 3)
+
+
+def test_fewer_bits_are_directions_for_cosines_and_signs_as_sentence_transformers_packs_them():
+    vectors = np.array([[0.5, -1, 0.25, 0, 0.001, 2, -0.1, 0.1], np.zeros(8)], np.float32)
+    assert quantized(vectors, "int8").tolist() == [[32, -64, 16, 0, 0, 127, -6, 6], [0] * 8]
+    assert quantized(vectors, "binary").tolist() == [[0b10101101], [0]]
+    many = some_vectors(300, 64)
+    np.testing.assert_array_equal(quantized(many, "binary"), quantize_embeddings(many, "ubinary"))
+    rounded = quantized(many, "int8").astype(np.float64)
+    cosines = (rounded * many).sum(1) / np.linalg.norm(rounded, axis=1) / np.linalg.norm(many, axis=1)
+    assert cosines.min() > 0.9998
+    assert quantized(many, "float32") is many
+    with pytest.raises(RequestError, match="expected a multiple of 8 dimensions for binary, found 12"):
+        stored_columns(12, "binary")
 
 
 def test_opened_vectors_are_mapped_and_cannot_be_written(tmp_path):
