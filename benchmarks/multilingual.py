@@ -54,6 +54,7 @@ STUDENTS: dict[str, dict[str, Any]] = {
     "mse": {"objectives": {}},
     "cosine": {"objectives": {"mse": 0, "cosine": 1}},
     "contrastive": {"objectives": {"mse": 0, "contrastive": 1}},
+    "ranking": {"objectives": {"mse": 0, "ranking": 1}},
     "mse, plain": {"objectives": {}, **PLAIN},
 }
 """The recipe's settings that each replaces."""

@@ -4,14 +4,16 @@ Reimers & Gurevych (2020), "Making Monolingual Sentence Embeddings Multilingual 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from shutil import copyfile
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax, normalize
 
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.encode_shards import encoder_digest
@@ -22,7 +24,7 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.leaves import content_parts
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
-from bertrelay.training.in_batch import BatchPairs, matryoshka, pair_loss
+from bertrelay.training.in_batch import BatchPairs, cosines, matryoshka, pair_loss
 from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Batch, train
 from students.build import Targets, fill_targets, start_student
@@ -32,7 +34,8 @@ from students.metrics import Encode, encoded_once, english_of, parallel_metrics,
 from students.retention import ACCURACY, average_with_start, general_sentences, retained_targets, set_rates
 from students.settings import DistillSettings
 
-TAUGHT = ("targets", "weights", "retained")
+TAUGHT = ("targets", "weights", "retained", "english")
+TEACHER_LOSSES = ("mse", "cosine", "ranking")
 CRITERION = "dev/explained_variance"
 CORPUS_VERSION = 2
 
@@ -74,6 +77,45 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     return {**metrics, **sizes, "target_variance": targets.variance, "train_items": len(corpus)}
 
 
+class Candidates(NamedTuple):
+    """What every sentence ranks: unit vectors (candidates, dim) of the teacher, and which English sentences they are.
+
+    They stay the same, so that a sentence's loss depends neither on its batch nor on the number of processes.
+    """
+
+    vectors: Tensor
+    english: Tensor
+
+    @classmethod
+    def draw(cls, targets: Targets, settings: DistillSettings) -> "Candidates":
+        count = min(settings.objectives.candidates, len(targets.vectors))
+        rows = np.sort(np.random.default_rng(settings.seed).choice(len(targets.vectors), count, replace=False))
+        return cls(normalize(torch.from_numpy(targets.vectors[rows]), dim=-1), torch.from_numpy(rows))
+
+    def to(self, device: torch.device) -> "Candidates":
+        return Candidates(*(part.to(device) for part in self))
+
+
+def ranking_divergence(
+    vectors: Tensor, targets: Tensor, candidates: Tensor, is_own: Tensor, temperature: float
+) -> Tensor:
+    """The KL divergence (items,) of two softmaxes of cosines: those of `vectors` from those of `targets`, (items, dim).
+
+    The cosines are those with the item's own target and with candidates (candidates, dim), but for those that are the
+    own target once more: is_own, (items, candidates).
+    """
+    with torch.autocast(vectors.device.type, enabled=False):  # bf16 is too coarse for cosines over the temperature
+
+        def log_shares(given: Tensor) -> Tensor:
+            own = torch.cosine_similarity(given, targets)[:, None]
+            others = cosines(given, candidates.to(given.dtype)) / temperature
+            others = others.masked_fill(is_own, torch.finfo(others.dtype).min)
+            return log_softmax(torch.cat([own / temperature, others], dim=1), dim=1)  # (items, 1 + candidates)
+
+        divergences = kl_div(log_shares(vectors), log_shares(targets), reduction="none", log_target=True)
+        return divergences.sum(dim=1)
+
+
 @dataclass
 class DistillationTask:
     """Squared error of the student to the teacher's vector of the English, for the English and its translations.
@@ -93,29 +135,34 @@ class DistillationTask:
     retained: Targets | None
     tokens: Tokens
     dev_teacher: Encode
+    candidates: Candidates | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.lengths = self.padded_lengths = self.tokens.lengths
         self.criterion = CRITERION if self.corpus.dev else None
+        if self.settings.objectives.ranking:
+            self.candidates = Candidates.draw(self.targets, self.settings)
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
         ids, mask = self.tokens.padded(items, self.model.pad_id)
         inputs = {"input_ids": ids, "attention_mask": mask, **self._taught(items)}
-        counts = dict.fromkeys(
-            (name for name in ("mse", "cosine") if getattr(self.settings.objectives, name)), "weights"
-        )
+        counts = {name: "weights" for name in TEACHER_LOSSES if getattr(self.settings.objectives, name)}
         if self.retained:
             counts["retention"] = "retained"
         return Batch(inputs, {name: int(inputs[weights].sum()) for name, weights in counts.items()})
 
     def _taught(self, items: Items) -> dict[str, Tensor]:
-        """The vectors (items, dim) that `items` learn, and the weights (items,) of the teacher's and the start's."""
+        """The vectors (items, dim) that `items` learn, the weights of the teacher's and of the start's, and the number
+        of the English sentence of each, (items,).
+        """
         rows, weights = self.corpus.targets[items], np.array(self.corpus.weights[items])
         targets, is_retained = np.array(self.targets.vectors[rows]), rows == NO_TARGET
         taught = {"targets": torch.from_numpy(targets), "weights": torch.from_numpy(weights * ~is_retained)}
         if self.retained:
             targets[is_retained] = self.retained.vectors[items[is_retained] - self.corpus.taught]
             taught["retained"] = torch.from_numpy(weights * is_retained)
+        if self.candidates:
+            taught["english"] = torch.from_numpy(rows)
         return taught
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
@@ -123,7 +170,12 @@ class DistillationTask:
         return self._distances(vectors, **{name: batch.inputs[name] for name in TAUGHT if name in batch.inputs})
 
     def _distances(
-        self, vectors: Tensor, targets: Tensor, weights: Tensor, retained: Tensor | None = None
+        self,
+        vectors: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        retained: Tensor | None = None,
+        english: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The weighted losses of vectors (items, dim) to the targets beside them."""
         objectives, losses = self.settings.objectives, {}
@@ -132,13 +184,23 @@ class DistillationTask:
             losses["retention"] = objectives.retention * ((retained * distances).sum() / self.retained.variance)
         if objectives.mse:
             losses["mse"] = objectives.mse * ((weights * distances).sum() / self.targets.variance)
+        dimensions = objectives.dimensions if objectives.cut_teacher else []
         if objectives.cosine:
-            dimensions = objectives.dimensions if objectives.cut_teacher else []
 
             def unlike(vectors: Tensor, targets: Tensor) -> Tensor:
                 return (weights * (1 - torch.cosine_similarity(vectors, targets))).sum()
 
             losses["cosine"] = objectives.cosine * matryoshka(unlike, dimensions, vectors, targets)
+        if self.candidates and english is not None:
+            self.candidates = candidates = self.candidates.to(vectors.device)
+            is_own = english[:, None] == candidates.english
+
+            def misranked(vectors: Tensor, targets: Tensor) -> Tensor:
+                others = candidates.vectors[:, : vectors.shape[1]]
+                divergences = ranking_divergence(vectors, targets, others, is_own, objectives.temperature)
+                return (weights * divergences).sum()
+
+            losses["ranking"] = objectives.ranking * matryoshka(misranked, dimensions, vectors, targets)
         return losses
 
     def evaluate(self) -> Metrics:
@@ -187,7 +249,8 @@ class ContrastiveTask(DistillationTask):
         numbers = self.corpus.targets[items]
         texts = self.corpus.translations.at(items[is_other] - len(self.corpus.english))
         pairs = BatchPairs.find(numbers[is_english], numbers[is_other], texts)
-        english, other = vectors[torch.from_numpy(is_english)], vectors[torch.from_numpy(is_other)]
+        rows = (torch.from_numpy(np.flatnonzero(each)).to(vectors.device) for each in (is_english, is_other))
+        english, other = (vectors[each] for each in rows)  # by rows, as a mask would wait for the device
         loss = partial(pair_loss, pairs=pairs, temperature=objectives.temperature)
         contrasted = objectives.contrastive * matryoshka(loss, objectives.dimensions, english, other)
         return {**self._distances(vectors, **taught), "contrastive": contrasted}

@@ -22,7 +22,7 @@ SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Of the way from the start's weights to the trained ones."""
 
 TOLERANCE = 0.002
-"""What a mean accuracy may lose: so much is chance, as it is of some thousand sentences."""
+"""What a mean accuracy may be below the best: so much is chance, as it is of some thousand sentences."""
 
 ACCURACY = "translation_accuracy"
 GENERAL = Path(__file__).with_name("general_sentences.tsv")
@@ -88,11 +88,10 @@ def retained_targets(student: SentenceEncoder, corpus: ParallelCorpus, context: 
 
 
 def average_with_start(student: SentenceEncoder, evaluate: Callable[[], Metrics], context: StageContext) -> Metrics:
-    """Leaves in `student` weights on the line from the start's to its own: the farthest that lose no accuracy.
+    """Leaves in `student` weights on the line from the start's to its own: the farthest of the best accuracy.
 
     On this line what training on narrow text makes a network forget comes back sooner than what it learns is lost
-    (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models"). Where each share loses some, that which loses
-    least is taken.
+    (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
 
     evaluate: metrics of the weights that `student` has.
     Returns the metrics of the chosen weights, `trained_share`, and the mean accuracies of all shares.
@@ -109,7 +108,7 @@ def average_with_start(student: SentenceEncoder, evaluate: Callable[[], Metrics]
 
     metrics = on_main(metrics_by_share, context.process_group)
     accuracies = {share: mean_accuracies(found) for share, found in metrics.items()}
-    best = farthest_without_loss(accuracies)
+    best = farthest_of_the_best(accuracies)
     _load_between(student, start, trained, best)
     means = {f"average/{share}/{kind}": mean for share, by_kind in accuracies.items() for kind, mean in by_kind.items()}
     return {**metrics[best], **means, "trained_share": best}
@@ -124,13 +123,10 @@ def mean_accuracies(metrics: Metrics) -> dict[str, float]:
     return {kind: float(np.mean(values)) for kind, values in kinds.items()}
 
 
-def farthest_without_loss(accuracies: Mapping[float, Mapping[str, float]]) -> float:
-    """The largest share whose accuracies are those of share 0 or above, but for TOLERANCE; else that of least loss."""
-    start = accuracies[0.0]
-    lost = {
-        share: sum(max(0.0, start[kind] - accuracies[share][kind] - TOLERANCE) for kind in start) for share in SHARES
-    }
-    return min(SHARES, key=lambda share: (lost[share], -share))
+def farthest_of_the_best(accuracies: Mapping[float, Mapping[str, float]]) -> float:
+    """The largest share whose mean accuracy, of trained and untrained sets alike, is the highest, but for TOLERANCE."""
+    means = {share: float(np.mean(list(accuracies[share].values()))) for share in SHARES}
+    return max(share for share in SHARES if means[share] >= max(means.values()) - TOLERANCE)
 
 
 def _load_between(

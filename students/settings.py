@@ -269,28 +269,37 @@ class Objectives(Settings):
     cosine: 1 − its cosine.
     contrastive: of an English sentence and its translation among the other sentences of the batch (InfoNCE, both
         ways); the English and all its translations come in one batch.
+    ranking: how a sentence ranks the teacher's vectors of its own English and of `candidates` other English sentences:
+        the KL divergence of the softmax of its cosines from the softmax of the teacher's own (Fang et al. 2021, SEED).
     retention: squared distance to the start's vector, of the texts that are `retained`, in units of their variance.
-    temperature: cosines are divided by it before the softmax of `contrastive`.
+    temperature: cosines are divided by it before the softmax of `contrastive` and of `ranking`.
+    candidates: so many English sentences, the same in every step.
     dimensions: Matryoshka: `contrastive` is the mean of it over vectors cut to these dimensions, and whole ones.
-    cut_teacher: the teacher is Matryoshka too: `cosine` is such a mean as well, to its vectors cut likewise.
+    cut_teacher: the teacher is Matryoshka too: `cosine` and `ranking` are such means as well, its vectors cut likewise.
     """
 
     mse: Weight = 1.0
     cosine: Weight = 0.0
     contrastive: Weight = 0.0
+    ranking: Weight = 0.0
     retention: Weight = 1.0
     temperature: Annotated[float, Field(gt=0)] = 0.05
+    candidates: Positive = 8192
     dimensions: list[Positive] = []
     cut_teacher: Annotated[bool, WHEN_SET] = False
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Self:
-        if not (self.mse or self.cosine or self.contrastive):
-            raise ValueError("expected a weight above 0 for mse, cosine or contrastive")
-        if not self.contrastive:
-            refuse_idle(self, "temperature", because="the weight of contrastive is 0")
-        if not (self.cosine and self.dimensions):
-            refuse_idle(self, "cut_teacher", because="the weight of cosine is 0, or there are no dimensions")
+        if not (self.mse or self.cosine or self.contrastive or self.ranking):
+            raise ValueError("expected a weight above 0 for mse, cosine, contrastive or ranking")
+        if not (self.contrastive or self.ranking):
+            refuse_idle(self, "temperature", because="the weights of contrastive and ranking are 0")
+        if not self.ranking:
+            refuse_idle(self, "candidates", because="the weight of ranking is 0")
+        if not ((self.cosine or self.ranking) and self.dimensions):
+            refuse_idle(
+                self, "cut_teacher", because="the weights of cosine and ranking are 0, or there are no dimensions"
+            )
         if not (self.contrastive or self.cut_teacher):
             refuse_idle(self, "dimensions", because="the weight of contrastive is 0, and cut_teacher is false")
         return self
@@ -311,7 +320,7 @@ class DistillSettings(TrainingSettings):
     frozen_layers: the token embeddings and so many of the lowest layers keep their weights; 0: the embeddings alone.
     layer_decay: the learning rate of a layer, as a share of that of the layer above it.
     average_with_start: of the weights between the start's and the trained ones, those farthest from the start whose
-        translation accuracy on `dev`, and on `dev_untrained`, is not below the start's (by 0.002 at most).
+        translation accuracy, of `dev` and `dev_untrained` alike, is the best (but for 0.002).
     objectives: what is minimised.
     retained: texts in any language, translated or not, whose vectors stay those of the start; of a table the column
         that is named, else `text`.

@@ -5,10 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from device_waits import Waits
 
+from bertrelay import cpu_kernels
 from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
+from bertrelay.training.loop import Training
 from students.build import Targets
 from students.distill import CRITERION, ContrastiveTask, DistillationTask, run
 from students.metrics import read_variance
@@ -148,6 +151,48 @@ def test_the_cosine_to_a_matryoshka_teacher_is_of_both_cut(task):
     assert losses["cosine"].item() == pytest.approx(2 * expected)
 
 
+def test_ranking_is_the_divergence_of_softmaxes_over_the_teachers_vectors(task):
+    """Each sentence ranks the three English sentences; only the first is its own when it translates it."""
+    objectives = Objectives(mse=0, ranking=2.0, temperature=0.2)
+    settings = task.settings.model_copy(update={"objectives": objectives})
+    task = DistillationTask(task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher)
+    drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
+    given = torch.tensor(drawn, requires_grad=True)
+    batch = task.collate(np.arange(len(drawn)), 0)
+    loss = task.loss(lambda *_: given, batch)["ranking"]
+    loss.backward()
+    teacher = task.targets.vectors.astype(np.float64)
+    teacher /= np.linalg.norm(teacher, axis=1, keepdims=True)
+    rows, weights, expected = task.corpus.targets[:], np.asarray(task.corpus.weights[:]), 0.0
+    for item, row in enumerate(rows):
+        wanted, found = (
+            np.exp(teacher @ vector / np.linalg.norm(vector) / 0.2) for vector in (teacher[row], drawn[item])
+        )
+        wanted, found = wanted / wanted.sum(), found / found.sum()
+        expected += weights[item] * np.sum(wanted * np.log(wanted / found))
+    assert batch.counts == {"ranking": 2 * len(PAIRS)}
+    assert loss.item() == pytest.approx(2 * expected, rel=1e-6)  # the teacher's vectors are float32
+    step = given.detach() - 1e-3 * given.grad
+    assert task.loss(lambda *_: step, batch)["ranking"] < loss
+    of_the_teacher = torch.tensor(teacher[rows])
+    assert task.loss(lambda *_: of_the_teacher, batch)["ranking"].item() == pytest.approx(0, abs=1e-5)
+
+
+def test_ranking_beside_the_contrastive_objective_is_the_same(task):
+    """Per item, so that it does not depend on the batch, and in any precision."""
+    objectives = Objectives(ranking=2.0, candidates=2, contrastive=1.0)
+    settings = task.settings.model_copy(update={"objectives": objectives})
+    parts = task.corpus, task.targets, None, task.tokens, task.dev_teacher
+    alone, contrasted = (kind(task.model, settings, *parts) for kind in (DistillationTask, ContrastiveTask))
+    vectors = torch.from_numpy(np.random.default_rng(2).normal(size=(9, 16)).astype(np.float32))
+    whole = contrasted.batch_losses(vectors, np.arange(9), 0)["ranking"]
+    parted = 0.0
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for items in np.split(np.arange(9), [4, 5]):
+            parted += alone.loss(lambda *_, items=items: vectors[items], alone.collate(items, 0))["ranking"].item()
+    assert parted == pytest.approx(whole.item(), rel=1e-5)
+
+
 # The stage
 
 
@@ -271,3 +316,19 @@ def test_one_item_of_weight_k_teaches_the_weights_what_k_pairs_do(task):
     for name, weight in student.named_parameters():
         if name in weighted:
             torch.testing.assert_close(weight.grad, weighted[name], rtol=1e-4, atol=1e-6 * largest)
+
+
+@pytest.mark.parametrize("objectives", [{"ranking": 1.0}, {"contrastive": 1.0, "ranking": 1.0, "cosine": 1.0}])
+def test_between_two_lines_of_the_log_a_student_waits_for_no_device(given, context, objectives, monkeypatch):
+    monkeypatch.setattr(cpu_kernels, "is_asynchronous", lambda _: True)
+    counts, step = [], Training._train_step
+
+    def counted(*args):
+        with Waits() as waits:
+            signal = step(*args)
+        counts.append(waits.count)
+        return signal
+
+    monkeypatch.setattr(Training, "_train_step", counted)
+    distill(context, given, epochs=2, objectives=objectives)
+    assert len(counts) > 5 and not any(counts)

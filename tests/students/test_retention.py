@@ -20,7 +20,7 @@ from students.retention import (
     GENERAL,
     SHARES,
     average_with_start,
-    farthest_without_loss,
+    farthest_of_the_best,
     general_sentences,
     mean_accuracies,
     set_rates,
@@ -110,15 +110,13 @@ def test_frozen_weights_stay_and_the_others_are_trained(trained, context):
     assert moved == {name for name in end if ".layer.1." in name or name.startswith("projection.")}
 
 
-def test_the_farthest_share_without_loss_is_chosen():
-    start = {"trained": 0.9, "untrained": 0.8}
-    by_share = {0.2: (0.91, 0.81), 0.4: (0.92, 0.799), 0.6: (0.93, 0.79), 0.8: (0.94, 0.78), 1.0: (0.95, 0.7)}
-    accuracies = {share: dict(zip(start, pair, strict=True)) for share, pair in by_share.items()}
-    assert farthest_without_loss({0.0: start} | accuracies) == 0.4
-    better = {"trained": 0.935, "untrained": 0.795}  # every share loses: 0.025, 0.015, 0.01, 0.015, 0.095
-    all_lose = {share: {"trained": a, "untrained": u} for share, (a, u) in zip(by_share, [
-        (0.91, 0.8), (0.92, 0.8), (0.93, 0.79), (0.94, 0.78), (0.95, 0.7)], strict=True)}  # fmt: skip
-    assert farthest_without_loss({0.0: better} | all_lose) == 0.6
+def test_the_farthest_share_of_the_best_mean_is_chosen():
+    by_share = {0.2: (0.91, 0.81), 0.4: (0.92, 0.83), 0.6: (0.93, 0.8175), 0.8: (0.94, 0.78), 1.0: (0.95, 0.7)}
+    accuracies = {share: {"trained": first, "untrained": other} for share, (first, other) in by_share.items()}
+    assert farthest_of_the_best({0.0: {"trained": 1.0, "untrained": 1.0}} | accuracies) == 0.6  # 0.0013 below the best
+    accuracies[0.6] = {"trained": 0.93, "untrained": 0.815}  # 0.0025 below
+    assert farthest_of_the_best(accuracies) == 0.4
+    assert farthest_of_the_best({share: {"trained": 0.9} for share in by_share}) == 1.0
 
 
 def test_means_are_of_trained_and_untrained_sets_apart():

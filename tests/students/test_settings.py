@@ -36,7 +36,12 @@ def test_a_base_is_a_model_a_size_or_the_teachers_layers():
         (
             DistillSettings,
             {"objectives": {"contrastive": 1, "dimensions": [8], "cut_teacher": True}},
-            "cut_teacher: without effect, because the weight of cosine is 0",
+            "cut_teacher: without effect, because the weights of cosine and ranking are 0",
+        ),
+        (
+            DistillSettings,
+            {"objectives": {"candidates": 9}},
+            "candidates: without effect, because the weight of ranking",
         ),
         (EvaluateSettings, {**STS, "teacher": "./b"}, "teacher: without effect, because it needs the sentences of"),
         (
