@@ -40,7 +40,7 @@ def stored_columns(dim: int, stored: Stored) -> int:
     if stored != "binary":
         return dim
     if dim % 8:
-        raise RequestError(f"vectors: expected a multiple of 8 dimensions for binary, found {dim}; use int8 or float32")
+        raise RequestError(f"vectors: expected a multiple of 8 dimensions for binary, found {dim}; int8 takes any")
     return dim // 8
 
 

@@ -151,7 +151,7 @@ class RankBatch(NamedTuple):
 
 
 class StepDone(NamedTuple):
-    """What is looked at when steps are logged.
+    """What is read of the device when steps are logged.
 
     items, sums: of each micro-batch, the losses on the device. norm: of the gradient, there too.
     tokens, padded: of this process's micro-batches.
@@ -229,9 +229,9 @@ class Training:
         self.model = self.accelerator.prepare_model(task.model)
         self.schedule = BatchSchedule(task.lengths, settings, getattr(task, "groups", None))
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
-        self.ahead: dict[int, Future[RankBatch]] = {}  # by step
-        self.unseen: list[StepDone] = []
-        self.norm = 0.0  # of the gradient of the last step that was looked at
+        self.ahead: Future[RankBatch] | None = None  # of the next step
+        self.pending: list[StepDone] = []
+        self.norm = 0.0  # of the gradient of the last step that was collected
         self.found_inf = torch.zeros((), device=self.device)  # 1 from the first gradient on that is not finite
         self.optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
         self.state = State(precision=self.precision, total_steps=self.schedule.total_steps)
@@ -291,17 +291,16 @@ class Training:
         masks = [batch.inputs["attention_mask"].numpy() for batch in own.micro_batches] if own.weight else []
         tokens, padded = sum(int(mask.sum()) for mask in masks), sum(mask.size for mask in masks)
         step = self.state.step
-        self.unseen.append(StepDone(step, own.epoch, own.items, sums, counts, norm, own.weight, tokens, padded))
+        self.pending.append(StepDone(step, own.epoch, own.items, sums, counts, norm, own.weight, tokens, padded))
         bar.advance(1)
         return 0
 
     def _next_batch(self) -> RankBatch:
         """What this process computes in the next step. Another thread prepares the one after it meanwhile."""
         step = self.state.step
-        own = self.ahead.pop(step) if step in self.ahead else self.other_thread.submit(self._rank_batch, step)
-        batch = own.result()
-        if step + 1 < self.schedule.total_steps:
-            self.ahead[step + 1] = self.other_thread.submit(self._rank_batch, step + 1)
+        batch = (self.ahead or self.other_thread.submit(self._rank_batch, step)).result()
+        is_last = step + 1 == self.schedule.total_steps
+        self.ahead = None if is_last else self.other_thread.submit(self._rank_batch, step + 1)
         return batch
 
     def _rank_batch(self, step: int) -> RankBatch:
@@ -396,7 +395,7 @@ class Training:
         )
 
     def _update(self) -> None:
-        """Updates the weights, unless this gradient or an earlier one is not finite; `_look` says so."""
+        """Updates the weights, unless this gradient or an earlier one is not finite, which `_collect` reports."""
         rate = learning_rate(self.state.step, self.schedule.total_steps, self.settings)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["rate_factor"]
@@ -404,13 +403,13 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step += 1
 
-    def _look(self) -> str:
-        """Adds the steps that nobody looked at to the log; raises WorkError where one is not finite.
+    def _collect(self) -> str:
+        """Reads the losses of the pending steps and adds them to the log; raises WorkError where one is not finite.
 
         Every process does so after the same steps: before the log is written, an evaluation, and a checkpoint.
         Returns the loss of the last step, for the progress bar.
         """
-        steps, self.unseen, loss = self.unseen, [], 0.0
+        steps, self.pending, loss = self.pending, [], 0.0
         if not steps:
             return ""
         values = [value for done in steps for value in (done.norm, *chain(*(sums.values() for sums in done.sums)))]
@@ -427,15 +426,15 @@ class Training:
 
     def _log_steps(self, bar: Bar) -> None:
         """Reports the steps since the last line to the progress bar and the log."""
-        epoch = self.unseen[-1].epoch
-        bar.advance(0, note=self._look())
+        epoch = self.pending[-1].epoch
+        bar.advance(0, note=self._collect())
         step, total = self.state.step, self.schedule.total_steps
         rate = learning_rate(step - 1, total, self.settings)
         self.log.write_steps(step, epoch, rate, self.norm, self.state.seconds)
 
     def _evaluate(self, criterion: str) -> None:
         """Evaluates, and keeps the weights when they are the best so far."""
-        self._look()
+        self._collect()
         shared: list[Metrics] = [{}]
         if self.accelerator.is_main_process:
             self.task.model.eval()
@@ -465,7 +464,7 @@ class Training:
 
     def _save(self) -> None:
         """A checkpoint of this step, written by the main process while the others wait."""
-        self._look()
+        self._collect()
         if self.accelerator.is_main_process:
             save_checkpoint(self.work, capture(self.state, self.task.model, self.optimizer))
         self.accelerator.wait_for_everyone()
