@@ -9,8 +9,9 @@ of its time; nor below that of the peer's best settings.
 All learn the same pairs for one epoch and start from the same student: the base with its fitted projection. The peer
 follows its example make_multilingual.py: MSELoss, 64 pairs a step, a learning rate of 2e-5, fp32, every pair with its
 English; `best` is bf16 autocast and the recipe's learning rate. A time is that of the teacher's vectors, the training
-and, of ours, the choice between start and end. `--max-pairs` is of a source and language, as `filters.max_pairs`.
-Figures are means over languages: Tatoeba and captions in both directions, STSb's test parts (Spearman).
+and, of ours, the choice between start and end. `--max-pairs` is of a source and language, where the recipe has more.
+Figures are means over languages, and of the ends of their 95 % intervals: Tatoeba and captions in both directions,
+STSb's test parts (Spearman).
 """
 
 import re
@@ -75,9 +76,12 @@ def settings_of(options: Namespace) -> dict[str, Any]:
     """The settings of each stage of the recipe."""
     given = {name: getattr(options, name) for name in ("teacher", "base", "data", "catalogues")}
     overrides = [f"vars.{name}={str(value.resolve())!r}" for name, value in given.items()]
-    if options.max_pairs:
-        overrides.append(f"student.filters.max_pairs={options.max_pairs}")
-    return {step.name: step.settings for step in read_recipe(RECIPE, REGISTRY, overrides).steps}
+    settings: dict[str, Any] = {step.name: step.settings for step in read_recipe(RECIPE, REGISTRY, overrides).steps}
+    if most := options.max_pairs:
+        sources = settings["student"].parallel
+        fewer = [source.model_copy(update={"max_pairs": min(source.max_pairs or most, most)}) for source in sources]
+        settings["student"] = settings["student"].model_copy(update={"parallel": fewer})
+    return settings
 
 
 def corpus_of(settings: DistillSettings, scratch: Path) -> ParallelCorpus:
@@ -146,9 +150,10 @@ def names_of(metrics: Mapping[str, Any], title: str) -> list[str]:
     return [name for name in metrics if re.fullmatch(MEANS[title][1], name)]
 
 
-def mean_of(metrics: Mapping[str, dict[str, Any]], title: str) -> float:
+def mean_of(metrics: Mapping[str, dict[str, Any]], title: str, bound: str = "") -> float:
+    """The mean of a figure over languages, or of the `_low` or `_high` of its 95 % intervals."""
     found = metrics[MEANS[title][0]]
-    return statistics.mean(found[name] for name in names_of(found, title))
+    return statistics.mean(found[name + bound] for name in names_of(found, title))
 
 
 def not_below(results: Mapping[str, Result], peer: str) -> Claim:
@@ -179,7 +184,8 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 def figure(title: str, result: Result) -> str:
-    return f"{result.answers[0][title]:.4f}"
+    mean, low, high = (mean_of(result.answers[0]["metrics"], title, bound) for bound in ("", "_low", "_high"))
+    return f"{mean:.4f} ({low:.3f}–{high:.3f})"
 
 
 if __name__ == "__main__":

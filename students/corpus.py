@@ -291,21 +291,23 @@ def split_pairs(
         language_numbers = np.unique(languages, return_inverse=True)[1][spool["stream"].to_numpy()[places]]
         dev[places[np.unique([numbers, language_numbers], axis=1, return_index=True)[1]]] = True
     train = ~repeated & ~held
-    beyond = _beyond(spool, train, settings.filters.max_pairs)
+    limits = [source.max_pairs or settings.filters.max_pairs for source in settings.parallel for _ in source.languages]
+    beyond = _beyond(spool, train, limits)
     return {DUPLICATE: repeated, DEV: dev, IN_DEV: held & ~dev, BEYOND: beyond, TRAIN: train & ~beyond}
 
 
-def _beyond(spool: pa.Table, train: Mask, limit: int | None) -> Mask:
-    """The pairs of `train` beyond the first `limit` of their stream, in the order of their English digests.
+def _beyond(spool: pa.Table, train: Mask, limits: Sequence[int | None]) -> Mask:
+    """The pairs of `train` beyond the limit of their stream, in the order of their English digests.
 
     So sources that translate the same English keep the same of it.
     """
     beyond = np.zeros(len(train), bool)
-    if limit is not None:
+    if any(limits):
         order, streams = pc.sort_indices(spool["sentence"]).to_numpy(), spool["stream"].to_numpy()
         order = order[train[order]]
-        for stream in np.unique(streams):
-            beyond[order[streams[order] == stream][limit:]] = True
+        for stream, limit in enumerate(limits):
+            if limit:
+                beyond[order[streams[order] == stream][limit:]] = True
     return beyond
 
 

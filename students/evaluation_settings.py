@@ -12,11 +12,12 @@ from students.settings import (
     AlignedFiles,
     Language,
     LanguageOfText,
-    ParallelSource,
     Prompt,
     Teacher,
     TranslationColumns,
     TranslationFiles,
+    WholeSource,
+    whole,
 )
 
 
@@ -56,12 +57,12 @@ class EvaluateSettings(Settings):
     teacher: Teacher | None = None
     teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
     recall_at: Annotated[Positive | None, WHEN_SET] = None
-    parallel: list[ParallelSource] = []
+    parallel: list[WholeSource] = []
     sts: dict[str, StsTable] = {}
-    xsim: Annotated[dict[SetName, Annotated[list[ParallelSource], Field(min_length=1)]], WHEN_SET] = {}
+    xsim: Annotated[dict[SetName, Annotated[list[WholeSource], Field(min_length=1)]], WHEN_SET] = {}
     xsim_pairs: Annotated[XsimPairs, WHEN_SET] = "english"
     mining: Annotated[dict[SetName, MiningTest], WHEN_SET] = {}
-    lookup: list[ParallelSource] = []
+    lookup: list[WholeSource] = []
     dimensions: Annotated[list[Positive], WHEN_SET] = []
     picture_sentences: Annotated[int, Field(ge=0)] = 4
     precision: Literal["auto", "bf16", "fp32"] = "auto"
@@ -102,9 +103,9 @@ class CorpusTable(Table):
 
 CorpusSource = Annotated[
     Annotated[CorpusTable, Tag("text")]
-    | Annotated[AlignedFiles, Tag("files")]
-    | Annotated[TranslationColumns, Tag("columns")]
-    | Annotated[TranslationFiles, Tag("translations")],
+    | Annotated[AlignedFiles, AfterValidator(whole), Tag("files")]
+    | Annotated[TranslationColumns, AfterValidator(whole), Tag("columns")]
+    | Annotated[TranslationFiles, AfterValidator(whole), Tag("translations")],
     Discriminator(lambda value: _kind_of_corpus(value)),
 ]
 
@@ -141,7 +142,7 @@ class ShrinkSettings(Settings):
     layers: Positive | None = None
     dimensions: Positive | None = None
     sts: dict[str, StsTable] = {}
-    parallel: list[ParallelSource] = []
+    parallel: list[WholeSource] = []
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
@@ -186,5 +187,5 @@ class ExportSettings(Settings):
     formats: Annotated[list[Literal["onnx", "openvino"]], Field(min_length=1)] = ["onnx"]
     precision: GraphPrecision = "fp32"
     sts: dict[str, StsTable] = {}
-    parallel: list[ParallelSource] = []
+    parallel: list[WholeSource] = []
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01

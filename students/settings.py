@@ -38,6 +38,7 @@ def _not_english(value: str) -> str:
     return value
 
 
+MaxPairs = Annotated[Positive | None, WHEN_SET]
 Weight = Annotated[float, Field(ge=0)]
 LanguageOfText = Annotated[str, AfterValidator(_code)]
 Language = Annotated[LanguageOfText, AfterValidator(_not_english)]
@@ -49,11 +50,13 @@ class AlignedFiles(DataSource):
 
     column: the column of the sentence in both files.
     format, header: as for any table.
+    max_pairs: of a training corpus, in place of that of `filters`.
     """
 
     english: InputFile
     other: InputFile
     language: Language
+    max_pairs: MaxPairs = None
     column: Column = 0
     format: Format | None = None
     header: bool = True
@@ -83,9 +86,11 @@ class TranslationColumns(TableSource):
     """One table with a column of English and a column for each other language.
 
     others: language to column, such as `{ de = "de", fr = "translation.fr" }`.
+    max_pairs: of a training corpus and language, in place of that of `filters`.
     """
 
     english: Column = ENGLISH
+    max_pairs: MaxPairs = None
     others: Annotated[dict[Language, Column], Field(min_length=1)]
 
     @property
@@ -95,7 +100,8 @@ class TranslationColumns(TableSource):
 
     def table(self) -> Table:
         """The table with its columns, English first."""
-        return Table(columns=[self.english, *self.others.values()], **self.model_dump(exclude={"english", "others"}))
+        shape = self.model_dump(exclude={"english", "others", "max_pairs"})
+        return Table(columns=[self.english, *self.others.values()], **shape)
 
 
 class TranslationFiles(DataSource):
@@ -107,6 +113,7 @@ class TranslationFiles(DataSource):
     languages: those to read beside English; de takes de-AT too, and zh-Hant takes zh-TW.
     tags: strip inline tags and keep the pair, or skip pairs that have any.
     placeholders: skip pairs with `%s` or `{name}`, or keep them.
+    max_pairs: of a training corpus and language, in place of that of `filters`.
     """
 
     path: InputFile | None = None
@@ -115,6 +122,7 @@ class TranslationFiles(DataSource):
     languages: Annotated[list[Language], Field(min_length=1)]
     tags: Literal["strip", "skip"] = "strip"
     placeholders: Literal["skip", "keep"] = "skip"
+    max_pairs: MaxPairs = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -156,6 +164,15 @@ ParallelSource = Annotated[
 ]
 
 
+def whole(source: Any) -> Any:
+    """The parallel source, which is read whole as nobody trains on it."""
+    refuse_idle(source, "max_pairs", because="only a corpus of training is cut, and this one is read whole")
+    return source
+
+
+WholeSource = Annotated[ParallelSource, AfterValidator(whole)]
+
+
 class MarginFilter(Settings):
     """Leaves out pairs whose sentences are hardly nearer to each other than to others: a low ratio margin.
 
@@ -179,7 +196,7 @@ class Filters(Settings):
     because "Yes." rightly becomes "Oui, bien sûr."
     drop_copies: pairs whose two sides are the same but for case and spaces, which are mostly untranslated.
     drop_duplicates: the same translation of the same English, given again.
-    max_pairs: at most so many of one source and language, drawn by their English.
+    max_pairs: at most so many of one source and language, drawn by their English; a source may have its own.
     margin: pairs that a multilingual encoder finds no nearer than others.
     """
 
@@ -347,9 +364,9 @@ class DistillSettings(TrainingSettings):
     retained: list[Table] = []
     parallel: Annotated[list[ParallelSource], Field(min_length=1)]
     filters: Filters = Filters()
-    dev: list[ParallelSource] = []
+    dev: list[WholeSource] = []
     dev_sentences: Annotated[int, Field(ge=0)] = 1000
-    dev_untrained: list[ParallelSource] = []
+    dev_untrained: list[WholeSource] = []
     max_tokens: MaxTokens = 128
     batch_tokens: Positive | None = 2048
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5

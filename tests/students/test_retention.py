@@ -7,6 +7,7 @@ import unicodedata
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from transformers import AlbertConfig, AlbertModel, MPNetConfig, MPNetModel, T5Config, T5EncoderModel
 
 from bertrelay.encoder import SentenceEncoder
@@ -260,3 +261,13 @@ def test_sources_are_cut_to_the_same_english(toy, tmp_path):
     assert corpus.facts["train"] == {"de": 30, "fr": 30}
     assert len(corpus.english) == 30
     assert [source["beyond max_pairs"] for source in corpus.facts["sources"]] == [160, 160]
+
+
+def test_a_source_has_its_own_limit_for_training(toy, tmp_path):
+    table = {"path": str(toy.train_path)}
+    sources = [{**table, "others": {"de": "de"}, "max_pairs": 20}, {**table, "others": {"fr": "fr"}}]
+    given = {"teacher": "./t", "base": "./b", "parallel": sources, "dev_sentences": 10}
+    settings = DistillSettings.model_validate({**given, "filters": {"max_pairs": 30}})
+    assert build_corpus(tmp_path / "corpora/cut", settings).facts["train"] == {"de": 20, "fr": 30}
+    with pytest.raises(ValidationError, match="max_pairs: without effect, because only a corpus of training is cut"):
+        DistillSettings.model_validate({**given, "dev": sources})
