@@ -3,6 +3,9 @@
 import torch
 from torch.overrides import TorchFunctionMode
 
+from bertrelay import cpu_kernels
+from bertrelay.training.loop import Training
+
 READING = {"item", "tolist", "numpy", "cpu", "nonzero", "__float__", "__bool__", "__int__", "__index__"}
 CHOOSING = {"__getitem__", "__setitem__", "masked_select"}
 
@@ -21,3 +24,18 @@ class Waits(TorchFunctionMode):
         by_mask = any(isinstance(each, torch.Tensor) and each.dtype == torch.bool for each in rest)
         self.count += (name in READING and is_value) or (name in CHOOSING and by_mask)
         return func(*args, **(kwargs or {}))
+
+
+def waits_in_steps(monkeypatch):
+    """A list that gets the number of waits in each step of the trainings to come, taken as those of a GPU."""
+    counts, step = [], Training._train_step
+
+    def counted(*args):
+        with Waits() as waits:
+            signal = step(*args)
+        counts.append(waits.count)
+        return signal
+
+    monkeypatch.setattr(cpu_kernels, "is_asynchronous", lambda _: True)
+    monkeypatch.setattr(Training, "_train_step", counted)
+    return counts

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import has_types, model_folder, save_network
@@ -138,6 +138,26 @@ ILLEGAL = -1e4
 """The score of what may not be: so low that it never is, and finite, so that gradients are."""
 
 
+class WordSequences(NamedTuple):
+    """Neighbouring words of a batch, none of the sequences empty.
+
+    words: those of each sequence, by their number in the batch, (sequences, longest), where `mask`, likewise, is true.
+    opens, closes: whether one begins and ends its sentence, which it does not where windows cut it, (sequences,).
+    """
+
+    words: Tensor
+    mask: Tensor
+    opens: Tensor
+    closes: Tensor
+
+    @classmethod
+    def of(cls, lengths: Integers, opens: NDArray[np.bool_], closes: NDArray[np.bool_]) -> "WordSequences":
+        """Sequences of so many words each, (sequences,), which follow each other; empty ones are left out."""
+        own, starts = lengths > 0, np.cumsum(lengths) - lengths
+        words, mask = padded(np.arange(lengths.sum()), starts[own], lengths[own], int(lengths.max(initial=1)), 0)
+        return cls(*map(torch.from_numpy, (words, mask, opens[own], closes[own])))
+
+
 class LinearChain(nn.Module):
     """Learned scores of what begins, follows and ends a sentence's tags, on top of what may.
 
@@ -157,27 +177,25 @@ class LinearChain(nn.Module):
             finite = torch.from_numpy(scores).float().clamp(min=ILLEGAL)
             self.register_buffer(f"illegal_{name}", finite, persistent=False)
 
-    def log_likelihood(self, emissions: Tensor, tags: Tensor, lengths: Tensor, opens: Tensor, closes: Tensor) -> Tensor:
-        """Log P(tags | emissions) of each run of words, (runs,).
+    def log_likelihood(self, emissions: Tensor, tags: Tensor, sequences: WordSequences) -> Tensor:
+        """Log P(tags | emissions) of each sequence of words, (sequences,).
 
-        emissions: (words, tags), tags: (words,), run after run; lengths: of the runs, none of them 0.
-        opens, closes: whether a run begins and ends its sentence, which it does not where windows cut it.
+        emissions: (words, tags), tags: (words,).
         """
-        sizes = lengths.tolist()
-        scores = pad_sequence(list(torch.split(emissions, sizes)), batch_first=True)  # (runs, longest, tags)
-        gold = pad_sequence(list(torch.split(tags, sizes)), batch_first=True)  # (runs, longest)
-        mask = torch.arange(gold.shape[1], device=gold.device) < lengths[:, None]
-        start = (self.start + self.illegal_start) * opens[:, None]  # (runs, tags)
+        mask, opens, closes = sequences.mask, sequences.opens, sequences.closes
+        scores = emissions[sequences.words]  # (sequences, longest, tags)
+        gold = tags[sequences.words]  # (sequences, longest)
+        start = (self.start + self.illegal_start) * opens[:, None]  # (sequences, tags)
         end = (self.end + self.illegal_end) * closes[:, None]
         follow = self.follow + self.illegal_follow
 
-        emitted = scores.gather(2, gold[..., None]).squeeze(2)  # (runs, longest)
+        emitted = scores.gather(2, gold[..., None]).squeeze(2)  # (sequences, longest)
         followed = follow[gold[:, :-1], gold[:, 1:]]
-        last = gold.gather(1, lengths[:, None] - 1)  # (runs, 1)
+        last = gold.gather(1, mask.sum(1, keepdim=True) - 1)  # (sequences, 1)
         borders = start.gather(1, gold[:, :1]).squeeze(1) + end.gather(1, last).squeeze(1)
-        of_gold = borders + (emitted * mask).sum(1) + (followed * mask[:, 1:]).sum(1)  # (runs,)
+        of_gold = borders + (emitted * mask).sum(1) + (followed * mask[:, 1:]).sum(1)  # (sequences,)
 
-        so_far = start + scores[:, 0]  # (runs, tags): the log of the summed exponentials of all sequences' scores
+        so_far = start + scores[:, 0]  # (sequences, tags): the log of the summed exponentials of all sequences' scores
         for word in range(1, scores.shape[1]):
             further = torch.logsumexp(so_far[:, :, None] + follow, dim=1) + scores[:, word]
             so_far = torch.where(mask[:, word, None], further, so_far)

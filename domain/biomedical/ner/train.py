@@ -22,7 +22,7 @@ from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
 from domain.biomedical.ner.inference import Decoded, decode
 from domain.biomedical.ner.metrics import count_entities, entity_metrics, which_are_right
-from domain.biomedical.ner.model import EntityModel, save_model, start_model
+from domain.biomedical.ner.model import EntityModel, WordSequences, save_model, start_model
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.windows import Integers, ranges
 from domain.draws import uniform_draws
@@ -84,24 +84,18 @@ class NerTask:
         self.criterion = "dev/f1" if dev else None
 
     def collate(self, items: Items, epoch: int) -> Batch:
-        """The windows `items`, and of the words they own the tags.
-
-        words: how many each window owns, (windows,). opens, closes: whether its words begin and end the sentence.
-        """
+        """The windows `items`, the tags of the words they own, and for a CRF these words as `WordSequences`."""
         windows = self.windows.chosen(items)
         inputs = self.entity_model.splitter.batch(self.subwords, windows, int(self.lengths[items].max()), len(items))
         if self.mask_share:
             inputs["input_ids"] = self._masked(inputs["input_ids"], items, epoch)
         first_words, counts = self.subwords.owned_words(windows)
         ends = np.cumsum(self.subwords.words)[windows.sequences]  # (windows,)
-        tags = self.tags[ranges(first_words, counts)]
-        added = {
-            "tags": tags,
-            "words": counts,
-            "opens": first_words == ends - self.subwords.words[windows.sequences],
-            "closes": first_words + counts == ends,
-        }
-        return Batch({**inputs, **{name: torch.from_numpy(each) for name, each in added.items()}}, {"tags": len(tags)})
+        begins = ends - self.subwords.words[windows.sequences]
+        inputs["tags"] = torch.from_numpy(self.tags[ranges(first_words, counts)])
+        if self.model.crf is not None:
+            inputs |= WordSequences.of(counts, first_words == begins, first_words + counts == ends)._asdict()
+        return Batch(inputs, {"tags": len(inputs["tags"])})
 
     def _masked(self, ids: Tensor, items: Items, epoch: int) -> Tensor:
         """The ids of the windows `items`, (windows, tokens), with the mask in the place of some subwords."""
@@ -113,12 +107,12 @@ class NerTask:
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         """The negative log-likelihood of the tags, in nats, summed over words."""
         inputs = dict(batch.inputs)
-        tags, *of_windows = (inputs.pop(name) for name in ("tags", "words", "opens", "closes"))
+        tags = inputs.pop("tags")
+        of_sequences = [inputs.pop(name) for name in WordSequences._fields if name in inputs]
         emissions = model(**inputs)  # (words, tags)
         if self.model.crf is None:
             return {"tags": cross_entropy(emissions, tags, reduction="sum")}
-        words, opens, closes = (each[of_windows[0] > 0] for each in of_windows)
-        return {"tags": -self.model.crf.log_likelihood(emissions, tags, words, opens, closes).sum()}
+        return {"tags": -self.model.crf.log_likelihood(emissions, tags, WordSequences(*of_sequences)).sum()}
 
     def evaluate(self) -> Metrics:
         """Strict precision, recall and F1 on the dev data, and of several types each one's F1."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from domain.biomedical.documents.tokens import illegal_places
 from domain.biomedical.documents.tokens import spans_of as spans_of_tags
 from domain.biomedical.ner.decoding import Chain, LabelSet, marginals, span_probabilities, viterbi
-from domain.biomedical.ner.model import LinearChain
+from domain.biomedical.ner.model import LinearChain, WordSequences
 
 CASES = [("IOB2", ["A"]), ("IOB2", ["A", "B"]), ("IOBES", ["A"])]
 Floats = NDArray[np.float64]
@@ -114,8 +114,8 @@ def test_likelihood_and_gradients_of_a_crf_are_those_of_enumeration(scheme, type
     names = ["B-A", "I-A", "O", "B-A"] if scheme == "IOB2" else ["B-A", "I-A", "E-A", "S-A"]
     tags = [labels.number[name] for name in [*names, "O", "O", "O", "O"]]
     emissions = torch.randn(8, len(labels), dtype=torch.float64, requires_grad=True)
-    true = torch.ones(3, dtype=torch.bool)
-    ours = crf.log_likelihood(emissions, torch.tensor(tags), torch.tensor([4, 1, 3]), true, true)
+    true = np.ones(4, bool)
+    ours = crf.log_likelihood(emissions, torch.tensor(tags), WordSequences.of(np.array([4, 1, 0, 3]), true, true))
     places = [slice(0, 4), slice(4, 5), slice(5, 8)]
     theirs = torch.stack([by_enumeration(crf, labels, emissions[place], tags[place]) for place in places])
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
@@ -128,8 +128,8 @@ def test_words_from_the_middle_of_a_sentence_may_begin_inside_an_entity():
     labels = LabelSet.of_types(["A"])
     crf = LinearChain(labels).double()
     tags = torch.tensor([labels.number["I-A"], labels.number["O"]])
-    emissions, no, yes = torch.zeros(2, 3, dtype=torch.float64), torch.tensor([False]), torch.tensor([True])
-    inside = crf.log_likelihood(emissions, tags, torch.tensor([2]), opens=no, closes=yes)
-    begins = crf.log_likelihood(emissions, tags, torch.tensor([2]), opens=yes, closes=yes)
+    emissions, no, yes = torch.zeros(2, 3, dtype=torch.float64), np.array([False]), np.array([True])
+    inside = crf.log_likelihood(emissions, tags, WordSequences.of(np.array([2]), opens=no, closes=yes))
+    begins = crf.log_likelihood(emissions, tags, WordSequences.of(np.array([2]), opens=yes, closes=yes))
     assert inside.item() == pytest.approx(-torch.tensor(8.0).log().item())  # 3 · 3 pairs but for O I
     assert begins.item() < -1000

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from asked_texts import MENTIONS, PLAIN, start_tagger, stopped_and_resumed
+from device_waits import waits_in_steps
 from pydantic import ValidationError
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
@@ -95,7 +96,7 @@ def trained(request, given, tmp_path_factory):
 def task_of(base, examples, *, max_tokens=40, overlap=8, **more):
     windows = {"max_tokens": max_tokens, "overlap": overlap}
     settings = NerSettings.model_validate({"base": str(base), "train": [{"path": "none.tsv"}], **windows, **more})
-    return NerTask(start_tagger(base, DISEASE, **windows), settings, examples, [])
+    return NerTask(start_tagger(base, DISEASE, **windows, decoder=settings.decoder), settings, examples, [])
 
 
 # Learning and scoring
@@ -158,6 +159,13 @@ def test_stopped_and_resumed_it_ends_with_the_same_weights(given, tmp_path):
     assert whole == resumed
 
 
+@pytest.mark.parametrize("decoder", ["softmax", "crf"])
+def test_between_two_lines_of_the_log_a_tagger_waits_for_no_device(given, tmp_path, decoder, monkeypatch):
+    counts = waits_in_steps(monkeypatch)
+    learn(given, tmp_path / "output", decoder=decoder, epochs=1, dev=[])
+    assert len(counts) > 5 and not any(counts)
+
+
 def test_types_that_data_or_model_lack_are_reported(tiny_bert, given, tmp_path):
     train = write_sentences(tmp_path / "diseases.tsv", 20, types=("Disease",))
     with pytest.raises(RequestError, match=r"types Chemical, found Disease in .*diseases\.tsv"):
@@ -174,7 +182,7 @@ def test_types_that_data_or_model_lack_are_reported(tiny_bert, given, tmp_path):
 
 def test_windows_of_a_long_sentence_teach_every_tag_once(tiny_bert):
     example = Example(("gout", "of", "pectorisxyz") * 40, ("B-Disease", "O", "B-Disease") * 40, "1")
-    task = task_of(tiny_bert, [example], max_tokens=16, overlap=6)
+    task = task_of(tiny_bert, [example], max_tokens=16, overlap=6, decoder="crf")
     batch = task.collate(np.arange(len(task.lengths)), 0)
     assert batch.counts == {"tags": 120}
     assert batch.inputs["tags"].tolist() == [1, 0, 1] * 40
