@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from bertrelay.errors import RequestError, check_choice, shown
 from bertrelay.settings import Precision
@@ -63,7 +63,7 @@ def cpu_is_requested() -> bool:
     return os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true", "yes", "y", "t", "on"}
 
 
-def resolve_precision(precision: str, device: "torch.device | None" = None) -> Literal["bf16", "fp32"]:
+def resolve_precision(precision: str, device: "torch.device | None" = None) -> Literal["bf16", "fp16", "fp32"]:
     """`auto` becomes bf16 where the device really computes in it, else fp32; the others stay.
 
     device: of the network; the default one when there is no network yet.
@@ -71,7 +71,7 @@ def resolve_precision(precision: str, device: "torch.device | None" = None) -> L
     check_choice("precision", precision, get_args(Precision))
     if precision == "auto":
         return "bf16" if computes_in_bf16(device) else "fp32"
-    return "bf16" if precision == "bf16" else "fp32"
+    return cast(Literal["bf16", "fp16", "fp32"], precision)
 
 
 def computes_in_bf16(device: "torch.device | None" = None) -> bool:
@@ -131,12 +131,12 @@ def _torch_is_built_for(platform: str) -> bool:
 
 
 def autocast(device: "torch.device", precision: str) -> AbstractContextManager[None]:
-    """bf16 autocast on `device`, or nothing for fp32."""
+    """Autocast to bf16 or fp16 on `device`, or nothing for fp32."""
     import torch
 
     if precision == "fp32":
         return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
+    return torch.autocast(device.type, dtype=torch.float16 if precision == "fp16" else torch.bfloat16)
 
 
 def private_memory_mb() -> float | None:

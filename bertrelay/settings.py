@@ -24,7 +24,7 @@ Positive = Annotated[int, Field(ge=1, lt=2**31)]
 MAX_SEED = 2**32 - 1
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 """A seed that the generators of Python, NumPy, torch and scikit-learn all accept."""
-Precision = Literal["auto", "bf16", "fp32"]
+Precision = Literal["auto", "bf16", "fp16", "fp32"]
 """Of the computation; `auto` is bf16 where the device computes in it, else fp32."""
 Metric = Literal["cosine", "dot", "euclidean", "manhattan"]
 """How two vectors are compared."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from bertrelay.data.tables import StsTable, Table
-from bertrelay.settings import WHEN_SET, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.settings import WHEN_SET, ModelSource, Positive, Precision, Settings, refuse_idle
 from students.search_settings import MiningTest
 from students.settings import (
     ENGLISH,
@@ -16,8 +16,8 @@ from students.settings import (
     Teacher,
     TranslationColumns,
     TranslationFiles,
-    WholeSource,
-    whole,
+    UnlimitedSource,
+    without_limit,
 )
 
 
@@ -57,15 +57,15 @@ class EvaluateSettings(Settings):
     teacher: Teacher | None = None
     teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
     recall_at: Annotated[Positive | None, WHEN_SET] = None
-    parallel: list[WholeSource] = []
+    parallel: list[UnlimitedSource] = []
     sts: dict[str, StsTable] = {}
-    xsim: Annotated[dict[SetName, Annotated[list[WholeSource], Field(min_length=1)]], WHEN_SET] = {}
+    xsim: Annotated[dict[SetName, Annotated[list[UnlimitedSource], Field(min_length=1)]], WHEN_SET] = {}
     xsim_pairs: Annotated[XsimPairs, WHEN_SET] = "english"
     mining: Annotated[dict[SetName, MiningTest], WHEN_SET] = {}
-    lookup: list[WholeSource] = []
+    lookup: list[UnlimitedSource] = []
     dimensions: Annotated[list[Positive], WHEN_SET] = []
     picture_sentences: Annotated[int, Field(ge=0)] = 4
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
     @model_validator(mode="after")
@@ -103,9 +103,9 @@ class CorpusTable(Table):
 
 CorpusSource = Annotated[
     Annotated[CorpusTable, Tag("text")]
-    | Annotated[AlignedFiles, AfterValidator(whole), Tag("files")]
-    | Annotated[TranslationColumns, AfterValidator(whole), Tag("columns")]
-    | Annotated[TranslationFiles, AfterValidator(whole), Tag("translations")],
+    | Annotated[AlignedFiles, AfterValidator(without_limit), Tag("files")]
+    | Annotated[TranslationColumns, AfterValidator(without_limit), Tag("columns")]
+    | Annotated[TranslationFiles, AfterValidator(without_limit), Tag("translations")],
     Discriminator(lambda value: _kind_of_corpus(value)),
 ]
 
@@ -142,8 +142,8 @@ class ShrinkSettings(Settings):
     layers: Positive | None = None
     dimensions: Positive | None = None
     sts: dict[str, StsTable] = {}
-    parallel: list[WholeSource] = []
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    parallel: list[UnlimitedSource] = []
+    precision: Precision = "auto"
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
     @model_validator(mode="after")
@@ -177,6 +177,7 @@ class ExportSettings(Settings):
 
     formats: the engines to export for: onnx is ONNX Runtime.
     precision: of the graphs; in int8 they are smaller, and vectors move a little.
+    lowest_cosine: of int8 graphs: as many products stay in fp32 as it takes that no cosine is lower.
     sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, of the model and of its graphs.
     max_rejects: the share of records that may be unusable.
 
@@ -186,6 +187,13 @@ class ExportSettings(Settings):
     model: ModelSource
     formats: Annotated[list[Literal["onnx", "openvino"]], Field(min_length=1)] = ["onnx"]
     precision: GraphPrecision = "fp32"
+    lowest_cosine: Annotated[float | None, Field(gt=0, lt=1), WHEN_SET] = None
     sts: dict[str, StsTable] = {}
-    parallel: list[WholeSource] = []
+    parallel: list[UnlimitedSource] = []
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _only_int8_moves(self) -> Self:
+        if self.precision != "int8":
+            refuse_idle(self, "lowest_cosine", because="fp32 graphs differ by rounding alone")
+        return self

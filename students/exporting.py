@@ -2,8 +2,9 @@
 
 import logging
 import warnings
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,14 +14,18 @@ from typing import Any, cast, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from bertrelay.cpu_kernels import NAME as KERNEL
 from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, check_choice
+from bertrelay.evaluation.similarity import pairwise
 from bertrelay.graphs import GRAPHS, PACKAGES, SENTENCE, TOKENS, Backend, GraphBackend, import_openvino
 from bertrelay.model_files import refusing
+from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from students.evaluate import EvaluationSets
 from students.evaluation_settings import ExportSettings, GraphPrecision
@@ -31,6 +36,7 @@ from students.shrinking import moved, speeds
 
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 ROWS, WIDTH = 2, 8  # of the batch that is traced; the graph takes any
+CALIBRATION_SENTENCES = 128  # by which products are ordered
 
 
 class _Graph(nn.Module):
@@ -52,19 +58,23 @@ def export(
     *,
     formats: Sequence[GraphBackend] = ("onnx",),
     precision: GraphPrecision = "fp32",
-) -> None:
+    lowest_cosine: float | None = None,
+) -> int:
     """Writes a folder of sentence-transformers with graphs in place of the network's weights.
 
     Their inputs are `input_ids` and `attention_mask`, int64 (batch, tokens); their outputs `last_hidden_state`
     (batch, tokens, dim) and `sentence_embedding` (batch, dim), after pooling, projections and normalisation.
     folder: must not exist.
     precision: fp32; or int8: weights of products are rounded by channel, the other factor as it comes.
-    Raises RequestError without the packages, and for a network that torch cannot export.
+    lowest_cosine: of int8: as many products stay in fp32 as it takes that no general sentence's vector is farther from
+        the model's in fp32.
+    Returns how many products of an int8 graph stay in fp32. Raises RequestError without the packages, for a network
+    that torch cannot export, and for a cosine that is not reached with all of them.
     """
     folder = Path(folder)
     if folder.exists():
         raise RequestError(f"folder: expected one that is not there yet, found {folder}; name another")
-    _check_request(formats, precision)
+    _check_request(formats, precision, lowest_cosine)
     encoder = model if isinstance(model, SentenceEncoder) else SentenceEncoder.load(model, backend="torch")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
@@ -77,18 +87,28 @@ def export(
         for each in (graph, written):
             each.parent.mkdir(exist_ok=True)
         _write_onnx(encoder, written)
+        excluded = 0
         if precision == "int8":
-            _round_to_int8(exact, graph)
+            if lowest_cosine is None:
+                _quantize(exact, graph)
+            else:
+                excluded = _quantize_within(lowest_cosine, encoder, exact, building)
         if "openvino" in formats:
             openvino = import_openvino()
             openvino.save_model(openvino.Core().read_model(graph), building / GRAPHS["openvino"], False)
         if "onnx" not in formats:
             rmtree(graph.parent)
         building.rename(folder)
+    return excluded
 
 
-def _check_request(formats: Sequence[str], precision: str) -> None:
+def _check_request(formats: Sequence[str], precision: str, lowest_cosine: float | None) -> None:
     check_choice("precision", precision, get_args(GraphPrecision))
+    if lowest_cosine is not None and (precision != "int8" or not 0 < lowest_cosine < 1):
+        raise RequestError(
+            f"lowest_cosine: expected a number between 0 and 1 beside precision int8, found {lowest_cosine} beside "
+            f"{precision}; leave it out"
+        )
     if isinstance(formats, str) or not formats:
         raise RequestError(f'formats: expected a list of one or more, such as ["onnx"], found {formats!r}')
     for each in formats:
@@ -120,12 +140,105 @@ def _write_onnx(encoder: SentenceEncoder, path: Path) -> None:
     program.save(path)
 
 
-def _round_to_int8(exact: Path, path: Path) -> None:
+def _quantize_within(lowest: float, encoder: SentenceEncoder, exact: Path, folder: Path) -> int:
+    """Quantizes the graph `exact` into `folder` as far as no general sentence's cosine to `encoder` is below `lowest`.
+
+    First those products are excluded that, quantized alone, move vectors most. Returns how many are.
+    """
+    sentences = _general_sentences()
+    vectors, (products, _) = encoder.encode(sentences, precision="fp32"), _products(exact)
+    losses = _losses_by_rounding(encoder, sentences[:CALIBRATION_SENTENCES])
+    if len(losses) != len(products):
+        raise RequestError(
+            f"lowest_cosine: expected a product for each of the {len(losses)} linear maps of this network, found "
+            f"{len(products)}; leave it out"
+        )
+    by_loss = [products[place] for place in np.argsort(-losses, kind="stable")]
+
+    def cosine_min(excluded: int) -> float:
+        _quantize(exact, folder / GRAPHS["onnx"], by_loss[:excluded])
+        quantized = SentenceEncoder.load(folder, backend="onnx").encode(sentences)
+        return cast(float, moved(vectors, quantized, None)["cosine_min"])
+
+    excluded = bisect_left(range(len(by_loss) + 1), lowest, key=cosine_min)
+    reached = cosine_min(min(excluded, len(by_loss)))  # and its graph is in the folder
+    if excluded > len(by_loss):
+        raise RequestError(
+            f"lowest_cosine: expected {lowest} or more, found {reached:.4f} with all {len(by_loss)} products in fp32, "
+            "as tables of embeddings are rounded too; ask for less, or for precision fp32"
+        )
+    log(f"int8: {excluded} of {len(by_loss)} products stay in fp32, for a lowest cosine of {reached:.4f}")
+    return excluded
+
+
+def _products(path: Path) -> tuple[list[str], list[str]]:
+    """The names of a graph's products with weights, as they are computed: of the network, and of the projections."""
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {each.name for each in graph.initializer}
+    of_weights = [node for node in graph.node if node.op_type in ("MatMul", "Gemm") and node.input[1] in weights]
+    network, projections = ([each.name for each in of_weights if each.op_type == kind] for kind in ("MatMul", "Gemm"))
+    return network, projections
+
+
+def _losses_by_rounding(encoder: SentenceEncoder, sentences: Sequence[str]) -> NDArray[np.float64]:
+    """What the mean cosine loses with the factors of each linear map rounded, (maps,), in the order of computation."""
+    computed: list[nn.Linear] = []
+
+    def seen(module: nn.Linear, inputs: tuple[Tensor], _: Tensor) -> None:
+        if inputs[0].dim() > 2:  # a pooler's are vectors of sentences, which no graph computes
+            computed.append(module)
+
+    maps = [module for module in encoder.backbone.modules() if isinstance(module, nn.Linear)]
+    with ExitStack() as hooked:
+        for module in maps:
+            hooked.enter_context(module.register_forward_hook(seen))
+        exact = encoder.encode(sentences, precision="fp32")
+    losses = []
+    for module in dict.fromkeys(computed):
+        with module.register_forward_hook(_rounded_product):
+            losses.append(1 - pairwise(exact, encoder.encode(sentences, precision="fp32")).mean(dtype=np.float64))
+    return np.array(losses)
+
+
+def _rounded_product(module: nn.Linear, inputs: tuple[Tensor], _: Tensor) -> Tensor:
+    """What ONNX Runtime computes of a linear map in int8: weights by channel, the other factor by its whole range."""
+    (values,), tiny = inputs, torch.finfo(torch.float32).tiny
+    weight_step = module.weight.abs().amax(dim=1, keepdim=True).clamp(min=tiny) / 127
+    low, high = values.min().clamp(max=0), values.max().clamp(min=0)
+    step = (high - low).clamp(min=tiny) / 255
+    zero = (-low / step).round()
+    values = ((values / step).round() + zero).clamp(0, 255).sub(zero) * step
+    return linear(values, (module.weight / weight_step).round() * weight_step, module.bias)
+
+
+def _general_sentences() -> list[str]:
+    """Those of many domains and languages that come with the project, each once."""
+    general = read_translations([general_sentences()], None, Rejects(None))
+    return list(dict.fromkeys(text for pairs in general.values() for side in pairs for text in side))
+
+
+def _quantize(exact: Path, path: Path, excluded: Sequence[str] = ()) -> None:
+    """Writes the graph `exact` to `path` in int8, but for the products `excluded` and those of projections.
+
+    These are small, and where the project pools itself it computes them in fp32.
+    """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    for earlier in path.parent.iterdir():  # large weights would be written behind those that are there
+        earlier.unlink()
+    projections = [f"{name}_MatMul" for name in _products(exact)[1]]  # what it is called once it is no Gemm
     is_large = len(list(exact.parent.iterdir())) > 1  # its weights are in a file of their own
     with _without_notices():
-        quantize_dynamic(exact, path, per_channel=True, weight_type=QuantType.QInt8, use_external_data_format=is_large)
+        quantize_dynamic(
+            exact,
+            path,
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            nodes_to_exclude=[*excluded, *projections],
+            use_external_data_format=is_large,
+        )
 
 
 @contextmanager
@@ -147,13 +260,13 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         tests = EvaluationSets.read(settings, context, rejects)
-    general = read_translations([general_sentences()], None, Rejects(None))
-    sentences = list(dict.fromkeys(text for pairs in general.values() for side in pairs for text in side))
+    sentences = _general_sentences()
     model = SentenceEncoder.load(settings.model, "cpu", backend="torch", cache_dir=context.cache / "hub")
     folder = context.output / "model"
     for left in (folder, *folder.parent.glob(f".{folder.name}.*")):  # by a stage that was stopped
         rmtree(left, ignore_errors=True)
-    export(model, folder, formats=settings.formats, precision=settings.precision)
+    how: dict[str, Any] = settings.model_dump(include={"formats", "precision", "lowest_cosine"})
+    excluded = export(model, folder, **how)
     if (variance := read_variance(settings.model)) is not None:
         save_variance(variance, folder)
     encoders: dict[Backend, SentenceEncoder] = {"torch": model}
@@ -167,6 +280,8 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
         else:
             vectors = encoder.encode(sentences)
             found |= moved(exact, vectors, None) | {"difference_max": float(np.abs(exact - vectors).max())}
+            if settings.lowest_cosine is not None:
+                found["products_in_fp32"] = excluded
             size = sum(file.stat().st_size for file in (folder / GRAPHS[backend]).parent.iterdir())
         metrics |= {f"{backend}/{name}": value for name, value in {**found, "size_mb": size / 1e6}.items()}
     return metrics

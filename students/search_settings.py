@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from bertrelay.data.tables import Column, Table
-from bertrelay.settings import RUN_ONLY, WHEN_SET, ModelSource, Positive, Seed, Settings, refuse_idle
+from bertrelay.settings import RUN_ONLY, WHEN_SET, ModelSource, Positive, Precision, Seed, Settings, refuse_idle
 
 IndexKind = Literal["auto", "exact", "hnsw", "int8", "binary"]
 
@@ -48,7 +48,7 @@ class IndexSettings(Settings):
     kind: IndexKind = "auto"
     hnsw: Hnsw = Hnsw()
     prompt: str | None = None
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
@@ -93,7 +93,7 @@ class MineSettings(Settings):
     id_column: Annotated[Column | None, WHEN_SET] = None
     method: Method = "auto"
     output: MinedFormat = "tsv"
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
@@ -166,7 +166,7 @@ class NegativeOptions(Settings):
     kind: IndexKind = "auto"
     query_prompt: str | None = None
     prompt: str | None = None
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
 
     @property

@@ -164,13 +164,13 @@ ParallelSource = Annotated[
 ]
 
 
-def whole(source: Any) -> Any:
-    """The parallel source, which is read whole as nobody trains on it."""
-    refuse_idle(source, "max_pairs", because="only a corpus of training is cut, and this one is read whole")
+def without_limit(source: Any) -> Any:
+    """The parallel source, which is read whole; raises ValueError for one with `max_pairs`."""
+    refuse_idle(source, "max_pairs", because="it limits the corpora of a training, and this one is read whole")
     return source
 
 
-WholeSource = Annotated[ParallelSource, AfterValidator(whole)]
+UnlimitedSource = Annotated[ParallelSource, AfterValidator(without_limit)]
 
 
 class MarginFilter(Settings):
@@ -364,9 +364,9 @@ class DistillSettings(TrainingSettings):
     retained: list[Table] = []
     parallel: Annotated[list[ParallelSource], Field(min_length=1)]
     filters: Filters = Filters()
-    dev: list[WholeSource] = []
+    dev: list[UnlimitedSource] = []
     dev_sentences: Annotated[int, Field(ge=0)] = 1000
-    dev_untrained: list[WholeSource] = []
+    dev_untrained: list[UnlimitedSource] = []
     max_tokens: MaxTokens = 128
     batch_tokens: Positive | None = 2048
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5

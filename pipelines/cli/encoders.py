@@ -275,14 +275,15 @@ EXPORT_OPTIONS = {"formats": "--format", "sts": "--sts FILE", "parallel": "--par
 def export(
     model: ModelArgument,
     output: Annotated[Path, argument("OUT", "Folder of the exported model, which must not exist.")],
-    settings: Annotated[Fields, ExportSettings, "formats", "precision"],
+    settings: Annotated[Fields, ExportSettings, "formats", "precision", "lowest_cosine"],
     options: ExportOptions,
 ) -> None:
     """Export a model as a graph for ONNX Runtime or OpenVINO, and compare vectors, speed and scores.
 
     OUT is a folder of sentence-transformers with a graph that gives `sentence_embedding` for ids and mask.
 
-    With --precision int8 the graph is smaller, and its vectors move a little: how far is printed.
+    With --precision int8 the graph is smaller, and its vectors move a little: how far is printed, and --lowest-cosine
+    sets a bound.
 
     For example:
 
@@ -294,7 +295,11 @@ def export(
     """
     check_request(model)
     _check_new(output)
-    given = {"model": model, **_test_sets(options), **{name: value for name, value in settings.items() if value}}
+    given = {
+        "model": model,
+        **_test_sets(options),
+        **{name: value for name, value in settings.items() if value not in (None, [])},
+    }
     settled = validated(ExportSettings, given)
     from students.exporting import run
 

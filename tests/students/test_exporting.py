@@ -10,7 +10,9 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from pydantic import ValidationError
 from tokenizers import Tokenizer
+from torch import nn
 
 from bertrelay import SentenceEncoder
 from bertrelay.data.records import Rejects
@@ -19,9 +21,10 @@ from bertrelay.errors import RequestError
 from bertrelay.graphs import import_openvino, usable_backends
 from bertrelay.layout import Prompts
 from bertrelay.pooling import Pooling, Projection
+from bertrelay.stage import StageContext
 from students.distill import run as distill
 from students.evaluation_settings import ExportSettings
-from students.exporting import export, run
+from students.exporting import _quantize, _rounded_product, export, run
 from students.pairs import read_translations
 from students.retention import general_sentences
 from students.settings import DistillSettings
@@ -128,6 +131,55 @@ def test_int8_is_smaller_and_its_distance_is_that_of_the_graph(encoder, exported
     assert {"torch/sts/few/spearman_cosine", "onnx/sts/few/spearman_cosine", "torch/sentences_per_second"} <= set(
         metrics
     )
+
+
+def test_int8_goes_no_farther_than_it_may(tiny_encoder, tmp_path, capsys):
+    encoder = made(tiny_encoder, "bert", pooling=["mean"], projection=8, normalize=True)
+    encoder.save(tmp_path / "model")
+
+    def exported(name, lowest_cosine):
+        context = StageContext(tmp_path / name, tmp_path / "cache")
+        context.output.mkdir()
+        given = {"model": str(tmp_path / "model"), "precision": "int8", "lowest_cosine": lowest_cosine}
+        metrics = run(ExportSettings.model_validate(given), context)
+        initial = onnx.load(context.output / "model/onnx/model.onnx").graph.initializer
+        rounded = [each for each in initial if len(each.dims) == 2 and each.data_type == onnx.TensorProto.INT8]
+        return metrics["onnx/cosine_min"], metrics["onnx/products_in_fp32"], len(rounded)
+
+    lowest, excluded, rounded = exported("all", 0.1)
+    assert (excluded, rounded) == (0, 12)
+    bound = 1 - (1 - lowest) / 1.5
+    reached, excluded, rounded = exported("some", bound)
+    assert reached >= bound > lowest
+    assert 0 < excluded == 12 - rounded < 12
+    folder = tmp_path / "some/model"
+    loaded = SentenceEncoder.load(folder)
+    for text in TEXTS:  # the projection is not quantized, nor is it where the graph computes it
+        assert np.abs(by_onnx(folder, [text]) - loaded.encode([text])).max() < ROUNDING
+    assert f"int8: {excluded} of 12 products stay in fp32, for a lowest cosine of" in capsys.readouterr().err
+    with pytest.raises(RequestError, match=r"lowest_cosine: expected 0\.9999999999 or more, found 0\.\d+ with all 12"):
+        exported("none", 0.9999999999)
+    with pytest.raises(RequestError, match=r"beside precision int8, found 0\.9 beside fp32"):
+        export(encoder, tmp_path / "fp32", lowest_cosine=0.9)
+    with pytest.raises(ValidationError, match="lowest_cosine: without effect"):
+        ExportSettings.model_validate({"model": str(tmp_path / "model"), "lowest_cosine": 0.9})
+
+
+def test_a_rounded_product_is_that_of_onnx_runtime(tmp_path):
+    torch.manual_seed(1)
+    layer, values = nn.Linear(16, 8, bias=False), torch.randn(5, 16) + 0.5
+    weight = onnx.numpy_helper.from_array(layer.weight.detach().T.contiguous().numpy(), "w")
+    x, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [5, n]) for name, n in (("x", 16), ("y", 8))
+    )
+    product = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = onnx.helper.make_graph([product], "one", [x], [y], [weight])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)]), tmp_path / "exact.onnx")
+    (tmp_path / "rounded").mkdir()
+    _quantize(tmp_path / "exact.onnx", tmp_path / "rounded/model.onnx")
+    (theirs,) = onnxruntime.InferenceSession(tmp_path / "rounded/model.onnx").run(None, {"x": values.numpy()})
+    ours = _rounded_product(layer, (values,), values).detach().numpy()
+    assert np.abs(ours - theirs).max() < 1e-5 < np.abs(layer(values).detach().numpy() - theirs).max()
 
 
 def test_a_prompt_that_is_not_pooled_is_not_pooled_by_a_graph(tiny_encoder, tmp_path):

@@ -269,5 +269,5 @@ def test_a_source_has_its_own_limit_for_training(toy, tmp_path):
     given = {"teacher": "./t", "base": "./b", "parallel": sources, "dev_sentences": 10}
     settings = DistillSettings.model_validate({**given, "filters": {"max_pairs": 30}})
     assert build_corpus(tmp_path / "corpora/cut", settings).facts["train"] == {"de": 20, "fr": 30}
-    with pytest.raises(ValidationError, match="max_pairs: without effect, because only a corpus of training is cut"):
+    with pytest.raises(ValidationError, match="max_pairs: without effect, because it limits the corpora of a training"):
         DistillSettings.model_validate({**given, "dev": sources})
