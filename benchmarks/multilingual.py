@@ -136,7 +136,7 @@ def metrics_of(options: Namespace, model: Path) -> dict[str, dict[str, Any]]:
 
 def contend(options: Namespace, name: str, number: int) -> Answer:  # noqa: ARG001 (there is one round)
     folder, seconds = options.scratch / name.replace(", ", "-").replace(" ", "-"), 0.0
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)  # the start is in its own already
     if name not in UNTRAINED:
         seconds = in_fresh_process(train, options, name, folder)
     models = {"base": options.base, "start": options.scratch / "start"}

@@ -6,11 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from uuid import uuid4
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import write_error
+
+if TYPE_CHECKING:
+    import torch
 
 TIMEOUT = timedelta(hours=6)  # while one process evaluates, the others wait
 
@@ -60,6 +63,16 @@ def joined(process_group: ProcessGroup) -> Iterator[None]:
         )
     yield
     state.destroy_process_group()
+
+
+def host_group(device: "torch.device") -> "torch.distributed.ProcessGroup | None":
+    """The connected processes as a group that adds up numbers on the host, where their own waits for the device.
+
+    None, which is their own group, where that is on the CPU. Every process calls it.
+    """
+    import torch.distributed
+
+    return None if device.type == "cpu" else torch.distributed.new_group(timeout=TIMEOUT, backend="gloo")
 
 
 def from_main(value: AnyValue | None, process_group: ProcessGroup) -> AnyValue:

@@ -46,6 +46,7 @@ class State:
 
     best_tensors: the best weights so far, None before the first evaluation.
     precision, total_steps: the same when it resumes, so that it ends where an uninterrupted one does.
+    scaler: the state of the gradient's scale, in fp16.
     """
 
     step: int = 0
@@ -55,6 +56,7 @@ class State:
     seconds: float = 0.0
     precision: str
     total_steps: int
+    scaler: dict[str, Any] = field(default_factory=dict)
     best_tensors: Tensors | None = None
 
 

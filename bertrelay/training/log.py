@@ -72,7 +72,7 @@ class TrainingLog:
         for name, value in {**sums, "tokens": tokens, "padded": padded}.items():
             self._own[name] += value
 
-    def write_steps(self, step: int, epoch: int, rate: float, grad_norm: float, seconds: float) -> None:
+    def write_steps(self, step: int, epoch: int, rate: float, grad_norm: float | None, seconds: float) -> None:
         """The line of the steps since the last one."""
         totals: dict[str, float] = self._own
         if self.accelerator.num_processes > 1:

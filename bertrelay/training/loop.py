@@ -21,14 +21,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
-from bertrelay.distributed import ProcessGroup, check_shared
+from bertrelay.distributed import ProcessGroup, check_shared, host_group
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.hardware import autocast, resolve_precision
 from bertrelay.progress import Bar, log, progress
@@ -201,6 +201,23 @@ def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | Non
     return training.finish()
 
 
+def enable_gradient_checkpointing(model: nn.Module) -> list[Any]:
+    """Has the networks of transformers in `model` compute activations again in the backward pass; returns them.
+
+    Raises RequestError when there is none that can.
+    """
+    networks: list[Any] = [each for each in model.modules() if getattr(each, "supports_gradient_checkpointing", False)]
+    if not networks:
+        raise RequestError("gradient_checkpointing: expected a network that can, found none; leave it out")
+    for network in networks:
+        if hasattr(network, "activation_checkpointing_enable"):  # its name in newer versions
+            network.activation_checkpointing_enable({"use_reentrant": False})
+            network.disable_input_require_grads()  # which would go back through frozen layers too
+        else:
+            network.gradient_checkpointing_enable({"use_reentrant": False})
+    return networks
+
+
 def _total(sums: Mapping[str, Tensor], counts: Mapping[str, int], factor: float) -> tuple[Tensor, Tensor]:
     """`factor` · Σ sum/count, and the gradient to begin its backward pass with.
 
@@ -225,15 +242,19 @@ class Training:
         self.rank, self.processes = self.accelerator.process_index, self.accelerator.num_processes
         check_shared(work, ProcessGroup(self.rank, self.processes))  # all of them read its checkpoints
         task.model.to(self.device).train()
+        self.recomputing = enable_gradient_checkpointing(task.model) if settings.gradient_checkpointing else []
+        self.host_group = host_group(self.device) if self.processes > 1 else None
         self.optimizer = build_optimizer(task.model, settings)
         self.model = self.accelerator.prepare_model(task.model)
         self.schedule = BatchSchedule(task.lengths, settings, getattr(task, "groups", None))
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
         self.ahead: Future[RankBatch] | None = None  # of the next step
         self.pending: list[StepDone] = []
-        self.norm = 0.0  # of the gradient of the last step that was collected
+        self.norm: float | None = None  # of the gradient of the last step that was collected, if it is finite
         self.found_inf = torch.zeros((), device=self.device)  # 1 from the first gradient on that is not finite
-        self.optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        if not self.scaler.is_enabled():
+            self.optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
         self.state = State(precision=self.precision, total_steps=self.schedule.total_steps)
 
     def run(self) -> None:
@@ -285,6 +306,7 @@ class Training:
         if signal_number:
             return signal_number
         sums = self._backward(own, counts)
+        self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
         torch.maximum(self.found_inf, (~norm.isfinite()).float(), out=self.found_inf)
         self._update()
@@ -325,7 +347,9 @@ class Training:
         if self.processes == 1:
             return dict(zip(names, own, strict=True)), signal_number
         votes = [int(signal_number == number) for number in STOPPING]
-        totals = self.accelerator.reduce(torch.tensor([*own, *votes], device=self.device), "sum").tolist()
+        summed = torch.tensor([*own, *votes])
+        torch.distributed.all_reduce(summed, group=self.host_group)
+        totals = summed.tolist()
         received = [number for number, count in zip(STOPPING, totals[len(names) :], strict=True) if count]
         return dict(zip(names, totals, strict=False)), max(received, default=0)
 
@@ -340,7 +364,7 @@ class Training:
                     sums = self.task.loss(self.model, batch.to(self.device))
                 factor = own.weight * self.processes  # because gradients are averaged over processes
                 total, finite = _total(sums, counts, factor)
-                total.backward(finite)  # type: ignore[no-untyped-call]
+                self.scaler.scale(total).backward(finite)  # type: ignore[no-untyped-call]
             all_sums.append({name: sums[name].detach() for name in counts})
         return all_sums
 
@@ -369,7 +393,7 @@ class Training:
             vectors = self.accelerator.reduce(vectors, "sum")  # each row is of one process, and zero in the others
         sums = task.batch_losses(vectors.requires_grad_(), own.batch, own.epoch)
         total, finite = _total(sums, counts, own.weight * self.processes)
-        (gradient,) = torch.autograd.grad(total, vectors, finite)
+        (gradient,) = torch.autograd.grad(self.scaler.scale(total), vectors, finite)
         for index, (place, batch) in enumerate(zip(places, own.micro_batches, strict=True)):
             with self._micro_batch(own, index):
                 output = outputs[0] if own.is_one else self._vectors(task, batch)
@@ -381,13 +405,17 @@ class Training:
         with autocast(self.device, self.precision):
             return task.vectors(self.model, batch.to(self.device)).float()
 
-    def _raise_non_finite(self, done: StepDone, sums: list[dict[str, float]]) -> None:
+    def _report_non_finite(self, done: StepDone, sums: list[dict[str, float]]) -> None:
+        """Raises WorkError, unless it is the gradient alone and a smaller scale may help."""
         own = [
             micro.tolist()
             for micro, named in zip(done.items, sums, strict=True)
             if not all(map(math.isfinite, named.values()))
         ]
         everywhere = sorted({item for found in gather_object(own) for item in found})
+        if not everywhere and self.scaler.is_enabled() and self.scaler.get_scale() >= 1:
+            log(f"step {done.step}: no update, as the gradient overflows in fp16; its scale is halved")
+            return
         where = f"the loss of training items {everywhere}" if everywhere else "the gradient, with a finite loss"
         raise WorkError(
             f"step {done.step}: expected finite numbers, found a non-finite one in {where} (items are "
@@ -395,11 +423,15 @@ class Training:
         )
 
     def _update(self) -> None:
-        """Updates the weights, unless this gradient or an earlier one is not finite, which `_collect` reports."""
+        """Updates the weights, unless this gradient or an earlier one is not finite, which `_collect` reports.
+
+        In fp16 later steps update them again: the scale of the gradient was too large, and is halved.
+        """
         rate = learning_rate(self.state.step, self.schedule.total_steps, self.settings)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["rate_factor"]
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step += 1
 
@@ -415,10 +447,11 @@ class Training:
         values = [value for done in steps for value in (done.norm, *chain(*(sums.values() for sums in done.sums)))]
         numbers = iter(torch.stack([value.float() for value in values]).tolist())  # the one wait for the device
         for done in steps:
-            self.norm = next(numbers)
+            norm = next(numbers)
             sums = [{name: next(numbers) for name in named} for named in done.sums]
-            if not math.isfinite(self.norm):
-                self._raise_non_finite(done, sums)
+            self.norm = norm if math.isfinite(norm) else None
+            if self.norm is None:
+                self._report_non_finite(done, sums)
             totals = {name: done.weight * sum(named[name] for named in sums) for name in done.counts}
             self.log.add(totals, done.counts, done.tokens, done.padded)
             loss = sum(self.processes * total / max(1, done.counts[name]) for name, total in totals.items())
@@ -465,6 +498,7 @@ class Training:
     def _save(self) -> None:
         """A checkpoint of this step, written by the main process while the others wait."""
         self._collect()
+        self.state.scaler = self.scaler.state_dict()
         if self.accelerator.is_main_process:
             save_checkpoint(self.work, capture(self.state, self.task.model, self.optimizer))
         self.accelerator.wait_for_everyone()
@@ -476,6 +510,8 @@ class Training:
         self.log.cut(after_step=checkpoint.step if checkpoint else 0)
         if checkpoint is not None:
             self.state = restore(checkpoint, self.state, self.task.model, self.optimizer, self.work)
+            if self.state.scaler:
+                self.scaler.load_state_dict(self.state.scaler)
             log(f"resuming after step {self.state.step:,} of {self.schedule.total_steps:,}")
 
     def finish(self) -> Metrics:
@@ -483,6 +519,10 @@ class Training:
         if self.state.best_tensors is not None:
             self.task.model.load_state_dict(self.state.best_tensors, strict=False)
         self.task.model.eval()
+        for network in self.recomputing:
+            getattr(network, "activation_checkpointing_disable", network.gradient_checkpointing_disable)()
+        if self.host_group is not None:
+            torch.distributed.destroy_process_group(self.host_group)
         if self.settings.tracker:
             self.accelerator.end_training()
         best = {} if self.state.best_step is None else {"best_step": self.state.best_step}

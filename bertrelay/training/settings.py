@@ -15,8 +15,8 @@ class TrainingSettings(Settings):
     warmup: share of all steps in which the learning rate rises from 0.
     weight_decay: of matrices; biases and norms have none.
     max_grad_norm: gradients are clipped to this norm.
-    precision: `auto` is bf16 where the device computes in it, else fp32; a stage that started on another machine
-        resumes in the precision it started in.
+    precision: `auto` is bf16 where the device computes in it, else fp32; fp16 is for GPUs without bf16, and scales the
+        gradient. A stage that started on another machine resumes in the precision it started in.
     evaluate_every: steps between evaluations on the validation data; once an epoch when absent.
     patience: stop after this many evaluations without a better score.
     deterministic: deterministic GPU algorithms only, so that resuming is exact on a GPU too; slower.
@@ -24,6 +24,7 @@ class TrainingSettings(Settings):
     The rest changes how the work is done and never its result:
 
     device_tokens: padded tokens of a micro-batch; fewer need less memory.
+    gradient_checkpointing: compute a layer's activations again in the backward pass; less memory, slower by a third.
     checkpoint_every, log_every: in steps.
     tracker: also log to a tracker, beside `metrics.jsonl`. wandb writes offline unless WANDB_MODE is set.
     """
@@ -42,6 +43,7 @@ class TrainingSettings(Settings):
     patience: Positive | None = None
     deterministic: bool = False
     device_tokens: Annotated[Positive, RUN_ONLY] = 16_384
+    gradient_checkpointing: Annotated[bool, RUN_ONLY] = False
     checkpoint_every: Annotated[Positive, RUN_ONLY] = 500
     log_every: Annotated[Positive, RUN_ONLY] = 20
     tracker: Annotated[Literal["tensorboard", "wandb", "mlflow"] | None, RUN_ONLY] = None

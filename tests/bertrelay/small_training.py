@@ -64,7 +64,7 @@ class TwoHeads(nn.Module):
 class TwoLosses:
     """`mlm` is a mean over masked words, `nsp` one over items, as in BERT; the data is a function of the item."""
 
-    def __init__(self, items=48, dropout=0.0, criterion="score", poisoned=None, poison="gradient"):
+    def __init__(self, items=48, dropout=0.0, criterion="score", poisoned=None, poison=torch.inf):
         generator = np.random.default_rng(1)
         self.model = TwoHeads(dropout)
         self.lengths = self.padded_lengths = generator.integers(2, 15, items)
@@ -98,7 +98,7 @@ class TwoLosses:
         mlm = functional.cross_entropy(words[masked], batch.inputs["ids"][masked], reduction="sum")
         nsp = functional.cross_entropy(is_next, batch.inputs["is_next"], reduction="sum")
         if batch.inputs["poisoned"].any():
-            nsp = nsp * torch.inf if self.poison == "gradient" else nsp + torch.inf
+            nsp = nsp * self.poison if isinstance(self.poison, float) else nsp + torch.inf
         return {"mlm": mlm, "nsp": nsp}
 
     def evaluate(self):

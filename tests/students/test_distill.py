@@ -1,17 +1,18 @@
 import json
+import shutil
 import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from device_waits import Waits
+from device_waits import waits_in_steps
+from safetensors.torch import load_file
+from transformers.models.bert.modeling_bert import BertIntermediate
 
-from bertrelay import cpu_kernels
 from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
-from bertrelay.training.loop import Training
 from students.build import Targets
 from students.distill import CRITERION, ContrastiveTask, DistillationTask, run
 from students.metrics import read_variance
@@ -320,15 +321,29 @@ def test_one_item_of_weight_k_teaches_the_weights_what_k_pairs_do(task):
 
 @pytest.mark.parametrize("objectives", [{"ranking": 1.0}, {"contrastive": 1.0, "ranking": 1.0, "cosine": 1.0}])
 def test_between_two_lines_of_the_log_a_student_waits_for_no_device(given, context, objectives, monkeypatch):
-    monkeypatch.setattr(cpu_kernels, "is_asynchronous", lambda _: True)
-    counts, step = [], Training._train_step
-
-    def counted(*args):
-        with Waits() as waits:
-            signal = step(*args)
-        counts.append(waits.count)
-        return signal
-
-    monkeypatch.setattr(Training, "_train_step", counted)
+    counts = waits_in_steps(monkeypatch)
     distill(context, given, epochs=2, objectives=objectives)
     assert len(counts) > 5 and not any(counts)
+
+
+@pytest.mark.parametrize("objectives", [{}, {"contrastive": 1.0}])
+def test_activations_that_are_computed_again_give_the_same_bits(given, context, objectives, monkeypatch):
+    """Under dropout, in several micro-batches; each layer then computes twice for one backward pass."""
+    calls, ended, forward = [], [], BertIntermediate.forward
+
+    def counted(layer, *args, **named):
+        calls.extend([1] * layer.training)
+        return forward(layer, *args, **named)
+
+    monkeypatch.setattr(BertIntermediate, "forward", counted)
+    for again in (False, True):
+        calls.clear()
+        for folder in (context.work, context.output):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        settings = {"epochs": 1, "device_tokens": 100, "dropout": 0.3, "dev_sentences": 0, "objectives": objectives}
+        distill(context, given, gradient_checkpointing=again, **settings)
+        ended.append((len(calls), load_file(context.output / "model/model.safetensors")))
+    (once, expected), (twice, weights) = ended
+    assert twice == (3 * once // 2 if objectives else 2 * once)  # in-batch losses compute all of it twice anyway
+    assert all(torch.equal(weights[name], weight) for name, weight in expected.items())

@@ -264,11 +264,13 @@ def test_resuming_in_another_precision_with_other_data_or_another_network_is_ref
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("poison", ["gradient", "loss alone"])
-def test_a_non_finite_loss_stops_every_process_with_step_and_items(tmp_path, processes, poison):
+@pytest.mark.parametrize("poison", [np.inf, "loss alone"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_non_finite_loss_stops_every_process_with_step_and_items(tmp_path, processes, poison, precision):
     task = TwoLosses()
     item = int(planned(task)[6][1])  # of the seventh step, and of the second process where there are two
-    codes = run(tmp_path, processes, task={"poisoned": item, "poison": poison}, settings={"device_tokens": 1})
+    given = {"device_tokens": 1, "precision": precision}
+    codes = run(tmp_path, processes, task={"poisoned": item, "poison": poison}, settings=given)
     assert codes == [1] * processes
     for rank in range(processes):
         error = stderr_of(tmp_path, rank)
@@ -317,6 +319,61 @@ def test_the_weights_before_a_gradient_that_is_not_finite_stay_whenever_it_is_se
             training._train_step(Bar(), 0)
     for (name, weight), expected in zip(task.model.named_parameters(), known.model.parameters(), strict=True):
         assert torch.equal(weight, expected), name
+
+
+# fp16
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_in_fp16_a_killed_training_resumes_with_the_scale_of_its_gradient(tmp_path, processes):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    item = int(planned(TwoLosses())[1][0])  # of the second step of each epoch
+    given = {"settings": {"precision": "fp16"}, "task": {"dropout": 0.2, "poisoned": item, "poison": 1e5}}
+    for folder, faults, code in ((whole, (), 0), (killed, (Fault("update", 18),), -signal.SIGKILL), (killed, (), 0)):
+        folder.mkdir(exist_ok=True)
+        assert run(folder, processes, faults=faults, **given)[0] == code, stderr_of(folder)
+    assert_same_end(killed, whole, processes)
+    states = [json.loads(max(folder.rglob("checkpoint.json")).read_text())["state"] for folder in (killed, whole)]
+    assert states[0]["scaler"] == states[1]["scaler"]
+    assert states[0]["scaler"]["scale"] < 2.0**15  # halved before the kill, and after it
+
+
+def test_a_gradient_that_overflows_in_fp16_makes_no_update_and_halves_the_scale(tmp_path, capsys):
+    task = TwoLosses(criterion=None, poison=1e5)
+    task.poisoned = int(planned(task)[6][1])  # of the seventh step
+    training = Training(task, settings(precision="fp16", log_every=1000), tmp_path, tmp_path)
+    still = []
+    with ThreadPoolExecutor(1) as training.other_thread:
+        for step in range(1, 9):
+            before = copy.deepcopy(task.model.state_dict())
+            training._train_step(Bar(), 0)
+            if all(torch.equal(value, before[name]) for name, value in task.model.state_dict().items()):
+                still.append(step)
+    training._save()
+    lines = [f"step {step}: no update, as the gradient overflows in fp16; its scale is halved" for step in still]
+    assert [line for line in capsys.readouterr().err.splitlines() if "overflows" in line] == lines
+    assert still[-1] == 7 and len(still) < 4  # the scale begins too large for this network
+    state = json.loads((tmp_path / "checkpoint-00000008/checkpoint.json").read_text())["state"]
+    assert (state["scaler"]["scale"], state["scaler"]["_growth_tracker"]) == (2.0 ** (16 - len(still)), 1)
+
+
+def test_a_gradient_that_no_scale_makes_finite_stops_the_training(tmp_path):
+    task = TwoLosses(items=12, criterion=None, poison=1e30)
+    task.poisoned = 0
+    with pytest.raises(WorkError, match="found a non-finite one in the gradient, with a finite loss"):
+        train(task, settings(precision="fp16", epochs=60, batch_tokens=1000), tmp_path)
+
+
+def test_a_gradient_in_fp16_is_the_one_in_fp32_but_for_rounding(tmp_path):
+    norms = {}
+    for precision in ("fp32", "fp16"):
+        given = settings(precision=precision, epochs=1, learning_rate=1e-12)
+        train(TwoLosses(criterion=None), given, tmp_path / precision)
+        norms[precision] = [line["grad_norm"] for line in logged(tmp_path / precision) if "lr" in line]
+    compared = [pair for pair in zip(norms["fp16"], norms["fp32"], strict=True) if pair[0] is not None]
+    assert len(compared) > 5  # the scale begins too large for this network
+    for fp16, fp32 in compared:
+        assert fp16 == pytest.approx(fp32, rel=0.02) and fp16 != fp32
 
 
 # Updates and logs
@@ -404,7 +461,7 @@ def test_a_checkpoint_holds_plain_numbers_and_no_generator(never_stopped):
     (newest, _) = sorted(never_stopped(1).glob("checkpoint-*"), reverse=True)
     state = json.loads((newest / "checkpoint.json").read_text())["state"]
     assert set(state) == {
-        "step", "best_step", "best_metrics", "evaluations_since_best", "seconds", "precision", "total_steps",
+        "step", "best_step", "best_metrics", "evaluations_since_best", "seconds", "precision", "total_steps", "scaler",
     }  # fmt: skip
     assert sorted(path.name for path in newest.iterdir()) == [
         "best.safetensors", "checkpoint.json", "model.safetensors", "optimizer.safetensors",
