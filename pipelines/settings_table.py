@@ -85,7 +85,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """A type in words of TOML: `text`, `list of file`, `auto, bf16 or fp32`."""
+    """A type in words of TOML: `text`, `list of file`, `fp32 or int8`."""
     kind, arguments = get_origin(annotation), get_args(annotation)
     if kind is Literal:
         return " or ".join(map(str, arguments))
