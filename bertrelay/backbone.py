@@ -35,6 +35,8 @@ from bertrelay.progress import log
 from bertrelay.settings import ModelSource, no_model_folder
 from bertrelay.tokenizer import save_tokenizer
 
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+"""The files of a whole network; those of a head alone have another name."""
 OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
 NOT_OF_THE_MODEL = {
     *("attn_implementation", "_attn_implementation", "_attn_implementation_internal"),
@@ -257,7 +259,7 @@ def _few(names: list[str]) -> str:
 
 
 def _why_unreadable(folder: Path, error: Exception) -> str:
-    if not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
+    if not any(any(folder.glob(name)) for name in WEIGHTS):
         exported = any((folder / name).is_dir() for name in ("onnx", "openvino"))
         hint = "; it has a graph alone: give the model that was exported" if exported else ""
         return f"expected weights (model.safetensors or pytorch_model.bin), found none in {folder}{hint}"
@@ -314,7 +316,7 @@ def position_limit(backbone: nn.Module) -> int | None:
     """How many tokens the position table holds, without its unused rows. None: no table."""
     table = position_table(backbone)
     if table is None:
-        known: int | None = getattr(backbone, "position_limit", None)  # of a graph
+        known: int | None = getattr(getattr(backbone, "base_model", backbone), "position_limit", None)  # of a graph
         return known
     return table.num_embeddings - unused_positions(backbone)
 

@@ -3,12 +3,12 @@
 Its methods and keywords are those of sentence-transformers, and so is its folder on disk.
 """
 
-import math
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,17 +27,26 @@ from bertrelay.backbone import (
 from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.errors import RequestError, check_count
 from bertrelay.files import write_tensors
-from bertrelay.graphs import GRAPHS, Backend, check_backend, load_graph, usable_backends
+from bertrelay.graphs import (
+    GRAPHS,
+    Backend,
+    BackendChoice,
+    GraphNetwork,
+    check_backend,
+    fastest,
+    load_graph,
+    usable_backends,
+)
 from bertrelay.hardware import as_device
 from bertrelay.layout import Layout, Prompts, in_folder_order, read_layout, write_layout
 from bertrelay.pooling import Pooling, Projection, Projections, load_projection, projection_of, projections_of
-from bertrelay.progress import log
 from bertrelay.tokenizer import load_tokenizer, pad_id_of, truncating
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
 UNLIMITED = 2**31
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
-TIMED_SENTENCES, TIMED_ROUNDS = 128, 3
+TIMED = [f"{number} {'of many words ' * (number % 8 + 1)}" for number in range(128)]
+"""Sentences of different lengths, which tell the fastest backend."""
 QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first that a model has
 
 
@@ -119,7 +128,7 @@ class SentenceEncoder(nn.Module):
         source: str | Path,
         device: str | torch.device | None = None,
         *,
-        backend: Backend | Literal["auto"] | None = None,
+        backend: BackendChoice = None,
         revision: str | None = None,
         cache_dir: str | Path | None = None,
     ) -> "SentenceEncoder":
@@ -139,7 +148,8 @@ class SentenceEncoder(nn.Module):
         usable = usable_backends(transformer)
         if backend == "auto" and len(usable) > 1:
             devices = {each: None if each in GRAPHS else device for each in usable}
-            return _fastest({each: cls.load(folder, on, backend=each) for each, on in devices.items()}, folder)
+            encoders = {each: cls.load(folder, on, backend=each) for each, on in devices.items()}
+            return encoders[fastest({each: partial(one.encode, TIMED) for each, one in encoders.items()}, folder)]
         chosen = usable[0] if backend in (None, "auto") else cast(Backend, backend)
         if is_graph := chosen in GRAPHS:  # which has of a network what an encoder uses
             network = cast(PreTrainedModel, load_graph(transformer, chosen, layout.max_tokens))
@@ -271,6 +281,7 @@ class SentenceEncoder(nn.Module):
         precision: str = "auto",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
+        device: Sequence[str | torch.device] | None = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         batch_tokens: int | None = None,
@@ -280,6 +291,8 @@ class SentenceEncoder(nn.Module):
         For `sentences`, prompts, precision and batches see `bertrelay.encoding.encode`.
         convert_to_numpy, convert_to_tensor: an array, a tensor on the encoder's device, or without both a list of
             tensors.
+        device: several, such as `["cuda:0", "cuda:1"]`: each computes a part of the batches, by a copy of the encoder
+            that is made for this call. The encoder's own when not given.
         normalize_embeddings: scale vectors to length 1.
         truncate_dim: keep the first dimensions only, before the scaling.
         Raises RequestError for what holds no sentences, such as a mapping or a data frame.
@@ -296,6 +309,7 @@ class SentenceEncoder(nn.Module):
             batch_tokens=batch_tokens,
             precision=precision,
             progress=bool(show_progress_bar),
+            copies=() if device is None else self._copies(device),
         )
         if truncate_dim is not None:
             vectors = np.ascontiguousarray(vectors[..., :truncate_dim])
@@ -304,6 +318,16 @@ class SentenceEncoder(nn.Module):
         if convert_to_tensor:
             return torch.as_tensor(vectors, device=self.device)
         return vectors if convert_to_numpy else list(torch.from_numpy(vectors))
+
+    def _copies(self, devices: Sequence[str | torch.device]) -> "list[SentenceEncoder]":
+        """The encoder, once on each of `devices`."""
+        if isinstance(devices, str | torch.device) or not devices:
+            raise RequestError(
+                f"device: expected a list of devices, found {devices!r}; one alone is chosen in `load`, or by `to`"
+            )
+        if isinstance(self.backbone, GraphNetwork):
+            raise RequestError("device: a graph computes on the CPU alone; load the model with its weights")
+        return [deepcopy(self).eval().to(as_device(each)) for each in devices]
 
     def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:
         """`encode` with the model's prompt for queries, or none where the model has none; `prompt` overrides it."""
@@ -340,21 +364,6 @@ def as_encoder(model: SentenceEncoder | str | Path, cache: Path | None = None) -
     if isinstance(model, SentenceEncoder):
         return model
     return SentenceEncoder.load(model, cache_dir=cache and cache / "hub")
-
-
-def _fastest(encoders: dict[Backend, SentenceEncoder], folder: Path) -> SentenceEncoder:
-    """The encoder that takes the least time for some sentences of different lengths; logged."""
-    sentences = [f"{number} {'of many words ' * (number % 8 + 1)}" for number in range(TIMED_SENTENCES)]
-    seconds = dict.fromkeys(encoders, math.inf)
-    for _ in range(TIMED_ROUNDS):
-        for backend, encoder in encoders.items():
-            started = time.perf_counter()
-            encoder.encode(sentences)
-            seconds[backend] = min(seconds[backend], time.perf_counter() - started)
-    fastest = min(seconds, key=lambda backend: seconds[backend])
-    rates = (f"{backend} {TIMED_SENTENCES / taken:,.0f}" for backend, taken in seconds.items())
-    log(f"{folder}: the backend is {fastest} (sentences/s: {', '.join(rates)})")
-    return encoders[fastest]
 
 
 def _rows(embeddings: Any) -> NDArray[np.float32]:

@@ -21,6 +21,7 @@ from bertrelay.progress import progress as progress_of
 from bertrelay.texts import texts_of
 
 BLOCK_SENTENCES = 8_192
+BLOCKS_OF_COPIES = 4  # for each of several devices, so that the batches of a block are many and all have about as many
 
 
 class EncodingOptions(TypedDict, total=False):
@@ -45,23 +46,26 @@ def encode(
     sentences: str | Iterable[str],
     *,
     progress: bool = False,
+    copies: Sequence[SentenceEncoder] = (),
     **options: Unpack[EncodingOptions],
 ) -> Vectors:
     """Vectors of `sentences`, float32 (n, dim), row i for sentence i; of one string its vector, (dim,).
 
     sentences: a string, or any iterable of strings, which is read through; equal ones are computed once.
+    copies: of the encoder on several devices, which compute in its place.
     options: see `EncodingOptions`.
     Raises RequestError for anything but sentences, such as a mapping or a data frame.
     """
     if isinstance(sentences, str):
-        one: Vectors = encode(encoder, [sentences], **options)[0]
+        one: Vectors = encode(encoder, [sentences], copies=copies, **options)[0]
         return one
     sentences = texts_of(sentences, "encode")
     distinct, row_of = _distinct(sentences)
-    blocks = (distinct[start : start + BLOCK_SENTENCES] for start in range(0, len(distinct), BLOCK_SENTENCES))
+    size = BLOCK_SENTENCES * (BLOCKS_OF_COPIES * len(copies) or 1)
+    blocks = (distinct[start : start + size] for start in range(0, len(distinct), size))
     vectors, start = np.empty((len(distinct), encoder.dim), np.float32), 0
     with progress_of("encoding", len(distinct), "sentences", shown=progress) as bar:
-        for block in encode_blocks(encoder, blocks, bar, **options):
+        for block in encode_blocks(encoder, blocks, bar, copies=copies, **options):
             vectors[start : start + len(block)] = block
             start += len(block)
     return vectors if len(distinct) == len(sentences) else vectors[row_of]
@@ -84,8 +88,11 @@ def encode_blocks(
     precision: str = "auto",
     batch_tokens: int | None = None,
     batch_size: int | None = None,
+    copies: Sequence[SentenceEncoder] = (),
 ) -> Iterator[Vectors]:
     """For each block of sentences its vectors, float32 (n, dim); `blocks` is read from another thread, one ahead."""
+    if copies:
+        encoder = copies[0]
     check_count("batch_size", batch_size)
     bar = bar or Bar()
     text_before = encoder.prompts.text(prompt_name) if prompt is None else prompt
@@ -93,7 +100,7 @@ def encode_blocks(
     prompt_tokens = encoder.prompt_tokens(text_before)
 
     def compute(block: _Tokens, batch_tokens: int) -> Vectors:
-        return _compute(encoder, block, batch_tokens, bar, batch_size, prompt_tokens)
+        return _compute(copies or [encoder], block, batch_tokens, bar, batch_size, prompt_tokens)
 
     return computed(encoder, tokenized, lambda block: len(block.ids), compute, precision, batch_tokens)
 
@@ -130,20 +137,29 @@ def _tokenize(encoder: SentenceEncoder, prompt: str, sentences: Sequence[str]) -
 
 
 def _compute(
-    encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: Bar, batch_size: int | None, prompt_tokens: int
+    copies: Sequence[SentenceEncoder],
+    block: _Tokens,
+    batch_tokens: int,
+    bar: Bar,
+    batch_size: int | None,
+    prompt_tokens: int,
 ) -> Vectors:
-    parts, orders = list[torch.Tensor](), [np.zeros(0, np.int64)]
-    for rows, width, height in sorted_batches(block.lengths, batch_tokens, encoder.max_tokens, batch_size):
-        filled = padded_rows(rows, height)
-        ids, mask = padded(block.ids, block.starts[filled], block.lengths[filled], width, encoder.pad_id)
-        inputs = (torch.from_numpy(each.astype(np.int64)).to(encoder.device) for each in (ids, mask))
-        vectors = encoder(*inputs, prompt_tokens)  # (height, dim)
-        parts.append(vectors[: len(rows)])
-        orders.append(rows)
+    """The vectors of a block. Batches go to the copies in turn: a GPU is given its next one before it is done."""
+    max_tokens, pad_id, total = copies[0].max_tokens, copies[0].pad_id, len(block.row_of)
+    batches = sorted_batches(block.lengths, batch_tokens, max_tokens, batch_size)
+    parts: list[list[torch.Tensor]] = [[] for _ in copies]
+    orders: list[list[NDArray[np.int64]]] = [[] for _ in copies]
+    for turn, (rows, width, height) in enumerate(batches):
+        copy, filled = turn % len(copies), padded_rows(rows, height)
+        ids, mask = padded(block.ids, block.starts[filled], block.lengths[filled], width, pad_id)
+        inputs = (torch.from_numpy(each.astype(np.int64)).to(copies[copy].device) for each in (ids, mask))
+        vectors = copies[copy](*inputs, prompt_tokens)  # (height, dim)
+        parts[copy].append(vectors[: len(rows)])
+        orders[copy].append(rows)
         bar.advance(len(rows))
-    order = np.concatenate(orders)
-    bar.advance(len(block.row_of) - len(order))
-    sorted_vectors = torch.cat(parts).cpu().numpy()  # (distinct, dim); the only wait for a GPU
-    distinct = np.empty_like(sorted_vectors)
+    order = np.concatenate([np.zeros(0, np.int64), *chain.from_iterable(orders)])
+    bar.advance(total - len(order))
+    sorted_vectors = torch.cat([torch.cat(of_copy).cpu() for of_copy in parts if of_copy]).numpy()  # one wait a GPU
+    distinct = np.empty_like(sorted_vectors)  # (distinct, dim)
     distinct[order] = sorted_vectors
     return distinct[block.row_of]  # (sentences, dim)

@@ -1,11 +1,14 @@
 """Networks that are graphs on disk, computed by ONNX Runtime or OpenVINO in place of torch.
 
-`bertrelay export` writes them: folders of sentence-transformers whose weights are in a graph from ids and mask to the
-vectors of tokens and of the sentence. Pooling and what follows it are the encoder's own here, which knows of prompts.
+`bertrelay export` writes them: model folders whose weights are in a graph, from ids and mask to the vectors of tokens
+and to what follows of them. What follows, a sentence's vector or the scores of a head, is computed by torch here: the
+encoder knows of prompts, and a head chooses tokens.
 """
 
+import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,18 +19,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from bertrelay.backbone import load_config
+from bertrelay.backbone import WEIGHTS, load_config
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests
 from bertrelay.model_files import refusing
+from bertrelay.progress import log
 
 GraphBackend = Literal["onnx", "openvino"]
 Backend = Literal["torch", "onnx", "openvino"]
+BackendChoice = Backend | Literal["auto"] | None
+"""What computes a network: torch, or its folder's graph by ONNX Runtime or OpenVINO, on the CPU. None is torch where
+the folder has weights, else its graph. `auto` is the fastest that the folder has, whatever its precision."""
 Run = Callable[[Mapping[str, NDArray[np.int64]]], NDArray[np.float32]]
 """Inputs (batch, tokens) by name, of which a graph takes some, to the vectors of tokens, (batch, tokens, dim)."""
 
+TIMED_ROUNDS = 3  # the first of which lays out weights
 TOKENS, SENTENCE = "last_hidden_state", "sentence_embedding"
 GRAPHS: dict[Backend, str] = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
 """Where sentence-transformers and text-embeddings-inference look for a graph."""
@@ -38,23 +46,38 @@ class GraphNetwork(nn.Module):
     """A network that is a graph: it has a config and gives vectors of tokens, on the CPU, and cannot be trained.
 
     position_limit: how many tokens it reads at most.
+    pooler: what a head reads the first token by, which is no part of the graph.
     """
 
     digest: Tensor
+    pooler: nn.Module | None
 
     def __init__(self, path: Path, config: PreTrainedConfig, run: Run, position_limit: int | None = None) -> None:
         super().__init__()
         self.config, self.name_or_path, self.position_limit, self._run = config, str(path), position_limit, run
+        self.pooler = None
         files = sorted(path.parent.glob(f"{path.stem}*"))  # large weights are in a file of their own
         hashes = bytearray.fromhex("".join(map(Digests().of_file, files)))
         self.register_buffer("digest", torch.frombuffer(hashes, dtype=torch.uint8))  # tells models apart, as weights do
         self.train(False)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> BaseModelOutput:
-        """(batch, tokens) ids and mask -> an output whose `last_hidden_state` is (batch, tokens, dim)."""
-        ids, mask = (each.to(torch.int64).numpy() for each in (input_ids, attention_mask))
-        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        return BaseModelOutput(last_hidden_state=torch.from_numpy(self._run(inputs)))
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        **unused: object,  # noqa: ARG002 (the arguments of transformers' networks)
+    ) -> BaseModelOutputWithPooling:
+        """(batch, tokens) ids, mask and types -> an output whose `last_hidden_state` is (batch, tokens, dim).
+
+        unused: what the heads of transformers pass on beside them.
+        """
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
+        tokens = torch.from_numpy(self._run({name: each.to(torch.int64).numpy() for name, each in given.items()}))
+        return BaseModelOutputWithPooling(
+            last_hidden_state=tokens, pooler_output=None if self.pooler is None else self.pooler(tokens)
+        )
 
     def get_input_embeddings(self) -> NoReturn:
         """A graph has no weights to change."""
@@ -101,11 +124,25 @@ def load_graph(folder: Path, backend: Backend, max_tokens: int | None = None) ->
 def usable_backends(folder: Path) -> list[Backend]:
     """The backends for a folder here, by its weights, its graphs and the packages; the graphs alone if none fits."""
     graphs = [backend for backend, path in GRAPHS.items() if (folder / path).is_file()]
-    has_weights = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+    has_weights = any(any(folder.glob(name)) for name in WEIGHTS)
     usable = [backend for backend in graphs if find_spec(PACKAGES[backend])]
     if has_weights or not graphs:
         return ["torch", *usable]
     return usable or graphs
+
+
+def fastest(computations: Mapping[Backend, Callable[[], object]], folder: Path) -> Backend:
+    """The backend whose computation, the same one of each, takes the least time; logged."""
+    seconds = dict.fromkeys(computations, math.inf)
+    for _ in range(TIMED_ROUNDS):
+        for backend, compute in computations.items():
+            started = time.perf_counter()
+            compute()
+            seconds[backend] = min(seconds[backend], time.perf_counter() - started)
+    best = min(seconds, key=lambda backend: seconds[backend])
+    times = ", ".join(f"{backend} {1000 * taken:,.1f} ms" for backend, taken in seconds.items())
+    log(f"{folder}: the backend is {best} ({times})")
+    return best
 
 
 def check_backend(backend: str | None, device: Any) -> None:

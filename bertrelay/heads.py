@@ -2,21 +2,30 @@
 
 On disk such a model is a plain transformers folder, which the auto class of its task loads, with a JSON file beside the
 weights for what transformers has no place for. Cross-encoders, entity taggers, question answerers and outcome
-classifiers share this.
+classifiers share this. Of an exported one the BERT is a graph, and the head's weights are in a file of their own.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from bertrelay.backbone import (
     load_backbone,
+    load_config,
     load_network,
     model_folder,
     position_limit,
@@ -25,10 +34,31 @@ from bertrelay.backbone import (
 )
 from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
 from bertrelay.errors import RequestError
+from bertrelay.graphs import (
+    GRAPHS,
+    Backend,
+    BackendChoice,
+    GraphNetwork,
+    check_backend,
+    fastest,
+    load_graph,
+    usable_backends,
+)
+from bertrelay.hardware import autocast, resolve_precision
 from bertrelay.layout import read_layout
+from bertrelay.model_files import reading_weights, refusing
 from bertrelay.tokenizer import check_vocabulary, load_tokenizer
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerFast]
+
+TIMED_TEXTS, TIMED_TOKENS = 16, 64
+HEAD_WEIGHTS = "head.safetensors"  # of an exported model: all that is not in the graph
+AUTO_CLASSES: dict[str, Any] = {
+    "ForTokenClassification": AutoModelForTokenClassification,
+    "ForQuestionAnswering": AutoModelForQuestionAnswering,
+    "ForSequenceClassification": AutoModelForSequenceClassification,
+}
+"""By how the names end of the networks that have a head."""
 
 
 class FullPrecision(nn.Linear):
@@ -54,6 +84,11 @@ class HeadNetwork(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.network.device
+
+    def move(self, device: torch.device) -> None:
+        """Moves it to `device`, unless a graph computes, which does on the CPU."""
+        if not isinstance(self.backbone, GraphNetwork):
+            self.to(device)
 
     @property
     def backbone(self) -> Any:
@@ -116,9 +151,30 @@ class Head:
             set_dropout(network, dropout)
         return network, tokenizer
 
-    def load(self, folder: Path) -> Loaded:
-        """The network of `folder` and its tokenizer. Raises RequestError for one without this head, or damaged."""
-        network, missing = load_network(folder, self.auto_class)
+    def load(self, folder: Path, backend: BackendChoice = None) -> Loaded:
+        """The network of `folder` and its tokenizer. Raises RequestError for one without this head, or damaged.
+
+        backend: as of `SentenceEncoder.load`.
+        """
+        check_backend(backend, None)
+        usable = usable_backends(folder)
+        tokenizer = load_tokenizer(folder)
+        if backend == "auto" and len(usable) > 1:
+            networks = {each: self._load(folder, tokenizer, each) for each in usable}
+            tokens = min(TIMED_TOKENS, tokenizer.model_max_length)
+            batches = {each: partial(_one_batch, network, tokens) for each, network in networks.items()}
+            network = networks[fastest(batches, folder)]
+        else:
+            chosen = usable[0] if backend in (None, "auto") else cast(Backend, backend)
+            network = self._load(folder, tokenizer, chosen)
+        check_vocabulary(tokenizer, network.config.vocab_size)
+        return network, tokenizer
+
+    def _load(self, folder: Path, tokenizer: PreTrainedTokenizerFast, backend: Backend) -> PreTrainedModel:
+        if backend in GRAPHS:
+            network, missing = _on_graph(folder, self.auto_class, tokenizer.model_max_length, backend)
+        else:
+            network, missing = load_network(folder, self.auto_class)
         if any(name.startswith(self.weights) for name in missing):
             raise RequestError(
                 f"model: expected one that {self.purpose}, found none in {folder}; train it with {self.stage}"
@@ -127,9 +183,7 @@ class Head:
         if self.reads_pooler and missing:
             raise RequestError(f"model: the weights in {folder} lack a pooler, which the head reads; copy it again")
         self.check(network)
-        tokenizer = load_tokenizer(folder)
-        check_vocabulary(tokenizer, network.config.vocab_size)
-        return network, tokenizer
+        return network
 
     def check(self, network: PreTrainedModel) -> None:
         """Raises RequestError where something else is on the BERT than the layers of this head."""
@@ -155,6 +209,50 @@ class Head:
             setattr(backbone, "pooler", pooler)  # noqa: B010 (to mypy a module's attribute is no None)
         setattr(network, network.base_model_prefix, backbone)
         return cast(PreTrainedModel, network)
+
+
+def _one_batch(network: PreTrainedModel, tokens: int) -> None:
+    """Computes vectors of tokens, as the commands do by default, to be timed."""
+    ids = torch.ones(TIMED_TEXTS, tokens, dtype=torch.long)
+    with torch.inference_mode(), autocast(ids.device, resolve_precision("auto", ids.device)):
+        network.base_model(input_ids=ids, attention_mask=torch.ones_like(ids))
+
+
+def _on_graph(folder: Path, auto_class: Any, max_tokens: int, backend: Backend) -> tuple[PreTrainedModel, set[str]]:
+    """A network whose BERT is the graph of `folder`, and the weights that its head lacks there."""
+    graph = load_graph(folder, backend, max_tokens)
+    with refusing(lambda error: f"no network can be built from {folder / 'config.json'} ({type(error).__name__})"):
+        with torch.device("meta"):
+            network = auto_class.from_config(load_config(folder))
+        graph.pooler = getattr(network.base_model, "pooler", None)
+        setattr(network, network.base_model_prefix, graph)
+    with reading_weights(file := folder / HEAD_WEIGHTS, "the weights of a head"):
+        missing, unexpected = network.load_state_dict(load_file(file), strict=False, assign=True)
+    if unexpected:
+        raise RequestError(f"model: {file} is of another network than config.json; export the model again")
+    return network.eval(), {name for name in missing if not name.endswith(".digest")}
+
+
+def load_headed(folder: Path) -> PreTrainedModel | None:
+    """The network of `folder` with the head that its config.json names; None where it names none."""
+    config = read_network_config(folder)
+    for name in (config and config.architectures) or ():
+        for ending, auto_class in AUTO_CLASSES.items():
+            if name.endswith(ending):
+                network, missing = load_network(folder, auto_class)
+                refuse_missing(folder, missing)
+                return network
+    return None
+
+
+def head_weights(network: PreTrainedModel) -> dict[str, Tensor]:
+    """All weights of `network` that the vectors of tokens do not depend on: of its head and, if it has one, pooler."""
+    pooler = f"{network.base_model_prefix}.pooler."
+    return {
+        name: weight.detach().cpu().clone()
+        for name, weight in network.state_dict().items()
+        if name.startswith(pooler) or not name.startswith(f"{network.base_model_prefix}.")
+    }
 
 
 def read_tokenizer(model: str) -> tuple[PreTrainedTokenizerFast, int | None]:

@@ -173,7 +173,7 @@ GraphPrecision = Literal["fp32", "int8"]
 
 
 class ExportSettings(Settings):
-    """A sentence encoder as graphs for other engines, in `model/`; how near their vectors are to the model's, how fast.
+    """A model as graphs for other engines, in `model/`; how near their vectors are to the model's, and how fast.
 
     formats: the engines to export for: onnx is ONNX Runtime.
     precision: of the graphs; in int8 they are smaller, and vectors move a little.
@@ -181,7 +181,9 @@ class ExportSettings(Settings):
     sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, of the model and of its graphs.
     max_rejects: the share of records that may be unusable.
 
-    Cosines are of 150 sentences of many domains in 21 languages that come with the project, to the model in fp32.
+    The model is an encoder, or a tagger, question answerer, scorer or cross-encoder; the vectors of these are the means
+    of their tokens'. Cosines are of 150 sentences of many domains in 21 languages that come with the project, to the
+    model in fp32.
     """
 
     model: ModelSource

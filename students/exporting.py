@@ -1,4 +1,6 @@
-"""An encoder as one graph for ONNX Runtime and OpenVINO, from ids and mask to the sentence's vector."""
+"""A model as one graph for ONNX Runtime and OpenVINO: an encoder, from ids and mask to the sentence's vector, or a
+network with a head, to the scores of its tokens or texts.
+"""
 
 import logging
 import warnings
@@ -8,25 +10,30 @@ from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, ignore_patterns, rmtree
 from tempfile import TemporaryDirectory
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from transformers import PreTrainedModel
 
+from bertrelay.backbone import WEIGHTS, has_types, model_folder
 from bertrelay.cpu_kernels import NAME as KERNEL
 from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.evaluation.similarity import pairwise
+from bertrelay.files import write_tensors
 from bertrelay.graphs import GRAPHS, PACKAGES, SENTENCE, TOKENS, Backend, GraphBackend, import_openvino
+from bertrelay.heads import HEAD_WEIGHTS, head_weights, load_headed
 from bertrelay.model_files import refusing
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
+from bertrelay.tokenizer import load_tokenizer
 from students.evaluate import EvaluationSets
 from students.evaluation_settings import ExportSettings, GraphPrecision
 from students.metrics import read_variance, save_variance
@@ -39,8 +46,48 @@ ROWS, WIDTH = 2, 8  # of the batch that is traced; the graph takes any
 CALIBRATION_SENTENCES = 128  # by which products are ordered
 
 
-class _Graph(nn.Module):
-    """What is exported. Both outputs are there, as some readers pool the vectors of tokens themselves."""
+class _Exported(NamedTuple):
+    """What is exported: an encoder, or a network with a head, whose encoder then is its BERT with mean pooling.
+
+    folder: that the network with a head is from.
+    """
+
+    encoder: SentenceEncoder
+    headed: PreTrainedModel | None = None
+    folder: Path | None = None
+
+    @classmethod
+    def load(cls, source: str | Path, cache_dir: Path | None = None) -> "_Exported":
+        folder = model_folder(source, cache_dir=cache_dir)
+        network = None if (folder / "modules.json").is_file() else load_headed(folder)
+        if network is None:
+            return cls(SentenceEncoder.load(source, "cpu", backend="torch", cache_dir=cache_dir))
+        backbone = cast(PreTrainedModel, network.eval().base_model)
+        return cls(SentenceEncoder(backbone, load_tokenizer(folder)), network, folder)
+
+    def save(self, folder: Path) -> None:
+        """Writes the folder without the weights that become a graph."""
+        if self.headed is None or self.folder is None:
+            self.encoder.save(folder)
+            for weights in folder.glob("*.safetensors"):
+                weights.unlink()
+        else:
+            copytree(self.folder, folder, ignore=ignore_patterns(*WEIGHTS, "*.index.json", *GRAPHS))
+            write_tensors(folder / HEAD_WEIGHTS, head_weights(self.headed))
+
+    def graph(self) -> "tuple[_EncoderGraph | _HeadedGraph, list[str], list[str]]":
+        """The module that is traced, and the names of its inputs and outputs."""
+        inputs = ["input_ids", "attention_mask"]
+        if self.headed is None:
+            return _EncoderGraph(deepcopy(self.encoder).cpu().eval()), inputs, [TOKENS, SENTENCE]
+        has_spans = hasattr(self.headed, "qa_outputs")
+        outputs = ["start_logits", "end_logits"] if has_spans else ["logits"]
+        types = ["token_type_ids"] if has_types(self.headed) else []
+        return _HeadedGraph(deepcopy(self.headed).cpu().eval(), outputs), inputs + types, [TOKENS, *outputs]
+
+
+class _EncoderGraph(nn.Module):
+    """Both outputs are there, as some readers pool the vectors of tokens themselves."""
 
     def __init__(self, encoder: SentenceEncoder) -> None:
         super().__init__()
@@ -51,6 +98,29 @@ class _Graph(nn.Module):
         tokens = self.encoder.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return tokens, self.encoder.sentence_vectors(tokens, attention_mask, self.prompt_tokens)
 
+    @property
+    def backbone(self) -> PreTrainedModel:
+        return self.encoder.backbone
+
+
+class _HeadedGraph(nn.Module):
+    """The scores are there for others; here the head reads the vectors of tokens."""
+
+    def __init__(self, network: PreTrainedModel, outputs: Sequence[str]) -> None:
+        super().__init__()
+        self.network, self.outputs = network, outputs
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        network, tokens = cast(Any, self.network), list[Tensor]()
+        named = dict(zip(("input_ids", "attention_mask", "token_type_ids"), inputs, strict=False))
+        with network.base_model.register_forward_hook(lambda *call: tokens.append(call[-1].last_hidden_state)):
+            found = network(**named)
+        return tokens[0], *(found[name] for name in self.outputs)
+
+    @property
+    def backbone(self) -> PreTrainedModel:
+        return cast(PreTrainedModel, self.network.base_model)
+
 
 def export(
     model: SentenceEncoder | str | Path,
@@ -60,14 +130,17 @@ def export(
     precision: GraphPrecision = "fp32",
     lowest_cosine: float | None = None,
 ) -> int:
-    """Writes a folder of sentence-transformers with graphs in place of the network's weights.
+    """Writes a model's folder with graphs in place of the network's weights.
 
-    Their inputs are `input_ids` and `attention_mask`, int64 (batch, tokens); their outputs `last_hidden_state`
-    (batch, tokens, dim) and `sentence_embedding` (batch, dim), after pooling, projections and normalisation.
+    Their inputs are `input_ids` and `attention_mask`, int64 (batch, tokens), of a network with a head `token_type_ids`
+    too where it has types. Outputs are `last_hidden_state` (batch, tokens, dim), and of an encoder `sentence_embedding`
+    (batch, dim), after pooling, projections and normalisation; of a network with a head `logits` as transformers gives
+    them, or `start_logits` and `end_logits` of one that answers questions.
+    model: an encoder, or a folder of one, of a tagger, a scorer, a question answerer or a cross-encoder.
     folder: must not exist.
     precision: fp32; or int8: weights of products are rounded by channel, the other factor as it comes.
     lowest_cosine: of int8: as many products stay in fp32 as it takes that no general sentence's vector is farther from
-        the model's in fp32.
+        the model's in fp32. Of a network with a head the vector is the mean of its tokens'.
     Returns how many products of an int8 graph stay in fp32. Raises RequestError without the packages, for a network
     that torch cannot export, and for a cosine that is not reached with all of them.
     """
@@ -75,24 +148,32 @@ def export(
     if folder.exists():
         raise RequestError(f"folder: expected one that is not there yet, found {folder}; name another")
     _check_request(formats, precision, lowest_cosine)
-    encoder = model if isinstance(model, SentenceEncoder) else SentenceEncoder.load(model, backend="torch")
+    exported = _Exported(model) if isinstance(model, SentenceEncoder) else _Exported.load(model)
+    return _export(exported, folder, formats, precision, lowest_cosine)
+
+
+def _export(
+    exported: _Exported,
+    folder: Path,
+    formats: Sequence[GraphBackend],
+    precision: GraphPrecision,
+    lowest_cosine: float | None,
+) -> int:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
         building, exact = Path(name, folder.name), Path(name, "exact", "model.onnx")
-        encoder.save(building)
-        for weights in building.glob("*.safetensors"):
-            weights.unlink()
+        exported.save(building)
         graph = building / GRAPHS["onnx"]
         written = graph if precision == "fp32" else exact
         for each in (graph, written):
             each.parent.mkdir(exist_ok=True)
-        _write_onnx(encoder, written)
+        _write_onnx(exported, written)
         excluded = 0
         if precision == "int8":
             if lowest_cosine is None:
                 _quantize(exact, graph)
             else:
-                excluded = _quantize_within(lowest_cosine, encoder, exact, building)
+                excluded = _quantize_within(lowest_cosine, exported.encoder, exact, building)
         if "openvino" in formats:
             openvino = import_openvino()
             openvino.save_model(openvino.Core().read_model(graph), building / GRAPHS["openvino"], False)
@@ -119,19 +200,21 @@ def _check_request(formats: Sequence[str], precision: str, lowest_cosine: float 
         raise RequestError(f"export needs {', '.join(missing)}: pip install 'bertrelay[{extra}]'")
 
 
-def _write_onnx(encoder: SentenceEncoder, path: Path) -> None:
-    copied = deepcopy(encoder).cpu().eval()
-    if copied.backbone.config._attn_implementation == KERNEL:  # which chooses by the sizes of a batch
-        copied.backbone.set_attn_implementation("sdpa")
-    ids = torch.full((ROWS, WIDTH), encoder.pad_id)
+def _write_onnx(exported: _Exported, path: Path) -> None:
+    graph, inputs, outputs = exported.graph()
+    backbone = graph.backbone
+    if backbone.config._attn_implementation == KERNEL:  # which chooses by the sizes of a batch
+        backbone.set_attn_implementation("sdpa")
+    ids = torch.full((ROWS, WIDTH), exported.encoder.pad_id)
+    given = (ids, torch.ones_like(ids), torch.zeros_like(ids))[: len(inputs)]
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens")}
     with refusing(lambda error: f"torch cannot export this network ({type(error).__name__})"), _without_notices():
         program: Any = torch.onnx.export(
-            _Graph(copied),
-            (ids, torch.ones_like(ids)),
-            input_names=["input_ids", "attention_mask"],
-            output_names=[TOKENS, SENTENCE],
-            dynamic_shapes=(sizes, sizes),
+            graph,
+            given,
+            input_names=inputs,
+            output_names=outputs,
+            dynamic_shapes=(sizes,) * len(given) if exported.headed is None else ((sizes,) * len(given),),
             dynamo=True,
             verbose=False,
         )
@@ -172,14 +255,19 @@ def _quantize_within(lowest: float, encoder: SentenceEncoder, exact: Path, folde
 
 
 def _products(path: Path) -> tuple[list[str], list[str]]:
-    """The names of a graph's products with weights, as they are computed: of the network, and of the projections."""
+    """The names of a graph's products with weights, as they are computed: of the network, and of what follows it."""
     import onnx
 
-    graph = onnx.load(path, load_external_data=False).graph
-    weights = {each.name for each in graph.initializer}
-    of_weights = [node for node in graph.node if node.op_type in ("MatMul", "Gemm") and node.input[1] in weights]
-    network, projections = ([each.name for each in of_weights if each.op_type == kind] for kind in ("MatMul", "Gemm"))
-    return network, projections
+    nodes = onnx.load(path, load_external_data=False).graph
+    weights = {each.name for each in nodes.initializer}
+    before, after = list[str](), list[str]()
+    names = before
+    for node in nodes.node:
+        if node.op_type in ("MatMul", "Gemm") and node.input[1] in weights:
+            names.append(node.name)
+        if TOKENS in node.output:
+            names = after
+    return before, after
 
 
 def _losses_by_rounding(encoder: SentenceEncoder, sentences: Sequence[str]) -> NDArray[np.float64]:
@@ -220,15 +308,16 @@ def _general_sentences() -> list[str]:
 
 
 def _quantize(exact: Path, path: Path, excluded: Sequence[str] = ()) -> None:
-    """Writes the graph `exact` to `path` in int8, but for the products `excluded` and those of projections.
+    """Writes the graph `exact` to `path` in int8, but for the products `excluded` and those of projections and heads.
 
-    These are small, and where the project pools itself it computes them in fp32.
+    These are small, and where the project loads the graph it computes them in fp32.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     for earlier in path.parent.iterdir():  # large weights would be written behind those that are there
         earlier.unlink()
-    projections = [f"{name}_MatMul" for name in _products(exact)[1]]  # what it is called once it is no Gemm
+    # A Gemm gets the second name once it is none.
+    after = [name for product in _products(exact)[1] for name in (product, f"{product}_MatMul")]
     is_large = len(list(exact.parent.iterdir())) > 1  # its weights are in a file of their own
     with _without_notices():
         quantize_dynamic(
@@ -236,7 +325,7 @@ def _quantize(exact: Path, path: Path, excluded: Sequence[str] = ()) -> None:
             path,
             per_channel=True,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=[*excluded, *projections],
+            nodes_to_exclude=[*excluded, *after],
             use_external_data_format=is_large,
         )
 
@@ -261,12 +350,12 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         tests = EvaluationSets.read(settings, context, rejects)
     sentences = _general_sentences()
-    model = SentenceEncoder.load(settings.model, "cpu", backend="torch", cache_dir=context.cache / "hub")
-    folder = context.output / "model"
+    exported, folder = _Exported.load(settings.model, context.cache / "hub"), context.output / "model"
+    model = exported.encoder
     for left in (folder, *folder.parent.glob(f".{folder.name}.*")):  # by a stage that was stopped
         rmtree(left, ignore_errors=True)
-    how: dict[str, Any] = settings.model_dump(include={"formats", "precision", "lowest_cosine"})
-    excluded = export(model, folder, **how)
+    _check_request(settings.formats, settings.precision, settings.lowest_cosine)
+    excluded = _export(exported, folder, settings.formats, settings.precision, settings.lowest_cosine)
     if (variance := read_variance(settings.model)) is not None:
         save_variance(variance, folder)
     encoders: dict[Backend, SentenceEncoder] = {"torch": model}

@@ -18,6 +18,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 from bertrelay.backbone import has_types, model_folder, position_limit, read_network_config, save_network
 from bertrelay.cpu_kernels import use_cpu_kernels, using
 from bertrelay.errors import RequestError, WorkError, check_count
+from bertrelay.graphs import BackendChoice, GraphNetwork, check_backend
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.heads import Head
 from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, padded_rows, sorted_batches
@@ -190,16 +191,22 @@ class CrossEncoder(PairScorer):
 
     @classmethod
     def load(
-        cls, source: str | Path, device: str | torch.device | None = None, cache_dir: Path | None = None
+        cls,
+        source: str | Path,
+        device: str | torch.device | None = None,
+        cache_dir: Path | None = None,
+        *,
+        backend: BackendChoice = None,
     ) -> "CrossEncoder":
         """The cross-encoder of a folder or hub id: one saved here, or any other with one label.
 
-        device: as of `SentenceEncoder.load`.
+        device, backend: as of `SentenceEncoder.load`.
         Raises RequestError for a folder that holds none, or one that is damaged.
         """
-        device = as_device(device)
+        check_backend(backend, device)
+        place = as_device(device)
         folder = model_folder(source, cache_dir=cache_dir)
-        network, tokenizer = HEAD.load(folder)
+        network, tokenizer = HEAD.load(folder, backend)
         if network.config.num_labels != 1:
             raise RequestError(
                 f"model: expected a cross-encoder with one score, found {network.config.num_labels} in {folder}"
@@ -207,7 +214,8 @@ class CrossEncoder(PairScorer):
         if not isinstance(getattr(network.config, "both_orders", False), bool):
             raise RequestError(f"model: expected both_orders to be true or false in {folder / 'config.json'}")
         warn_of_special_tokens(tokenizer, pairs=True)
-        return cls(network, tokenizer, tokenizer.model_max_length).eval().to(device)
+        encoder = cls(network, tokenizer, tokenizer.model_max_length).eval()
+        return encoder if isinstance(network.base_model, GraphNetwork) else encoder.to(place)
 
     def save(self, folder: str | Path) -> None:
         """Writes the folder that `load` and transformers read."""

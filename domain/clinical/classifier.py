@@ -15,6 +15,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 from bertrelay.backbone import model_folder, save_network
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
+from bertrelay.graphs import BackendChoice
 from bertrelay.heads import Head, HeadNetwork, check_positions
 from bertrelay.model_files import read_model_file
 from bertrelay.pooling import Pooling
@@ -113,11 +114,19 @@ def save_model(model: OutcomeModel, folder: Path) -> None:
     write_json(folder / DESCRIPTION, model.settings.model_dump())
 
 
-def load_model(source: str | Path, task: OutcomeName | None = None, cache_dir: Path | None = None) -> OutcomeModel:
-    """The model of a folder that a stage wrote. Raises RequestError for any other, a damaged one, or another task."""
+def load_model(
+    source: str | Path,
+    task: OutcomeName | None = None,
+    cache_dir: Path | None = None,
+    backend: BackendChoice = None,
+) -> OutcomeModel:
+    """The model of a folder that a stage wrote. Raises RequestError for any other, a damaged one, or another task.
+
+    backend: as of `SentenceEncoder.load`.
+    """
     folder = model_folder(source, cache_dir=cache_dir)
     settings = read_description(folder, task)
-    network, tokenizer = HEAD.load(folder)
+    network, tokenizer = HEAD.load(folder, backend)
     if network.config.num_labels != len(settings.labels):
         raise RequestError(
             f"model: expected the {len(settings.labels)} labels of {DESCRIPTION} in {folder / 'config.json'}, found "

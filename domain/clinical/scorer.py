@@ -14,6 +14,7 @@ from scipy.special import expit
 
 from bertrelay.cpu_kernels import Packed
 from bertrelay.errors import RequestError
+from bertrelay.graphs import BackendChoice, check_backend
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.progress import log
@@ -107,16 +108,18 @@ class OutcomeScorer:
         device: str | torch.device | None = None,
         *,
         task: OutcomeName | None = None,
+        backend: BackendChoice = None,
         cache_dir: Path | None = None,
     ) -> Self:
         """The scorer of a folder that `domain.readmission` or `domain.outcome` wrote.
 
-        device: as of `SentenceEncoder.load`.
+        device, backend: as of `SentenceEncoder.load`.
         Raises RequestError for what is not there, damaged, or a model of another task than `task`, where that is given.
         """
-        device = as_device(device)
-        model = load_model(source, task or cls.only_task, cache_dir)
-        model.network.to(device)
+        check_backend(backend, device)
+        place = as_device(device)
+        model = load_model(source, task or cls.only_task, cache_dir, backend)
+        model.network.move(place)
         how = model.settings
         if how.outcome.early_only:  # nothing in a note says which kind it is
             log("the model is trained on early notes: a discharge summary would leak the outcome, so score early notes")

@@ -280,7 +280,8 @@ def export(
 ) -> None:
     """Export a model as a graph for ONNX Runtime or OpenVINO, and compare vectors, speed and scores.
 
-    OUT is a folder of sentence-transformers with a graph that gives `sentence_embedding` for ids and mask.
+    Of an encoder OUT is a folder of sentence-transformers with a graph that gives `sentence_embedding` for ids and
+    mask; of a tagger, question answerer, scorer or cross-encoder one of transformers with a graph that gives `logits`.
 
     With --precision int8 the graph is smaller, and its vectors move a little: how far is printed, and --lowest-cosine
     sets a bound.
@@ -292,6 +293,8 @@ def export(
       bertrelay export MODEL small --precision int8 --sts test.csv
 
       bertrelay export MODEL both --format onnx --format openvino
+
+      bertrelay export TAGGER exported && bertrelay ner tag exported notes.txt entities.jsonl
     """
     check_request(model)
     _check_new(output)

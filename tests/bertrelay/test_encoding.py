@@ -1,4 +1,5 @@
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -61,6 +62,29 @@ def test_equal_sentences_are_computed_once_even_blocks_apart(make_encoder, many)
     found = encoder.encode(many + many[::-1], precision="fp32", batch_tokens=1)
     assert watched.rows == len(set(many)) < len(many)  # some are equal within a block, too
     np.testing.assert_array_equal(found, np.concatenate([found[:61], found[60::-1]]))
+
+
+def test_several_devices_share_the_batches_and_change_no_vector(make_encoder, many, monkeypatch):
+    encoder, computed = make_encoder(), Counter()
+    forward = SentenceEncoder.forward
+    monkeypatch.setattr(
+        SentenceEncoder,
+        "forward",
+        lambda each, ids, *rest: computed.update({id(each): len(ids)}) or forward(each, ids, *rest),
+    )
+    options = {"precision": "fp32", "batch_size": 8}
+    alone = encoder.encode(many, **options)
+    assert list(computed) == [id(encoder)]
+    shared = encoder.encode(many, device=["cpu", torch.device("cpu")], **options)
+    assert (shared == alone).all()
+    first, second = (count for each, count in computed.items() if each != id(encoder))
+    assert first + second == computed[id(encoder)]
+    assert abs(first - second) <= 8
+    assert (encoder.encode(many[0], device=["cpu", "cpu"], **options) == alone[0]).all()
+    with pytest.raises(RequestError, match="device: expected a list of devices, found 'cpu'"):
+        encoder.encode(many, device="cpu")
+    with pytest.raises(RequestError, match="device: expected cpu, or an accelerator of this machine"):
+        encoder.encode(many, device=["cpu", "cuda:7"])
 
 
 def test_batches_have_few_shapes_however_many_sentences_are_left_over(make_encoder):

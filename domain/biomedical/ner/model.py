@@ -23,6 +23,7 @@ from bertrelay.backbone import has_types, model_folder, save_network
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json, write_tensors
+from bertrelay.graphs import BackendChoice
 from bertrelay.heads import Head, HeadNetwork, window_shape
 from bertrelay.inference import padded
 from bertrelay.model_files import Description, read_model_file, reading_weights
@@ -331,13 +332,14 @@ def save_model(model: EntityModel, folder: Path) -> None:
     write_json(folder / DESCRIPTION, {**kinds, **windows})
 
 
-def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel:
+def load_model(source: str | Path, cache_dir: Path | None = None, backend: BackendChoice = None) -> EntityModel:
     """The model of a folder that a training here wrote, or of any token classifier whose tags are IOB2 or IOBES.
 
+    backend: as of `SentenceEncoder.load`.
     Raises RequestError for a folder that has none, or one that is damaged.
     """
     folder = model_folder(source, cache_dir=cache_dir)
-    network, tokenizer = HEAD.load(folder)
+    network, tokenizer = HEAD.load(folder, backend)
     file = folder / DESCRIPTION
     found = read_model_file(file, _NerDescription)
     has_crf = found is not None and found.decoder == "crf"

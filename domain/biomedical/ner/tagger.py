@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self, overload
 
 import torch
 
+from bertrelay.graphs import BackendChoice, check_backend
 from bertrelay.hardware import as_device
 from bertrelay.texts import each_text
 from domain.biomedical.documents.document import Document, Entity, Span
@@ -26,16 +27,22 @@ class EntityTagger:
 
     @classmethod
     def load(
-        cls, source: str | Path, device: str | torch.device | None = None, *, cache_dir: Path | None = None
+        cls,
+        source: str | Path,
+        device: str | torch.device | None = None,
+        *,
+        backend: BackendChoice = None,
+        cache_dir: Path | None = None,
     ) -> Self:
         """The tagger of a model folder or hub id.
 
-        device: as of `SentenceEncoder.load`.
+        device, backend: as of `SentenceEncoder.load`.
         Raises RequestError for what is not there, damaged, or no model that tags entities.
         """
-        device = as_device(device)
-        model = load_model(source, cache_dir)
-        model.network.to(device)
+        check_backend(backend, device)
+        place = as_device(device)
+        model = load_model(source, cache_dir, backend)
+        model.network.move(place)
         return cls(model)
 
     @overload

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from bertrelay.errors import RequestError
+from bertrelay.graphs import BackendChoice, check_backend
 from bertrelay.hardware import as_device
 from bertrelay.inference import computed
 from bertrelay.progress import log
@@ -265,18 +266,20 @@ class QuestionAnswerer:
         source: str | Path,
         device: str | torch.device | None = None,
         *,
+        backend: BackendChoice = None,
         cache_dir: Path | None = None,
         whole_words: bool | None = None,
     ) -> Self:
         """The answerer of a model folder or hub id.
 
-        device: as of `SentenceEncoder.load`.
+        device, backend: as of `SentenceEncoder.load`.
         whole_words: whether an answer may neither begin nor end inside a word; as the model has it when not given.
         Raises RequestError for what is not there, damaged, or no model that answers questions.
         """
-        device = as_device(device)
-        model = load_model(source, cache_dir=cache_dir)
-        model.network.to(device)
+        check_backend(backend, device)
+        place = as_device(device)
+        model = load_model(source, cache_dir, backend)
+        model.network.move(place)
         return cls(model if whole_words is None else replace(model, whole_words=whole_words))
 
     @overload

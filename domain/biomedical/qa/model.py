@@ -16,6 +16,7 @@ from bertrelay.backbone import has_types, model_folder, read_network_config, sav
 from bertrelay.cpu_kernels import set_dropout
 from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json
+from bertrelay.graphs import BackendChoice
 from bertrelay.heads import Head, HeadNetwork, window_shape
 from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import log
@@ -122,13 +123,14 @@ def save_model(model: AnswerModel, folder: Path) -> None:
     write_json(folder / DESCRIPTION, {name: getattr(model, name) for name in _QaDescription.model_fields})
 
 
-def load_model(source: str | Path, cache_dir: Path | None = None) -> AnswerModel:
+def load_model(source: str | Path, cache_dir: Path | None = None, backend: BackendChoice = None) -> AnswerModel:
     """The model of a folder that a training here wrote, or of any BERT of transformers that answers questions.
 
+    backend: as of `SentenceEncoder.load`.
     Raises RequestError for a folder that has none, or one that is damaged.
     """
     folder = model_folder(source, cache_dir=cache_dir)
-    network, tokenizer = HEAD.load(folder)
+    network, tokenizer = HEAD.load(folder, backend)
     PairSplitter(tokenizer)  # raises for one that cannot frame a pair of texts
     finder, found = AnswerFinder(network).eval(), read_model_file(folder / DESCRIPTION, _QaDescription)
     if found is None:
