@@ -29,7 +29,8 @@ class EncodingOptions(TypedDict, total=False):
 
     prompt_name: which of the model's prompts precedes each sentence; without one, the model's default.
     prompt: a text in place of one of these.
-    precision: of the computation: `bf16`, `fp16`, `fp32`, or `auto`, which is bf16 where the device computes in it.
+    precision: of the computation: `bf16`, `fp16`, `tf32`, `fp32`, or `auto`, which is bf16 where the device computes in
+        it.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when not given.
     batch_size: the most sentences in a batch; as many as `batch_tokens` allow when not given.
     """

@@ -8,11 +8,12 @@ import importlib.util
 import os
 import platform
 import re
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from bertrelay.errors import RequestError, check_choice, shown
 from bertrelay.settings import Precision
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 BF16_CPU_FLAGS = {"avx512_bf16", "amx_bf16"}
-BF16_COMPUTE_CAPABILITY = 8  # Ampere; older GPUs take bf16 and compute it in fp32
+BF16_COMPUTE_CAPABILITY = 8  # Ampere; older GPUs take bf16 and compute it in fp32, and have no TF32
 
 CUBLAS_CONFIG = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"  # read once, at the first product; deterministic with it
 
@@ -63,15 +64,26 @@ def cpu_is_requested() -> bool:
     return os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true", "yes", "y", "t", "on"}
 
 
-def resolve_precision(precision: str, device: "torch.device | None" = None) -> Literal["bf16", "fp16", "fp32"]:
+def resolve_precision(precision: str, device: "torch.device | None" = None) -> Literal["bf16", "fp16", "tf32", "fp32"]:
     """`auto` becomes bf16 where the device really computes in it, else fp32; the others stay.
 
     device: of the network; the default one when there is no network yet.
+    Raises RequestError for tf32 where the device has none.
     """
     check_choice("precision", precision, get_args(Precision))
     if precision == "auto":
         return "bf16" if computes_in_bf16(device) else "fp32"
-    return cast(Literal["bf16", "fp16", "fp32"], precision)
+    if precision == "tf32" and not _has_tf32(device):
+        raise RequestError(
+            "precision: tf32 is for NVIDIA GPUs from Ampere on, and the network is elsewhere; choose fp32 or auto"
+        )
+    return cast(Literal["bf16", "fp16", "tf32", "fp32"], precision)
+
+
+def _has_tf32(device: "torch.device | None") -> bool:
+    if device is None:
+        return not cpu_is_requested() and (_cuda_compute_capability() or 0) >= BF16_COMPUTE_CAPABILITY
+    return device.type == "cuda" and computes_in_bf16(device)
 
 
 def computes_in_bf16(device: "torch.device | None" = None) -> bool:
@@ -131,12 +143,28 @@ def _torch_is_built_for(platform: str) -> bool:
 
 
 def autocast(device: "torch.device", precision: str) -> AbstractContextManager[None]:
-    """Autocast to bf16 or fp16 on `device`, or nothing for fp32."""
+    """Autocast to bf16 or fp16 on `device`, or nothing for fp32; TF32 products for tf32."""
     import torch
 
-    if precision == "fp32":
-        return nullcontext()
+    if precision in ("fp32", "tf32"):
+        return products_in(precision)
     return torch.autocast(device.type, dtype=torch.float16 if precision == "fp16" else torch.bfloat16)
+
+
+@contextmanager
+def products_in(precision: str) -> Iterator[None]:
+    """Has GPUs compute matrix products of float32 tensors in TF32 where `precision` is tf32, backward passes too."""
+    if precision != "tf32":
+        yield
+        return
+    import torch
+
+    products: Any = torch.backends.cuda.matmul
+    before, products.fp32_precision = products.fp32_precision, "tf32"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
 
 
 def private_memory_mb() -> float | None:

@@ -98,7 +98,7 @@ def pack_for(tokens: int, network: nn.Module, precision: str, batch_tokens: int)
 
 @contextmanager
 def computing(network: Network, precision: str) -> Iterator[None]:
-    """Without gradients or dropout, in `precision`: bf16, fp16 or fp32.
+    """Without gradients or dropout, in `precision`: bf16, fp16, tf32 or fp32.
 
     Threads may do so with one network, unless it is in training mode: to that the first to end brings it back.
     """

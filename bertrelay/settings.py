@@ -24,8 +24,9 @@ Positive = Annotated[int, Field(ge=1, lt=2**31)]
 MAX_SEED = 2**32 - 1
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 """A seed that the generators of Python, NumPy, torch and scikit-learn all accept."""
-Precision = Literal["auto", "bf16", "fp16", "fp32"]
-"""Of the computation; `auto` is bf16 where the device computes in it, else fp32."""
+Precision = Literal["auto", "bf16", "fp16", "tf32", "fp32"]
+"""Of the computation; `auto` is bf16 where the device computes in it, else fp32. `tf32` is fp32 whose matrix products a
+GPU computes from factors of ten bits after the point."""
 Metric = Literal["cosine", "dot", "euclidean", "manhattan"]
 """How two vectors are compared."""
 MaxTokens = Annotated[int, Field(ge=3, lt=2**31)]

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from bertrelay.distributed import ProcessGroup, check_shared, host_group
 from bertrelay.errors import RequestError, Stopped, WorkError
-from bertrelay.hardware import autocast, resolve_precision
+from bertrelay.hardware import autocast, products_in, resolve_precision
 from bertrelay.progress import Bar, log, progress
 from bertrelay.signals import STOPPING, deferred_stop_signals
 from bertrelay.stage import Metrics
@@ -262,6 +262,7 @@ class Training:
         self._build_gradient_buckets()
         total, began = self.schedule.total_steps, time.monotonic() - self.state.seconds
         with (
+            products_in(self.precision),
             deferred_stop_signals() as stop,
             progress("training", total, "steps", done=self.state.step) as bar,
             ThreadPoolExecutor(1, "batches") as self.other_thread,

@@ -16,7 +16,8 @@ class TrainingSettings(Settings):
     weight_decay: of matrices; biases and norms have none.
     max_grad_norm: gradients are clipped to this norm.
     precision: `auto` is bf16 where the device computes in it, else fp32; fp16 is for GPUs without bf16, and scales the
-        gradient. A stage that started on another machine resumes in the precision it started in.
+        gradient; tf32 is fp32 with faster matrix products, of NVIDIA GPUs from Ampere on. A stage that started on
+        another machine resumes in the precision it started in.
     evaluate_every: steps between evaluations on the validation data; once an epoch when absent.
     patience: stop after this many evaluations without a better score.
     deterministic: deterministic GPU algorithms only, so that resuming is exact on a GPU too; slower.

@@ -38,7 +38,7 @@ def chunk_log_odds(
 ) -> Floats:
     """The log-odds of each label of `chunks`, in their order, (chunks, labels).
 
-    precision: bf16, fp16 or fp32. packed: weights laid out before (`pack_for`); found here when not given.
+    precision: bf16, fp16, tf32 or fp32. packed: weights laid out before (`pack_for`); found here when not given.
     """
     network, bar = model.network, bar or Bar()
     size = best_batch_tokens(network.device, batch_tokens)

@@ -59,6 +59,24 @@ def test_auto_is_what_the_device_of_the_network_computes_in_and_not_the_machine(
     assert hardware.resolve_precision("auto") == "bf16"
 
 
+def test_tf32_is_for_the_gpus_that_have_it_and_ends_with_what_asks_for_it(machine, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0) if device.index else (7, 5))
+    machine("flags : fpu avx512_bf16\n", capability=9)
+    assert hardware.resolve_precision("tf32") == hardware.resolve_precision("tf32", torch.device("cuda:1")) == "tf32"
+    for device in ("cpu", "cuda:0", "mps"):
+        with pytest.raises(RequestError, match="precision: tf32 is for NVIDIA GPUs from Ampere on"):
+            hardware.resolve_precision("tf32", torch.device(device))
+    machine("flags : fpu avx512_bf16\n")
+    with pytest.raises(RequestError, match="choose fp32 or auto"):
+        hardware.resolve_precision("tf32")
+    products = torch.backends.cuda.matmul
+    before = products.fp32_precision
+    with hardware.autocast(torch.device("cpu"), "tf32"):
+        assert products.fp32_precision == "tf32" != before
+        assert not torch.is_autocast_enabled("cpu")
+    assert products.fp32_precision == before
+
+
 def accelerator_of(monkeypatch, name, count=1):
     found = None if name is None else torch.device(name)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: found)

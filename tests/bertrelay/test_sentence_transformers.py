@@ -130,7 +130,7 @@ def test_queries_and_documents_without_a_prompt_of_their_own(path, make_encoder,
         ({"batch_tokens": "many"}, "batch_tokens: expected 1 or more, found 'many'"),
         ({"truncate_dim": -1}, "truncate_dim: expected 1 or more, found -1"),
         ({"prompt_name": "title"}, r"document.*query.*'title'"),
-        ({"precision": "int8"}, "precision: expected auto, bf16, fp16 or fp32, found 'int8'"),
+        ({"precision": "int8"}, "precision: expected auto, bf16, fp16, tf32 or fp32, found 'int8'"),
     ],
 )
 def test_options_without_a_meaning_are_refused(options, message, path):

@@ -437,6 +437,17 @@ def test_evaluation_is_once_an_epoch_by_default_and_a_missing_metric_selects_not
     assert "best_step" not in metrics and metrics["train_steps"] == 27
 
 
+def test_backward_passes_are_in_tf32_where_the_training_is(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertrelay.training.loop.resolve_precision", lambda precision, _: precision)
+    task, seen = TwoLosses(criterion=None), set()
+    for parameter in filter(lambda each: each.requires_grad, task.model.parameters()):
+        parameter.register_hook(lambda _: seen.add(torch.backends.cuda.matmul.fp32_precision))
+    before = torch.backends.cuda.matmul.fp32_precision
+    train(task, settings(precision="tf32", epochs=1), tmp_path)
+    assert seen == {"tf32"} != {before}
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
 def test_bf16_trains_too(tmp_path):
     """Its gradient is the one of fp32 to the three digits that bf16 has."""
     for precision in ("fp32", "bf16"):
