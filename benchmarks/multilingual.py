@@ -6,7 +6,7 @@ of its time; nor below that of the peer's best settings.
     python -m benchmarks.multilingual --data DIR --teacher DIR --base DIR --max-pairs 600
     python -m benchmarks.multilingual … --contenders ours default                     these two alone
 
-All learn the same pairs for one epoch and start from the same student: the base with its fitted projection. The peer
+All learn the same pairs for `--epochs` and start from the same student: the base with its fitted projection. The peer
 follows its example make_multilingual.py: MSELoss, 64 pairs a step, a learning rate of 2e-5, fp32, every pair with its
 English; `best` is bf16 autocast and the recipe's learning rate. A time is that of the teacher's vectors, the training
 and, of ours, the choice between start and end. `--max-pairs` is of a source and language, where the recipe has more.
@@ -48,14 +48,15 @@ from students.settings import DistillSettings
 
 RECIPE, TESTS, OF_DEFAULT = "multilingual", ["tatoeba", "captions", "similarity"], 4.0
 PAIRS_A_STEP, LEARNING_RATE = 64, 2e-5
+TEMPERATURE = 0.035  # the recipe's
 PLAIN = {"frozen_layers": None, "average_with_start": False}
 STUDENTS: dict[str, dict[str, Any]] = {
     OURS: {},
     "ours, whole way": {"average_with_start": False},
     "mse": {"objectives": {}},
     "cosine": {"objectives": {"mse": 0, "cosine": 1}},
-    "contrastive": {"objectives": {"mse": 0, "contrastive": 1}},
-    "ranking": {"objectives": {"mse": 0, "ranking": 1}},
+    "contrastive": {"objectives": {"mse": 0, "contrastive": 1, "temperature": TEMPERATURE}},
+    "ranking": {"objectives": {"mse": 0, "ranking": 1, "temperature": TEMPERATURE}},
     "mse, plain": {"objectives": {}, **PLAIN},
 }
 """The recipe's settings that each replaces."""
@@ -81,6 +82,7 @@ def settings_of(options: Namespace) -> dict[str, Any]:
         sources = settings["student"].parallel
         fewer = [source.model_copy(update={"max_pairs": min(source.max_pairs or most, most)}) for source in sources]
         settings["student"] = settings["student"].model_copy(update={"parallel": fewer})
+    settings["student"] = settings["student"].model_copy(update={"epochs": options.epochs})
     return settings
 
 
@@ -199,5 +201,6 @@ if __name__ == "__main__":
         base=folder,
         catalogues=Path("/usr/share"),
         max_pairs={"type": int, "default": 600, "metavar": "N", "help": "(default: 600)"},
+        epochs={"type": int, "default": 1, "metavar": "N", "help": "(default: 1)"},
         contenders=[*UNTRAINED, *STUDENTS, *PEERS],
     )
