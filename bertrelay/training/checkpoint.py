@@ -60,16 +60,19 @@ class State:
     best_tensors: Tensors | None = None
 
 
-def capture(state: State, model: nn.Module, optimizer: Optimizer) -> Checkpoint:
-    """All that the training needs to resume here; tensors share memory with the live ones where possible."""
+def capture(state: State, model: nn.Module, optimizer: Optimizer, copy: bool = False) -> Checkpoint:
+    """All that the training needs to resume here.
+
+    copy: training goes on while it is written; else tensors share memory with the live ones where possible.
+    """
     values = dict(vars(state))
-    best = values.pop("best_tensors")
+    best = values.pop("best_tensors")  # copies, which later ones replace
     moments = {
-        f"{key} {name}": value.detach().cpu()
+        f"{key} {name}": value.detach().to("cpu", copy=copy)
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
-    tensors = {"model": unique_tensors(model), "optimizer": moments}
+    tensors = {"model": unique_tensors(model, copy), "optimizer": moments}
     return Checkpoint(state.step, values, tensors if best is None else {**tensors, "best": best})
 
 
@@ -150,14 +153,14 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     return None
 
 
-def unique_tensors(module: torch.nn.Module) -> Tensors:
-    """The state of `module`, tied tensors once, on the CPU, sharing memory where possible."""
+def unique_tensors(module: torch.nn.Module, copy: bool = False) -> Tensors:
+    """The state of `module`, tied tensors once, on the CPU, sharing memory where possible unless `copy` is set."""
     seen, tensors = set(), Tensors()
     for name, tensor in module.state_dict().items():
         place = (tensor.data_ptr(), tensor.shape, tensor.stride())
         if tensor.numel() == 0 or place not in seen:
             seen.add(place)
-            tensors[name] = tensor.detach().cpu().contiguous()
+            tensors[name] = tensor.detach().to("cpu", copy=copy).contiguous()
     return tensors
 
 

@@ -28,6 +28,7 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
+from bertrelay.cpu_kernels import is_asynchronous
 from bertrelay.distributed import ProcessGroup, check_shared, host_group
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.hardware import autocast, products_in, resolve_precision
@@ -249,6 +250,7 @@ class Training:
         self.schedule = BatchSchedule(task.lengths, settings, getattr(task, "groups", None))
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
         self.ahead: Future[RankBatch] | None = None  # of the next step
+        self.writing: Future[None] | None = None  # of the last checkpoint
         self.pending: list[StepDone] = []
         self.norm: float | None = None  # of the gradient of the last step that was collected, if it is finite
         self.found_inf = torch.zeros((), device=self.device)  # 1 from the first gradient on that is not finite
@@ -266,6 +268,7 @@ class Training:
             deferred_stop_signals() as stop,
             progress("training", total, "steps", done=self.state.step) as bar,
             ThreadPoolExecutor(1, "batches") as self.other_thread,
+            ThreadPoolExecutor(1, "checkpoints") as self.writing_thread,
         ):
             patience = math.inf if self.settings.patience is None else self.settings.patience
             while self.state.step < total and self.state.evaluations_since_best < patience:
@@ -281,6 +284,7 @@ class Training:
                     self._save()
             _, signal_number = self._sum_over_processes([], [], stop.signal_number)  # sent during the last step
             self._stop_on_signal(signal_number)
+            self._end_writing()
 
     def _build_gradient_buckets(self) -> None:
         """Makes DDP build its buckets now; it does so once, after the first backward it sees.
@@ -490,6 +494,7 @@ class Training:
     def _stop_on_signal(self, signal_number: int) -> None:
         if signal_number:
             self._save()
+            self._end_writing()
             raise Stopped(
                 f"stopped by {signal.Signals(signal_number).name} after step {self.state.step:,} of "
                 f"{self.schedule.total_steps:,}; everything is saved. The same command resumes from here.",
@@ -497,12 +502,28 @@ class Training:
             )
 
     def _save(self) -> None:
-        """A checkpoint of this step, written by the main process while the others wait."""
+        """A checkpoint of this step, by the main process.
+
+        On a GPU it is a copy, written while the training goes on. On a CPU that would take the memory of another model,
+        so the training waits.
+        """
         self._collect()
+        self._end_writing()
         self.state.scaler = self.scaler.state_dict()
         if self.accelerator.is_main_process:
-            save_checkpoint(self.work, capture(self.state, self.task.model, self.optimizer))
+            goes_on = is_asynchronous(self.device)
+            checkpoint = capture(self.state, self.task.model, self.optimizer, copy=goes_on)
+            if goes_on:
+                self.writing = self.writing_thread.submit(save_checkpoint, self.work, checkpoint)
+            else:
+                save_checkpoint(self.work, checkpoint)
         self.accelerator.wait_for_everyone()
+
+    def _end_writing(self) -> None:
+        """Returns when the last checkpoint is on the disk. Raises what went wrong with it."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.result()
 
     def resume(self) -> None:
         """Resumes from the newest intact checkpoint in `work`, if there is one."""

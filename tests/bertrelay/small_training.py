@@ -153,6 +153,8 @@ def worker(folder, rank, environment, settings, task, faults):
     for fault in faults:
         if fault.rank == rank:
             arm(fault)
+    if settings.pop("asynchronous", False):  # as on a GPU, a checkpoint is written while the training goes on
+        loop.is_asynchronous = lambda _: True
     task = InBatch(**task) if settings.pop("in_batch", False) else TwoLosses(**task)
     gradients = captured_gradients(Training)
     try:

@@ -4,6 +4,7 @@ import copy
 import json
 import random
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import wait
 
@@ -19,6 +20,7 @@ from torch.nn import functional
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.progress import Bar
+from bertrelay.training import checkpoint, loop
 from bertrelay.training.batches import BatchSchedule, learning_rate
 from bertrelay.training.loop import Training, train
 from bertrelay.training.settings import TrainingSettings
@@ -68,15 +70,55 @@ def assert_same_end(folder, whole, processes=1):
 # Killed and resumed
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(("processes", "settings"), [(1, {}), (2, {}), (1, {"asynchronous": True})])
 def test_killed_in_every_act_of_a_checkpoint_a_training_ends_with_the_weights_of_one_never_stopped(
-    tmp_path, never_stopped, processes
+    tmp_path, never_stopped, processes, settings
 ):
     for fault in IN_A_CHECKPOINT:
-        codes = run(tmp_path, processes, faults=(fault,), **DROPOUT)
+        codes = run(tmp_path, processes, settings=settings, faults=(fault,), **DROPOUT)
         assert codes[0] == -signal.SIGKILL, (fault, stderr_of(tmp_path))
-    assert run(tmp_path, processes, **DROPOUT) == [0] * processes, stderr_of(tmp_path)
+    assert run(tmp_path, processes, settings=settings, **DROPOUT) == [0] * processes, stderr_of(tmp_path)
     assert_same_end(tmp_path, never_stopped(processes), processes)
+
+
+def test_a_gpu_trains_while_a_checkpoint_is_written_and_the_checkpoint_is_of_its_step(tmp_path, monkeypatch):
+    train(TwoLosses(criterion=None), settings(), tmp_path / "waiting")
+    expected = sorted(tmp_path.glob("waiting/checkpoint-*"))
+    save, written = checkpoint.save_checkpoint, []
+    later = threading.Event()
+
+    def save_once_training_has_gone_on(folder, captured):
+        assert later.wait(20)
+        save(folder, captured)
+        written.append(threading.current_thread().name)
+
+    class Training(loop.Training):
+        def _update(self):
+            super()._update()
+            if self.state.step % 5 == 1:  # steps after a checkpoint
+                later.set()
+
+        def _end_writing(self):
+            super()._end_writing()
+            later.clear()
+
+    monkeypatch.setattr(loop, "Training", Training)
+    monkeypatch.setattr(loop, "save_checkpoint", save_once_training_has_gone_on)
+    monkeypatch.setattr(loop, "is_asynchronous", lambda _: True)
+    train(TwoLosses(criterion=None), settings(), tmp_path / "going-on")
+    found = sorted(tmp_path.glob("going-on/checkpoint-*"))
+    assert [each.name for each in found] == [each.name for each in expected]
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        for one, other in zip(found, expected, strict=True):
+            assert (one / name).read_bytes() == (other / name).read_bytes()
+    assert len(written) == 5 and all(name.startswith("checkpoints") for name in written)
+
+    def fail(*_):
+        raise WorkError("the disk is full")
+
+    monkeypatch.setattr(loop, "save_checkpoint", fail)
+    with pytest.raises(WorkError, match="the disk is full"):
+        train(TwoLosses(criterion=None), settings(), tmp_path / "failing")
 
 
 def test_killed_at_random_moments_a_training_ends_with_the_weights_of_one_never_stopped(tmp_path, never_stopped):
