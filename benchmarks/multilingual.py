@@ -6,11 +6,11 @@ of its time; nor below that of the peer's best settings.
     python -m benchmarks.multilingual --data DIR --teacher DIR --base DIR --max-pairs 600
     python -m benchmarks.multilingual … --contenders ours default                     these two alone
 
-All learn the same pairs for `--epochs` and start from the same student: the base with its fitted projection. The peer
-follows its example make_multilingual.py: MSELoss, 64 pairs a step, a learning rate of 2e-5, fp32, every pair with its
-English; `best` is bf16 autocast and the recipe's learning rate. A time is that of the teacher's vectors, the training
-and, of ours, the choice between start and end. `--max-pairs` is of a source and language, where the recipe has more.
-Figures are means over languages, and of the ends of their 95 % intervals: Tatoeba and captions in both directions,
+All learn the same pairs for as many epochs and start from the same student: the base with its fitted projection. The
+peer follows its example make_multilingual.py: MSELoss, 64 pairs a step, a learning rate of 2e-5, fp32, every pair with
+its English; `best` is bf16 autocast and the recipe's learning rate. A time is that of the teacher's vectors, the
+training and, of ours, the choice between start and end. `--max-pairs` is of a source and language, where the recipe has
+more. Figures are means over languages, and of the ends of their 95 % intervals: Tatoeba and captions in both directions,
 STSb's test parts (Spearman).
 """
 
@@ -48,15 +48,14 @@ from students.settings import DistillSettings
 
 RECIPE, TESTS, OF_DEFAULT = "multilingual", ["tatoeba", "captions", "similarity"], 4.0
 PAIRS_A_STEP, LEARNING_RATE = 64, 2e-5
-TEMPERATURE = 0.035  # the recipe's
 PLAIN = {"frozen_layers": None, "average_with_start": False}
 STUDENTS: dict[str, dict[str, Any]] = {
     OURS: {},
     "ours, whole way": {"average_with_start": False},
     "mse": {"objectives": {}},
     "cosine": {"objectives": {"mse": 0, "cosine": 1}},
-    "contrastive": {"objectives": {"mse": 0, "contrastive": 1, "temperature": TEMPERATURE}},
-    "ranking": {"objectives": {"mse": 0, "ranking": 1, "temperature": TEMPERATURE}},
+    "contrastive": {"objectives": {"mse": 0, "contrastive": 1}},
+    "ranking": {"objectives": {"mse": 0, "ranking": 1}},
     "mse, plain": {"objectives": {}, **PLAIN},
 }
 """The recipe's settings that each replaces."""
@@ -82,7 +81,8 @@ def settings_of(options: Namespace) -> dict[str, Any]:
         sources = settings["student"].parallel
         fewer = [source.model_copy(update={"max_pairs": min(source.max_pairs or most, most)}) for source in sources]
         settings["student"] = settings["student"].model_copy(update={"parallel": fewer})
-    settings["student"] = settings["student"].model_copy(update={"epochs": options.epochs})
+    if options.epochs:
+        settings["student"] = settings["student"].model_copy(update={"epochs": options.epochs})
     return settings
 
 
@@ -103,7 +103,10 @@ def train(options: Namespace, name: str, folder: Path) -> float:
     settings = settings_of(options)["student"]
     if name in PEERS:
         return train_peer(options.scratch, settings, folder, is_best=PEERS[name])
-    settings = DistillSettings.model_validate({**settings.model_dump(exclude_unset=True), **STUDENTS[name]})
+    given, replaced = settings.model_dump(exclude_unset=True), STUDENTS[name]
+    if {"contrastive", "ranking"} & replaced.get("objectives", {}).keys():
+        replaced["objectives"]["temperature"] = settings.objectives.temperature
+    settings = DistillSettings.model_validate({**given, **replaced})
     return timed(distill, settings, StageContext(folder, folder / "cache"))[1]
 
 
@@ -201,6 +204,6 @@ if __name__ == "__main__":
         base=folder,
         catalogues=Path("/usr/share"),
         max_pairs={"type": int, "default": 600, "metavar": "N", "help": "(default: 600)"},
-        epochs={"type": int, "default": 1, "metavar": "N", "help": "(default: 1)"},
+        epochs={"type": int, "metavar": "N", "help": "(default: the recipe's)"},
         contenders=[*UNTRAINED, *STUDENTS, *PEERS],
     )

@@ -301,6 +301,9 @@ def save_network(
     network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, max_tokens: int | None = None
 ) -> None:
     """Writes a plain folder of transformers. max_tokens: the longest input; as the network has positions when None."""
+    inner: Any = getattr(network, "base_model", network)
+    if not isinstance(inner, PreTrainedModel):
+        inner.save_pretrained(folder)  # a graph, which refuses
     folder.mkdir(parents=True, exist_ok=True)
     save_backbone(network, folder)
     limit = max_tokens or position_limit(network) or tokenizer.model_max_length

@@ -25,7 +25,7 @@ from bertrelay.backbone import (
     save_network,
 )
 from bertrelay.cpu_kernels import use_cpu_kernels
-from bertrelay.errors import RequestError, check_count
+from bertrelay.errors import RequestError, check_count, shown
 from bertrelay.files import write_tensors
 from bertrelay.graphs import (
     GRAPHS,
@@ -281,7 +281,7 @@ class SentenceEncoder(nn.Module):
         precision: str = "auto",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
-        device: Sequence[str | torch.device] | None = None,
+        device: str | torch.device | Sequence[str | torch.device] | None = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         batch_tokens: int | None = None,
@@ -291,8 +291,8 @@ class SentenceEncoder(nn.Module):
         For `sentences`, prompts, precision and batches see `bertrelay.encoding.encode`.
         convert_to_numpy, convert_to_tensor: an array, a tensor on the encoder's device, or without both a list of
             tensors.
-        device: several, such as `["cuda:0", "cuda:1"]`: each computes a part of the batches, by a copy of the encoder
-            that is made for this call. The encoder's own when not given.
+        device: another one than the encoder's, or several such as `["cuda:0", "cuda:1"]`, which share the batches. Each
+            but the encoder's own computes by a copy that is made for this call.
         normalize_embeddings: scale vectors to length 1.
         truncate_dim: keep the first dimensions only, before the scaling.
         Raises RequestError for what holds no sentences, such as a mapping or a data frame.
@@ -319,15 +319,18 @@ class SentenceEncoder(nn.Module):
             return torch.as_tensor(vectors, device=self.device)
         return vectors if convert_to_numpy else list(torch.from_numpy(vectors))
 
-    def _copies(self, devices: Sequence[str | torch.device]) -> "list[SentenceEncoder]":
-        """The encoder, once on each of `devices`."""
-        if isinstance(devices, str | torch.device) or not devices:
+    def _copies(self, devices: str | torch.device | Sequence[str | torch.device]) -> "list[SentenceEncoder]":
+        """The encoder, once on each of `devices`, which are all of one kind."""
+        if isinstance(devices, str | torch.device):
+            devices = [devices]
+        places = [as_device(each) for each in devices] if isinstance(devices, list | tuple) else []
+        if len({place.type for place in places}) != 1:
             raise RequestError(
-                f"device: expected a list of devices, found {devices!r}; one alone is chosen in `load`, or by `to`"
+                f"device: expected one or several of one kind, such as cuda:0 and cuda:1, found {shown(devices)}"
             )
         if isinstance(self.backbone, GraphNetwork):
             raise RequestError("device: a graph computes on the CPU alone; load the model with its weights")
-        return [deepcopy(self).eval().to(as_device(each)) for each in devices]
+        return [self if place == self.device else deepcopy(self).eval().to(place) for place in places]
 
     def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:
         """`encode` with the model's prompt for queries, or none where the model has none; `prompt` overrides it."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bertrelay.data.vectors import Vectors, not_finite_row
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import WorkError, check_count
-from bertrelay.inference import computed, padded, padded_rows, sorted_batches
+from bertrelay.inference import computed, padded, padded_rows, sent, sorted_batches
 from bertrelay.progress import Bar
 from bertrelay.progress import progress as progress_of
 from bertrelay.texts import texts_of
@@ -153,7 +153,7 @@ def _compute(
     for turn, (rows, width, height) in enumerate(batches):
         copy, filled = turn % len(copies), padded_rows(rows, height)
         ids, mask = padded(block.ids, block.starts[filled], block.lengths[filled], width, pad_id)
-        inputs = (torch.from_numpy(each.astype(np.int64)).to(copies[copy].device) for each in (ids, mask))
+        inputs = (sent(torch.from_numpy(each.astype(np.int64)), copies[copy].device) for each in (ids, mask))
         vectors = copies[copy](*inputs, prompt_tokens)  # (height, dim)
         parts[copy].append(vectors[: len(rows)])
         orders[copy].append(rows)

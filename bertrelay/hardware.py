@@ -8,6 +8,7 @@ import importlib.util
 import os
 import platform
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 BF16_CPU_FLAGS = {"avx512_bf16", "amx_bf16"}
 BF16_COMPUTE_CAPABILITY = 8  # Ampere; older GPUs take bf16 and compute it in fp32, and have no TF32
 
+_tf32_lock = threading.Lock()
+_before_tf32: list[str] = []
+"""What the precision of products was when each of those that are in TF32 now asked for it."""
 CUBLAS_CONFIG = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"  # read once, at the first product; deterministic with it
 
 
@@ -75,7 +79,8 @@ def resolve_precision(precision: str, device: "torch.device | None" = None) -> L
         return "bf16" if computes_in_bf16(device) else "fp32"
     if precision == "tf32" and not _has_tf32(device):
         raise RequestError(
-            "precision: tf32 is for NVIDIA GPUs from Ampere on, and the network is elsewhere; choose fp32 or auto"
+            "precision: tf32 is for NVIDIA GPUs from Ampere on, and the network is on "
+            f"{'another device' if device is None else device}; choose fp32 or auto"
         )
     return cast(Literal["bf16", "fp16", "tf32", "fp32"], precision)
 
@@ -83,7 +88,7 @@ def resolve_precision(precision: str, device: "torch.device | None" = None) -> L
 def _has_tf32(device: "torch.device | None") -> bool:
     if device is None:
         return not cpu_is_requested() and (_cuda_compute_capability() or 0) >= BF16_COMPUTE_CAPABILITY
-    return device.type == "cuda" and computes_in_bf16(device)
+    return device.type == "cuda" and _torch_is_built_for("cuda") and computes_in_bf16(device)
 
 
 def computes_in_bf16(device: "torch.device | None" = None) -> bool:
@@ -147,24 +152,33 @@ def autocast(device: "torch.device", precision: str) -> AbstractContextManager[N
     import torch
 
     if precision in ("fp32", "tf32"):
-        return products_in(precision)
+        return matmul_precision(precision)
     return torch.autocast(device.type, dtype=torch.float16 if precision == "fp16" else torch.bfloat16)
 
 
 @contextmanager
-def products_in(precision: str) -> Iterator[None]:
-    """Has GPUs compute matrix products of float32 tensors in TF32 where `precision` is tf32, backward passes too."""
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Has GPUs compute all matrix products of float32 tensors in TF32 where `precision` is tf32, backward passes too.
+
+    The setting is of the whole process: it ends with the last of those that ask for it at the same time, and until then
+    another thread's float32 products are in TF32, too.
+    """
     if precision != "tf32":
         yield
         return
     import torch
 
     products: Any = torch.backends.cuda.matmul
-    before, products.fp32_precision = products.fp32_precision, "tf32"
+    with _tf32_lock:
+        _before_tf32.append(products.fp32_precision)
+        products.fp32_precision = "tf32"
     try:
         yield
     finally:
-        products.fp32_precision = before
+        with _tf32_lock:
+            before = _before_tf32.pop()
+            if not _before_tf32:
+                products.fp32_precision = before
 
 
 def private_memory_mb() -> float | None:

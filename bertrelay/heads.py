@@ -7,9 +7,8 @@ classifiers share this. Of an exported one the BERT is a graph, and the head's w
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from safetensors.torch import load_file
@@ -32,7 +31,7 @@ from bertrelay.backbone import (
     read_network_config,
     refuse_missing,
 )
-from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
+from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels, using
 from bertrelay.errors import RequestError
 from bertrelay.graphs import (
     GRAPHS,
@@ -44,7 +43,8 @@ from bertrelay.graphs import (
     load_graph,
     usable_backends,
 )
-from bertrelay.hardware import autocast, resolve_precision
+from bertrelay.hardware import default_device, resolve_precision
+from bertrelay.inference import computing, pack_for
 from bertrelay.layout import read_layout
 from bertrelay.model_files import reading_weights, refusing
 from bertrelay.tokenizer import check_vocabulary, load_tokenizer
@@ -85,10 +85,9 @@ class HeadNetwork(nn.Module):
     def device(self) -> torch.device:
         return self.network.device
 
-    def move(self, device: torch.device) -> None:
-        """Moves it to `device`, unless a graph computes, which does on the CPU."""
-        if not isinstance(self.backbone, GraphNetwork):
-            self.to(device)
+    def to(self, *given: Any, **named: Any) -> Self:
+        """As of any module; but where a graph computes, the head stays with it on the CPU."""
+        return self if isinstance(self.backbone, GraphNetwork) else super().to(*given, **named)
 
     @property
     def backbone(self) -> Any:
@@ -154,15 +153,18 @@ class Head:
     def load(self, folder: Path, backend: BackendChoice = None) -> Loaded:
         """The network of `folder` and its tokenizer. Raises RequestError for one without this head, or damaged.
 
-        backend: as of `SentenceEncoder.load`.
+        backend: as of `SentenceEncoder.load`; `auto` is measured on the CPU, and torch where there is an accelerator.
         """
         check_backend(backend, None)
+        load_config(folder)  # of what is no model's folder this is the first thing to say
         usable = usable_backends(folder)
+        if usable[0] == "torch" and not (folder / HEAD_WEIGHTS).is_file():
+            usable = usable[:1]  # graphs that others wrote
         tokenizer = load_tokenizer(folder)
-        if backend == "auto" and len(usable) > 1:
+        if backend == "auto" and len(usable) > 1 and default_device().type == "cpu":
             networks = {each: self._load(folder, tokenizer, each) for each in usable}
             tokens = min(TIMED_TOKENS, tokenizer.model_max_length)
-            batches = {each: partial(_one_batch, network, tokens) for each, network in networks.items()}
+            batches = {each: _timed_batch(network, tokens) for each, network in networks.items()}
             network = networks[fastest(batches, folder)]
         else:
             chosen = usable[0] if backend in (None, "auto") else cast(Backend, backend)
@@ -211,11 +213,19 @@ class Head:
         return cast(PreTrainedModel, network)
 
 
-def _one_batch(network: PreTrainedModel, tokens: int) -> None:
-    """Computes vectors of tokens, as the commands do by default, to be timed."""
+def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], object]:
+    """What computes a batch as the commands do by default."""
+    use_cpu_kernels(network)
     ids = torch.ones(TIMED_TEXTS, tokens, dtype=torch.long)
-    with torch.inference_mode(), autocast(ids.device, resolve_precision("auto", ids.device)):
-        network.base_model(input_ids=ids, attention_mask=torch.ones_like(ids))
+    wrapped = HeadNetwork(network, nn.Linear(1, 1))
+    precision = resolve_precision("auto", ids.device)
+    packed = pack_for(ids.numel(), network.base_model, precision, batch_tokens=1)
+
+    def compute() -> None:
+        with computing(wrapped, precision), using(packed):
+            network.base_model(input_ids=ids, attention_mask=torch.ones_like(ids))
+
+    return compute
 
 
 def _on_graph(folder: Path, auto_class: Any, max_tokens: int, backend: Backend) -> tuple[PreTrainedModel, set[str]]:
@@ -233,14 +243,21 @@ def _on_graph(folder: Path, auto_class: Any, max_tokens: int, backend: Backend) 
     return network.eval(), {name for name in missing if not name.endswith(".digest")}
 
 
-def load_headed(folder: Path) -> PreTrainedModel | None:
-    """The network of `folder` with the head that its config.json names; None where it names none."""
+def load_with_head(folder: Path) -> PreTrainedModel | None:
+    """The network of `folder` with the head that its config.json names; None where it names none.
+
+    Raises RequestError where weights of either, or of a pooler between them, are not there.
+    """
     config = read_network_config(folder)
     for name in (config and config.architectures) or ():
         for ending, auto_class in AUTO_CLASSES.items():
             if name.endswith(ending):
                 network, missing = load_network(folder, auto_class)
-                refuse_missing(folder, missing)
+                if missing:
+                    raise RequestError(
+                        f"model: the weights in {folder} lack {len(missing)} that {name} has "
+                        f"({', '.join(sorted(missing)[:3])}); copy the folder again"
+                    )
                 return network
     return None
 

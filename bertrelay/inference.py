@@ -12,6 +12,7 @@ from torch import nn
 
 from bertrelay.cpu_kernels import Packed, pack, using
 from bertrelay.errors import check_count
+from bertrelay.graphs import GraphNetwork
 from bertrelay.hardware import autocast, release_memory, resolve_precision
 
 WIDTH_BITS, HEIGHT_BITS = 5, 3  # a batch of 32 to 63 tokens has an even number; 8 to 15 rows become 8, 10, 12, 14 or 16
@@ -82,6 +83,11 @@ class Network(Protocol):
     def train(self, mode: bool = True) -> object: ...
 
 
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor of the host on `device`; a GPU reads it by itself, and the host goes on."""
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
 def best_batch_tokens(device: torch.device, requested: int | None = None) -> int:
     """As many tokens, padding included, as the device computes best at once, or the `requested` number.
 
@@ -98,12 +104,13 @@ def pack_for(tokens: int, network: nn.Module, precision: str, batch_tokens: int)
 
 @contextmanager
 def computing(network: Network, precision: str) -> Iterator[None]:
-    """Without gradients or dropout, in `precision`: bf16, fp16, tf32 or fp32.
+    """Without gradients or dropout, in `precision`: bf16, fp16, tf32 or fp32, which beside a graph is always fp32.
 
     Threads may do so with one network, unless it is in training mode: to that the first to end brings it back.
     """
     was_training = network.training
     network.train(False)
+    precision = "fp32" if isinstance(network.backbone, GraphNetwork) else precision
     try:
         with torch.inference_mode(), autocast(network.device, precision):
             yield

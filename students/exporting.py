@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import copytree, ignore_patterns, rmtree
+from shutil import copyfile, rmtree
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast, get_args
 
@@ -29,8 +29,8 @@ from bertrelay.errors import RequestError, check_choice
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.files import write_tensors
 from bertrelay.graphs import GRAPHS, PACKAGES, SENTENCE, TOKENS, Backend, GraphBackend, import_openvino
-from bertrelay.heads import HEAD_WEIGHTS, head_weights, load_headed
-from bertrelay.model_files import refusing
+from bertrelay.heads import HEAD_WEIGHTS, head_weights, load_with_head
+from bertrelay.model_files import read_model_file, refusing
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.tokenizer import load_tokenizer
@@ -43,6 +43,9 @@ from students.shrinking import moved, speeds
 
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 ROWS, WIDTH = 2, 8  # of the batch that is traced; the graph takes any
+KEPT_SUFFIXES = (".json", ".txt", ".model", ".safetensors")
+NOT_KEPT = (*WEIGHTS, "*.index.json", "modules.json", "config_sentence_transformers.json")
+"""Of a model with a head, whose folder others keep other things in: its configs, tokenizer and small weights."""
 CALIBRATION_SENTENCES = 128  # by which products are ordered
 
 
@@ -59,7 +62,9 @@ class _Exported(NamedTuple):
     @classmethod
     def load(cls, source: str | Path, cache_dir: Path | None = None) -> "_Exported":
         folder = model_folder(source, cache_dir=cache_dir)
-        network = None if (folder / "modules.json").is_file() else load_headed(folder)
+        modules = read_model_file(folder / "modules.json", list[dict[str, Any]]) or []  # of cross-encoders too
+        is_encoder = any("Pooling" in str(module.get("type")) for module in modules)
+        network = None if is_encoder else load_with_head(folder)
         if network is None:
             return cls(SentenceEncoder.load(source, "cpu", backend="torch", cache_dir=cache_dir))
         backbone = cast(PreTrainedModel, network.eval().base_model)
@@ -72,7 +77,10 @@ class _Exported(NamedTuple):
             for weights in folder.glob("*.safetensors"):
                 weights.unlink()
         else:
-            copytree(self.folder, folder, ignore=ignore_patterns(*WEIGHTS, "*.index.json", *GRAPHS))
+            folder.mkdir()
+            for file in self.folder.iterdir():
+                if file.suffix in KEPT_SUFFIXES and not any(file.match(name) for name in NOT_KEPT):
+                    copyfile(file, folder / file.name)
             write_tensors(folder / HEAD_WEIGHTS, head_weights(self.headed))
 
     def graph(self) -> "tuple[_EncoderGraph | _HeadedGraph, list[str], list[str]]":

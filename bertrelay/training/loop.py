@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from bertrelay.cpu_kernels import is_asynchronous
 from bertrelay.distributed import ProcessGroup, check_shared, host_group
 from bertrelay.errors import RequestError, Stopped, WorkError
-from bertrelay.hardware import autocast, products_in, resolve_precision
+from bertrelay.hardware import autocast, matmul_precision, resolve_precision
 from bertrelay.progress import Bar, log, progress
 from bertrelay.signals import STOPPING, deferred_stop_signals
 from bertrelay.stage import Metrics
@@ -264,7 +264,7 @@ class Training:
         self._build_gradient_buckets()
         total, began = self.schedule.total_steps, time.monotonic() - self.state.seconds
         with (
-            products_in(self.precision),
+            matmul_precision(self.precision),
             deferred_stop_signals() as stop,
             progress("training", total, "steps", done=self.state.step) as bar,
             ThreadPoolExecutor(1, "batches") as self.other_thread,
@@ -504,16 +504,16 @@ class Training:
     def _save(self) -> None:
         """A checkpoint of this step, by the main process.
 
-        On a GPU it is a copy, written while the training goes on. On a CPU that would take the memory of another model,
-        so the training waits.
+        On a GPU it is a copy, written while the training goes on. On a CPU that would take the memory of the weights
+        and their moments once more, so the training waits.
         """
         self._collect()
         self._end_writing()
         self.state.scaler = self.scaler.state_dict()
         if self.accelerator.is_main_process:
-            goes_on = is_asynchronous(self.device)
-            checkpoint = capture(self.state, self.task.model, self.optimizer, copy=goes_on)
-            if goes_on:
+            is_async = is_asynchronous(self.device)
+            checkpoint = capture(self.state, self.task.model, self.optimizer, copy=is_async)
+            if is_async:
                 self.writing = self.writing_thread.submit(save_checkpoint, self.work, checkpoint)
             else:
                 save_checkpoint(self.work, checkpoint)

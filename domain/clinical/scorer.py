@@ -119,7 +119,7 @@ class OutcomeScorer:
         check_backend(backend, device)
         place = as_device(device)
         model = load_model(source, task or cls.only_task, cache_dir, backend)
-        model.network.move(place)
+        model.network.to(place)
         how = model.settings
         if how.outcome.early_only:  # nothing in a note says which kind it is
             log("the model is trained on early notes: a discharge summary would leak the outcome, so score early notes")

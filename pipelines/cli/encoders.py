@@ -281,7 +281,8 @@ def export(
     """Export a model as a graph for ONNX Runtime or OpenVINO, and compare vectors, speed and scores.
 
     Of an encoder OUT is a folder of sentence-transformers with a graph that gives `sentence_embedding` for ids and
-    mask; of a tagger, question answerer, scorer or cross-encoder one of transformers with a graph that gives `logits`.
+    mask. Of a tagger, question answerer, scorer or cross-encoder the graph gives `logits`, or `start_logits` and
+    `end_logits`.
 
     With --precision int8 the graph is smaller, and its vectors move a little: how far is printed, and --lowest-cosine
     sets a bound.

@@ -1,6 +1,7 @@
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 
 import numpy as np
 import pandas as pd
@@ -75,14 +76,16 @@ def test_several_devices_share_the_batches_and_change_no_vector(make_encoder, ma
     options = {"precision": "fp32", "batch_size": 8}
     alone = encoder.encode(many, **options)
     assert list(computed) == [id(encoder)]
-    shared = encoder.encode(many, device=["cpu", torch.device("cpu")], **options)
+    shared = encoding.encode(encoder, many, copies=[deepcopy(encoder), deepcopy(encoder)], **options)
     assert (shared == alone).all()
     first, second = (count for each, count in computed.items() if each != id(encoder))
     assert first + second == computed[id(encoder)]
     assert abs(first - second) <= 8
-    assert (encoder.encode(many[0], device=["cpu", "cpu"], **options) == alone[0]).all()
-    with pytest.raises(RequestError, match="device: expected a list of devices, found 'cpu'"):
-        encoder.encode(many, device="cpu")
+    assert (encoder.encode(many[0], device=["cpu", torch.device("cpu")], **options) == alone[0]).all()
+    assert (encoder.encode(many, device="cpu", **options) == alone).all()
+    for given in ([], 1, ["cpu", "meta"]):
+        with pytest.raises(RequestError, match="device: expected one or several of one kind"):
+            encoder.encode(many, device=given)
     with pytest.raises(RequestError, match="device: expected cpu, or an accelerator of this machine"):
         encoder.encode(many, device=["cpu", "cuda:7"])
 

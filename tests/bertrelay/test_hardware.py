@@ -61,10 +61,11 @@ def test_auto_is_what_the_device_of_the_network_computes_in_and_not_the_machine(
 
 def test_tf32_is_for_the_gpus_that_have_it_and_ends_with_what_asks_for_it(machine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0) if device.index else (7, 5))
+    monkeypatch.setattr(hardware, "_torch_is_built_for", lambda platform: platform == "cuda")
     machine("flags : fpu avx512_bf16\n", capability=9)
     assert hardware.resolve_precision("tf32") == hardware.resolve_precision("tf32", torch.device("cuda:1")) == "tf32"
     for device in ("cpu", "cuda:0", "mps"):
-        with pytest.raises(RequestError, match="precision: tf32 is for NVIDIA GPUs from Ampere on"):
+        with pytest.raises(RequestError, match=f"NVIDIA GPUs from Ampere on, and the network is on {device};"):
             hardware.resolve_precision("tf32", torch.device(device))
     machine("flags : fpu avx512_bf16\n")
     with pytest.raises(RequestError, match="choose fp32 or auto"):
@@ -74,6 +75,13 @@ def test_tf32_is_for_the_gpus_that_have_it_and_ends_with_what_asks_for_it(machin
     with hardware.autocast(torch.device("cpu"), "tf32"):
         assert products.fp32_precision == "tf32" != before
         assert not torch.is_autocast_enabled("cpu")
+    assert products.fp32_precision == before
+    one, other = (hardware.matmul_precision("tf32") for _ in range(2))  # of two threads
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert products.fp32_precision == "tf32"
+    other.__exit__(None, None, None)
     assert products.fp32_precision == before
 
 

@@ -1,11 +1,14 @@
 """Exported networks with a head: transformers' own scores in the runtimes, and the model's results in this project."""
 
+import json
+
 import numpy as np
 import onnx
 import onnxruntime
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
@@ -180,7 +183,16 @@ def test_faults_of_an_exported_head_are_reported(saved, tmp_path, capsys):
         OutcomeScorer.load(exported, backend="tensorrt")
     with pytest.raises(RequestError, match="it has a graph alone: give the model that was exported"):
         classifier.start_model(exported, OutcomeModelSettings.model_validate({}))
+    with pytest.raises(RequestError, match="is a graph, which cannot be changed, trained or saved again"):
+        classifier.save_model(classifier.load_model(exported), tmp_path / "again")
+    scorer = OutcomeScorer.load(exported)
+    assert scorer.model.network.to("meta").device == torch.device("cpu")
+    notes = pd.DataFrame({"hadm_id": [1, 1, 2], "text": TEXTS})
+    bf16, fp32 = (scorer.score(notes, precision=precision)["probability"] for precision in ("bf16", "fp32"))
+    assert (bf16 == fp32).all()  # the pooler, too
     (exported / "onnx").rename(folder / "onnx")
+    assert OutcomeScorer.load(folder, backend="auto")
+    assert "the backend is" not in capsys.readouterr().err  # a graph that others wrote
     (exported / "head.safetensors").rename(folder / "head.safetensors")
     assert OutcomeScorer.load(folder, backend="auto")
     assert "the backend is" in capsys.readouterr().err
@@ -191,3 +203,31 @@ def test_faults_of_an_exported_head_are_reported(saved, tmp_path, capsys):
     (folder / "head.safetensors").unlink()
     with pytest.raises(RequestError, match="expected the weights of a head"):
         OutcomeScorer.load(folder, backend="onnx")
+
+
+def test_what_is_exported_is_whole_and_nothing_else(saved, tmp_path):
+    folder, _ = saved("cross-encoder")
+    (folder / "modules.json").write_text(
+        json.dumps([{"idx": 0, "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}])
+    )
+    for other in (".git", "checkpoint-1"):
+        (folder / other).mkdir()
+    (folder / "tf_model.h5").touch()
+    export(folder, folder / "exported")
+    assert {path.name for path in (folder / "exported").iterdir()} == {
+        *("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+        *("head.safetensors", "onnx"),
+    }
+    assert ranked(folder / "exported", None)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: each for name, each in weights.items() if "pooler" not in name}, folder / "model.safetensors")
+    with pytest.raises(RequestError, match="lack 2 that BertForSequenceClassification has"):
+        export(folder, tmp_path / "damaged")
+
+
+def test_a_question_answerer_of_a_graph_is_not_trained_on(saved, tmp_path):
+    folder, _ = saved("answerer")
+    export(folder, tmp_path / "exported")
+    settings = QaSettings.model_validate({"base": str(tmp_path / "exported"), "train": [{"path": "none"}]})
+    with pytest.raises(RequestError, match="it has a graph alone: give the model that was exported"):
+        answers.start_model(settings)

@@ -42,7 +42,7 @@ class EntityTagger:
         check_backend(backend, device)
         place = as_device(device)
         model = load_model(source, cache_dir, backend)
-        model.network.move(place)
+        model.network.to(place)
         return cls(model)
 
     @overload

@@ -279,7 +279,7 @@ class QuestionAnswerer:
         check_backend(backend, device)
         place = as_device(device)
         model = load_model(source, cache_dir, backend)
-        model.network.move(place)
+        model.network.to(place)
         return cls(model if whole_words is None else replace(model, whole_words=whole_words))
 
     @overload

@@ -97,7 +97,7 @@ def start_model(settings: QaSettings, cache_dir: Path | None = None) -> AnswerMo
     folder = model_folder(settings.base, cache_dir=cache_dir)
     config = read_network_config(folder)
     if any(name.endswith("ForQuestionAnswering") for name in (config and config.architectures) or ()):
-        network, tokenizer = HEAD.load(folder)
+        network, tokenizer = HEAD.load(folder, "torch")
         if settings.dropout is not None:
             set_dropout(network, settings.dropout)
     else:
