@@ -9,9 +9,9 @@ of its time; nor below that of the peer's best settings.
 All learn the same pairs for as many epochs and start from the same student: the base with its fitted projection. The
 peer follows its example make_multilingual.py: MSELoss, 64 pairs a step, a learning rate of 2e-5, fp32, every pair with
 its English; `best` is bf16 autocast and the recipe's learning rate. A time is that of the teacher's vectors, the
-training and, of ours, the choice between start and end. `--max-pairs` is of a source and language, where the recipe has
-more. Figures are means over languages, and of the ends of their 95 % intervals: Tatoeba and captions in both directions,
-STSb's test parts (Spearman).
+training and, of ours, the choice between start and end. `--max-pairs` is of a source and language, where the recipe
+has more. Figures are means over languages, and of the ends of their 95 % intervals: Tatoeba and captions in both
+directions, STSb's test parts (Spearman).
 """
 
 import re

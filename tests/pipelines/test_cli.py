@@ -109,7 +109,7 @@ WRONG = {
     "run": "Missing argument",
     "rnu": "No such command",
     "run relay.toml --processes 0": "greater than or equal to 1",
-    "ner tag a b c --precision fp8": "'fp8' is not one of 'auto', 'bf16', 'fp16', 'fp32'.",
+    "ner tag a b c --precision fp8": "'fp8' is not one of 'auto', 'bf16', 'fp16', 'tf32', 'fp32'.",
     "recipes quikstart": "unknown recipe",
 }
 

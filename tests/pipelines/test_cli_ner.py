@@ -55,6 +55,13 @@ def test_jsonl_has_text_offsets_and_confidence_of_every_entity(call, tagger, tex
     assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "found.jsonl"}
 
 
+def test_an_exported_tagger_finds_the_same(call, tagger, texts, expected, tmp_path):
+    call("export", tagger, tmp_path / "exported")
+    call("ner", "tag", tmp_path / "exported", texts, tmp_path / "found.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+    assert spans_of(rows) == expected
+
+
 @pytest.mark.parametrize("name", READ_BACK)
 def test_every_format_is_tagged_and_written_and_its_own_entities_are_replaced(
     call, tagger, texts, expected, tmp_path, name
