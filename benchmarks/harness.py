@@ -260,7 +260,7 @@ def _parsed(
     parser.add_argument("--json", type=Path, metavar="FILE", help="save machine, options, metrics and claims there")
     if needed:
         parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help=f"the real data (default: {DATA})")
-    device = {"choices": ["cpu", "cuda"], "default": "cpu", "help": "the claims are of a CPU (default: cpu)"}
+    device = {"choices": ["cpu", "cuda"], "default": "cpu", "help": "(default: cpu)"}
     for name, given in {"threads": len(os.sched_getaffinity(0)), "device": device, **options}.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **_argument(given))
     parsed = parser.parse_args(arguments)
