@@ -2,7 +2,7 @@
 
 Claims, on a CPU that computes in bf16: at most a sixth of the time of its default and a third of its fastest setting,
 at a translation accuracy not below theirs; forced to fp32 at most 1/2.5 of the time of its default. With --device cuda:
-at most a quarter, and 1/1.5 of the fastest.
+at most a quarter, and 1/1.5 of the fastest. 30 % of the bf16 matrix rate.
 
     python -m benchmarks.distill --data DIR                 half an hour on 2 cores
     python -m benchmarks.distill --data DIR --rows 500 --rounds 1
@@ -14,6 +14,8 @@ step; each round has another seed. Accuracy is the mean of both directions and a
 The peer's default is fp32 with 64 pairs a step; its bf16 settings get the fastest of 32, 48, 64 and 128 pairs.
 BertRelay trains each distinct English sentence once, with as many sentences a step as make equally many steps. More
 steps reach more and take longer, so each peer is compared with the fastest BertRelay that is at least as accurate.
+
+The share of the matrix rate is as in `benchmarks.encode`, over the whole time of the fastest BertRelay.
 """
 
 import gzip
@@ -27,8 +29,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.harness import Answer, Claim, Contender, Result, Work, at_least, in_turns, main, print_results, timed
-from benchmarks.machine import MINILM
+import numpy as np
+
+from benchmarks.encode import RATE, operations
+from benchmarks.harness import (
+    Answer,
+    Claim,
+    Contender,
+    Result,
+    Spread,
+    Work,
+    at_least,
+    in_turns,
+    main,
+    print_results,
+    timed,
+)
+from benchmarks.machine import MINILM, matrix_rate
 from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.settings import InputFile, ModelSource
@@ -43,6 +60,7 @@ from students.settings import AlignedFiles, DistillSettings, Filters, TeacherCop
 VOCABULARY, LEARNING_RATE, LANGUAGES = 4_000, 5e-4, ["de", "fr", "cs"]
 PAIRS_TRIED, TRIED_ON = [32, 48, 64, 128], 384
 OF_DEFAULT, OF_BEST, FP32_OF_DEFAULT = {"cpu": 6.0, "cuda": 4.0}, {"cpu": 3.0, "cuda": 1.5}, 2.5
+MATRIX_SHARE = 0.3
 EVERY_PAIR = Filters(max_length_ratio=1000, max_characters=100_000, drop_copies=False, drop_duplicates=False)
 
 PEERS = {"default": [64], "bf16": PAIRS_TRIED, "weights": PAIRS_TRIED}
@@ -89,9 +107,31 @@ def prepare(scratch: str, teacher: str, variant: str, seed: int) -> Work:
     return work
 
 
+def read_rows(rows: Path) -> tuple[list[str], list[str]]:
+    english, other = ((rows / name).read_text(encoding="utf-8").splitlines() for name in ("en.txt", "other.txt"))
+    return english, other
+
+
+def operations_of(scratch: Path) -> float:
+    """Of all matrix products of an epoch: the teacher's over the distinct English, and the student's over that and the
+    translations, three times, as each has two in the backward pass.
+    """
+    english, other = read_rows(rows_folder(str(scratch), 0))
+    texts: list[tuple[str | Path, list[str], int]] = [
+        (MINILM, list(set(english)), 1),
+        (scratch / "start", [*set(english), *other], 3),
+    ]
+    total = 0.0
+    for model, sentences, times in texts:
+        encoder = SentenceEncoder.load(model)
+        lengths = np.array([len(ids) for ids in encoder.tokenize(sentences)])
+        total += times * operations(lengths, encoder.backbone.config)
+    return total
+
+
 def sentences_for(rows: Path, pairs: int) -> int:
     """Sentences a step that make as many steps as `pairs` a step: distinct English is trained on once."""
-    english, other = ((rows / name).read_text(encoding="utf-8").splitlines() for name in ("en.txt", "other.txt"))
+    english, other = read_rows(rows)
     return round((len(set(english)) + len(other)) / math.ceil(len(other) / pairs))
 
 
@@ -156,7 +196,7 @@ def compete(options: Namespace, test: dict[str, list[str]]) -> dict[str, Result]
         answer = contender(number)
         return {**answer, "accuracy": translation_accuracy(options.scratch / f"{name}-{number}", test)}
 
-    works = {}
+    works: dict[str, Any] = {RATE: lambda _: {RATE: matrix_rate()}}
     for name, sizes in {**PEERS, **AUTO, **FP32}.items():
         function = f"benchmarks.{'distill_peer' if name in PEERS else 'distill'}:prepare"
         works[name] = partial(turn, name, Contender(function, sizes, **settings, variant=name))
@@ -196,6 +236,7 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     test = multi30k(options, "test_2016_flickr")
     at_start = translation_accuracy(options.scratch / "start", test)
     results = compete(options, test)
+    rates = results.pop(RATE).values(RATE)
     print(f"{options.rows:,} pairs; translation accuracy of the start: {at_start:.4f}")
 
     def faster(peer: Result) -> str:
@@ -204,7 +245,12 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
     columns = {"accuracy": lambda result: f"{result.spread('accuracy'):.4f}", "ours × as fast": faster}
     print_results(results, {}, columns)
-    return claims(results, options.device), {"accuracy_at_start": at_start, "contenders": results}
+    ours = min((results[name] for name in AUTO), key=lambda result: result.spread().median)
+    work = operations_of(options.scratch)
+    share = Spread.of_ratios([work / seconds for seconds in ours.values()], rates)
+    print(f"bf16 matrix rate {Spread.of(rate / 1e12 for rate in rates)} TFLOP/s; {ours.name} reaches {share} of it")
+    judged = [*claims(results, options.device), at_least(MATRIX_SHARE, "the bf16 matrix rate", share)]
+    return judged, {"accuracy_at_start": at_start, "contenders": results, "operations": work, "matrix_rate": rates}
 
 
 if __name__ == "__main__":
