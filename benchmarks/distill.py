@@ -2,7 +2,7 @@
 
 Claims, on a CPU that computes in bf16: at most a sixth of the time of its default and a third of its fastest setting,
 at a translation accuracy not below theirs; forced to fp32 at most 1/2.5 of the time of its default. With --device cuda:
-at most a quarter, and 1/1.5 of the fastest. 30 % of the bf16 matrix rate.
+at most a quarter, and 1/1.5 of the fastest. On both: 30 % of the bf16 matrix rate.
 
     python -m benchmarks.distill --data DIR                 half an hour on 2 cores
     python -m benchmarks.distill --data DIR --rows 500 --rounds 1

@@ -21,6 +21,7 @@ floating-point operations a second, over the best of ten 4096³ bf16 products in
 
 import json
 import os
+import sys
 from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
@@ -91,7 +92,7 @@ def operations(lengths: NDArray[np.int64], network: PreTrainedConfig) -> float:
 def compete(options: Namespace) -> dict[str, Result]:
     """The result of each contender, and the matrix rate in each round."""
     settings = {"model": str(ModelSource.parse(MINILM)), "scratch": str(options.scratch)}
-    works: dict[str, Any] = {RATE: lambda _: {RATE: matrix_rate()}}
+    works: dict[str, Any] = {} if options.no_bf16 else {RATE: lambda _: {RATE: matrix_rate()}}
     onnx = [name for name in options.peers if name.startswith("onnx")]
     names = [OURS_FP32, *GRAPHS, *onnx] if options.no_bf16 else [OURS, OURS_FP32, *options.peers]
     for name in [DEFAULT, *names]:
@@ -149,6 +150,8 @@ def smallest_cosine(vectors: NDArray[np.float32], others: NDArray[np.float32]) -
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     if options.no_bf16:
+        if options.device != "cpu" or not {"onnx", "onnx-int8"} <= set(options.peers):
+            sys.exit("--no-bf16: expected --device cpu and --peers with onnx and onnx-int8, found others")
         os.environ |= AVX2  # of the contenders, whose processes start later
     if options.device == "cuda":
         options.peers = [name for name in options.peers if not name.startswith("onnx")]  # they are for CPUs
@@ -161,7 +164,7 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     print(f"{len(sentences):,} sentences of {tokens / len(sentences):.1f} tokens; auto is {resolve_precision('auto')}")
     (options.scratch / "sentences.json").write_text(json.dumps(sentences), encoding="utf-8")
     results = compete(options)
-    rates = results.pop(RATE).values(RATE)
+    rates = [] if options.no_bf16 else results.pop(RATE).values(RATE)
     print(*{result.answers[0]["versions"] for name, result in results.items() if name not in OF_OURS}, sep="\n")
     vectors = {name: np.load(options.scratch / f"{name}.npy") for name in results}
     cosines = {name: smallest_cosine(rows, vectors[DEFAULT]) for name, rows in vectors.items()}

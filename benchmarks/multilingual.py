@@ -105,7 +105,8 @@ def train(options: Namespace, name: str, folder: Path) -> float:
         return train_peer(options.scratch, settings, folder, is_best=PEERS[name])
     given, replaced = settings.model_dump(exclude_unset=True), STUDENTS[name]
     if {"contrastive", "ranking"} & replaced.get("objectives", {}).keys():
-        replaced["objectives"]["temperature"] = settings.objectives.temperature
+        objectives = {**replaced["objectives"], "temperature": settings.objectives.temperature}
+        replaced = {**replaced, "objectives": objectives}
     settings = DistillSettings.model_validate({**given, **replaced})
     return timed(distill, settings, StageContext(folder, folder / "cache"))[1]
 

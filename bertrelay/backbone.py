@@ -217,7 +217,7 @@ def _check_weights_suffice(folder: Path, kind: Any, config: PreTrainedConfig) ->
         read_model_file(folder / name, _ShardIndex)
     with refusing(partial(_why_no_network, folder / "config.json")), torch.device("meta"):
         expected = sum(weight.numel() for weight in getattr(kind, "from_config", kind)(deepcopy(config)).parameters())
-    there = sum(path.stat().st_size for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern))
+    there = sum(path.stat().st_size for pattern in WEIGHTS for path in folder.glob(pattern))
     if there and expected > there + SPARE_WEIGHTS:
         raise RequestError(
             f"model: {folder / 'config.json'} asks for {expected:,} weights, and the files have {there:,} bytes; one "

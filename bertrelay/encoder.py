@@ -46,7 +46,7 @@ DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
 UNLIMITED = 2**31
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
 TIMED = [f"{number} {'of many words ' * (number % 8 + 1)}" for number in range(128)]
-"""Sentences of different lengths, which tell the fastest backend."""
+"""Sentences of different lengths, by which the fastest backend is found."""
 QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first that a model has
 
 
@@ -328,8 +328,9 @@ class SentenceEncoder(nn.Module):
             raise RequestError(
                 f"device: expected one or several of one kind, such as cuda:0 and cuda:1, found {shown(devices)}"
             )
-        if isinstance(self.backbone, GraphNetwork):
+        if isinstance(self.backbone, GraphNetwork) and places[0].type != "cpu":
             raise RequestError("device: a graph computes on the CPU alone; load the model with its weights")
+        places.sort(key=lambda place: place != self.device)  # the first one's mode is set while it encodes
         return [self if place == self.device else deepcopy(self).eval().to(place) for place in places]
 
     def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:

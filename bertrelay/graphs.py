@@ -75,9 +75,12 @@ class GraphNetwork(nn.Module):
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
         tokens = torch.from_numpy(self._run({name: each.to(torch.int64).numpy() for name, each in given.items()}))
-        return BaseModelOutputWithPooling(
-            last_hidden_state=tokens, pooler_output=None if self.pooler is None else self.pooler(tokens)
-        )
+        pooled: Tensor | None = None
+        if isinstance(self.pooler, nn.Linear):  # ALBERT's, whose network does the rest
+            pooled = torch.tanh(self.pooler(tokens[:, 0]))
+        elif self.pooler is not None:
+            pooled = self.pooler(tokens)
+        return BaseModelOutputWithPooling(last_hidden_state=tokens, pooler_output=pooled)
 
     def get_input_embeddings(self) -> NoReturn:
         """A graph has no weights to change."""

@@ -58,7 +58,7 @@ AUTO_CLASSES: dict[str, Any] = {
     "ForQuestionAnswering": AutoModelForQuestionAnswering,
     "ForSequenceClassification": AutoModelForSequenceClassification,
 }
-"""By how the names end of the networks that have a head."""
+"""Auto classes of transformers by the ending of an architecture's name."""
 
 
 class FullPrecision(nn.Linear):
@@ -156,7 +156,7 @@ class Head:
         backend: as of `SentenceEncoder.load`; `auto` is measured on the CPU, and torch where there is an accelerator.
         """
         check_backend(backend, None)
-        load_config(folder)  # of what is no model's folder this is the first thing to say
+        load_config(folder)  # so that a folder without a model is reported as that
         usable = usable_backends(folder)
         if usable[0] == "torch" and not (folder / HEAD_WEIGHTS).is_file():
             usable = usable[:1]  # graphs that others wrote
@@ -215,9 +215,8 @@ class Head:
 
 def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], object]:
     """What computes a batch as the commands do by default."""
-    use_cpu_kernels(network)
     ids = torch.ones(TIMED_TEXTS, tokens, dtype=torch.long)
-    wrapped = HeadNetwork(network, nn.Linear(1, 1))
+    wrapped = HeadNetwork(network, nn.Linear(1, 1)).eval()
     precision = resolve_precision("auto", ids.device)
     packed = pack_for(ids.numel(), network.base_model, precision, batch_tokens=1)
 

@@ -99,7 +99,8 @@ def best_batch_tokens(device: torch.device, requested: int | None = None) -> int
 
 def pack_for(tokens: int, network: nn.Module, precision: str, batch_tokens: int) -> Packed:
     """The weights of `network` laid out for so many tokens; none for one batch, where it costs more than it saves."""
-    return pack(network) if precision == "bf16" and tokens > batch_tokens else {}
+    is_packed = precision == "bf16" and tokens > batch_tokens and not isinstance(network, GraphNetwork)
+    return pack(network) if is_packed else {}
 
 
 @contextmanager

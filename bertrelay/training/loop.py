@@ -495,6 +495,7 @@ class Training:
         if signal_number:
             self._save()
             self._end_writing()
+            self.accelerator.wait_for_everyone()  # a launcher ends the others when one has ended
             raise Stopped(
                 f"stopped by {signal.Signals(signal_number).name} after step {self.state.step:,} of "
                 f"{self.schedule.total_steps:,}; everything is saved. The same command resumes from here.",
