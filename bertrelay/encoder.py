@@ -309,7 +309,7 @@ class SentenceEncoder(nn.Module):
             batch_tokens=batch_tokens,
             precision=precision,
             progress=bool(show_progress_bar),
-            copies=() if device is None else self._copies(device),
+            replicas=() if device is None else self._replicas(device),
         )
         if truncate_dim is not None:
             vectors = np.ascontiguousarray(vectors[..., :truncate_dim])
@@ -319,7 +319,7 @@ class SentenceEncoder(nn.Module):
             return torch.as_tensor(vectors, device=self.device)
         return vectors if convert_to_numpy else list(torch.from_numpy(vectors))
 
-    def _copies(self, devices: str | torch.device | Sequence[str | torch.device]) -> "list[SentenceEncoder]":
+    def _replicas(self, devices: str | torch.device | Sequence[str | torch.device]) -> "list[SentenceEncoder]":
         """The encoder, once on each of `devices`, which are all of one kind."""
         if isinstance(devices, str | torch.device):
             devices = [devices]

@@ -5,7 +5,7 @@ sentences of like length share a batch, so that little of it is padding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, cycle
 from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from bertrelay.data.vectors import Vectors, not_finite_row
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import WorkError, check_count
-from bertrelay.inference import computed, padded, padded_rows, sent, sorted_batches
+from bertrelay.inference import computed, padded, padded_rows, sorted_batches, to_device
 from bertrelay.progress import Bar
 from bertrelay.progress import progress as progress_of
 from bertrelay.texts import texts_of
 
 BLOCK_SENTENCES = 8_192
-BLOCKS_OF_COPIES = 4  # for each of several devices, so that the batches of a block are many and all have about as many
+BLOCKS_OF_REPLICAS = (
+    4  # for each of several devices, so that the batches of a block are many and all have about as many
+)
 
 
 class EncodingOptions(TypedDict, total=False):
@@ -47,26 +49,26 @@ def encode(
     sentences: str | Iterable[str],
     *,
     progress: bool = False,
-    copies: Sequence[SentenceEncoder] = (),
+    replicas: Sequence[SentenceEncoder] = (),
     **options: Unpack[EncodingOptions],
 ) -> Vectors:
     """Vectors of `sentences`, float32 (n, dim), row i for sentence i; of one string its vector, (dim,).
 
     sentences: a string, or any iterable of strings, which is read through; equal ones are computed once.
-    copies: of the encoder on several devices, which compute in its place.
+    replicas: of the encoder on several devices, which compute in its place.
     options: see `EncodingOptions`.
     Raises RequestError for anything but sentences, such as a mapping or a data frame.
     """
     if isinstance(sentences, str):
-        one: Vectors = encode(encoder, [sentences], copies=copies, **options)[0]
+        one: Vectors = encode(encoder, [sentences], replicas=replicas, **options)[0]
         return one
     sentences = texts_of(sentences, "encode")
     distinct, row_of = _distinct(sentences)
-    size = BLOCK_SENTENCES * (BLOCKS_OF_COPIES * len(copies) or 1)
+    size = BLOCK_SENTENCES * (BLOCKS_OF_REPLICAS * len(replicas) or 1)
     blocks = (distinct[start : start + size] for start in range(0, len(distinct), size))
     vectors, start = np.empty((len(distinct), encoder.dim), np.float32), 0
     with progress_of("encoding", len(distinct), "sentences", shown=progress) as bar:
-        for block in encode_blocks(encoder, blocks, bar, copies=copies, **options):
+        for block in encode_blocks(encoder, blocks, bar, replicas=replicas, **options):
             vectors[start : start + len(block)] = block
             start += len(block)
     return vectors if len(distinct) == len(sentences) else vectors[row_of]
@@ -89,11 +91,11 @@ def encode_blocks(
     precision: str = "auto",
     batch_tokens: int | None = None,
     batch_size: int | None = None,
-    copies: Sequence[SentenceEncoder] = (),
+    replicas: Sequence[SentenceEncoder] = (),
 ) -> Iterator[Vectors]:
     """For each block of sentences its vectors, float32 (n, dim); `blocks` is read from another thread, one ahead."""
-    if copies:
-        encoder = copies[0]
+    if replicas:
+        encoder = replicas[0]
     check_count("batch_size", batch_size)
     bar = bar or Bar()
     text_before = encoder.prompts.text(prompt_name) if prompt is None else prompt
@@ -101,7 +103,7 @@ def encode_blocks(
     prompt_tokens = encoder.prompt_tokens(text_before)
 
     def compute(block: _Tokens, batch_tokens: int) -> Vectors:
-        return _compute(copies or [encoder], block, batch_tokens, bar, batch_size, prompt_tokens)
+        return _compute(replicas or [encoder], block, batch_tokens, bar, batch_size, prompt_tokens)
 
     return computed(encoder, tokenized, lambda block: len(block.ids), compute, precision, batch_tokens)
 
@@ -138,29 +140,30 @@ def _tokenize(encoder: SentenceEncoder, prompt: str, sentences: Sequence[str]) -
 
 
 def _compute(
-    copies: Sequence[SentenceEncoder],
+    replicas: Sequence[SentenceEncoder],
     block: _Tokens,
     batch_tokens: int,
     bar: Bar,
     batch_size: int | None,
     prompt_tokens: int,
 ) -> Vectors:
-    """The vectors of a block. Batches go to the copies in turn: a GPU is given its next one before it is done."""
-    max_tokens, pad_id, total = copies[0].max_tokens, copies[0].pad_id, len(block.row_of)
+    """The vectors of a block. Batches go to the replicas in turn: a GPU is given its next one before it is done."""
+    max_tokens, pad_id = replicas[0].max_tokens, replicas[0].pad_id
     batches = sorted_batches(block.lengths, batch_tokens, max_tokens, batch_size)
-    parts: list[list[torch.Tensor]] = [[] for _ in copies]
-    orders: list[list[NDArray[np.int64]]] = [[] for _ in copies]
-    for turn, (rows, width, height) in enumerate(batches):
-        copy, filled = turn % len(copies), padded_rows(rows, height)
+    parts, orders = list[torch.Tensor](), list[NDArray[np.int64]]()
+    for replica, (rows, width, height) in zip(cycle(replicas), batches, strict=False):
+        filled = padded_rows(rows, height)
         ids, mask = padded(block.ids, block.starts[filled], block.lengths[filled], width, pad_id)
-        inputs = (sent(torch.from_numpy(each.astype(np.int64)), copies[copy].device) for each in (ids, mask))
-        vectors = copies[copy](*inputs, prompt_tokens)  # (height, dim)
-        parts[copy].append(vectors[: len(rows)])
-        orders[copy].append(rows)
+        inputs = (to_device(torch.from_numpy(each.astype(np.int64)), replica.device) for each in (ids, mask))
+        vectors = replica(*inputs, prompt_tokens)  # (height, dim)
+        parts.append(vectors[: len(rows)])
+        orders.append(rows)
         bar.advance(len(rows))
-    order = np.concatenate([np.zeros(0, np.int64), *chain.from_iterable(orders)])
-    bar.advance(total - len(order))
-    sorted_vectors = torch.cat([torch.cat(of_copy).cpu() for of_copy in parts if of_copy]).numpy()  # one wait a GPU
+    used = range(min(len(replicas), len(parts)))
+    order = np.concatenate([rows for turn in used for rows in orders[turn :: len(replicas)]])
+    bar.advance(len(block.row_of) - len(order))
+    on_host = [torch.cat(parts[turn :: len(replicas)]).cpu() for turn in used]  # one wait for each GPU
+    sorted_vectors = torch.cat(on_host).numpy()
     distinct = np.empty_like(sorted_vectors)  # (distinct, dim)
     distinct[order] = sorted_vectors
     return distinct[block.row_of]  # (sentences, dim)

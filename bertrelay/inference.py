@@ -83,7 +83,7 @@ class Network(Protocol):
     def train(self, mode: bool = True) -> object: ...
 
 
-def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A tensor of the host on `device`; a GPU reads it by itself, and the host goes on."""
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 

@@ -76,7 +76,7 @@ def test_several_devices_share_the_batches_and_change_no_vector(make_encoder, ma
     options = {"precision": "fp32", "batch_size": 8}
     alone = encoder.encode(many, **options)
     assert list(computed) == [id(encoder)]
-    shared = encoding.encode(encoder, many, copies=[deepcopy(encoder), deepcopy(encoder)], **options)
+    shared = encoding.encode(encoder, many, replicas=[deepcopy(encoder), deepcopy(encoder)], **options)
     assert (shared == alone).all()
     first, second = (count for each, count in computed.items() if each != id(encoder))
     assert first + second == computed[id(encoder)]
