@@ -336,8 +336,9 @@ class DistillSettings(TrainingSettings):
     dropout: while training, in every layer; the base's own when absent.
     frozen_layers: the token embeddings and so many of the lowest layers keep their weights; 0: the embeddings alone.
     layer_decay: the learning rate of a layer, as a share of that of the layer above it.
-    average_with_start: of the weights between the start's and the trained ones, those farthest from the start whose
-        translation accuracy, of `dev` and `dev_untrained` alike, is the best (but for 0.002).
+    average_with_start: of the weights between the start's and the trained ones, those whose translation accuracy falls
+        least short of the best, on `dev` or on `dev_untrained`, whichever is worse; of equal ones (but for 0.002) those
+        farthest from the start.
     objectives: what is minimised.
     retained: texts in any language, translated or not, whose vectors stay those of the start; of a table the column
         that is named, else `text`.

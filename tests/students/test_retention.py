@@ -111,13 +111,23 @@ def test_frozen_weights_stay_and_the_others_are_trained(trained, context):
     assert moved == {name for name in end if ".layer.1." in name or name.startswith("projection.")}
 
 
-def test_the_farthest_share_of_the_best_mean_is_chosen():
-    by_share = {0.2: (0.91, 0.81), 0.4: (0.92, 0.83), 0.6: (0.93, 0.8175), 0.8: (0.94, 0.78), 1.0: (0.95, 0.7)}
+def test_the_farthest_share_that_falls_least_short_is_chosen():
+    by_share = {0.2: (0.91, 0.81), 0.4: (0.94, 0.83), 0.6: (0.95, 0.8185), 0.8: (0.96, 0.78), 1.0: (0.96, 0.7)}
     accuracies = {share: {"trained": first, "untrained": other} for share, (first, other) in by_share.items()}
-    assert farthest_of_the_best({0.0: {"trained": 1.0, "untrained": 1.0}} | accuracies) == 0.6  # 0.0013 below the best
-    accuracies[0.6] = {"trained": 0.93, "untrained": 0.815}  # 0.0025 below
+    accuracies[0.0] = {"trained": 1.0, "untrained": 1.0}  # the start itself is no choice
+    assert farthest_of_the_best(accuracies) == 0.6  # falls short of 0.96 and 0.83 by 0.0115, where 0.4 does by 0.02
+    accuracies[0.4] = {"trained": 0.95, "untrained": 0.83}  # by 0.01: the same but for chance
+    assert farthest_of_the_best(accuracies) == 0.6
+    accuracies[0.4] = {"trained": 0.951, "untrained": 0.83}  # by 0.009
     assert farthest_of_the_best(accuracies) == 0.4
     assert farthest_of_the_best({share: {"trained": 0.9} for share in by_share}) == 1.0
+
+
+def test_gains_on_trained_sets_do_not_pay_for_losses_on_untrained_ones():
+    """Means over both kinds would choose 1.0."""
+    by_share = {0.2: (0.9, 0.9), 0.4: (0.92, 0.9), 0.6: (0.93, 0.89), 0.8: (0.94, 0.88), 1.0: (0.97, 0.86)}
+    accuracies = {share: {"trained": first, "untrained": other} for share, (first, other) in by_share.items()}
+    assert farthest_of_the_best(accuracies) == 0.8
 
 
 def test_means_are_of_trained_and_untrained_sets_apart():
