@@ -10,9 +10,19 @@ if TYPE_CHECKING:
     from bertrelay.encode_files import encode_file
     from bertrelay.encoder import SentenceEncoder
     from bertrelay.encoding import encode
+    from bertrelay.engine import Engine
     from bertrelay.plots import write_heatmap
 
-__all__ = ["SentenceEncoder", "Table", "compare_all", "compare_pairs", "encode", "encode_file", "write_heatmap"]
+__all__ = [
+    "Engine",
+    "SentenceEncoder",
+    "Table",
+    "compare_all",
+    "compare_pairs",
+    "encode",
+    "encode_file",
+    "write_heatmap",
+]
 
 
 def loader(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
@@ -32,6 +42,7 @@ def loader(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
 __getattr__ = loader(
     __name__,
     {
+        "Engine": "engine",
         "SentenceEncoder": "encoder",
         "Table": "data.tables",
         "compare_all": "compare",

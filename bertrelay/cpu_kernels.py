@@ -42,8 +42,6 @@ def use_attention_kernel(network: PreTrainedModel) -> None:
     """Makes `network` call `attention`, if it is BERT-like and computes attention the usual way; MPNet does not."""
     is_bert_like = getattr(network.config, "model_type", None) in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if is_bert_like and getattr(network.config, "_attn_implementation", None) == "sdpa":
-        AttentionInterface.register(NAME, attention)
-        AttentionMaskInterface.register(NAME, mask)
         network.set_attn_implementation(NAME)
 
 
@@ -95,6 +93,10 @@ def mask(**options: Any) -> Tensor | None:
     if full is None or options.get("mask_function") is not bidirectional_mask_function:
         return full
     return full[:, :, :1].expand_as(full)
+
+
+AttentionInterface.register(NAME, attention)  # here, so that a network that another process sent finds them
+AttentionMaskInterface.register(NAME, mask)
 
 
 def is_asynchronous(device: torch.device) -> bool:

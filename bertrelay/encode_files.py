@@ -12,6 +12,7 @@ from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.encode_shards import encoder_digest, fill_file
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions
+from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import check_choice
 from bertrelay.files import check_output
 from bertrelay.fingerprint import fingerprint
@@ -34,6 +35,7 @@ def encode_file(
     cache: Path | None = None,
     rejects: Rejects | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    engine: Engine | str = LOCAL,
     vectors: Stored = "float32",
     **options: Unpack[EncodingOptions],
 ) -> EncodedFile:
@@ -48,13 +50,15 @@ def encode_file(
         the i-th sentence that can be used.
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
+    engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers see the
+        files of `source` and the folder of `output`.
     options: `prompt_name`, `precision`, `batch_tokens` and more, see `EncodingOptions`.
 
     Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
     WorkError for a vector that is not finite.
     """
-    table, output = as_table(source), Path(output)
+    table, output, where = as_table(source), Path(output), Engine.of(engine, process_group)
     check_output(output, SUFFIXES, table.path)
     check_choice("vectors", vectors, tuple(DTYPES))
 
@@ -65,12 +69,12 @@ def encode_file(
             log(f"{scanned.blank:,} of {scanned.sentences:,} sentences are blank; each has its row as any other")
         return scanned
 
-    with locked_output(output, process_group):
+    with locked_output(output, process_group), where.connected():
         scanned = on_main(scan_table, process_group)
         encoder = as_encoder(model, cache)
         key = fingerprint({"model": encoder_digest(encoder), "source": scanned.digest})
         # One reader is ahead of the model, the other gives the texts of a Parquet file.
         read_block, texts = (block_reader(table, cache, rejects is not None) for _ in range(2))
-        sizes = scanned.sentences, output, key
-        filled = fill_file(encoder, read_block, *sizes, process_group, options, texts=texts, stored=vectors)
+        given = encoder, read_block, scanned.sentences, output, key, process_group, options
+        filled = fill_file(*given, texts=texts, stored=vectors, engine=where)
     return EncodedFile(scanned.sentences, encoder.dim, filled.rate)

@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.data.shards import Filled, Shards, Span, locked_output
+from bertrelay.data.shards import Compute, Filled, Shards, Span, locked_output
 from bertrelay.data.vectors import (
     DTYPES,
     ReadBlock,
@@ -21,12 +21,13 @@ from bertrelay.data.vectors import (
     write_block,
     write_vectors,
 )
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, on_main, wait_for_all
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, on_main, wait_for_all
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, EncodingOptions, check_finite, encode_blocks
+from bertrelay.engine import LOCALLY, Engine
 from bertrelay.files import read_json, refuse_symlink, write_json
 from bertrelay.fingerprint import fingerprint
-from bertrelay.hardware import resolve_precision
+from bertrelay.hardware import default_device
 from bertrelay.progress import Bar
 
 UNUSED_CONFIG = {"transformers_version", "_name_or_path", "dtype", "architectures"}
@@ -86,6 +87,7 @@ def fill_file(
     kept: Path | None = None,
     texts: ReadBlock | None = None,
     stored: Stored = "float32",
+    engine: Engine = LOCALLY,
 ) -> Filled:
     """Fills shards and writes `output` of them. The next texts are tokenized while the model computes.
 
@@ -94,8 +96,8 @@ def fill_file(
     dtype, columns = DTYPES[stored], stored_columns(encoder.dim, stored)
     size = min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-rows // MOST_SHARES)))
     spans = [Span(first, min(first + size, rows), min(size, rows - first)) for first in range(0, rows, size)]
-    shards = Shards(output, spans, process_group, suffix=".npy", write=write_block)
-    precision = from_main(resolve_precision(options.get("precision", "auto"), encoder.device), process_group)
+    shards = Shards(output, spans, process_group, suffix=".npy", write=write_block, engine=engine)
+    precision = engine.precision(options.get("precision", "auto"), encoder.device, process_group)
     options = {**options, "precision": precision}
     manifest = {"key": key, "precision": precision, "rows": rows, "dim": encoder.dim, "block": size}
     prompt_name, prompt = options.get("prompt_name"), options.get("prompt")
@@ -111,16 +113,21 @@ def fill_file(
         output.unlink(missing_ok=True)  # of another model or input
     shards.begin(manifest)
 
-    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[NDArray[np.generic]]:
-        blocks = (read_block(span.first, span.end) for span in spans)
-        for span, vectors in zip(spans, encode_blocks(encoder, blocks, bar, **options), strict=True):
-            check_finite(encoder, vectors, place, span.first)
-            yield quantized(vectors, stored)
+    def start() -> Compute:
+        def compute(spans: Sequence[Span], bar: Bar) -> Iterator[NDArray[np.generic]]:
+            blocks = (read_block(span.first, span.end) for span in spans)
+            for span, vectors in zip(spans, encode_blocks(encoder, blocks, bar, **options), strict=True):
+                check_finite(encoder, vectors, place, span.first)
+                yield quantized(vectors, stored)
+
+        if not engine.is_local:  # sent to another device, perhaps
+            encoder.to(default_device())
+        return compute
 
     if process_group.is_main:
         missing = sum(spans[number].size for number in shards.missing())
         check_space(shards.folder, (rows + missing) * columns * dtype.itemsize)
-    filled = shards.fill(compute, description, "sentences")
+    filled = shards.fill(start, description, "sentences")
     if process_group.is_main:
         blocks = (open_stored(path, dtype) for path in shards.complete())
         write_vectors(output, blocks, rows, columns, texts or read_block, dtype)

@@ -41,6 +41,7 @@ def run(settings: EncodeSettings, context: StageContext) -> Metrics:
         output,
         cache=context.cache,
         process_group=context.process_group,
+        engine=context.engine,
         vectors=settings.vectors,
         prompt_name=settings.prompt,
         precision=settings.precision,

@@ -61,12 +61,13 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[st
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path, writer: str = "") -> Iterator[Path]:
     """A file beside `path` to be written, which takes its place when the work is done, and goes when the work fails.
 
+    writer: names who writes, where others may write the same file meanwhile.
     Raises RequestError when it may not be written, at once, and WorkError when the disk is full.
     """
-    building = path.with_name(f".{path.name}.writing")
+    building = path.with_name(f".{path.name}.writing{writer}")
     try:
         building.touch()
         yield building

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from bertrelay.data.shards import Shards, Span, locked_output
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, on_main, wait_for_all
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main, wait_for_all
+from bertrelay.engine import LOCAL, Engine
 from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import default_device, resolve_precision
+from bertrelay.hardware import default_device
 
 
 class Scan(NamedTuple):
@@ -66,6 +67,7 @@ def model_output(
     precision: str,
     cache: Path | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    engine: Engine | str = LOCAL,
     **options: object,
 ) -> Iterator[ModelOutput[AnyScan]]:
     """Opens the shards of `output`, which this call keeps to itself; removes them when the block that writes it ends.
@@ -73,15 +75,17 @@ def model_output(
     scan: reads the input through, in the main process alone.
     block: what spans are cut by; with the model's files, the scan's digest, precision and `options` it decides what
         the shards hold, so that shards of anything else are not resumed.
+    engine: where they are computed; this process is connected to it until the block ends.
     Raises RequestError when another process writes `output`.
     """
     from bertrelay.backbone import model_folder  # which loads torch: not before the request is checked
 
-    with locked_output(output, process_group):
+    where = Engine.of(engine, process_group)
+    with locked_output(output, process_group), where.connected():
         folder = on_main(lambda: model_folder(model, cache_dir=cache and cache / "hub"), process_group)
-        precision = from_main(resolve_precision(precision, default_device()), process_group)
+        precision = where.precision(precision, default_device(), process_group)
         scanned = on_main(scan, process_group)
-        shards = Shards(output, scanned.spans, process_group)
+        shards = Shards(output, scanned.spans, process_group, engine=where)
         key = fingerprint({"model": Digests().of_folder(folder), "input": scanned.digest, **options})
         shards.begin({"key": key, "precision": precision, "block": block})
         yield ModelOutput(folder, precision, scanned, shards)

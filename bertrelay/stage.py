@@ -9,6 +9,7 @@ from shutil import rmtree
 from typing import Any, cast
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
+from bertrelay.engine import LOCALLY, Engine
 from bertrelay.privacy import sensitive_data
 from bertrelay.settings import AnySettings, Settings, names_sensitive
 
@@ -26,12 +27,14 @@ class StageContext:
         (checkpoints, token ids) goes below `work` in it, which the runner removes after the stage has finished.
     cache: shared between runs, content-addressed; a stage locks what it fills.
     sensitive: whether data that the stage reads is sensitive, and not only a model; its reports then quote none of it.
+    engine: where what is computed item by item is computed.
     """
 
     output: Path
     cache: Path
     process_group: ProcessGroup = SINGLE_PROCESS
     sensitive: bool = False
+    engine: Engine = LOCALLY
 
     @property
     def work(self) -> Path:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError
 from bertrelay.leaves import flatten, leaves
 from bertrelay.privacy import is_sensitive
@@ -40,8 +41,8 @@ def _recipe_name(name: str) -> str:
     return name
 
 
-class RecipeSettings(Settings):
-    """The keys of a recipe that are not in a stage's table.
+class RecipeSettings(Engine):
+    """The keys of a recipe that are not in a stage's table; those of `Engine` are for the stages that can.
 
     seed: of the stages that write none.
     seeds: repeats these stages, and what needs them, with each.
@@ -269,6 +270,7 @@ class Recipe:
     seeds: tuple[int, ...]
     steps: tuple[Step, ...]
     group_read: bool = False
+    engine: Engine = LOCALLY
 
     @property
     def stage_names(self) -> list[str]:
@@ -293,7 +295,8 @@ def read_recipe(recipe: str, registry: Sequence[Stage], overrides: Sequence[str]
     problems.raise_if_any()
     marked = {name for name, table in tables.items() if is_sensitive() or table.get("sensitive")}
     steps = _steps(order, stages, settings, needs, marked)
-    return Recipe(top.name, source, tuple(top.variants.values()), tuple(steps), top.group_read)
+    engine = Engine(**top.model_dump(include=set(Engine.model_fields)))
+    return Recipe(top.name, source, tuple(top.variants.values()), tuple(steps), top.group_read, engine)
 
 
 def _validated(model: type[Settings], values: Table, table: str, problems: Problems) -> Any:

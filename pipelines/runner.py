@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertrelay.distributed import check_shared, from_main, joined, wait_for_all
+from bertrelay.engine import Engine
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.files import make_readable, read_json, write_json
 from bertrelay.fingerprint import Digests, Parts
@@ -111,7 +112,7 @@ def _finish_step(planned: PlannedStep, plan: Plan, options: RunOptions, digests:
     log("  ".join([f"{planned.action.value:6}", step.label, "; ".join(planned.reasons)]).rstrip())
     with named(step.label), _protected(plan.recipe, [step]), disk_explained(planned.folder):
         if planned.action != Action.SKIP:
-            _work(planned, _resolved_settings(planned, plan), options, digests)
+            _work(planned, _resolved_settings(planned, plan), options, digests, plan.recipe.engine)
         elif is_main:
             _correct_permissions(step, planned.folder)
     if is_main:
@@ -132,7 +133,7 @@ def _correct_permissions(step: Step, folder: Path) -> None:
         apply_umask(folder)
 
 
-def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests: Digests) -> None:
+def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests: Digests, engine: Engine) -> None:
     """Calls the stage in every process, on the folder that the main one opens and closes."""
     step, process_group = planned.step, options.process_group
     if process_group.is_main:
@@ -140,7 +141,7 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests
             discard(planned.folder)
         begin(planned.folder, planned.parts)
         _correct_permissions(step, partial_of(planned.folder))
-    context = StageContext(partial_of(planned.folder), options.cache, process_group, step.reads_sensitive)
+    context = StageContext(partial_of(planned.folder), options.cache, process_group, step.reads_sensitive, engine)
     check_shared(context.work, process_group)
     with temporary_files_in(context.work) if step.sensitive else nullcontext():
         metrics = step.stage.load_run()(settings, context)

@@ -113,7 +113,7 @@ def _write_scores(folder: Path, key: str, table: pa.Table, language_of: NDArray[
 
     shards = Shards(folder / SHARDS, spans, suffix=".npy", write=write_block)
     shards.begin({"key": key})
-    shards.fill(compute, "margins", "pairs")
+    shards.fill(lambda: compute, "margins", "pairs")
     of_order = np.concatenate([open_vectors(path) for path in shards.complete()])  # (distinct pairs, 1)
     distinct = np.empty_like(of_order)
     distinct[np.concatenate(blocks)] = of_order

@@ -167,7 +167,7 @@ class Miner:
         spans = [Span(start, end, end - start) for start, end in zip(starts, ends, strict=True)]
         shards = Shards(self.pairs.folder / SHARDS, spans, process_group)
         shards.begin({"key": fingerprint({"vectors": self.key, **asked})})
-        shards.fill(self._lines, "mining", "anchors")
+        shards.fill(lambda: self._lines, "mining", "anchors")
         return shards
 
     def _lines(self, spans: Sequence[Span], bar: Bar) -> Iterator[list[str]]:

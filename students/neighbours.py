@@ -338,7 +338,7 @@ def _nearest_rows(
             return np.concatenate(list(compute(spans, bar)))
     shards = Shards(output, spans, suffix=".npz", write=_write_rows)
     shards.begin({"key": key})
-    shards.fill(compute, "comparing", "sentences")
+    shards.fill(lambda: compute, "comparing", "sentences")
     _checkpoint(output).unlink(missing_ok=True)
     return np.concatenate([_read_rows(path) for path in shards.complete()])
 

@@ -5,7 +5,7 @@ Loads neither torch nor transformers before there is a model to load, so that an
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertrelay.data.records import read, rows
 from bertrelay.data.sentences import as_table
-from bertrelay.data.shards import Shards, Span, cut_spans, json_line, read_spans, write_lines
+from bertrelay.data.shards import Compute, Shards, Span, SpanReader, cut_spans, json_line, write_lines
 from bertrelay.data.tables import Record, Table
 from bertrelay.data.writing import write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
+from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.model_output import Scan, model_output
@@ -84,6 +85,7 @@ def rerank_file(
     *,
     cache: Path | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    engine: Engine | str = LOCAL,
     **options: Any,
 ) -> RerankedFile:
     """Writes how alike the sentences of each of `pairs` are, from 0 to 1, to `output`.
@@ -94,6 +96,8 @@ def rerank_file(
     cache: where a model or data set of the hub is kept.
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
+    engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers see the
+        model, `pairs` and the folder of `output`.
     options: the fields of `RerankOptions`.
 
     Killed and called again, with any number of processes, it resumes at the first shard that is missing.
@@ -110,12 +114,12 @@ def rerank_file(
         precision=asked.precision,
         cache=cache,
         process_group=process_group,
+        engine=engine,
         kind=source.kind,
         top=source.top,
     ) as work:
-        scorer = load_scorer(work.folder)
-        predict = partial(scorer.predict, precision=work.precision, batch_tokens=asked.batch_tokens)
-        filled = work.shards.fill(partial(_lines, predict, source), "scoring", "pairs")
+        how = {"precision": work.precision, "batch_tokens": asked.batch_tokens}
+        filled = work.shards.fill(partial(_start, work.folder, source, how), "scoring", "pairs")
         if work.is_main:
             _assemble(work.shards, source, output)
     return RerankedFile(work.scan.size, work.scan.items if source.ranks else None, filled.rate)
@@ -129,6 +133,7 @@ def run(settings: RerankSettings, context: StageContext) -> Metrics:
         context.output / f"scores.{settings.output}",
         cache=context.cache,
         process_group=context.process_group,
+        engine=context.engine,
         **settings.model_dump(include=set(RerankOptions.model_fields)),
     )
     return {name: value for name, value in reranked._asdict().items() if name != "queries" or value is not None}
@@ -282,15 +287,18 @@ def _scan(source: PairSource) -> Scan:
     return Scan(cut_spans(sizes(), BLOCK_PAIRS), digest.hexdigest())
 
 
-def _lines(
-    predict: Callable[[list[tuple[str, str]]], Any], source: PairSource, spans: Sequence[Span], bar: Bar
-) -> Iterator[list[str]]:
-    """The lines of the queries of each of `spans`."""
-    for questions in map(list, read_spans(source.questions(), spans, source.table.name)):
-        pairs = [(question.text, candidate.text) for question in questions for candidate in question.candidates]
-        scores = iter(predict(pairs).tolist())
-        yield [_line(each, list(islice(scores, len(each.candidates))), source) for each in questions]
-        bar.advance(len(pairs))
+def _start(folder: Path, source: PairSource, how: dict[str, Any]) -> Compute:
+    """Loads the model."""
+    scorer, reader = load_scorer(folder), SpanReader(source.questions, source.table.name)
+
+    def lines(spans: Sequence[Span], bar: Bar) -> Iterator[list[str]]:
+        for questions in (list(reader.read(span)) for span in spans):
+            pairs = [(question.text, candidate.text) for question in questions for candidate in question.candidates]
+            scores = iter(scorer.predict(pairs, **how).tolist())
+            yield [_line(each, list(islice(scores, len(each.candidates))), source) for each in questions]
+            bar.advance(len(pairs))
+
+    return lines
 
 
 def _line(question: PairQuery, scores: Sequence[float], source: PairSource) -> str:

@@ -1,15 +1,14 @@
 """The sentences of a table's one text column: checked, counted, read block by block."""
 
 import hashlib
-from collections import deque
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.data.records import Column, Record, Rejects, Table, read
+from bertrelay.data.shards import Span, SpanReader
 from bertrelay.data.vectors import ReadBlock
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import RequestError
 from bertrelay.settings import InputFile
 
 
@@ -89,19 +88,14 @@ def scan(table: Table, cache: Path | None = None, rejects: Rejects | None = None
 
 
 def block_reader(table: Table, cache: Path | None = None, skip_invalid: bool = False) -> ReadBlock:
-    """Reads blocks of `table` in one pass, skipping those that are not wanted.
+    """Reads blocks of `table`, in one pass those that rise, skipping those that are not wanted.
 
     skip_invalid: whether records that cannot be used are left out, as `scan` with rejects does.
     """
-    rejects = Rejects(None, limit=1.0) if skip_invalid else None
-    texts, place = (record.values[0] for record in sentence_records(table, cache, rejects)), 0
 
-    def read_block(first: int, end: int) -> list[str]:
-        nonlocal place
-        deque(islice(texts, first - place), maxlen=0)
-        block, place = list(islice(texts, end - first)), end
-        if len(block) != end - first:
-            raise WorkError(f"{table.name} became shorter while it was read; run the same command again")
-        return block
+    def texts() -> Iterator[str]:
+        rejects = Rejects(None, limit=1.0) if skip_invalid else None
+        return (record.values[0] for record in sentence_records(table, cache, rejects))
 
-    return read_block
+    reader = SpanReader(texts, table.name)
+    return lambda first, end: list(reader.read(Span(first, end, end - first)))

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from filelock import FileLock, Timeout
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, gather, wait_for_all
+from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write, read_json, refuse_symlink, write_error, write_json
 from bertrelay.hardware import release_memory
@@ -28,6 +29,9 @@ from bertrelay.progress import Bar, log, progress
 MANIFEST = "manifest.json"
 
 AnyRecord = TypeVar("AnyRecord")
+Compute = Callable[[Any, Bar], Iterator[Any]]
+"""Gives the contents of the shards of some spans, in order, or of what was read of each; advances the bar by their
+sizes."""
 
 
 class Span(NamedTuple):
@@ -61,26 +65,32 @@ class Filled(NamedTuple):
         return self.size / self.seconds if self.size else None
 
 
-def read_spans(
-    records: Iterator[AnyRecord], spans: Sequence[Span], source: str | Path
-) -> Iterator[Iterator[AnyRecord]]:
-    """The records of each of `spans`, in one pass; those of a span are to be read before the next one.
+class SpanReader(Generic[AnyRecord]):
+    """The records of one span after the other. Spans that rise are read in one pass; an earlier one begins another.
 
-    Raises WorkError where `source`, which they come from, has fewer than before.
+    records: begins a pass. source: what errors call the file.
     """
 
-    def exactly(count: int, records: Iterator[AnyRecord]) -> Iterator[AnyRecord]:
-        left = count
-        for record in islice(records, count):
+    def __init__(self, records: Callable[[], Iterator[AnyRecord]], source: str | Path) -> None:
+        self._begin, self._source = records, source
+        self._records: Iterator[AnyRecord] = iter(())
+        self._place: int | None = None
+
+    def read(self, span: Span) -> Iterator[AnyRecord]:
+        """The records of `span`, to be read before the next call.
+
+        Raises WorkError where the source has fewer than before.
+        """
+        if self._place is None or span.first < self._place:
+            self._records, self._place = self._begin(), 0
+        records = islice(self._records, span.first - self._place, span.first - self._place + span.end - span.first)
+        self._place = span.end
+        left = span.end - span.first
+        for record in records:
             yield record
             left -= 1
         if left:
-            raise WorkError(f"{source} became shorter while it was read; run the same command again")
-
-    position = 0
-    for first, end, _ in spans:
-        records, position = islice(records, first - position, None), end
-        yield exactly(end - first, records)
+            raise WorkError(f"{self._source} became shorter while it was read; run the same command again")
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -99,7 +109,11 @@ class Shards:
 
     suffix, write: the kind of a shard, and what writes its content to a path.
     process_group: process r of n computes every n-th missing shard. All of them see one folder.
+    engine: where they are computed, if not here; the process is connected to it when it fills.
+    writer: names a worker of several that may write one shard.
     """
+
+    writer = ""
 
     def __init__(
         self,
@@ -108,11 +122,13 @@ class Shards:
         process_group: ProcessGroup = SINGLE_PROCESS,
         suffix: str = ".jsonl",
         write: Callable[[Path, Any], None] = write_lines,
+        engine: Engine = LOCALLY,
     ) -> None:
         self.output = output
         self.spans = spans
         self.process_group = process_group
         self.suffix = suffix
+        self.engine = engine
         self._write = write
         self.folder = output.with_name(output.name + ".partial")
 
@@ -163,9 +179,9 @@ class Shards:
             )
         return [self.path(number) for number in range(len(self.spans))]
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """The rows of all shards of JSON lines, in order. Raises as `complete` does."""
-        for path in self.complete():
+    def rows(self, numbers: Iterable[int] | None = None) -> Iterator[dict[str, Any]]:
+        """The rows of these shards of JSON lines, or of all, in order. Raises as `complete` does."""
+        for path in self.complete() if numbers is None else map(self.path, numbers):
             with path.open(encoding="utf-8") as lines:
                 yield from map(json.loads, lines)
 
@@ -178,40 +194,60 @@ class Shards:
 
     def write(self, number: int, content: Any) -> None:
         """Writes a shard; it is done when its file is there."""
-        with atomic_write(self.path(number)) as building:
+        with atomic_write(self.path(number), self.writer) as building:
             self._write(building, content)
 
-    def fill(self, compute: Callable[[Sequence[Span], Bar], Iterator[Any]], description: str, unit: str) -> Filled:
-        """Computes the missing shards, each process its own, and returns when all are on the disk.
+    def fill(
+        self,
+        start: Callable[[], Compute],
+        description: str,
+        unit: str,
+        read: Callable[[Span], Any] | None = None,
+    ) -> Filled:
+        """Computes the missing shards, each process or worker its own, and returns when all are on the disk.
 
-        compute: the content of the shards of these spans, in order; advances the bar by their sizes.
+        start: loads what computes, where it is to; not called where nothing is missing.
         description, unit: of the progress, `tagging` and `words` for example.
+        read: gives in this process what the shard of a span is computed of, where not the span itself is.
         Raises RequestError where a process misses a shard in the end.
         """
-        started = time.monotonic()
-        missing, rank, total = self.missing(), self.process_group.rank, sum(span.size for span in self.spans)
-        own = [number for number in missing if number % self.process_group.size == rank]
-        others, to_do = set(missing).difference(own), sum(self.spans[number].size for number in missing)
+        started, missing, total = time.monotonic(), self.missing(), sum(span.size for span in self.spans)
+        to_do = sum(self.spans[number].size for number in missing)
         if 0 < to_do < total:
             log(f"{description}: resuming after {total - to_do:,} of {total:,} {unit}")
         with progress(description, total, unit, total - to_do) as bar:
-            contents = compute([self.spans[number] for number in own], bar)
-            for number, content in zip(own, contents, strict=True):
-                self.write(number, content)
-                release_memory()
-                if others:
-                    done = others.difference(self.missing())  # by other processes, since the last shard
-                    bar.advance(sum(self.spans[number].size for number in done))
-                    others -= done
+            if self.engine.is_local:
+                self._fill_own(missing, start, read, bar)
+            elif missing:
+                from bertrelay.ray_workers import Crew
+
+                Crew(self, self.engine, start, read).fill(bar)
         wait_for_all(self.process_group)
         # Nobody returns before all have counted, as the main process then assembles and removes the shards.
         if absent := max(gather(len(self.missing()), self.process_group)):
             raise RequestError(
-                f"{self.folder}: expected all {len(self.spans):,} shards when every process had written its own, "
-                f"{absent:,} are missing. The folder must be one that all processes share; the same command then "
-                "computes what is missing"
+                f"{self.folder}: expected all {len(self.spans):,} shards when each had been written, {absent:,} are "
+                "missing. The folder must be one that all processes share; the same command then computes what is "
+                "missing"
             )
         return Filled(to_do, time.monotonic() - started)
+
+    def _fill_own(
+        self, missing: Sequence[int], start: Callable[[], Compute], read: Callable[[Span], Any] | None, bar: Bar
+    ) -> None:
+        """Computes those of the missing shards that are this process's; the bar counts those of others as well."""
+        own = [number for number in missing if number % self.process_group.size == self.process_group.rank]
+        others, spans = set(missing).difference(own), [self.spans[number] for number in own]
+        if not own:
+            return
+        contents = start()(spans if read is None else map(read, spans), bar)
+        for number, content in zip(own, contents, strict=True):
+            self.write(number, content)
+            release_memory()
+            if others:
+                done = others.difference(self.missing())  # by other processes, since the last shard
+                bar.advance(sum(self.spans[number].size for number in done))
+                others -= done
 
     def remove(self) -> None:
         """Removes the folder, when its shards are assembled or no longer wanted."""

@@ -161,7 +161,7 @@ def _write_texts(store: sqlite3.Connection, stays: pd.DataFrame, context: StageC
 
     shards = Shards(context.work / NOTES_FILE, spans, suffix=".parquet", write=_write_shard)
     shards.begin({"stays": len(stays), "notes": sum(sizes.values())})
-    shards.fill(compute, "putting notes together", "stays")
+    shards.fill(lambda: compute, "putting notes together", "stays")
     with atomic_write(context.output / NOTES_FILE) as building, pq.ParquetWriter(building, TEXT_SCHEMA) as writer:
         for shard in shards.complete():
             writer.write_table(pq.read_table(shard))

@@ -8,16 +8,18 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertrelay.data.records import Rejects, rows
-from bertrelay.data.shards import Span, cut_spans, json_line
+from bertrelay.data.shards import Compute, Span, cut_spans, json_line
 from bertrelay.data.tables import Record, Table
 from bertrelay.data.writing import write_table
+from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
-from bertrelay.model_output import ModelOutput, model_output
+from bertrelay.model_output import model_output
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
@@ -27,7 +29,6 @@ from domain.clinical.records import canonical_id, given_note, note_database, sor
 if TYPE_CHECKING:
     import sqlite3
 
-    from domain.clinical.scorer import OutcomeScorer
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 BLOCK_CHARACTERS = 400_000
@@ -66,6 +67,7 @@ def score_file(
     page: str | Path | None = None,
     overwrite: bool = True,
     cache: Path | None = None,
+    engine: Engine | str = LOCAL,
     **options: Any,
 ) -> ScoredFile:
     """Writes a row for each admission of `notes`, as `OutcomeScorer.score` gives them.
@@ -75,6 +77,8 @@ def score_file(
         the notes as they are read, cleaned and joined.
     task: that the model must have been trained for; any when left out.
     page: takes an HTML page of the text of one admission.
+    engine: for a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`. Its workers see the model and the folder of
+        `output`; this process sends them the notes, in memory.
     options: the fields of `ScoreOptions`. Rows that cannot be used are listed in `OUTPUT.rejects.jsonl`.
 
     Killed and called again it resumes. Raises RequestError, before anything is computed, for an input or output that
@@ -105,15 +109,21 @@ def score_file(
         shown: dict[str, Any] = settings.model_dump(include={"with_text", "cleaned"})
         block, precision = [BLOCK_CHARACTERS, BLOCK_ADMISSIONS], settings.precision
         work = stack.enter_context(
-            model_output(output, folder, sort, block=block, precision=precision, version=VERSION, **shown)
+            model_output(
+                output, folder, sort, block=block, precision=precision, engine=engine, version=VERSION, **shown
+            )
         )
-        scorer = OutcomeScorer.load(work.folder)
-        rate = _fill(scorer, work, settings)
+        start = partial(_start, work.folder, settings.model_copy(update={"precision": work.precision}))
+        missing = work.shards.missing()
+        filled = work.shards.fill(start, "scoring", "admissions", read=work.scan.of)
+        computed = sum(row["n_chunks"] for row in work.shards.rows(missing))
         if page is not None:
             text = joined(work.scan.of_one(settings.admission), settings.cleaned)
+            scorer = OutcomeScorer.load(work.folder)
             write_text(Path(page), admission_page(scorer.explain(text, precision=work.precision), how))
         write_scores(work.shards.rows(), [*columns_of(how), *["top_text"] * settings.with_text, "chunks"], output)
         found = _summary(work.shards.rows(), has_alarms=how.threshold is not None)
+    rate = computed / filled.seconds if computed else None
     return found._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
 
 
@@ -196,31 +206,28 @@ def sorted_notes(notes: Table, beside: Path, rejects: Rejects) -> Iterator[Sorte
         path.unlink(missing_ok=True)
 
 
-def _fill(scorer: "OutcomeScorer", work: ModelOutput[SortedNotes], settings: ScoreOptions) -> float | None:
-    """Scores the spans whose shards are missing; chunks per second, None where there were none."""
-    from domain.clinical.scorer import OutcomeScore, flat, joined
+def _start(folder: Path, settings: ScoreOptions) -> Compute:
+    """Loads the model, for the notes of admissions by their names, as `SortedNotes.of` gives them."""
+    from domain.clinical.scorer import OutcomeScore, OutcomeScorer, flat, joined
 
-    how, chunks = scorer.model.settings, 0
+    scorer = OutcomeScorer.load(folder)
 
     def line(name: str, text: str, score: OutcomeScore) -> str:
-        row = flat(name, score, how) | {"chunks": [chunk._asdict() for chunk in score.chunks]}
+        row = flat(name, score, scorer.model.settings) | {"chunks": [chunk._asdict() for chunk in score.chunks]}
         if settings.with_text:
             row["top_text"] = None if score.top is None else text[score.top.start : score.top.end]
         for part in (row, *row["chunks"]):
             part.update({key: round(value, DIGITS) for key, value in part.items() if isinstance(value, float)})
         return json_line(row)
 
-    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[str]]:
-        nonlocal chunks
-        for admissions in map(work.scan.of, spans):
+    def lines(spans: Iterator[dict[str, list[str]]], bar: Bar) -> Iterator[Iterator[str]]:
+        for admissions in spans:
             texts = [joined(notes, settings.cleaned) for notes in admissions.values()]
-            scores = scorer.score_texts(texts, precision=work.precision, batch_tokens=settings.batch_tokens)
-            chunks += sum(len(score.chunks) for score in scores)
+            scores = scorer.score_texts(texts, precision=settings.precision, batch_tokens=settings.batch_tokens)
             yield map(line, admissions, texts, scores)
             bar.advance(len(admissions))
 
-    filled = work.shards.fill(compute, "scoring", "admissions")
-    return chunks / filled.seconds if chunks else None
+    return lines
 
 
 def write_scores(scores: Iterator[dict[str, Any]], columns: Sequence[str], output: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from bertrelay.data.records import Rejects
+from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.privacy import identifiers_shown
 from domain.biomedical.documents import TITLE_LINE, Columns, FormatName, read_documents
@@ -66,6 +67,7 @@ def tag(
     reading: Annotated[Fields, TagSettings, "format"],
     how: TagOptions,
     options: TagOutput,
+    cluster: Engine,
 ) -> None:
     """Find the entities of every document in INPUT and write them to OUTPUT, each with its confidence.
 
@@ -79,6 +81,8 @@ def tag(
       bertrelay ner tag MODEL article.txt article.html
 
       bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
+
+      bertrelay ner tag MODEL corpus.jsonl tagged.jsonl --engine ray --workers 8
     """
     from domain.biomedical.ner.tagging import checked_format, tag_file
 
@@ -91,7 +95,7 @@ def tag(
         source_format = reading["format"] or (_lines(name) if source == DASH else None)
         next(read_documents(name, source_format, Rejects(None, limit=1)), None)  # one document shows most faults
         with distributed(options.processes) as process_group:
-            settings = {**dict(how), "source_format": source_format, "output_format": output_format}
+            settings = {**dict(how), "source_format": source_format, "output_format": output_format, "engine": cluster}
             tagged = tag_file(model, name, output, process_group=process_group, **settings)
     print_result(tagged, output, options.as_json)
 
@@ -131,6 +135,7 @@ def answer(
     reading: Annotated[Fields, AnswerSettings, "id", "question", "context", "format"],
     how: AnswerOptions,
     options: AnswersOutput,
+    cluster: Engine,
 ) -> None:
     """Answer every question in INPUT from the context beside it, and write the answers to OUTPUT.
 
@@ -156,7 +161,7 @@ def answer(
         asked = QuestionFile(Path(name), input_format, *columns.values()).questions()
         next(asked, None)  # one question shows most faults
         with distributed(options.processes) as process_group:
-            given = {"source_format": input_format, **columns, "page": options.page, **dict(how)}
+            given = {"source_format": input_format, **columns, "page": options.page, "engine": cluster, **dict(how)}
             answered = answer_file(model, name, output, process_group=process_group, **given)
     print_result(answered, output, options.as_json)
 

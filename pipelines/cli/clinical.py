@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output
 from bertrelay.settings import ModelSource
-from domain.clinical.outcomes import ScoreOptions
+from domain.clinical.outcomes import OutcomeName, ScoreOptions
 from domain.clinical.settings import AuditSettings
 from domain.findings import exit_code
 from domain.terms.settings import TERM, TermsSettings
@@ -97,6 +98,7 @@ def score(
     notes: Annotated[Path, argument("NOTES", "CSV, TSV, JSONL or Parquet with a row for each note; .gz is unpacked.")],
     output: Annotated[Path, argument("OUT", "A .csv, .jsonl or .parquet file.")],
     options: ScoreCommand,
+    cluster: Engine,
 ) -> None:
     """Scores for the task of the group that the command is called in, for any where it has none."""
     check_request(model)
@@ -121,7 +123,8 @@ def score(
     with stopping_at_once():
         from domain.clinical.scoring import score_file
 
-        scored = score_file(model, notes, output, task="readmission" if is_readmission else None, **settings)
+        task: OutcomeName | None = "readmission" if is_readmission else None
+        scored = score_file(model, notes, output, task=task, engine=cluster, **settings)
     print_result(scored, output, options.as_json)
 
 

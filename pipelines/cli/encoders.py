@@ -10,6 +10,7 @@ import typer
 from pydantic import Field
 
 from bertrelay.encode_stage import EncodeSettings
+from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, check_place
 from bertrelay.settings import ModelSource
@@ -65,6 +66,7 @@ def encode(
     output: Annotated[Path, argument("OUTPUT", "A .npy or a .parquet file.")],
     settings: Annotated[Fields, EncodeSettings, "vectors", "prompt", "precision", "batch_tokens"],
     options: EncodeOptions,
+    cluster: Engine,
 ) -> None:
     """Write the vector of every sentence in INPUT to OUTPUT, row i for sentence i.
 
@@ -77,6 +79,8 @@ def encode(
       bertrelay encode MODEL table.tsv vectors.parquet --column text --processes 2
 
       zcat table.csv.gz | bertrelay encode MODEL - vectors.npy --format csv
+
+      bertrelay encode MODEL sentences.parquet vectors.parquet --engine ray://head:10001 --gpus-per-worker 1
     """
     from bertrelay.data.records import Rejects
     from bertrelay.data.sentences import check_first
@@ -92,7 +96,7 @@ def encode(
         with distributed(options.processes) as process_group:
             from bertrelay.encode_files import encode_file
 
-            settings |= {"prompt_name": settings.pop("prompt"), "rejects": rejects}
+            settings |= {"prompt_name": settings.pop("prompt"), "rejects": rejects, "engine": cluster}
             encoded = encode_file(model, table, output, process_group=process_group, **settings)
     print_result(encoded, output)
 

@@ -31,6 +31,7 @@ PANELS = {
     "ratings columns id_column text_column cleaned",
     "Output": "output output_format csv picture page admission with_text keep overwrite as_json",
     "Computation": "precision batch_tokens processes",
+    "Cluster": "engine workers cpus_per_worker gpus_per_worker dashboard",
 }
 COLOURS = {"RUN": "green", "RESUME": "yellow", "SKIP": "bright_black"}
 COLOURS |= {"good": "green", "warn": "yellow", "fail": "red"}

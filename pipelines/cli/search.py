@@ -11,6 +11,7 @@ import typer
 from pydantic import Field, model_validator
 
 from bertrelay.data.writing import on_one_line, write_csv, write_jsonl, write_tsv
+from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.progress import log
@@ -388,6 +389,7 @@ def rerank(
     output: Annotated[Path, argument("OUT", "A .csv, .jsonl or .parquet file; .txt has scores alone.")],
     how: RerankOptions,
     options: PairOptions,
+    cluster: Engine,
 ) -> None:
     """Score pairs of sentences from 0 to 1, and rank what a search has found.
 
@@ -409,5 +411,5 @@ def rerank(
     check_output(output, SUFFIXES, pairs, overwrite=options.overwrite)
     next(PairSource.of(table, how.top, output).questions())  # finds most of what can be invalid
     with distributed(options.processes) as process_group:
-        reranked = rerank_file(model, table, output, process_group=process_group, **dict(how))
+        reranked = rerank_file(model, table, output, process_group=process_group, engine=cluster, **dict(how))
     print_result(reranked, output, options.as_json)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.shards import Shards, Span, cut_spans, read_spans
+from bertrelay.data.shards import Compute, Shards, Span, SpanReader, cut_spans
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
+from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_place
 from bertrelay.model_output import Scan, model_output
@@ -82,6 +83,7 @@ def tag_file(
     output_format: FormatName | None = None,
     cache: Path | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    engine: Engine | str = LOCAL,
     **options: Any,
 ) -> TaggedFile:
     """Writes `documents` to `output`, each with the entities that `model` finds in place of those it had.
@@ -90,6 +92,8 @@ def tag_file(
     cache: where a model of the hub is kept.
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
+    engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers see the
+        model, `documents` and the folder of `output`.
     options: the fields of `TagOptions`. What is left out is listed in `OUTPUT.rejects.jsonl` and, if the output's
         format cannot hold it, in `OUTPUT.refused.jsonl`.
 
@@ -97,8 +101,6 @@ def tag_file(
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
     WorkError when too many documents are left out.
     """
-    from domain.biomedical.ner.tagger import EntityTagger
-
     asked, documents, output = options_of(TagOptions, options), Path(documents), Path(output)
     written = checked_format(output, output_format, documents, with_text=asked.with_text)
     rejects, refused = (
@@ -114,11 +116,11 @@ def tag_file(
         precision=asked.precision,
         cache=cache,
         process_group=process_group,
+        engine=engine,
     ) as work:
-        tagger = EntityTagger.load(work.folder)
-        _check_types(tagger.model.labels.types, written)
-        tag = partial(tagger.tag_documents, precision=work.precision, batch_tokens=asked.batch_tokens)
-        filled = work.shards.fill(partial(_lines, tag, read, documents), "tagging", "words")
+        how = {"precision": work.precision, "batch_tokens": asked.batch_tokens}
+        start = partial(_start, work.folder, written, partial(read, Rejects(None, limit=1)), documents, how)
+        filled = work.shards.fill(start, "tagging", "words")
         entities = _assemble(work.shards, output, written, refused) if work.is_main else {}
     counts = work.scan.items, work.scan.size, entities, work.scan.rejected, refused.counts.total()
     return TaggedFile(*counts, filled.rate)
@@ -164,18 +166,21 @@ def _check_types(types: Sequence[str], output: WrittenName) -> None:
             )
 
 
-def _lines(
-    tag: Callable[[Iterator[Document]], Iterator[Document]],
-    read: ReadDocuments,
-    source: Path,
-    spans: Sequence[Span],
-    bar: Bar,
-) -> Iterator[Iterator[str]]:
-    """The lines of the tagged documents of each of `spans`."""
-    found = read_spans(read(Rejects(None, limit=1)), spans, source)
-    for span, documents in zip(spans, found, strict=True):
-        yield (jsonl_line(_rounded(document)) for document in tag(documents))
-        bar.advance(span.size)
+def _start(
+    folder: Path, output: WrittenName, read: Callable[[], Iterator[Document]], source: Path, how: dict[str, Any]
+) -> Compute:
+    """Loads the model. Raises RequestError where the format `output` cannot hold its types."""
+    from domain.biomedical.ner.tagger import EntityTagger
+
+    tagger, reader = EntityTagger.load(folder), SpanReader(read, source)
+    _check_types(tagger.model.labels.types, output)
+
+    def lines(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[str]]:
+        for span in spans:
+            yield (jsonl_line(_rounded(document)) for document in tagger.tag_documents(reader.read(span), **how))
+            bar.advance(span.size)
+
+    return lines
 
 
 def _rounded(document: Document) -> Document:
@@ -207,6 +212,7 @@ def run(settings: TagSettings, context: StageContext) -> Metrics:
         output_format=settings.output,
         cache=context.cache,
         process_group=context.process_group,
+        engine=context.engine,
         **options | {"with_text": settings.with_text or not context.sensitive},
     )
     entities = {f"entities/{kind}": count for kind, count in tagged.entities.items()}

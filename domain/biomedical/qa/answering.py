@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 from markupsafe import Markup
 
 from bertrelay.data.records import Rejects, rows
-from bertrelay.data.shards import Shards, Span, cut_spans, json_line, read_spans
+from bertrelay.data.shards import Compute, Shards, Span, SpanReader, cut_spans, json_line
 from bertrelay.data.tables import Table, Unusable, format_of
 from bertrelay.data.writing import write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
+from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.model_output import Scan, model_output
@@ -32,7 +33,7 @@ from domain.biomedical.qa.questions import DUPLICATE, Question
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFormat, QuestionFormat, TableFormat
 
 if TYPE_CHECKING:
-    from domain.biomedical.qa.answerer import QuestionAnswerer, Reply
+    from domain.biomedical.qa.answerer import Reply
 
 BLOCK_CHARACTERS = 400_000
 """So much text is asked before its answers are on the disk, questions and contexts: the most that a kill costs."""
@@ -168,6 +169,7 @@ def answer_file(
     page: str | Path | None = None,
     cache: Path | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    engine: Engine | str = LOCAL,
     **options: Any,
 ) -> AnsweredFile:
     """Writes a row for each of `questions`: answer, offsets, probability, the sentence around it, other candidates.
@@ -177,7 +179,7 @@ def answer_file(
     output: `.jsonl`, `.csv` or `.parquet`; the last two have the best candidate alone.
     page: takes an HTML page of all contexts with their answers marked.
     cache: where a model of the hub is kept.
-    process_group: each of several processes computes its share; see `tag_file`.
+    process_group, engine: processes or the workers of a cluster that share the work; see `tag_file`.
     options: the fields of `AnswerOptions`. What is unusable is listed in `OUTPUT.rejects.jsonl`.
 
     Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
@@ -198,16 +200,17 @@ def answer_file(
         precision=given.precision,
         cache=cache,
         process_group=process_group,
+        engine=engine,
         top=given.top,
         whole_words=given.whole_words,
     ) as work:
-        answerer = QuestionAnswerer.load(work.folder, whole_words=given.whole_words)
         how = {"top": given.top, "precision": work.precision, "batch_tokens": given.batch_tokens}
-        filled = work.shards.fill(partial(_lines, answerer, source, how), "answering", "questions")
+        start = partial(_start, work.folder, given.whole_words, source, how)
+        filled = work.shards.fill(start, "answering", "questions")
         without_answer, refused = _assemble(source, work.shards, output, page) if work.is_main else (0, [])
     if refused:
         first = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
-        log(f"{first}: {too_long(answerer.model)}")
+        log(f"{first}: {too_long(QuestionAnswerer.load(work.folder).model)}")
     return AnsweredFile(work.scan.items, without_answer, len(refused), work.scan.rejected, filled.rate)
 
 
@@ -225,18 +228,24 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
         page=context.output / "answers.html" if settings.page else None,
         cache=context.cache,
         process_group=context.process_group,
+        engine=context.engine,
         **options | {"with_text": settings.with_text or not context.sensitive},
     )
     return dict(answered._asdict())
 
 
-def _lines(
-    answerer: "QuestionAnswerer", source: QuestionFile, how: dict[str, Any], spans: Sequence[Span], bar: Bar
-) -> Iterator[Iterator[str]]:
-    """The lines of answered questions for each of `spans`."""
-    for span, questions in zip(spans, read_spans(source.questions(), spans, source.path), strict=True):
-        yield (json_line(_row(*answered)) for answered in answerer.replies(questions, **how))
-        bar.advance(span.size)
+def _start(folder: Path, whole_words: bool | None, source: QuestionFile, how: dict[str, Any]) -> Compute:
+    """Loads the model."""
+    from domain.biomedical.qa.answerer import QuestionAnswerer
+
+    answerer, reader = QuestionAnswerer.load(folder, whole_words=whole_words), SpanReader(source.questions, source.path)
+
+    def lines(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[str]]:
+        for span in spans:
+            yield (json_line(_row(*answered)) for answered in answerer.replies(reader.read(span), **how))
+            bar.advance(span.size)
+
+    return lines
 
 
 def _row(question: Question, reply: "Reply | None") -> Row:

@@ -1,0 +1,316 @@
+"""Shards computed by the workers of a Ray cluster.
+
+A worker is an actor that loads the model once, takes numbers of shards, and writes each as one process would. This
+process reads the input through, hands out the numbers, and assembles. What a worker had when it was lost, with its
+process or its node, others compute; a call that is killed resumes at the shards that are missing.
+"""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from bertrelay.engine import RAY, Engine
+from bertrelay.errors import BertRelayError, RequestError, WorkError
+from bertrelay.files import read_json
+from bertrelay.hardware import resolve_precision
+from bertrelay.privacy import GROUP_READS, current_umask, is_sensitive, sensitive_data
+from bertrelay.progress import Bar, log
+from bertrelay.signals import STOPPING
+
+if TYPE_CHECKING:
+    from bertrelay.data.shards import Compute, Shards, Span
+
+POLL_SECONDS = 1.0
+PATIENCE_SECONDS, NODE_SECONDS, ANSWER_SECONDS = 30.0, 60.0, 10.0
+"""After so long without any worker the user is told what is waited for; so long a node has to tell its versions, and
+the head of a cluster to answer."""
+SHARDS_AT_ONCE = 8
+"""The most that a worker is given at once: it reads the next one while it computes."""
+MOST_LOSSES, STARTING = 3, -1
+"""After so many lost workers a shard, or the start of a worker, is taken to be the reason."""
+PACKAGES = ["bertrelay", "torch", "transformers", "tokenizers"]
+"""They decide the results: every node has the same versions."""
+
+
+def _ray() -> Any:
+    """The package, loaded where it is used. Raises RequestError where it is absent."""
+    try:
+        import ray
+    except ImportError as error:
+        raise RequestError("engine: expected Ray, which is not installed: pip install 'bertrelay[ray]'") from error
+    return ray
+
+
+@contextmanager
+def connected(engine: Engine) -> Iterator[None]:
+    """Connects to the cluster of `engine`, unless this process is connected to one.
+
+    Raises RequestError where none answers, where a node has other versions, and for sensitive data where a dashboard
+    runs that is not allowed.
+    """
+    ray = _ray()
+    if ray.is_initialized():
+        yield
+        return
+    address = os.environ.get("RAY_ADDRESS") if engine.engine == RAY else engine.engine
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    try:
+        _check_answers(address)
+        found = _connect(address)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise RequestError(
+            f"engine: expected a Ray cluster at {address}, found none that answers; start it with `ray start --head`, "
+            "or give the address of its head"
+        ) from error
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():  # Ray has set its own
+                signal.signal(number, handler)
+        if is_sensitive() and found.dashboard_url and not engine.dashboard:
+            raise RequestError(
+                f"engine: expected no dashboard beside sensitive data, found one at {found.dashboard_url}; start the "
+                "cluster with --include-dashboard=false, or allow it with --dashboard"
+            )
+        _check_versions()
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_answers(address: str | None) -> None:
+    """Raises OSError where nothing listens at HOST:PORT: Ray would try for minutes."""
+    host, _, port = (address or "").removeprefix(f"{RAY}://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+
+
+def _connect(address: str | None) -> Any:
+    """Connects to the cluster there; without an address to the one of this machine, or else starts one."""
+    ray = _ray()
+    how: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if address is not None:
+        return ray.init(address, **how)
+    try:
+        return ray.init("auto", **how)
+    except ConnectionError:
+        return ray.init("local", include_dashboard=False, **how)
+
+
+def _check_versions() -> None:
+    """Raises RequestError for a node whose packages are others than those of this process."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def versions(names: Sequence[str]) -> dict[str, str]:  # sent as it stands, as the package may be absent there
+        from importlib.metadata import PackageNotFoundError, version
+
+        found = {}
+        for name in names:
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                found[name] = "none"
+        return found
+
+    ray = _ray()
+    here, asked = versions(PACKAGES), ray.remote(num_cpus=0)(versions)
+    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    for node, address in nodes.items():
+        on_node = asked.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+        try:
+            there = ray.get(on_node.remote(PACKAGES), timeout=NODE_SECONDS)
+        except ray.exceptions.RayError as error:
+            raise RequestError(f"engine: node {address} gives no answer ({type(error).__name__})") from error
+        for name in PACKAGES:
+            if there[name] != here[name]:
+                raise RequestError(
+                    f"engine: expected {name} {here[name]} on every node, found {there[name]} on node {address}; "
+                    "install the same versions there"
+                )
+
+
+class Room(NamedTuple):
+    """How many workers are started, and what each takes of its node."""
+
+    workers: int
+    cpus: int
+    gpus: float
+
+    def of(self, remote: Any) -> Any:
+        """A function or class of Ray that takes as much."""
+        return remote.options(num_cpus=self.cpus, num_gpus=self.gpus)
+
+
+def room_of(engine: Engine) -> Room:
+    """The workers of `engine`, as the cluster has room for them. Raises RequestError where a node has too little."""
+    ray = _ray()
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cores, cards = ([int(node.get(kind, 0)) for node in nodes] for kind in ("CPU", "GPU"))
+    gpus = engine.gpus_per_worker if engine.gpus_per_worker is not None else float(max(cards) > 0)
+    fitting = [int(has // gpus) if gpus else 1 for has in cards]  # workers of a node, by GPUs
+    shares = [max(1, has // most) for has, most in zip(cores, fitting, strict=True) if has and most]
+    cpus = engine.cpus_per_worker or min(shares, default=1)
+    for name, wanted, most in (("gpus_per_worker", gpus, max(cards)), ("cpus_per_worker", cpus, max(cores))):
+        if wanted > most:
+            raise RequestError(f"{name}: expected a node that has {wanted:g}, found {most} at most in the cluster")
+    by_gpus = [int(has // gpus) if gpus else has_cores for has, has_cores in zip(cards, cores, strict=True)]
+    workers = sum(min(has // cpus, most) for has, most in zip(cores, by_gpus, strict=True))
+    return Room(engine.workers or max(1, workers), cpus, gpus)
+
+
+def precision_of(engine: Engine, asked: str) -> str:
+    """What `asked` is where a worker computes."""
+    if asked != "auto":
+        return asked
+    return str(_result(room_of(engine).of(_ray().remote(resolve_precision)).remote(asked)))
+
+
+class _Worker:
+    """The actor. Its errors are the project's own, and name nothing of sensitive data."""
+
+    def __init__(self, private: bool, group_reads: bool) -> None:
+        self._private, self._group_reads = private, group_reads
+
+    def _privacy(self) -> AbstractContextManager[None]:
+        return sensitive_data(self._group_reads) if self._private else nullcontext()
+
+    def start(self, job: "_Job", folder: str, cpus: int) -> None:
+        """Loads the model. folder: which relative paths start from."""
+        os.environ["RAYON_NUM_THREADS"] = str(cpus)  # of tokenizers; Ray sets as many for torch
+        with self._privacy():
+            shards = self._shards = job.shards
+            if Path(folder).is_dir():
+                os.chdir(folder)
+            if read_json(shards.folder / "manifest.json") is None:
+                raise RequestError(
+                    f"{shards.folder.absolute()}: expected a folder that this machine shares with all workers, found "
+                    f"none on node {_node()}. Use a folder on a disk that every node mounts"
+                )
+            shards.writer = uuid4().hex
+            self._compute = job.start()
+
+    def fill(self, numbers: Sequence[int], pieces: Sequence[Any] | None) -> None:
+        """Writes shards, of these pieces or else of their spans."""
+        with self._privacy():
+            spans = [self._shards.spans[number] for number in numbers]
+            contents = self._compute(spans if pieces is None else iter(pieces), Bar())
+            for number, content in zip(numbers, contents, strict=True):
+                self._shards.write(number, content)
+
+
+class _Job(NamedTuple):
+    """What every worker is sent."""
+
+    shards: "Shards"
+    start: "Callable[[], Compute]"
+
+
+def _node() -> str:
+    return str(_ray().util.get_node_ip_address())
+
+
+def _result(call: Any) -> Any:
+    """What a call gives. Raises the project's own errors as they were, others as WorkError."""
+    ray = _ray()
+    try:
+        return ray.get(call)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, BertRelayError):
+            raise cause from None
+        raise WorkError(f"a worker ended with {type(cause).__name__}: {cause}") from error
+
+
+class Crew:
+    """The workers that fill `shards` on the cluster that this process is connected to.
+
+    start, read: as of `Shards.fill`; `start` is sent to each worker, and `read` called here.
+    """
+
+    def __init__(
+        self,
+        shards: "Shards",
+        engine: Engine,
+        start: "Callable[[], Compute]",
+        read: "Callable[[Span], Any] | None" = None,
+    ) -> None:
+        ray = _ray()
+        self._shards, self._read, self._room = shards, read, room_of(engine)
+        self._to_do = deque(shards.missing())  # that no worker has
+        self._unfinished = set(self._to_do)  # that are not on the disk
+        self._losses = Counter[int]()  # of workers, over each shard
+        self._calls: dict[Any, tuple[Any, list[int]]] = {}  # to a worker, and the shards it has; none while it starts
+        self._job = ray.put(_Job(shards, start))
+
+    def fill(self, bar: Bar) -> None:
+        """Returns when all shards are on the disk.
+
+        Raises RequestError for a folder that workers do not share, WorkError where one shard loses worker after worker,
+        and what workers raise.
+        """
+        ray = _ray()
+        last_work = time.monotonic()
+        try:
+            for _ in range(min(self._room.workers, len(self._to_do))):
+                self._engage()
+            while self._calls:
+                for call in ray.wait(list(self._calls), timeout=POLL_SECONDS)[0]:
+                    self._go_on(call)
+                at_work = sum(bool(numbers) for _, numbers in self._calls.values())
+                self._count(at_work, bar)
+                if at_work or not self._unfinished:
+                    last_work = time.monotonic()
+                elif time.monotonic() - last_work > PATIENCE_SECONDS:
+                    last_work = time.monotonic()
+                    log(f"no worker has started yet; each needs {self._room.cpus} cores and {self._room.gpus:g} GPUs")
+        finally:
+            for worker, _ in self._calls.values():
+                ray.kill(worker)
+
+    def _engage(self) -> None:
+        """Starts one more worker, as soon as a node has room for it."""
+        ray = _ray()
+        worker = self._room.of(ray.remote(_Worker)).remote(is_sensitive(), current_umask() == GROUP_READS)
+        self._calls[worker.start.remote(self._job, str(Path.cwd()), self._room.cpus)] = worker, []
+
+    def _go_on(self, call: Any) -> None:
+        """Gives the worker of a call that has returned its next shards, or replaces it if it was lost."""
+        ray = _ray()
+        worker, numbers = self._calls.pop(call)
+        try:
+            _result(call)
+        except ray.exceptions.RayError as error:  # its process or its node has ended
+            self._losses.update(numbers or [STARTING])
+            often = [number for number, count in self._losses.items() if count > MOST_LOSSES]
+            if often:
+                what = "while it loaded the model" if STARTING in often else f"over shard {often[0]:,}"
+                raise WorkError(
+                    f"{MOST_LOSSES + 1} workers were lost {what} ({type(error).__name__}), perhaps because memory ran "
+                    "out; give fewer --workers a node, or less with --batch-tokens. The same command resumes"
+                ) from error
+            self._to_do.extendleft(number for number in reversed(numbers) if number in self._unfinished)
+            if self._to_do:
+                self._engage()
+            return
+        if not numbers:
+            self._losses[STARTING] = 0
+        if not self._to_do:
+            ray.kill(worker)
+            return
+        size = min(SHARDS_AT_ONCE, -(-len(self._to_do) // (2 * self._room.workers)))
+        numbers = [self._to_do.popleft() for _ in range(size)]
+        pieces = None if self._read is None else [self._read(self._shards.spans[number]) for number in numbers]
+        self._calls[worker.fill.remote(numbers, pieces)] = worker, numbers
+
+    def _count(self, at_work: int, bar: Bar) -> None:
+        """Advances the bar by the shards that are new on the disk."""
+        written = self._unfinished.difference(self._shards.missing())
+        self._unfinished -= written
+        bar.advance(sum(self._shards.spans[number].size for number in written), f"{at_work} workers")

@@ -1,0 +1,240 @@
+"""The workers of a Ray cluster of three nodes on this machine, beside one process."""
+
+import json
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from bertrelay import encode_shards, ray_workers
+from bertrelay.data.shards import Shards, Span, json_line
+from bertrelay.distributed import ProcessGroup
+from bertrelay.encode_files import encode_file
+from bertrelay.engine import LOCALLY, Engine
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.privacy import sensitive_data
+
+ray = pytest.importorskip("ray")
+RAY = Engine(engine="ray")
+ROWS, IN_SHARD = 240, 10
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster()
+    nodes.add_node(num_cpus=0, include_dashboard=False)  # the head, which these tests need to live
+    for _ in range(2):
+        nodes.add_node(num_cpus=1)
+    nodes.wait_for_nodes()
+    before = os.environ.get("RAY_ADDRESS")
+    os.environ["RAY_ADDRESS"] = nodes.address
+    with RAY.connected():  # once for all tests
+        yield
+    os.environ.pop("RAY_ADDRESS") if before is None else os.environ.update(RAY_ADDRESS=before)
+    nodes.shutdown()
+
+
+def lines_of(span):
+    return [json_line({"row": row, "square": row**2}) for row in range(span.first, span.end)]
+
+
+def plain():
+    return lambda spans, _: map(lines_of, spans)
+
+
+def once(marker, act):
+    """Whatever worker comes to the seventh shard first does something to itself."""
+
+    def compute(spans, _):
+        for span in spans:
+            if span.first == 7 * IN_SHARD and (act.__name__ == "raises" or not marker.exists()):
+                marker.touch()
+                act()
+            yield lines_of(span)
+
+    return lambda: compute
+
+
+def ends():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def takes_its_node_along():
+    os.kill(os.getppid(), signal.SIGKILL)  # the process that keeps the node
+    ends()
+
+
+def raises():
+    raise ValueError("Anna Smith, born 1950")
+
+
+def may_write_little():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+
+
+def shards_of(folder, engine=RAY):
+    spans = [Span(first, first + IN_SHARD, IN_SHARD) for first in range(0, ROWS, IN_SHARD)]
+    shards = Shards(folder / "out.jsonl", spans, engine=engine)
+    shards.begin({"of": "squares"})
+    return shards
+
+
+def fill(folder, start=plain, engine=RAY, **options):
+    with engine.connected():
+        shards = shards_of(folder, engine)
+        filled = shards.fill(start, "squaring", "rows", **options)
+    return [(row["row"], row["square"]) for row in shards.rows()], filled
+
+
+EXPECTED = [(row, row**2) for row in range(ROWS)]
+
+
+def slow():
+    """Each shard takes a moment."""
+
+    def compute(spans, _):
+        for span in spans:
+            for _ in range(2_000):
+                os.listdir(".")  # noqa: PTH208
+            yield lines_of(span)
+
+    return compute
+
+
+def test_where_no_cluster_answers_it_is_told_at_once(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(RequestError, match=r"expected a Ray cluster at ray://127\.0\.0\.1:9, found none that answers"):
+        Engine(engine="ray://127.0.0.1:9").connected().__enter__()
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(RequestError, match=r"expected a Ray cluster at 127\.0\.0\.1:9, found none"):
+        RAY.connected().__enter__()
+
+
+@pytest.mark.usefixtures("cluster")
+class TestWorkers:
+    def test_they_fill_all_shards_and_those_that_are_there_stay(self, tmp_path):
+        with sensitive_data():
+            shards = shards_of(tmp_path)
+            shards.write(3, [json_line({"row": row, "square": -1}) for row in range(30, 40)])
+            rows, filled = fill(tmp_path)
+        assert rows == EXPECTED[:30] + [(row, -1) for row in range(30, 40)] + EXPECTED[40:]
+        assert filled.size == ROWS - IN_SHARD
+        assert {stat.S_IMODE(path.stat().st_mode) for path in shards.folder.iterdir()} == {0o600}
+
+    def test_what_is_read_here_is_sent_to_them(self, tmp_path):
+        def start():
+            return lambda pieces, _: (json.loads(piece) for piece in pieces)
+
+        rows, _ = fill(tmp_path, start, read=lambda span: json.dumps(lines_of(span)))
+        assert rows == EXPECTED
+
+    def test_one_that_is_killed_is_replaced(self, tmp_path):
+        rows, _ = fill(tmp_path, once(tmp_path / "marker", ends))
+        assert rows == EXPECTED and (tmp_path / "marker").exists()
+
+    def test_a_shard_that_kills_each_of_them_is_named(self, tmp_path):
+        def always(spans, _):
+            for span in spans:
+                if span.first == 7 * IN_SHARD:
+                    ends()
+                yield lines_of(span)
+
+        with pytest.raises(WorkError, match=r"4 workers were lost over shard \d+ .*memory ran out.*resumes"):
+            fill(tmp_path, lambda: always)
+        assert fill(tmp_path)[0] == EXPECTED
+
+    def test_an_error_reaches_the_user_and_names_no_record_of_sensitive_data(self, tmp_path):
+        with pytest.raises(WorkError, match="ValueError: Anna Smith"):
+            fill(tmp_path, once(tmp_path / "marker", raises))
+        with pytest.raises(WorkError, match="unforeseen ValueError") as caught, sensitive_data():
+            fill(tmp_path, once(tmp_path / "marker", raises))
+        assert "Anna" not in str(caught.value)
+
+    def test_a_full_disk_on_a_node_is_told_and_nothing_is_half_written(self, tmp_path):
+        with pytest.raises(WorkError, match=r"could not write .*File too large"):
+            fill(tmp_path, once(tmp_path / "marker", may_write_little))
+        whole = "".join(lines_of(Span(0, IN_SHARD, IN_SHARD))).count("\n")
+        shards = shards_of(tmp_path)
+        written = set(range(len(shards.spans))).difference(shards.missing())
+        assert all(shards.path(number).read_text().count("\n") == whole for number in written)
+        assert fill(tmp_path)[0] == EXPECTED
+
+    def test_a_folder_that_they_do_not_share_is_refused(self, tmp_path, monkeypatch):
+        (tmp_path / "other").mkdir()
+        monkeypatch.setattr(ray_workers.Path, "cwd", lambda: tmp_path / "other")  # a relative name means another there
+        with pytest.raises(RequestError, match=r"out.jsonl.partial: expected a folder .* shares with all workers"):
+            fill(Path(os.path.relpath(tmp_path)))
+
+    def test_other_versions_and_too_much_asked_for_are_refused(self, tmp_path, monkeypatch):
+        with pytest.raises(RequestError, match="gpus_per_worker: expected a node that has 1, found 0 at most"):
+            fill(tmp_path, engine=Engine(engine="ray", gpus_per_worker=1))
+        with pytest.raises(RequestError, match="cpus_per_worker: expected a node that has 2, found 1 at most"):
+            fill(tmp_path, engine=Engine(engine="ray", cpus_per_worker=2))
+        found = metadata.version("torch")
+        versions = {name: metadata.version(name) for name in ray_workers.PACKAGES} | {"torch": "1.0"}
+        monkeypatch.setattr(metadata, "version", versions.__getitem__)
+        with pytest.raises(RequestError, match=rf"expected torch 1.0 on every node, found {found.replace('+', '.')}"):
+            ray_workers._check_versions()
+
+    def test_a_call_that_is_killed_resumes_at_what_is_missing(self, tmp_path):
+        script = (
+            "import test_ray_workers as t, os, signal, pathlib, ray\n"
+            "ray.cloudpickle.register_pickle_by_value(t)\n"
+            f"folder = pathlib.Path({str(tmp_path)!r})\n"
+            "count = t.ray_workers.Crew._count\n"
+            "def stop(self, at_work, bar):\n"
+            "    count(self, at_work, bar)\n"
+            "    if 4 < len(t.shards_of(folder).missing()) < 20: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "t.ray_workers.Crew._count = stop\n"
+            "t.fill(folder, t.slow)\n"
+        )
+        path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        killed = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, check=False)
+        assert killed.returncode == -signal.SIGKILL
+        missing = len(shards_of(tmp_path).missing())
+        assert 4 < missing < 20
+        rows, filled = fill(tmp_path)
+        assert rows == EXPECTED and filled.size <= missing * IN_SHARD
+
+    @pytest.mark.parametrize("stored", ["float32", "int8"])
+    def test_a_file_is_encoded_as_by_one_process(self, make_encoder, many, tmp_path, monkeypatch, stored):
+        monkeypatch.setattr(encode_shards, "BLOCK_SENTENCES", 8)
+        (tmp_path / "in.txt").write_text("\n".join(many) + "\n")
+        given = {"precision": "fp32", "vectors": stored}
+        encode_file(make_encoder(), tmp_path / "in.txt", tmp_path / "here.npy", **given)
+        encoded = encode_file(make_encoder(), tmp_path / "in.txt", tmp_path / "there.npy", engine=RAY, **given)
+        assert encoded.sentences == len(many)
+        assert (tmp_path / "there.npy").read_bytes() == (tmp_path / "here.npy").read_bytes()
+        assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "here.npy", "there.npy"}
+
+    def test_the_others_do_the_work_of_a_node_that_is_lost(self, tmp_path):  # the last, as it is gone afterwards
+        rows, _ = fill(tmp_path, once(tmp_path / "marker", takes_its_node_along))
+        assert rows == EXPECTED and (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("spark", "expected local, ray or ray://HOST:PORT, found 'spark'"),
+        ("ray://head", "expected local, ray or ray://HOST:PORT"),
+    ],
+)
+def test_an_unknown_engine_is_refused(given, message):
+    with pytest.raises(RequestError, match=message):
+        Engine.of(given)
+
+
+def test_settings_of_a_cluster_need_one_and_processes_need_none():
+    with pytest.raises(ValueError, match="workers: without effect, because engine is local"):
+        Engine(workers=2)
+    with pytest.raises(RequestError, match="expected one process that hands out work to ray, found 2"):
+        Engine.of("ray", ProcessGroup(0, 2))
+    assert Engine.of("local", ProcessGroup(0, 2)) == LOCALLY
