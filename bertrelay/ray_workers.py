@@ -51,7 +51,7 @@ def _ray() -> Any:
 
 @contextmanager
 def connected(engine: Engine) -> Iterator[None]:
-    """Connects to the cluster of `engine`, unless this process is connected to one.
+    """Connects to the cluster of `engine`; where this process is connected to one, that is taken as it is.
 
     Raises RequestError where none answers, where a node has other versions, and for sensitive data where a dashboard
     runs that is not allowed.
@@ -67,8 +67,8 @@ def connected(engine: Engine) -> Iterator[None]:
         found = _connect(address)
     except (OSError, RuntimeError, ValueError) as error:
         raise RequestError(
-            f"engine: expected a Ray cluster at {address}, found none that answers; start it with `ray start --head`, "
-            "or give the address of its head"
+            f"engine: expected a Ray cluster at {address or 'this machine'}, found none that answers; start it with "
+            "`ray start --head`, or give the address of its head"
         ) from error
     try:
         if threading.current_thread() is threading.main_thread():

@@ -54,7 +54,7 @@ def calls(process_group, shared):
     def tags():
         tagged = shards.Shards(Path("tags.txt"), [shards.Span(at, at + 1, 1) for at in range(4)], process_group)
         tagged.begin({})
-        tagged.fill(lambda spans, bar: ([str(first)] for first, _, _ in spans), "tagging", "words")  # noqa: ARG005
+        tagged.fill(lambda: lambda spans, _: ([str(first)] for first, _, _ in spans), "tagging", "words")
 
     yield from (lambda: vectors(shared / "two.npy"), lambda: encode(shared / "file.npy"))
     yield from (encode, vectors, lambda: check_shared(disk, process_group))

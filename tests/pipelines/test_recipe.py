@@ -111,7 +111,8 @@ def test_every_mistake_is_told_at_once_with_table_key_and_nearest_name(write_rec
         write_recipe(text), "pupil.epochs=2.5", "pupl.epochs=2", "vars.dat=x", "nonsense", "group_read=1"
     )
     for line in [
-        'nmae: unknown key; did you mean "name"? Allowed: name, seed, seeds, group_read',
+        'nmae: unknown key; did you mean "name"? Allowed: engine, workers, cpus_per_worker, '
+        "gpus_per_worker, dashboard, name, seed, seeds, group_read",
         "seed: expected a whole number, found true",
         '[teacher] epohs: unknown key; did you mean "epochs"? Allowed: data, base, hub, epochs, rate, pooling, '
         "precision, workers, seed",

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from bertrelay.data import shards as module
-from bertrelay.data.shards import MANIFEST, Shards, Span, cut_spans, read_spans
+from bertrelay.data.shards import MANIFEST, Shards, Span, SpanReader, cut_spans
 from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.privacy import sensitive_data
@@ -33,7 +33,7 @@ def test_only_missing_shards_are_computed_and_progress_counts_what_was_there(sha
         shards.complete()
 
     shards.begin({"a": 1})
-    assert shards.fill(lines, "tagging", "words").size == 70
+    assert shards.fill(lambda: lines, "tagging", "words").size == 70
     assert [path.read_text() for path in shards.complete()] == ["0\n", "2\n", "3\n"]
     logged = [line.partition(", ")[0] for line in capsys.readouterr().err.splitlines()]
     assert logged == ["tagging: resuming after 30 of 100 words", *(f"tagging: {n} of 100 words" for n in (50, 100))]
@@ -49,10 +49,10 @@ def test_processes_fill_every_nth_shard_and_count_those_of_the_others(tmp_path, 
 
     def while_the_other_works(spans, bar):
         assert spans == [SPANS[0], SPANS[2]]
-        ranks[1].fill(lines, "tagging", "words")
+        ranks[1].fill(lambda: lines, "tagging", "words")
         yield from lines(spans, bar)
 
-    assert ranks[0].fill(while_the_other_works, "tagging", "words").size == 100
+    assert ranks[0].fill(lambda: while_the_other_works, "tagging", "words").size == 100
     assert capsys.readouterr().err.splitlines()[-1].startswith("tagging: 100 of 100 words")
     assert ranks[0].missing() == []
 
@@ -114,7 +114,14 @@ def test_a_span_ends_with_the_item_that_brings_it_to_the_limit():
 
 
 def test_records_of_spans_are_read_in_one_pass_and_a_source_that_became_shorter_is_an_error():
-    wanted = [Span(1, 3, 0), Span(4, 6, 0)]
-    assert [list(block) for block in read_spans(iter("abcdef"), wanted, "x.txt")] == [["b", "c"], ["e", "f"]]
+    passes, wanted = [], [Span(1, 3, 0), Span(4, 6, 0), Span(0, 2, 0)]
+
+    def begin():
+        passes.append(1)
+        return iter("abcdef")
+
+    reader = SpanReader(begin, "x.txt")
+    assert [list(reader.read(span)) for span in wanted[:2]] == [["b", "c"], ["e", "f"]] and len(passes) == 1
+    assert list(reader.read(wanted[2])) == ["a", "b"] and len(passes) == 2  # an earlier one begins another pass
     with pytest.raises(WorkError, match=r"x\.txt became shorter"):
-        [list(block) for block in read_spans(iter("abcde"), wanted, "x.txt")]
+        [list(SpanReader(lambda: iter("abcde"), "x.txt").read(span)) for span in wanted]
