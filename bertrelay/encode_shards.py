@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -113,20 +114,10 @@ def fill_file(
         output.unlink(missing_ok=True)  # of another model or input
     shards.begin(manifest)
 
-    def start() -> Compute:
-        def compute(spans: Sequence[Span], bar: Bar) -> Iterator[NDArray[np.generic]]:
-            blocks = (read_block(span.first, span.end) for span in spans)
-            for span, vectors in zip(spans, encode_blocks(encoder, blocks, bar, **options), strict=True):
-                check_finite(encoder, vectors, place, span.first)
-                yield quantized(vectors, stored)
-
-        if not engine.is_local:  # sent to another device, perhaps
-            encoder.to(default_device())
-        return compute
-
     if process_group.is_main:
         missing = sum(spans[number].size for number in shards.missing())
         check_space(shards.folder, (rows + missing) * columns * dtype.itemsize)
+    start = partial(_start, encoder, read_block, place, stored, options, is_sent=not engine.is_local)
     filled = shards.fill(start, description, "sentences")
     if process_group.is_main:
         blocks = (open_stored(path, dtype) for path in shards.complete())
@@ -136,6 +127,28 @@ def fill_file(
         shards.remove()
     wait_for_all(process_group)
     return filled
+
+
+def _start(
+    encoder: SentenceEncoder,
+    read_block: ReadBlock,
+    place: Callable[[int], str],
+    stored: Stored,
+    options: EncodingOptions,
+    *,
+    is_sent: bool,
+) -> Compute:
+    """What encodes the sentences of spans. is_sent: whether another process did so, where devices may be others."""
+    if is_sent:
+        encoder.to(default_device())
+
+    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[NDArray[np.generic]]:
+        blocks = (read_block(span.first, span.end) for span in spans)
+        for span, vectors in zip(spans, encode_blocks(encoder, blocks, bar, **options), strict=True):
+            check_finite(encoder, vectors, place, span.first)
+            yield quantized(vectors, stored)
+
+    return compute
 
 
 def encoder_digest(encoder: SentenceEncoder) -> str:

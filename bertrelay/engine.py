@@ -28,7 +28,7 @@ class Engine(Settings):
     """Where shards are computed. The results are the same bytes at the same precision, device and number of threads.
 
     engine: local; ray, the cluster of $RAY_ADDRESS or of this machine, else a new one; or ray://HOST:PORT.
-    workers: so many workers of the cluster; as many as it has room for when absent.
+    workers: number of workers; as many as fit into the cluster when absent.
     cpus_per_worker: cores of each; when absent those of the smallest node, shared by the workers on it.
     gpus_per_worker: GPUs of each, 0.5 for two workers on one; when absent 1 where there are any, else 0.
     dashboard: allow sensitive data on a cluster whose dashboard runs.

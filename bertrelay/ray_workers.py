@@ -14,9 +14,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
+from bertrelay.data.shards import MANIFEST, Compute, Shards, Span
 from bertrelay.engine import RAY, Engine
 from bertrelay.errors import BertRelayError, RequestError, WorkError
 from bertrelay.files import read_json
@@ -25,17 +26,14 @@ from bertrelay.privacy import GROUP_READS, current_umask, is_sensitive, sensitiv
 from bertrelay.progress import Bar, log
 from bertrelay.signals import STOPPING
 
-if TYPE_CHECKING:
-    from bertrelay.data.shards import Compute, Shards, Span
-
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS, NODE_SECONDS, ANSWER_SECONDS = 30.0, 60.0, 10.0
-"""After so long without any worker the user is told what is waited for; so long a node has to tell its versions, and
-the head of a cluster to answer."""
+"""Until a message when no worker has started; until a node has to report its versions, and the head of a cluster to
+answer."""
 SHARDS_AT_ONCE = 8
 """The most that a worker is given at once: it reads the next one while it computes."""
-MOST_LOSSES, STARTING = 3, -1
-"""After so many lost workers a shard, or the start of a worker, is taken to be the reason."""
+MOST_LOST, STARTING = 3, -1
+"""When more workers are lost while they compute a shard, or start, that is taken to be the reason."""
 PACKAGES = ["bertrelay", "torch", "transformers", "tokenizers"]
 """They decide the results: every node has the same versions."""
 
@@ -51,7 +49,7 @@ def _ray() -> Any:
 
 @contextmanager
 def connected(engine: Engine) -> Iterator[None]:
-    """Connects to the cluster of `engine`; where this process is connected to one, that is taken as it is.
+    """Connects to the cluster of `engine`; a connection that this process has is used as it is, unchecked.
 
     Raises RequestError where none answers, where a node has other versions, and for sensitive data where a dashboard
     runs that is not allowed.
@@ -136,20 +134,20 @@ def _check_versions() -> None:
                 )
 
 
-class Room(NamedTuple):
-    """How many workers are started, and what each takes of its node."""
+class Resources(NamedTuple):
+    """How many workers are started, and the cores and GPUs of each."""
 
     workers: int
     cpus: int
     gpus: float
 
-    def of(self, remote: Any) -> Any:
-        """A function or class of Ray that takes as much."""
+    def reserved(self, remote: Any) -> Any:
+        """A remote function or class of Ray with the resources of a worker."""
         return remote.options(num_cpus=self.cpus, num_gpus=self.gpus)
 
 
-def room_of(engine: Engine) -> Room:
-    """The workers of `engine`, as the cluster has room for them. Raises RequestError where a node has too little."""
+def resources_of(engine: Engine) -> Resources:
+    """The workers of `engine` that fit into the cluster. Raises RequestError where no node has enough for one."""
     ray = _ray()
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores, cards = ([int(node.get(kind, 0)) for node in nodes] for kind in ("CPU", "GPU"))
@@ -162,58 +160,48 @@ def room_of(engine: Engine) -> Room:
             raise RequestError(f"{name}: expected a node that has {wanted:g}, found {most} at most in the cluster")
     by_gpus = [int(has // gpus) if gpus else has_cores for has, has_cores in zip(cards, cores, strict=True)]
     workers = sum(min(has // cpus, most) for has, most in zip(cores, by_gpus, strict=True))
-    return Room(engine.workers or max(1, workers), cpus, gpus)
+    return Resources(engine.workers or max(1, workers), cpus, gpus)
 
 
 def precision_of(engine: Engine, asked: str) -> str:
     """What `asked` is where a worker computes."""
     if asked != "auto":
         return asked
-    return str(_result(room_of(engine).of(_ray().remote(resolve_precision)).remote(asked)))
+    return str(_result(resources_of(engine).reserved(_ray().remote(resolve_precision)).remote(asked)))
 
 
 class _Worker:
     """The actor. Its errors are the project's own, and name nothing of sensitive data."""
 
-    def __init__(self, private: bool, group_reads: bool) -> None:
-        self._private, self._group_reads = private, group_reads
+    def __init__(self, is_sensitive: bool, group_read: bool) -> None:
+        self._is_sensitive, self._group_read = is_sensitive, group_read
+        self._name = uuid4().hex  # in its temporary files: one that is taken to be lost may still write
 
     def _privacy(self) -> AbstractContextManager[None]:
-        return sensitive_data(self._group_reads) if self._private else nullcontext()
+        return sensitive_data(self._group_read) if self._is_sensitive else nullcontext()
 
-    def start(self, job: "_Job", folder: str, cpus: int) -> None:
-        """Loads the model. folder: which relative paths start from."""
+    def start(self, job: tuple[Shards, Callable[[], Compute]], folder: str, cpus: int) -> None:
+        """Loads the model. job: the shards, and `start` of `Shards.fill`. folder: which relative paths start from."""
         os.environ["RAYON_NUM_THREADS"] = str(cpus)  # of tokenizers; Ray sets as many for torch
         with self._privacy():
-            shards = self._shards = job.shards
+            self._shards, load = job
             if Path(folder).is_dir():
                 os.chdir(folder)
-            if read_json(shards.folder / "manifest.json") is None:
+            folder_of_shards = self._shards.folder
+            if read_json(folder_of_shards / MANIFEST) is None:
                 raise RequestError(
-                    f"{shards.folder.absolute()}: expected a folder that this machine shares with all workers, found "
-                    f"none on node {_node()}. Use a folder on a disk that every node mounts"
+                    f"{folder_of_shards.absolute()}: expected a folder that all workers share, found none on node "
+                    f"{_ray().util.get_node_ip_address()}. Use a folder on a disk that every node mounts"
                 )
-            shards.writer = uuid4().hex
-            self._compute = job.start()
+            self._compute = load()
 
-    def fill(self, numbers: Sequence[int], pieces: Sequence[Any] | None) -> None:
-        """Writes shards, of these pieces or else of their spans."""
+    def fill(self, numbers: Sequence[int], inputs: Sequence[Any] | None) -> None:
+        """Writes shards, from these inputs or else from their spans."""
         with self._privacy():
             spans = [self._shards.spans[number] for number in numbers]
-            contents = self._compute(spans if pieces is None else iter(pieces), Bar())
+            contents = self._compute(spans if inputs is None else inputs, Bar())
             for number, content in zip(numbers, contents, strict=True):
-                self._shards.write(number, content)
-
-
-class _Job(NamedTuple):
-    """What every worker is sent."""
-
-    shards: "Shards"
-    start: "Callable[[], Compute]"
-
-
-def _node() -> str:
-    return str(_ray().util.get_node_ip_address())
+                self._shards.write(number, content, self._name)
 
 
 def _result(call: Any) -> Any:
@@ -228,7 +216,7 @@ def _result(call: Any) -> Any:
         raise WorkError(f"a worker ended with {type(cause).__name__}: {cause}") from error
 
 
-class Crew:
+class WorkerPool:
     """The workers that fill `shards` on the cluster that this process is connected to.
 
     start, read: as of `Shards.fill`; `start` is sent to each worker, and `read` called here.
@@ -236,80 +224,81 @@ class Crew:
 
     def __init__(
         self,
-        shards: "Shards",
+        shards: Shards,
         engine: Engine,
-        start: "Callable[[], Compute]",
-        read: "Callable[[Span], Any] | None" = None,
+        start: Callable[[], Compute],
+        read: Callable[[Span], Any] | None = None,
     ) -> None:
         ray = _ray()
-        self._shards, self._read, self._room = shards, read, room_of(engine)
+        self._shards, self._read, self._resources = shards, read, resources_of(engine)
         self._to_do = deque(shards.missing())  # that no worker has
         self._unfinished = set(self._to_do)  # that are not on the disk
-        self._losses = Counter[int]()  # of workers, over each shard
+        self._lost = Counter[int]()  # workers, by the shard that they were computing
         self._calls: dict[Any, tuple[Any, list[int]]] = {}  # to a worker, and the shards it has; none while it starts
-        self._job = ray.put(_Job(shards, start))
+        self._job = ray.put((shards, start))
 
     def fill(self, bar: Bar) -> None:
         """Returns when all shards are on the disk.
 
-        Raises RequestError for a folder that workers do not share, WorkError where one shard loses worker after worker,
-        and what workers raise.
+        Raises RequestError for a folder that workers do not share, WorkError where more than MOST_LOST workers are lost
+        over one shard, and what workers raise.
         """
         ray = _ray()
         last_work = time.monotonic()
         try:
-            for _ in range(min(self._room.workers, len(self._to_do))):
-                self._engage()
+            for _ in range(min(self._resources.workers, len(self._to_do))):
+                self._start_worker()
             while self._calls:
                 for call in ray.wait(list(self._calls), timeout=POLL_SECONDS)[0]:
-                    self._go_on(call)
+                    self._handle_result(call)
                 at_work = sum(bool(numbers) for _, numbers in self._calls.values())
-                self._count(at_work, bar)
+                self._update_progress(at_work, bar)
                 if at_work or not self._unfinished:
                     last_work = time.monotonic()
                 elif time.monotonic() - last_work > PATIENCE_SECONDS:
                     last_work = time.monotonic()
-                    log(f"no worker has started yet; each needs {self._room.cpus} cores and {self._room.gpus:g} GPUs")
+                    needs = f"{self._resources.cpus} cores and {self._resources.gpus:g} GPUs"
+                    log(f"no worker has started yet; each needs {needs}")
         finally:
             for worker, _ in self._calls.values():
                 ray.kill(worker)
 
-    def _engage(self) -> None:
-        """Starts one more worker, as soon as a node has room for it."""
+    def _start_worker(self) -> None:
+        """Starts one more worker, as soon as a node has its resources free."""
         ray = _ray()
-        worker = self._room.of(ray.remote(_Worker)).remote(is_sensitive(), current_umask() == GROUP_READS)
-        self._calls[worker.start.remote(self._job, str(Path.cwd()), self._room.cpus)] = worker, []
+        worker = self._resources.reserved(ray.remote(_Worker)).remote(is_sensitive(), current_umask() == GROUP_READS)
+        self._calls[worker.start.remote(self._job, str(Path.cwd()), self._resources.cpus)] = worker, []
 
-    def _go_on(self, call: Any) -> None:
+    def _handle_result(self, call: Any) -> None:
         """Gives the worker of a call that has returned its next shards, or replaces it if it was lost."""
         ray = _ray()
         worker, numbers = self._calls.pop(call)
         try:
             _result(call)
         except ray.exceptions.RayError as error:  # its process or its node has ended
-            self._losses.update(numbers or [STARTING])
-            often = [number for number, count in self._losses.items() if count > MOST_LOSSES]
+            self._lost.update(numbers or [STARTING])
+            often = [number for number, count in self._lost.items() if count > MOST_LOST]
             if often:
                 what = "while it loaded the model" if STARTING in often else f"over shard {often[0]:,}"
                 raise WorkError(
-                    f"{MOST_LOSSES + 1} workers were lost {what} ({type(error).__name__}), perhaps because memory ran "
+                    f"{MOST_LOST + 1} workers were lost {what} ({type(error).__name__}), perhaps because memory ran "
                     "out; give fewer --workers a node, or less with --batch-tokens. The same command resumes"
                 ) from error
             self._to_do.extendleft(number for number in reversed(numbers) if number in self._unfinished)
             if self._to_do:
-                self._engage()
+                self._start_worker()
             return
         if not numbers:
-            self._losses[STARTING] = 0
+            self._lost[STARTING] = 0
         if not self._to_do:
             ray.kill(worker)
             return
-        size = min(SHARDS_AT_ONCE, -(-len(self._to_do) // (2 * self._room.workers)))
+        size = min(SHARDS_AT_ONCE, -(-len(self._to_do) // (2 * self._resources.workers)))
         numbers = [self._to_do.popleft() for _ in range(size)]
-        pieces = None if self._read is None else [self._read(self._shards.spans[number]) for number in numbers]
-        self._calls[worker.fill.remote(numbers, pieces)] = worker, numbers
+        inputs = None if self._read is None else [self._read(self._shards.spans[number]) for number in numbers]
+        self._calls[worker.fill.remote(numbers, inputs)] = worker, numbers
 
-    def _count(self, at_work: int, bar: Bar) -> None:
+    def _update_progress(self, at_work: int, bar: Bar) -> None:
         """Advances the bar by the shards that are new on the disk."""
         written = self._unfinished.difference(self._shards.missing())
         self._unfinished -= written

@@ -42,7 +42,7 @@ def _recipe_name(name: str) -> str:
 
 
 class RecipeSettings(Engine):
-    """The keys of a recipe that are not in a stage's table; those of `Engine` are for the stages that can.
+    """The keys of a recipe that are not in a stage's table; those of `Engine` are for the stages that run on Ray.
 
     seed: of the stages that write none.
     seeds: repeats these stages, and what needs them, with each.

@@ -83,10 +83,10 @@ class SpanReader(Generic[AnyRecord]):
         """
         if self._place is None or span.first < self._place:
             self._records, self._place = self._begin(), 0
-        records = islice(self._records, span.first - self._place, span.first - self._place + span.end - span.first)
-        self._place = span.end
         left = span.end - span.first
-        for record in records:
+        records = islice(self._records, span.first - self._place, None)
+        self._place = span.end
+        for record in islice(records, left):
             yield record
             left -= 1
         if left:
@@ -110,10 +110,7 @@ class Shards:
     suffix, write: the kind of a shard, and what writes its content to a path.
     process_group: process r of n computes every n-th missing shard. All of them see one folder.
     engine: where they are computed, if not here; the process is connected to it when it fills.
-    writer: names a worker of several that may write one shard.
     """
-
-    writer = ""
 
     def __init__(
         self,
@@ -180,7 +177,7 @@ class Shards:
         return [self.path(number) for number in range(len(self.spans))]
 
     def rows(self, numbers: Iterable[int] | None = None) -> Iterator[dict[str, Any]]:
-        """The rows of these shards of JSON lines, or of all, in order. Raises as `complete` does."""
+        """The rows of these shards of JSON lines, in order; by default of all, which raises as `complete` does."""
         for path in self.complete() if numbers is None else map(self.path, numbers):
             with path.open(encoding="utf-8") as lines:
                 yield from map(json.loads, lines)
@@ -192,9 +189,9 @@ class Shards:
                 with path.open("rb") as shard:
                     shutil.copyfileobj(shard, file)
 
-    def write(self, number: int, content: Any) -> None:
-        """Writes a shard; it is done when its file is there."""
-        with atomic_write(self.path(number), self.writer) as building:
+    def write(self, number: int, content: Any, writer: str = "") -> None:
+        """Writes a shard; it is done when its file is there. writer: as of `atomic_write`."""
+        with atomic_write(self.path(number), writer) as building:
             self._write(building, content)
 
     def fill(
@@ -206,9 +203,9 @@ class Shards:
     ) -> Filled:
         """Computes the missing shards, each process or worker its own, and returns when all are on the disk.
 
-        start: loads what computes, where it is to; not called where nothing is missing.
+        start: loads the model in the process that computes; not called where nothing is missing.
         description, unit: of the progress, `tagging` and `words` for example.
-        read: gives in this process what the shard of a span is computed of, where not the span itself is.
+        read: reads in this process what the shard of a span is computed from; by default that is the span itself.
         Raises RequestError where a process misses a shard in the end.
         """
         started, missing, total = time.monotonic(), self.missing(), sum(span.size for span in self.spans)
@@ -219,9 +216,9 @@ class Shards:
             if self.engine.is_local:
                 self._fill_own(missing, start, read, bar)
             elif missing:
-                from bertrelay.ray_workers import Crew
+                from bertrelay.ray_workers import WorkerPool
 
-                Crew(self, self.engine, start, read).fill(bar)
+                WorkerPool(self, self.engine, start, read).fill(bar)
         wait_for_all(self.process_group)
         # Nobody returns before all have counted, as the main process then assembles and removes the shards.
         if absent := max(gather(len(self.missing()), self.process_group)):

@@ -19,7 +19,7 @@ from bertrelay.data.writing import write_table
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
-from bertrelay.model_output import model_output
+from bertrelay.model_output import ModelOutput, model_output
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
@@ -113,17 +113,13 @@ def score_file(
                 output, folder, sort, block=block, precision=precision, engine=engine, version=VERSION, **shown
             )
         )
-        start = partial(_start, work.folder, settings.model_copy(update={"precision": work.precision}))
-        missing = work.shards.missing()
-        filled = work.shards.fill(start, "scoring", "admissions", read=work.scan.of)
-        computed = sum(row["n_chunks"] for row in work.shards.rows(missing))
+        rate = _fill(work, settings)
         if page is not None:
             text = joined(work.scan.of_one(settings.admission), settings.cleaned)
             scorer = OutcomeScorer.load(work.folder)
             write_text(Path(page), admission_page(scorer.explain(text, precision=work.precision), how))
         write_scores(work.shards.rows(), [*columns_of(how), *["top_text"] * settings.with_text, "chunks"], output)
         found = _summary(work.shards.rows(), has_alarms=how.threshold is not None)
-    rate = computed / filled.seconds if computed else None
     return found._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
 
 
@@ -204,6 +200,15 @@ def sorted_notes(notes: Table, beside: Path, rejects: Rejects) -> Iterator[Sorte
             yield SortedNotes(base, list(numbers), digest.hexdigest())
     finally:
         path.unlink(missing_ok=True)
+
+
+def _fill(work: ModelOutput[SortedNotes], settings: ScoreOptions) -> float | None:
+    """Scores the spans whose shards are missing; chunks per second, None where there were none."""
+    start = partial(_start, work.folder, settings.model_copy(update={"precision": work.precision}))
+    missing = work.shards.missing()
+    filled = work.shards.fill(start, "scoring", "admissions", read=work.scan.of)
+    chunks = sum(row["n_chunks"] for row in work.shards.rows(missing))
+    return chunks / filled.seconds if chunks else None
 
 
 def _start(folder: Path, settings: ScoreOptions) -> Compute:

@@ -1,4 +1,4 @@
-"""The workers of a Ray cluster of three nodes on this machine, beside one process."""
+"""The workers of a Ray cluster, a head and two nodes on this machine, beside one process."""
 
 import json
 import os
@@ -51,11 +51,11 @@ def plain():
 
 
 def once(marker, act):
-    """Whatever worker comes to the seventh shard first does something to itself."""
+    """The first worker to compute shard 7 calls `act`."""
 
     def compute(spans, _):
         for span in spans:
-            if span.first == 7 * IN_SHARD and (act.__name__ == "raises" or not marker.exists()):
+            if span.first == 7 * IN_SHARD and not marker.exists():
                 marker.touch()
                 act()
             yield lines_of(span)
@@ -109,7 +109,7 @@ def slow():
     return compute
 
 
-def test_where_no_cluster_answers_it_is_told_at_once(monkeypatch):
+def test_where_no_cluster_answers_the_error_comes_at_once(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(RequestError, match=r"expected a Ray cluster at ray://127\.0\.0\.1:9, found none that answers"):
         Engine(engine="ray://127.0.0.1:9").connected().__enter__()
@@ -153,24 +153,25 @@ class TestWorkers:
 
     def test_an_error_reaches_the_user_and_names_no_record_of_sensitive_data(self, tmp_path):
         with pytest.raises(WorkError, match="ValueError: Anna Smith"):
-            fill(tmp_path, once(tmp_path / "marker", raises))
+            fill(tmp_path, once(tmp_path / "first", raises))
         with pytest.raises(WorkError, match="unforeseen ValueError") as caught, sensitive_data():
-            fill(tmp_path, once(tmp_path / "marker", raises))
+            fill(tmp_path, once(tmp_path / "second", raises))
         assert "Anna" not in str(caught.value)
 
-    def test_a_full_disk_on_a_node_is_told_and_nothing_is_half_written(self, tmp_path):
+    def test_a_full_disk_on_a_node_is_an_error_and_nothing_is_half_written(self, tmp_path):
         with pytest.raises(WorkError, match=r"could not write .*File too large"):
             fill(tmp_path, once(tmp_path / "marker", may_write_little))
-        whole = "".join(lines_of(Span(0, IN_SHARD, IN_SHARD))).count("\n")
         shards = shards_of(tmp_path)
         written = set(range(len(shards.spans))).difference(shards.missing())
-        assert all(shards.path(number).read_text().count("\n") == whole for number in written)
+        assert all(shards.path(number).read_text().count("\n") == IN_SHARD for number in written)
         assert fill(tmp_path)[0] == EXPECTED
 
     def test_a_folder_that_they_do_not_share_is_refused(self, tmp_path, monkeypatch):
         (tmp_path / "other").mkdir()
         monkeypatch.setattr(ray_workers.Path, "cwd", lambda: tmp_path / "other")  # a relative name means another there
-        with pytest.raises(RequestError, match=r"out.jsonl.partial: expected a folder .* shares with all workers"):
+        with pytest.raises(
+            RequestError, match=r"out.jsonl.partial: expected a folder that all workers share, found none"
+        ):
             fill(Path(os.path.relpath(tmp_path)))
 
     def test_other_versions_and_too_much_asked_for_are_refused(self, tmp_path, monkeypatch):
@@ -189,11 +190,11 @@ class TestWorkers:
             "import test_ray_workers as t, os, signal, pathlib, ray\n"
             "ray.cloudpickle.register_pickle_by_value(t)\n"
             f"folder = pathlib.Path({str(tmp_path)!r})\n"
-            "count = t.ray_workers.Crew._count\n"
+            "count = t.ray_workers.WorkerPool._update_progress\n"
             "def stop(self, at_work, bar):\n"
             "    count(self, at_work, bar)\n"
             "    if 4 < len(t.shards_of(folder).missing()) < 20: os.kill(os.getpid(), signal.SIGKILL)\n"
-            "t.ray_workers.Crew._count = stop\n"
+            "t.ray_workers.WorkerPool._update_progress = stop\n"
             "t.fill(folder, t.slow)\n"
         )
         path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
