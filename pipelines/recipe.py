@@ -26,6 +26,9 @@ VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 REFERENCE = re.compile(r"@([\w-]+)(/.*)?")
 NAME, STAGE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*"), re.compile(r"[A-Za-z0-9][\w-]*")
 MAX_NAME = 100
+CONDITIONS = ("if", "unless", "for_each", "among")
+"""The keys of a table that say whether, and how often, it is used; see `_used`."""
+EACH = "{each}"
 STAGE_KEYS = ("uses", "sensitive")
 """The keys of a stage's table that any stage has; the others are its settings."""
 FOLDER_NAME = f"letters, digits, - and _ (it names a folder), {MAX_NAME} bytes at most"
@@ -131,10 +134,11 @@ def read_tables(source: RecipeText, overrides: Sequence[str], problems: Problems
     values: Table = {}
     for name, value in tables.pop("vars").items():  # a var may use those above it
         values[name] = _fill(value, values, "vars", name, problems)
+    filled: Table = {}
     for name, value in tables.items():
         table, key = (name, "") if isinstance(value, dict) else ("", name)
-        tables[name] = _fill(value, values, table, key, problems)
-    return tables
+        filled |= _used(name, _fill(value, values, table, key, problems), table, key, problems)
+    return filled
 
 
 def _toml(text: str) -> Table:
@@ -206,10 +210,15 @@ def toml_value(written: str) -> Any:
 def _fill(value: Any, values: Table, table: str, key: str, problems: Problems) -> Any:
     """`value` with its vars filled in; a text that is only `${var}` becomes the var's value, number or text."""
     if isinstance(value, dict):
-        prefix = f"{key}." if key else ""
-        return {name: _fill(item, values, table, prefix + name, problems) for name, item in value.items()}
+        entries: Table = {}
+        for name, item in value.items():
+            place = f"{key}.{name}" if key else name
+            entries |= _used(name, _fill(item, values, table, place, problems), table, place, problems)
+        return entries
     if isinstance(value, list):
-        return [_fill(item, values, table, f"{key}[{place}]", problems) for place, item in enumerate(value)]
+        places = [(f"{key}[{place}]", item) for place, item in enumerate(value)]
+        filled = [(place, _fill(item, values, table, place, problems)) for place, item in places]
+        return [each for place, item in filled for each in _used(EACH, item, table, place, problems).values()]
     if not isinstance(value, PathText):
         return value
     for var in VARIABLE.findall(value):
@@ -222,6 +231,46 @@ def _fill(value: Any, values: Table, table: str, key: str, problems: Problems) -
     leading = values.get(first[1]) if first else None
     base = leading.base if isinstance(leading, PathText) else value.base
     return PathText(VARIABLE.sub(lambda found: str(values.get(found[1], found[0])), value), base)
+
+
+def _used(name: str, value: Any, table: str, key: str, problems: Problems) -> Table:
+    """What stands in a recipe for the table `value` with its name: itself, nothing, or one for each of several values.
+
+    if, unless: it stands there if this is given, or unless it is: neither empty nor false.
+    for_each: one for each of these texts, which replaces `{each}` in the name and in every text.
+    among: for those alone that are in this list too.
+    """
+    if not isinstance(value, dict) or not value.keys() & set(CONDITIONS):
+        return {name: value}
+    if not value.get("if", True) or value.get("unless", False):
+        return {}
+    entry = {inner: item for inner, item in value.items() if inner not in CONDITIONS}
+    if not value.keys() & {"for_each", "among"}:
+        return {name: entry}
+    each: Any = value.get("for_each")
+    among: Any = value.get("among", each)
+    wrong = next((shown(item) for item in (each, among) if not _is_texts(item)), None)
+    if wrong is None and EACH in name:
+        return {name.replace(EACH, text): _with_each(entry, text) for text in each if text in among}
+    problems.add(
+        table,
+        f"{key}.for_each".lstrip("."),
+        f"expected {EACH} in the name of the table" if wrong is None else f"expected a list of texts, found {wrong}",
+    )
+    return {}
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _with_each(value: Any, text: str) -> Any:
+    """`value` with `text` for `{each}` in every text."""
+    if isinstance(value, dict):
+        return {name.replace(EACH, text): _with_each(item, text) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_each(item, text) for item in value]
+    return PathText(value.replace(EACH, text), value.base) if isinstance(value, PathText) else value
 
 
 Key = tuple[str, int | None]
