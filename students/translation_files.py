@@ -13,7 +13,7 @@ from typing import IO, NamedTuple
 from langcodes import Language as Tag
 from langcodes.tag_parser import LanguageTagError
 
-from bertrelay.data.readers import open_input, refuse_damaged
+from bertrelay.data.readers import hub_configs, open_input, refuse_damaged
 from bertrelay.data.records import rows
 from bertrelay.data.tables import Table, Unusable
 from bertrelay.errors import RequestError
@@ -28,6 +28,7 @@ CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*(@\w+)?")
 SIDE = re.compile(r"(?<=-)(src|ref)(?=\.)")
 """What tells source and reference of one test set apart, in names such as those of NTREX."""
 PAIR_TABLE = re.compile(rf"{ENGLISH}-(.+)\.tsv")
+HUB_CONFIG = re.compile(rf"{ENGLISH}-(.+)")
 HUB_COLUMNS = ["english", "non_english"]
 
 INLINE_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
@@ -113,9 +114,16 @@ def _without_markup(pair: Translation, source: TranslationFiles) -> Translation:
 
 
 def _of_hub(source: TranslationFiles, hub_cache: Path | None) -> Records:
+    """The rows of the configuration of each language: `en-de`, or `en-zh-cn` where zh is asked for."""
+    whole = Table(hub=source.hub, split=source.split, columns=[*HUB_COLUMNS])
+    named = (HUB_CONFIG.fullmatch(name) for name in hub_configs(whole, hub_cache))
+    configs = {match[1]: match[0] for match in named if match and CODE.fullmatch(match[1])}
     for language in source.languages:
-        table = Table(hub=source.hub, config=f"{ENGLISH}-{language}", split=source.split, columns=[*HUB_COLUMNS])
-        for row in rows(table, (), hub_cache):
+        code = _closest(configs, language)
+        if code is None:
+            log(f"{source.name} has nothing in {language}")
+            continue
+        for row in rows(whole.model_copy(update={"config": configs[code]}), (), hub_cache):
             if isinstance(row, Unusable):
                 yield row
             elif all(isinstance(value, str) for value in row.values):

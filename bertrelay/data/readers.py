@@ -229,16 +229,32 @@ def parquet_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record]
 
 def hub_rows(table: Table, columns: Sequence[str | int], context_cache: Path | None) -> Iterator[Record]:
     """The rows of a split of a data set of the hub, kept under `context_cache / "hub"`."""
+    with _hub(table, context_cache) as (datasets, options):
+        dataset: Any = datasets.load_dataset(name=table.config, split=table.split, **options)
+    names, tops = _arrow_columns(table, columns, dataset.features.arrow_schema)
+    yield from _arrow_records(table, names, dataset.select_columns(tops).with_format("arrow").iter(BATCH_ROWS))
+
+
+def hub_configs(table: Table, context_cache: Path | None) -> list[str]:
+    """The names of the configurations that the data set of `table` has."""
+    with _hub(table, context_cache) as (datasets, options):
+        names: list[str] = datasets.get_dataset_config_names(**options)
+    return names
+
+
+@contextmanager
+def _hub(table: Table, context_cache: Path | None) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The library `datasets` with the options of all its calls; its errors become ours."""
     if context_cache is None or table.hub is None:
         raise RequestError(f"{table.name}: a data set of the hub needs a cache folder to be kept in.")
     import datasets
     from huggingface_hub import constants
 
     folder, home = context_cache / "hub", constants.HF_HUB_CACHE
-    source = {"revision": table.hub.revision, "split": table.split, "cache_dir": str(folder / "datasets")}
     constants.HF_HUB_CACHE = str(folder)  # `load_dataset` has no argument for downloads, and takes the home folder
     try:
-        dataset: Any = datasets.load_dataset(table.hub.hub_id, table.config, **source)
+        cache = str(folder / "datasets")
+        yield datasets, {"path": table.hub.hub_id, "revision": table.hub.revision, "cache_dir": cache}
     except (FileNotFoundError, ValueError) as error:
         raise RequestError(
             f"{table.name} cannot be loaded: {_first_line(error)}. Check its name, config and split."
@@ -250,8 +266,6 @@ def hub_rows(table: Table, columns: Sequence[str | int], context_cache: Path | N
         ) from None
     finally:
         constants.HF_HUB_CACHE = home
-    names, tops = _arrow_columns(table, columns, dataset.features.arrow_schema)
-    yield from _arrow_records(table, names, dataset.select_columns(tops).with_format("arrow").iter(BATCH_ROWS))
 
 
 def _arrow_columns(table: Table, columns: Sequence[str | int], schema: "pa.Schema") -> tuple[list[str], list[str]]:

@@ -2,6 +2,7 @@
 
 import gettext
 import gzip
+import json
 import random
 import struct
 import zipfile
@@ -9,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
+import datasets
 import pytest
 
 from bertrelay.data.records import Rejects, Unusable
@@ -402,3 +404,28 @@ def test_pairs_of_a_corpus_are_counted_by_language_and_reason(tmp_path):
     pairs = list(read_pairs([source], None, rejects, counts))
     assert pairs == [(0, "a dog", "ein Hund"), (0, "", "leer"), (1, "a dog", "un chien")]
     assert counts.outcomes[0] == {"placeholder": 1} and rejects.counts == {"too few fields": 1}
+
+
+def test_each_language_of_a_hub_data_set_is_its_closest_configuration(tmp_path, monkeypatch):
+    """As sentence-transformers/parallel-sentences-talks names them: `zh-cn` and `zh-tw`, `pt` and `pt-br`."""
+    configs = [f"en-{code}" for code in ("de", "fr", "fr-ca", "pt", "pt-br", "zh-cn", "zh-tw")]
+
+    def load_dataset(path, name, split, **_):
+        assert (path, split) == ("owner/talks", "train")
+        rows = [{"english": f"Good day <b>{n}</b>", "non_english": f"{name} {n}"} for n in range(2)]
+        return datasets.Dataset.from_list([*rows, {"english": "Hello", "non_english": None}])
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "get_dataset_config_names", lambda **_: ["default", *configs])
+    source = TranslationFiles(hub="owner/talks", languages=["de", "zh", "zh-Hant", "pt", "pt-BR", "ko"])
+    counts = PairCounts([source])
+    with Rejects(tmp_path / "rejects.jsonl", 1.0) as rejects:
+        pairs = list(read_pairs([source], tmp_path, rejects, counts))
+    found = {counts.languages[pair.stream]: pair.other for pair in pairs}
+    assert found == {
+        "de": "en-de 1", "zh": "en-zh-cn 1", "zh-Hant": "en-zh-tw 1", "pt": "en-pt 1", "pt-BR": "en-pt-br 1"
+    }  # fmt: skip
+    assert {pair.english for pair in pairs} == {"Good day 0", "Good day 1"}
+    assert [json.loads(line)["reason"] for line in (tmp_path / "rejects.jsonl").open()] == ["not text"] * 5
+    with pytest.raises(RequestError, match="no translations into ko"):
+        list(read_translation_files(TranslationFiles(hub="owner/talks", languages=["ko"]), tmp_path))

@@ -117,8 +117,8 @@ def test_a_hub_name_is_loaded_at_its_revision_into_the_given_cache(tmp_path, mon
 
     asked: dict[str, object] = {}
 
-    def load_dataset(*names, **options):
-        asked.update(options, names=names, downloads=constants.HF_HUB_CACHE)
+    def load_dataset(**options):
+        asked.update(options, downloads=constants.HF_HUB_CACHE)
         return datasets.Dataset.from_list([{"translation": {"en": "yes", "de": "ja"}, "n": 1}] * 2)
 
     home = constants.HF_HUB_CACHE
@@ -126,7 +126,7 @@ def test_a_hub_name_is_loaded_at_its_revision_into_the_given_cache(tmp_path, mon
     source = Table(hub="owner/corpus@abc123", config="de-en", split="validation")
     found = list(read(source, ("translation.en", "n"), context_cache=tmp_path))
     assert found[1] == Record(("yes", 1), "hub:owner/corpus@abc123:de-en:validation", 2)
-    assert asked["names"] == ("owner/corpus", "de-en")
+    assert (asked["path"], asked["name"]) == ("owner/corpus", "de-en")
     assert (asked["split"], asked["revision"]) == ("validation", "abc123")
     assert str(asked["cache_dir"]).startswith(str(tmp_path / "hub"))
     assert str(asked["downloads"]) == str(tmp_path / "hub") and home == constants.HF_HUB_CACHE
