@@ -22,6 +22,7 @@ from bertrelay.errors import check_dimensions
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.leaves import content_parts
+from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.in_batch import BatchPairs, cosines, matryoshka, pair_loss
@@ -31,12 +32,19 @@ from students.build import Targets, fill_targets, start_student
 from students.corpus import NO_TARGET, ParallelCorpus, build_corpus
 from students.given_vectors import open_teacher, prompt_of
 from students.metrics import Encode, encoded_once, english_of, parallel_metrics, save_variance, translation_metrics
-from students.retention import ACCURACY, average_with_start, general_sentences, retained_targets, set_rates
+from students.retention import (
+    ACCURACY,
+    average_with_start,
+    general_sentences,
+    mean_accuracies,
+    retained_targets,
+    set_rates,
+)
 from students.settings import DistillSettings
 
 TAUGHT = ("targets", "weights", "retained", "english")
 TEACHER_LOSSES = ("mse", "cosine", "ranking")
-CRITERION = "dev/explained_variance"
+EXPLAINED, CRITERION = "dev/explained_variance", "dev/score"
 CORPUS_VERSION = 2
 
 
@@ -44,8 +52,10 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     """Builds the corpus, computes the teacher's vectors, trains the student, and writes `model/`."""
     digests = Digests(context.cache / "digests.json")
     drawn = [] if settings.dev else ["dev_sentences", "seed"]  # a dev split that is given is not drawn
-    if settings.average_with_start and not settings.dev_untrained:
-        settings = settings.model_copy(update={"dev_untrained": [general_sentences()]})
+    if not settings.dev_untrained and (settings.has_dev or settings.average_with_start):
+        trained = {language for source in settings.parallel for language in source.languages}
+        general = general_sentences(None if isinstance(settings.base, ModelSource) else trained)
+        settings = settings.model_copy(update={"dev_untrained": general})
     parts = content_parts(settings, ["parallel", "filters", "dev", "dev_untrained", "retained", *drawn], digests)
     corpus_key = fingerprint({"version": CORPUS_VERSION, **parts})
     with accelerator().main_process_first():
@@ -68,7 +78,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     task = kind(student, settings, corpus, targets, retained, tokens, dev_teacher)
     metrics = train(task, settings, context.output, context.work)
     if settings.average_with_start:
-        metrics |= average_with_start(student, task.evaluate_everywhere, context)
+        metrics |= average_with_start(student, task.evaluate, context)
     if context.process_group.is_main:
         write_json(context.output / "corpus.json", corpus.facts)
         copyfile(corpus.rejects, context.output / corpus.rejects.name)
@@ -204,22 +214,23 @@ class DistillationTask:
         return losses
 
     def evaluate(self) -> Metrics:
-        """Translation accuracy and distances by language; 1 − the mean relative distance chooses the weights."""
-        pairs = self.corpus.dev
-        sentences = english_of(pairs) + [sentence for translations in pairs.values() for sentence in translations.other]
+        """Translation accuracy and distances by language, and accuracy on the domains and languages not trained.
+
+        The mean of both kinds chooses the weights: of 1 − the relative distance, and of accuracy where none is trained.
+        """
+        pairs, untrained = self.corpus.dev, self.corpus.dev_untrained
+        kinds = (pairs.values(), untrained.values())
+        sentences = [sentence for of in kinds for translations in of for side in translations for sentence in side]
         encode = encoded_once(self.model, sentences, self.settings.precision)
         metrics = parallel_metrics(pairs, encode, self.dev_teacher, self.targets.variance)
         distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
-        return {f"dev/{name}": value for name, value in metrics.items()} | {CRITERION: 1 - float(np.mean(distances))}
-
-    def evaluate_everywhere(self) -> Metrics:
-        """The same, and translation accuracy on the domains and languages that are not trained."""
-        pairs = self.corpus.dev_untrained
-        sentences = [sentence for translations in pairs.values() for side in translations for sentence in side]
-        encode = encoded_once(self.model, sentences, self.settings.precision)
-        metrics = self.evaluate() if self.corpus.dev else Metrics()
-        for language, (english, other) in pairs.items():
+        metrics = {f"dev/{name}": value for name, value in metrics.items()}
+        for language, (english, other) in untrained.items():
             metrics |= translation_metrics(language, encode(english), encode(other), f"dev/{ACCURACY}/untrained")
+        if distances:
+            metrics[EXPLAINED] = 1 - float(np.mean(distances))
+            accuracy = mean_accuracies(metrics).get("untrained", metrics[EXPLAINED])
+            metrics[CRITERION] = float(np.mean([metrics[EXPLAINED], accuracy]))
         return metrics
 
 

@@ -311,7 +311,7 @@ def _rounded_product(module: nn.Linear, inputs: tuple[Tensor], _: Tensor) -> Ten
 
 def _general_sentences() -> list[str]:
     """Those of many domains and languages that come with the project, each once."""
-    general = read_translations([general_sentences()], None, Rejects(None))
+    general = read_translations(general_sentences(), None, Rejects(None))
     return list(dict.fromkeys(text for pairs in general.values() for side in pairs for text in side))
 
 

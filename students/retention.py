@@ -1,6 +1,6 @@
 """What a student keeps of its base: lower rates below, texts whose vectors stay, weights averaged with the start's."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +29,12 @@ GENERAL = Path(__file__).with_name("general_sentences.tsv")
 """Sentences of many domains, written for this project in groups that differ in little, with their translations."""
 
 
-def general_sentences() -> TranslationColumns:
-    """The source of GENERAL, in all its languages."""
+def general_sentences(among: Collection[str] | None = None) -> list[TranslationColumns]:
+    """The source of GENERAL, in all its languages or in those `among` them; without any, none."""
     with GENERAL.open(encoding="utf-8") as file:
         _, *languages = file.readline().split()
-    return TranslationColumns.model_validate({"path": str(GENERAL), "others": {each: each for each in languages}})
+    others = {language: language for language in languages if among is None or language in among}
+    return [TranslationColumns.model_validate({"path": str(GENERAL), "others": others})] if others else []
 
 
 def set_rates(encoder: SentenceEncoder, frozen_layers: int | None, layer_decay: float) -> None:

@@ -345,8 +345,9 @@ class DistillSettings(TrainingSettings):
     parallel: the corpora; `filters` say which of their pairs are left out.
     dev: held-out corpora, whose English is taken out of `parallel`; without any, `dev_sentences` English sentences
         are held out of `parallel`, in every language.
-    dev_untrained: held-out corpora of other domains and languages than `parallel`; without any, 150 sentences of many
-        domains in 21 languages that come with the project.
+    dev_untrained: held-out corpora of other domains and languages than `parallel`, which choose the weights as much as
+        those of `dev`; without any, 150 sentences of many domains that come with the project, for a pretrained base in
+        21 languages, for a new one in those that are trained.
     max_tokens: the longest input, special tokens included.
     max_rejects: the share of records that may be unusable.
     """
@@ -383,8 +384,8 @@ class DistillSettings(TrainingSettings):
             refuse_idle(self, "trim_vocabulary", because="the vocabulary of this base is trained on the corpus")
         if isinstance(self.base, NewEncoder):
             refuse_idle(self, "frozen_layers", "average_with_start", because="a new network knows nothing to keep")
-        if not self.average_with_start:
-            refuse_idle(self, "dev_untrained", because="it chooses among averages, and average_with_start is false")
+        if not (self.has_dev or self.average_with_start):
+            refuse_idle(self, "dev_untrained", because="it chooses weights beside dev data, and dev_sentences is 0")
         if not self.retained:
             refuse_idle(self.objectives, "retention", because="there are no `retained` texts")
         if self.dev:
@@ -392,3 +393,8 @@ class DistillSettings(TrainingSettings):
         elif self.dev_sentences == 0:
             refuse_idle(self, "evaluate_every", "patience", because="there is no dev data: dev_sentences is 0")
         return self
+
+    @property
+    def has_dev(self) -> bool:
+        """Whether held-out sentences of the trained corpora choose weights."""
+        return bool(self.dev or self.dev_sentences)

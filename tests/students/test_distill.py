@@ -226,19 +226,23 @@ def test_from_two_languages_to_one_space(distilled, toy):
     context, metrics = distilled
     losses = [line["loss"] for line in logged(context, "loss")]
     assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
-    looks = logged(context, "dev/explained_variance")
+    looks = logged(context, CRITERION)
     assert len(looks) == 12
-    best = max(looks, key=lambda look: look["dev/explained_variance"])
+    best = max(looks, key=lambda look: look[CRITERION])
     assert metrics["best_step"] == best["step"]
     del best["step"]
     assert best.items() <= metrics.items()
+    ways = ("en-de", "de-en", "en-fr", "fr-en")
     assert set(best) == {
+        CRITERION,
         "dev/explained_variance",
         *(f"dev/{name}/{language}" for name in ("mse", "mse_relative") for language in ("en", "de", "fr")),
-        *(f"dev/translation_accuracy/{way}" for way in ("en-de", "de-en", "en-fr", "fr-en")),
+        *(f"dev/translation_accuracy/{kind}{way}" for kind in ("", "untrained/") for way in ways),
     }
     relative = [best[f"dev/mse_relative/{language}"] for language in ("en", "de", "fr")]
-    assert best["dev/explained_variance"] == pytest.approx(1 - np.mean(relative)) and best[CRITERION] > 0.3
+    explained, untrained = 1 - np.mean(relative), [best[f"dev/translation_accuracy/untrained/{way}"] for way in ways]
+    assert best["dev/explained_variance"] == pytest.approx(explained) and explained > 0.3
+    assert best[CRITERION] == pytest.approx((explained + np.mean(untrained)) / 2)
     assert best["dev/translation_accuracy/fr-en"] > 10 / 30  # one in thirty by chance
     assert metrics["train_items"] == 3 * (len(toy.train) - 30)
     assert read_variance(SimpleNamespace(folder=context.output / "model")) == metrics["target_variance"]

@@ -120,7 +120,7 @@ def test_int8_is_smaller_and_its_distance_is_that_of_the_graph(encoder, exported
     assert kinds.count(onnx.TensorProto.INT8) == 2 * 6  # two layers: query, key, value, output, up, down
     assert (folder / "onnx/model.onnx").stat().st_size < (exported / "onnx/model.onnx").stat().st_size
     assert metrics["onnx/size_mb"] == (folder / "onnx/model.onnx").stat().st_size / 1e6
-    pairs = read_translations([general_sentences()], None, Rejects(None))
+    pairs = read_translations(general_sentences(), None, Rejects(None))
     sentences = list({text for sides in pairs.values() for side in sides for text in side})
     exact = encoder.encode(sentences, precision="fp32")
     rounded = np.concatenate([by_onnx(folder, sentences[start : start + 64]) for start in range(0, len(sentences), 64)])

@@ -198,7 +198,7 @@ def test_killed_anywhere_it_resumes_to_the_same_weights(trained, context, toy, t
 
 def test_without_given_ones_general_sentences_are_the_untrained_sets(trained, context):
     metrics = run(trained(average_with_start=True), context)
-    languages = general_sentences().languages
+    languages = general_sentences()[0].languages
     assert all(f"dev/translation_accuracy/untrained/{language}-en" in metrics for language in languages)
 
 
