@@ -46,7 +46,7 @@ from students.evaluate import run as evaluate
 from students.evaluation_settings import EvaluateSettings
 from students.settings import DistillSettings
 
-RECIPE, TESTS, OF_DEFAULT = "multilingual", ["tatoeba", "captions", "similarity"], 4.0
+RECIPE, TESTS, OF_DEFAULT = "multilingual", ["tatoeba", "trained-domains"], 4.0
 PAIRS_A_STEP, LEARNING_RATE = 64, 2e-5
 PLAIN = {"frozen_layers": None, "average_with_start": False}
 STUDENTS: dict[str, dict[str, Any]] = {
@@ -64,10 +64,10 @@ PEERS = {"default": False, "best": True}
 UNTRAINED = ["base", "start"]
 MEANS = {
     "Tatoeba": ("tatoeba", r"translation_accuracy/(en-..|..-en)"),
-    "captions": ("captions", r"translation_accuracy/(en-..|..-en)"),
-    "STS within": ("similarity", r"sts/STSb-(?!en)../spearman_cosine"),
-    "STS en-X": ("similarity", r"sts/STSb-en-../spearman_cosine"),
-    "STS en": ("similarity", r"sts/STSb-en/spearman_cosine"),
+    "captions": ("trained-domains", r"translation_accuracy/(en-..|..-en)"),
+    "STS within": ("trained-domains", r"sts/STSb-(?!en)../spearman_cosine"),
+    "STS en-X": ("trained-domains", r"sts/STSb-en-../spearman_cosine"),
+    "STS en": ("trained-domains", r"sts/STSb-en/spearman_cosine"),
 }
 """Of which test, and of which of its metrics, a figure is the mean."""
 

@@ -228,8 +228,10 @@ def _without_folders(source: str) -> str:
 
 
 def _reference(part: object) -> str | None:
-    """A model among the parts of a fingerprint, with its revision; None where only a digest is known."""
-    return part.removeprefix(HUB) if isinstance(part, str) and part.startswith(HUB) else None
+    """A model among the parts of a fingerprint: of the hub with its revision, of a folder its digest, else None."""
+    if not isinstance(part, str) or not part.startswith((HUB, FOLDER)):
+        return None
+    return f"a folder, sha256 {part.removeprefix(FOLDER)}" if part.startswith(FOLDER) else part.removeprefix(HUB)
 
 
 def _is_shown(key: str, value: object) -> bool:

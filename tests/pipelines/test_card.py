@@ -153,6 +153,8 @@ def test_a_name_of_a_file_cannot_break_a_table(finished, tmp_path):
     written = write_card(
         finished / "student/latest/model", tmp_path / "out", results=[tmp_path / "stage/result"], license="mit"
     )
+    teacher = read_done(finished / "student/latest").parts["teacher"]  # a folder, which nothing else names
+    assert f"- teacher: a folder, sha256 {teacher.removeprefix('folder:')}" in written.read_text()
     assert r"| a\|b&lt;script> .tsv | de |" in written.read_text() and "/home" not in written.read_text()
 
 

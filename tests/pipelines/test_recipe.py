@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from light_stages import REGISTRY
 
@@ -49,6 +51,69 @@ def test_paths_count_from_the_recipe_and_in_set_from_the_working_directory(write
     assert [(step.label, step.needs) for step in changed.steps] == [("teacher", ()), ("student", (("teacher", None),))]
     assert settings(changed, "teacher").data == str(tmp_path / "elsewhere/here/pairs.tsv")
     assert settings(changed, "student").parallel[0].path == str(tmp_path / "elsewhere/here/both/de.tsv")
+
+
+STS17 = [f"STS17-{pair}" for pair in ("en-en", "en-de", "es-en", "es-es", "fr-en", "it-en", "ko-ko", "nl-en")]
+SEVERAL = """
+[vars]
+data = ""
+l = ["de", "ko", "pt"]
+also_taught = false
+
+[taught]
+uses = "light.teach"
+if = "${also_taught}"
+data = "pairs.tsv"
+
+["student-{each}"]
+uses = "light.learn"
+for_each = ["small", "large"]
+teacher = "{each}"
+parallel = [
+    { if = "${data}", for_each = ["fr", "de", "ko"], among = "${l}", path = "${data}/{each}.tsv", language = "{each}" },
+    { unless = "${data}", path = "public.tsv", language = "de" },
+]
+"""
+
+
+def test_a_table_stands_for_none_or_several(write_recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write_recipe(SEVERAL)
+    plain = read(path)
+    assert [step.name for step in plain.steps] == ["student-small", "student-large"]
+    assert [each.path for each in settings(plain, "student-small").parallel] == [str(tmp_path / "public.tsv")]
+    given = read(path, "vars.data=there", "vars.also_taught=true")
+    assert [step.name for step in given.steps] == ["taught", "student-small", "student-large"]
+    parallel = settings(given, "student-large").parallel
+    assert [(each.path, each.language) for each in parallel] == [
+        (str(tmp_path / "there/de.tsv"), "de"),
+        (str(tmp_path / "there/ko.tsv"), "ko"),
+    ]
+
+
+def test_a_table_that_cannot_stand_for_several_says_why(write_recipe):
+    path = write_recipe(SEVERAL.replace('["student-{each}"]', "[student]"))
+    assert "[student] for_each: expected {each} in the name of the table" in mistakes_of(path)
+    path = write_recipe(SEVERAL)
+    assert 'parallel[0].for_each: expected a list of texts, found "de"' in mistakes_of(
+        path, "vars.data=there", "vars.l=de"
+    )
+
+
+def test_the_languages_of_the_flagship_reach_its_sources_tests_and_compact_forms(tmp_path):
+    chosen = ["cs", "ko", "sv"]
+    given = [f"vars.languages={json.dumps(chosen)}", "vars.compact=true"]
+    on_files = [f"vars.data={tmp_path}", f"vars.catalogues={tmp_path}"]
+    for overrides, kinds in ((given, {"hub"}), ([*given, *on_files], {"english", "path"})):
+        steps = {step.name: step.settings for step in read_recipe("multilingual", registry.REGISTRY, overrides).steps}
+        assert steps["trimmed"].languages == chosen
+        named = {name: getattr(each, "parallel", []) for name, each in steps.items()}
+        named["trimmed"] = steps["trimmed"].corpus
+        for sources in named.values():
+            assert {language for source in sources for language in source.languages} <= set(chosen)
+            assert all(kinds & source.model_fields_set for source in sources)
+        assert set(steps["trained-domains"].sts) == ({"STSb-en"} if "path" in kinds else set(STS17))
+    assert [source.language for source in steps["trained-domains"].parallel] == ["cs"]  # captions have no other of them
 
 
 def test_the_seed_of_the_recipe_reaches_stages_that_write_none(write_recipe):
