@@ -12,9 +12,11 @@ from transformers.models.bert.modeling_bert import BertIntermediate
 
 from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
 from students.build import Targets
 from students.distill import CRITERION, ContrastiveTask, DistillationTask, run
+from students.index import build_index, open_index
 from students.metrics import read_variance
 from students.settings import DistillSettings, Objectives
 
@@ -179,6 +181,28 @@ def test_ranking_is_the_divergence_of_softmaxes_over_the_teachers_vectors(task):
     assert task.loss(lambda *_: of_the_teacher, batch)["ranking"].item() == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["cosine", "ranking"])
+def test_gradients_are_those_of_differences_in_float64(task, name):
+    """Of cosine and ranking, cut and whole, by central differences of each number of each vector."""
+    objectives = Objectives(mse=0, **{name: 2.0}, dimensions=[4], cut_teacher=True)
+    settings = task.settings.model_copy(update={"objectives": objectives})
+    task = DistillationTask(task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher)
+    batch = task.collate(np.arange(len(task.corpus)), 0)
+    batch.inputs["targets"] = batch.inputs["targets"].double()
+    drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
+
+    def loss(vectors):
+        return task.loss(lambda *_: vectors, batch)[name]
+
+    given = torch.tensor(drawn, requires_grad=True)
+    loss(given).backward()
+    for place in np.ndindex(drawn.shape):
+        step = np.zeros_like(drawn)
+        step[place] = 1e-6
+        ahead, behind = (loss(torch.tensor(drawn + sign * step)).item() for sign in (1, -1))
+        assert given.grad[place].item() == pytest.approx((ahead - behind) / 2e-6, rel=1e-5, abs=1e-6)
+
+
 def test_ranking_beside_the_contrastive_objective_is_the_same(task):
     """Per item, so that it does not depend on the batch, and in any precision."""
     objectives = Objectives(ranking=2.0, candidates=2, contrastive=1.0)
@@ -261,6 +285,28 @@ def test_sentence_transformers_loads_the_student_and_gives_the_same_vectors(dist
     assert theirs.shape == ours.shape == (150, 16)
     assert np.abs(theirs - ours).max() < 1e-5
     np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, rtol=1e-5)
+
+
+def test_the_student_searches_the_english_index_of_its_teacher_in_its_languages(distilled, given, toy, tmp_path):
+    """As the saved folders are: German and French find their English more often than by chance, as do the cosines."""
+    context, _ = distilled
+    teacher, student = SentenceEncoder.load(given["teacher"]), SentenceEncoder.load(context.output / "model")
+    english = [row[0] for row in toy.test]
+    (tmp_path / "english.txt").write_text("\n".join(english))
+    build_index(teacher, tmp_path / "english.txt", tmp_path / "index", precision="fp32")
+    index = open_index(student, tmp_path / "index")
+    vectors = teacher.encode(english, precision="fp32", normalize_embeddings=True)
+    for language in (1, 2):
+        queries = [row[language] for row in toy.test]
+        cosines = student.encode(queries, precision="fp32", normalize_embeddings=True) @ vectors.T
+        nearest = [english[row] for row in cosines.argmax(axis=1)]
+        assert [hits[0].text for hits in index.search(queries, 1, precision="fp32")] == nearest
+        assert np.mean([found == own for found, own in zip(nearest, english, strict=True)]) > 5 / 50
+    build_index(
+        SentenceEncoder.load(context.work / "start"), tmp_path / "english.txt", tmp_path / "other", precision="fp32"
+    )
+    with pytest.raises(RequestError, match="found another one"):
+        open_index(student, tmp_path / "other")
 
 
 def test_what_is_shared_between_runs_is_made_once(context, given, tmp_path, monkeypatch):

@@ -20,7 +20,9 @@ from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 
 TRAINING = {"epochs": 2, "batch_items": 8, "learning_rate": 1e-3, "checkpoint_every": 2, "log_every": 1, "seed": 3}
-NAMES = ["train", "cross-encoder", "poly-encoder", "bilstm", "ten-fold", "ablation", "distill"]
+IN_BATCH = ["contrastive", "cosent", "angle", "distill-contrastive"]
+"""Whose losses compare the items of a batch."""
+NAMES = ["train", "cross-encoder", "poly-encoder", "bilstm", "ten-fold", "ablation", "distill", *IN_BATCH]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -54,6 +56,8 @@ def given(name, data, base, dropout=False):
     pairs = {**sts["train"], "header": False, "english": 5, "others": {"de": 6}}
     student = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 120, "max_tokens": 32, "dropout": 0.1 * dropout}
     distill = {"teacher": str(base), "base": student, "parallel": [pairs], "dev_sentences": 6}
+    contrasted = {**distill, "objectives": {"contrastive": 1.0, "ranking": 1.0, "candidates": 8, "dimensions": [8]}}
+    pairs_alone = {part: [{**tables[0], "columns": columns[:2]}] for part, tables in labelled.items()}
     glove = {key: value for key, value in shared.items() if key != "base"} | {"glove": str(data / "glove.txt")}
     return {
         "train": ("teachers.train", {**shared, **labelled, "objective": "softmax", "dropout": 0.2 * dropout}),
@@ -63,6 +67,10 @@ def given(name, data, base, dropout=False):
         "ten-fold": ("teachers.facets", {**shared, "data": str(data), "folds": 2}),
         "ablation": ("teachers.ablation", {**shared, **ablation}),
         "distill": ("students.distill", {**shared, **distill}),
+        "contrastive": ("teachers.train", {**shared, **pairs_alone, "objective": "contrastive", "dimensions": [8]}),
+        "cosent": ("teachers.train", {**shared, **scored, "objective": "cosent"}),
+        "angle": ("teachers.train", {**shared, **scored, "objective": "angle"}),
+        "distill-contrastive": ("students.distill", {**shared, **contrasted}),
     }[name]
 
 
@@ -81,11 +89,12 @@ def weights(folder):
 
 
 def losses(folder):
-    """The loss of every step of every training."""
+    """The loss of every step of every training; where there are several, their sum."""
     found = {}
     for path in sorted((folder / "output").rglob("metrics.jsonl")):
         lines = map(json.loads, path.read_text().splitlines())
-        found[str(path.relative_to(folder))] = [line["loss"] for line in lines if "loss" in line]
+        steps = ([value for name, value in line.items() if name.split("/")[0] == "loss"] for line in lines)
+        found[str(path.relative_to(folder))] = [sum(parts) for parts in steps if parts]
     return found
 
 
@@ -119,11 +128,13 @@ def test_killed_and_begun_again_it_ends_with_the_same_weights(data, base, tmp_pa
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
 
 
-def test_two_processes_learn_what_one_does(data, base, tmp_path):
+def test_two_processes_learn_what_one_does_in_parts_too(data, base, tmp_path):
     stages = {name: given(name, data, base(False)) for name in NAMES}
     stages = {name: (kind, {**settings, "epochs": 1}) for name, (kind, settings) in stages.items()}
     (tmp_path / "two").mkdir()
-    (tmp_path / "two/stages.json").write_text(json.dumps(stages))
+    in_parts = {name: {"device_tokens": 50} if name in IN_BATCH else {} for name in NAMES}
+    shared_out = {name: (kind, {**settings, **in_parts[name]}) for name, (kind, settings) in stages.items()}
+    (tmp_path / "two/stages.json").write_text(json.dumps(shared_out))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

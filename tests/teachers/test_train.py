@@ -144,6 +144,49 @@ def test_neither_the_same_anchors_positives_nor_what_the_guide_finds_nearer_are_
         assert task.no_negatives(np.arange(4))[row].tolist() == list(np.logical_or(nearer, expected[row]))
 
 
+class GivenWithInput(torch.nn.Module):
+    """A model of sentence-transformers whose vectors are given with its input."""
+
+    def __init__(self, tokenizer, name):
+        super().__init__()
+        self.tokenizer, self.name, self.max_seq_length = tokenizer, name, 24
+
+    def forward(self, features):
+        return {"sentence_embedding": features[self.name]}
+
+
+@pytest.mark.parametrize("has_negatives", [False, True])
+def test_contrastive_with_a_guide_is_gistembed(context, tmp_path, tiny_encoder, has_negatives):
+    """Value and gradients, of the peer's loss between anchors and positives (and negatives) alone."""
+    losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+    columns = ["anchor", "positive", "negative"][: 3 if has_negatives else 2]
+    rows = [columns, *([f"{name} {row}" for name in columns] for row in range(7))]
+    (tmp_path / "pairs.tsv").write_text("\n".join(map("\t".join, rows)))
+    train = [{"path": str(tmp_path / "pairs.tsv"), "columns": columns}]
+    given = {**SETTINGS, "objective": "contrastive", "train": train, "temperature": 0.05}
+    settings = TrainSettings.model_validate(given)
+    data = TeacherData.read(settings, context)
+    texts = data.train.sentences
+    tokens = tokens_of(lambda a, b: texts[a:b], len(texts), lambda rows: [[1] for _ in rows], tmp_path / "tokens")
+    drawn = np.random.default_rng(5).normal(size=(len(texts), 4)).astype(np.float32)
+    guide = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    task = InBatchTeacherTask(None, settings, data, tokens, guide)
+    row_of = [[texts.index(f"{name} {row}") for row in range(7)] for name in columns]
+    vectors = torch.randn(7, len(columns), 8, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    vectors.requires_grad_()
+    ours = task.batch_losses(vectors, np.arange(7), 0)["contrastive"] / 7
+    models = (GivenWithInput(tiny_encoder("bert", texts).tokenizer, name) for name in ("taught", "guide"))
+    peer = losses.GISTEmbedLoss(*models, temperature=0.05, contrast_anchors=False, contrast_positives=False)
+    features = [
+        {"taught": vectors[:, column], "guide": torch.from_numpy(guide[rows])} for column, rows in enumerate(row_of)
+    ]
+    theirs = peer(features, None)
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-9)
+    assert task.no_negatives(np.arange(7)).sum() > 7  # the guide leaves some out
+    gradients = (torch.autograd.grad(loss, vectors)[0] for loss in (ours, theirs))
+    torch.testing.assert_close(*gradients)
+
+
 def test_a_teacher_from_scratch_learns_to_classify(nli):
     _, context, metrics = nli
     assert lines(context, "loss")[0]["loss"] == pytest.approx(np.log(2), abs=0.15)  # two classes, nothing known yet
