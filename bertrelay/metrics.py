@@ -22,7 +22,8 @@ class Family:
     """Metrics that a report shows together.
 
     about: what they measure. place: the order of families. in_terminal: whether `bertrelay run` prints them,
-        with_intervals with their intervals. with_means: whether a row of means is added.
+        with_intervals with their intervals. with_means: whether a row of means is added. is_summary: whether it shows
+        metrics of other families once more.
     published: caption to {(row, model): value}, shown for comparison.
     """
 
@@ -32,6 +33,7 @@ class Family:
     in_terminal: bool = False
     with_intervals: bool = False
     with_means: bool = False
+    is_summary: bool = False
     published: Mapping[str, Mapping[tuple[str, str], float]] = field(default_factory=dict, compare=False)
 
 

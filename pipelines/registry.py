@@ -34,7 +34,7 @@ STAGES = {
         ("teachers.ablation", 2, "settings:AblationSettings", "ablation:run", "teachers"),
     ],
     "students": [
-        ("students.distill", 6, "settings:DistillSettings", "distill:run", "students"),
+        ("students.distill", 7, "settings:DistillSettings", "distill:run", "students"),
         ("students.evaluate", 1, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
         ("students.index", 1, "search_settings:IndexSettings", "index:run", ""),
         ("students.mine", 1, "search_settings:MineSettings", "bitext:run", ""),

@@ -102,9 +102,9 @@ def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}) -
     tables: dict[tuple[str, str], ScoreTable] = {}
     for stage, metrics in stages.items():
         for name, value in metric_values(metrics).items():
-            family, caption, row, group, column = cell_of(stage, name, kinds.get(stage))
-            table = tables.setdefault((family.title, caption), ScoreTable(family, caption))
-            table.put(row, (group, column), value)
+            for family, caption, row, group, column in cells_of(stage, name, kinds.get(stage)):
+                table = tables.setdefault((family.title, caption), ScoreTable(family, caption))
+                table.put(row, (group, column), value)
     for table in tables.values():
         for (row, column), published in table.family.published.get(table.caption, {}).items():
             if row in table.rows:
@@ -114,14 +114,19 @@ def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}) -
     return sorted(tables.values(), key=lambda table: table.family.place)
 
 
-def cell_of(stage: str, name: str, kind: str | None = None) -> Cell:
-    """The family and place of a metric, as the stage of that kind declares it, or any stage where that one does not."""
+def cells_of(stage: str, name: str, kind: str | None = None) -> list[Cell]:
+    """The places of a metric, as the stage of that kind declares it, or any stage where that one does not.
+
+    There is one in a family, and perhaps one in a family that is a summary.
+    """
     every = dict.fromkeys(each.metrics for each in REGISTRY if each.metrics)
     own = [each.metrics for each in REGISTRY if each.metrics and each.kind == kind]
     metrics = (metric for source in own or every for metric in declared(source))
-    cells = (cell for metric in metrics if (cell := metric.cell(stage, name)))
+    cells = [cell for metric in metrics if (cell := metric.cell(stage, name))]
     family = DEV if name.startswith("dev/") else OTHER
-    return next(cells, Cell(family, "", name.removeprefix("dev/"), stage, ""))
+    otherwise = Cell(family, "", name.removeprefix("dev/"), stage, "")
+    summaries = [cell for cell in cells if cell.family.is_summary]
+    return [next((cell for cell in cells if not cell.family.is_summary), otherwise), *summaries[:1]]
 
 
 def metric_values(metrics: Metrics) -> dict[str, MetricValue]:
