@@ -46,7 +46,7 @@ ROLES = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
 STACKS = ("encoder.layer", "transformer.layer", "layers", "encoder.block")
 """Where the layers are: BERT, XLM-R and MPNet; DistilBERT; ModernBERT, Qwen3 and Gemma; T5."""
 VOCABULARY_SENTENCES = 500_000  # enough to learn pieces from; they are held in memory
-FITTED_SENTENCES = 8192
+FITTED_SENTENCES = 32_768
 RIDGE = 0.01  # of the vectors' mean square
 UNTRAINED_RIDGE = 1.0  # an untrained student's thin directions would be blown up with less
 SOFTENING = 0.25
