@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bertrelay.compare import compare_all, compare_pairs
     from bertrelay.data.tables import Table
+    from bertrelay.encode_datasets import encode_dataset
     from bertrelay.encode_files import encode_file
     from bertrelay.encoder import SentenceEncoder
     from bertrelay.encoding import encode
@@ -20,6 +21,7 @@ __all__ = [
     "compare_all",
     "compare_pairs",
     "encode",
+    "encode_dataset",
     "encode_file",
     "write_heatmap",
 ]
@@ -48,6 +50,7 @@ __getattr__ = loader(
         "compare_all": "compare",
         "compare_pairs": "compare",
         "encode": "encoding",
+        "encode_dataset": "encode_datasets",
         "encode_file": "encode_files",
         "write_heatmap": "plots",
     },

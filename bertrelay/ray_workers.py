@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from bertrelay.data.shards import MANIFEST, Compute, Shards, Span
+from bertrelay.data.shards import Compute, Span, SpanOutputs
 from bertrelay.engine import RAY, Engine
 from bertrelay.errors import BertRelayError, RequestError, WorkError
-from bertrelay.files import read_json
 from bertrelay.hardware import resolve_precision
 from bertrelay.privacy import GROUP_READS, current_umask, is_sensitive, sensitive_data
 from bertrelay.progress import Bar, log
@@ -180,17 +179,16 @@ class _Worker:
     def _privacy(self) -> AbstractContextManager[None]:
         return sensitive_data(self._group_read) if self._is_sensitive else nullcontext()
 
-    def start(self, job: tuple[Shards, Callable[[], Compute]], folder: str, cpus: int) -> None:
+    def start(self, job: tuple[SpanOutputs, Callable[[], Compute]], folder: str, cpus: int) -> None:
         """Loads the model. job: the shards, and `start` of `Shards.fill`. folder: which relative paths start from."""
         os.environ["RAYON_NUM_THREADS"] = str(cpus)  # of tokenizers; Ray sets as many for torch
         with self._privacy():
             self._shards, load = job
             if Path(folder).is_dir():
                 os.chdir(folder)
-            folder_of_shards = self._shards.folder
-            if read_json(folder_of_shards / MANIFEST) is None:
+            if not self._shards.is_seen():
                 raise RequestError(
-                    f"{folder_of_shards.absolute()}: expected a folder that all workers share, found none on node "
+                    f"{self._shards.place}: expected a folder that all workers share, found none on node "
                     f"{_ray().util.get_node_ip_address()}. Use a folder on a disk that every node mounts"
                 )
             self._compute = load()
@@ -224,7 +222,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        shards: Shards,
+        shards: SpanOutputs,
         engine: Engine,
         start: Callable[[], Compute],
         read: Callable[[Span], Any] | None = None,

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -104,12 +105,95 @@ def json_line(row: dict[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-class Shards:
+class SpanOutputs(ABC):
+    """What is computed span by span, by processes and workers that share a place to write to.
+
+    process_group: process r of n computes every n-th missing span. All of them see one place.
+    engine: where they are computed, if not here; the process is connected to it when it fills.
+    """
+
+    def __init__(self, spans: Sequence[Span], process_group: ProcessGroup, engine: Engine) -> None:
+        self.spans, self.process_group, self.engine = spans, process_group, engine
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where they are, for errors."""
+
+    @abstractmethod
+    def is_seen(self) -> bool:
+        """Whether this process, perhaps on another node, sees the place where they are written."""
+
+    @abstractmethod
+    def missing(self) -> list[int]:
+        """The numbers of the spans whose output is not there, in order."""
+
+    def absent(self) -> int:
+        """How many are missing when each has been written."""
+        return len(self.missing())
+
+    @abstractmethod
+    def write(self, number: int, content: Any, writer: str = "") -> None:
+        """Writes the output of a span, whole or not at all. writer: names who writes, where others may too."""
+
+    def fill(
+        self,
+        start: Callable[[], Compute],
+        description: str,
+        unit: str,
+        read: Callable[[Span], Any] | None = None,
+    ) -> Filled:
+        """Computes the missing spans, each process or worker its own, and returns when all are written.
+
+        start: loads the model in the process that computes; not called where nothing is missing.
+        description, unit: of the progress, `tagging` and `words` for example.
+        read: reads in this process what the output of a span is computed from; by default that is the span itself.
+        Raises RequestError where a process misses one in the end.
+        """
+        started, missing, total = time.monotonic(), self.missing(), sum(span.size for span in self.spans)
+        to_do = sum(self.spans[number].size for number in missing)
+        if 0 < to_do < total:
+            log(f"{description}: resuming after {total - to_do:,} of {total:,} {unit}")
+        with progress(description, total, unit, total - to_do) as bar:
+            if self.engine.is_local:
+                self._fill_own(missing, start, read, bar)
+            elif missing:
+                from bertrelay.ray_workers import WorkerPool
+
+                WorkerPool(self, self.engine, start, read).fill(bar)
+        wait_for_all(self.process_group)
+        # Nobody returns before all have counted, as the main process then assembles and removes the shards.
+        if absent := max(gather(self.absent(), self.process_group)):
+            raise RequestError(
+                f"{self.place}: expected all {len(self.spans):,} shards when each had been written, {absent:,} are "
+                "missing. The folder must be one that all processes share; the same command then computes what is "
+                "missing"
+            )
+        return Filled(to_do, time.monotonic() - started)
+
+    def _fill_own(
+        self, missing: Sequence[int], start: Callable[[], Compute], read: Callable[[Span], Any] | None, bar: Bar
+    ) -> None:
+        """Computes those of the missing spans that are this process's; the bar counts those of others as well."""
+        own = [number for number in missing if number % self.process_group.size == self.process_group.rank]
+        others, spans = set(missing).difference(own), [self.spans[number] for number in own]
+        if not own:
+            return
+        contents = start()(spans if read is None else map(read, spans), bar)
+        for number, content in zip(own, contents, strict=True):
+            self.write(number, content)
+            release_memory()
+            if others:
+                done = others.difference(self.missing())  # by other processes, since the last shard
+                bar.advance(sum(self.spans[number].size for number in done))
+                others -= done
+
+
+class Shards(SpanOutputs):
     """The shards of `output`, one for each of `spans`, in a folder beside it until they are assembled.
 
     suffix, write: the kind of a shard, and what writes its content to a path.
-    process_group: process r of n computes every n-th missing shard. All of them see one folder.
-    engine: where they are computed, if not here; the process is connected to it when it fills.
+    process_group, engine: as of `SpanOutputs`.
     """
 
     def __init__(
@@ -121,13 +205,20 @@ class Shards:
         write: Callable[[Path, Any], None] = write_lines,
         engine: Engine = LOCALLY,
     ) -> None:
+        super().__init__(spans, process_group, engine)
         self.output = output
-        self.spans = spans
-        self.process_group = process_group
         self.suffix = suffix
-        self.engine = engine
         self._write = write
         self.folder = output.with_name(output.name + ".partial")
+
+    @property
+    def place(self) -> str:
+        """The folder of the shards."""
+        return str(self.folder)
+
+    def is_seen(self) -> bool:
+        """Whether the folder that `begin` made is here."""
+        return read_json(self.folder / MANIFEST) is not None
 
     def begin(self, manifest: dict[str, object]) -> None:
         """Makes the folder, or resumes one of the same manifest; returns when every process sees the main one's.
@@ -193,58 +284,6 @@ class Shards:
         """Writes a shard; it is done when its file is there. writer: as of `atomic_write`."""
         with atomic_write(self.path(number), writer) as building:
             self._write(building, content)
-
-    def fill(
-        self,
-        start: Callable[[], Compute],
-        description: str,
-        unit: str,
-        read: Callable[[Span], Any] | None = None,
-    ) -> Filled:
-        """Computes the missing shards, each process or worker its own, and returns when all are on the disk.
-
-        start: loads the model in the process that computes; not called where nothing is missing.
-        description, unit: of the progress, `tagging` and `words` for example.
-        read: reads in this process what the shard of a span is computed from; by default that is the span itself.
-        Raises RequestError where a process misses a shard in the end.
-        """
-        started, missing, total = time.monotonic(), self.missing(), sum(span.size for span in self.spans)
-        to_do = sum(self.spans[number].size for number in missing)
-        if 0 < to_do < total:
-            log(f"{description}: resuming after {total - to_do:,} of {total:,} {unit}")
-        with progress(description, total, unit, total - to_do) as bar:
-            if self.engine.is_local:
-                self._fill_own(missing, start, read, bar)
-            elif missing:
-                from bertrelay.ray_workers import WorkerPool
-
-                WorkerPool(self, self.engine, start, read).fill(bar)
-        wait_for_all(self.process_group)
-        # Nobody returns before all have counted, as the main process then assembles and removes the shards.
-        if absent := max(gather(len(self.missing()), self.process_group)):
-            raise RequestError(
-                f"{self.folder}: expected all {len(self.spans):,} shards when each had been written, {absent:,} are "
-                "missing. The folder must be one that all processes share; the same command then computes what is "
-                "missing"
-            )
-        return Filled(to_do, time.monotonic() - started)
-
-    def _fill_own(
-        self, missing: Sequence[int], start: Callable[[], Compute], read: Callable[[Span], Any] | None, bar: Bar
-    ) -> None:
-        """Computes those of the missing shards that are this process's; the bar counts those of others as well."""
-        own = [number for number in missing if number % self.process_group.size == self.process_group.rank]
-        others, spans = set(missing).difference(own), [self.spans[number] for number in own]
-        if not own:
-            return
-        contents = start()(spans if read is None else map(read, spans), bar)
-        for number, content in zip(own, contents, strict=True):
-            self.write(number, content)
-            release_memory()
-            if others:
-                done = others.difference(self.missing())  # by other processes, since the last shard
-                bar.advance(sum(self.spans[number].size for number in done))
-                others -= done
 
     def remove(self) -> None:
         """Removes the folder, when its shards are assembled or no longer wanted."""

@@ -13,7 +13,7 @@ from bertrelay.encode_stage import EncodeSettings
 from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, check_place
-from bertrelay.settings import ModelSource
+from bertrelay.settings import ModelSource, refuse_idle
 from pipelines.cli.options import (
     FILE_HELP,
     ColumnOptions,
@@ -38,6 +38,7 @@ from students.settings import LANGUAGE
 from teachers.evaluation.settings import ProtocolSettings
 
 if TYPE_CHECKING:
+    from bertrelay.encode_files import EncodedFile
     from bertrelay.stage import Metrics
 
 PANEL = "Sentences"
@@ -51,10 +52,12 @@ encoders = typer.Typer()
 class EncodeOptions(ColumnOptions, ProcessesOption):
     """How sentences are read and vectors written.
 
-    skip_invalid: drop invalid records and list them in OUTPUT.rejects.jsonl.
-    overwrite: replace an existing output file, which is an error otherwise.
+    keep: of a dataset: columns that the output has too.
+    skip_invalid: of a file: drop invalid records and list them in OUTPUT.rejects.jsonl.
+    overwrite: replace an existing output, which is an error otherwise.
     """
 
+    keep: list[str] = Field(default=[])
     skip_invalid: bool = False
     overwrite: bool = False
 
@@ -63,7 +66,9 @@ class EncodeOptions(ColumnOptions, ProcessesOption):
 def encode(
     model: ModelArgument,
     source: Annotated[str, argument("INPUT", f"{FILE_HELP} - is standard input.")],
-    output: Annotated[Path, argument("OUTPUT", "A .npy or a .parquet file.")],
+    output: Annotated[
+        str, argument("OUTPUT", "A .npy or a .parquet file; or a Parquet dataset: FOLDER/, or s3://BUCKET/FOLDER.")
+    ],
     settings: Annotated[Fields, EncodeSettings, "vectors", "prompt", "precision", "batch_tokens"],
     options: EncodeOptions,
     cluster: Engine,
@@ -81,12 +86,37 @@ def encode(
       zcat table.csv.gz | bertrelay encode MODEL - vectors.npy --format csv
 
       bertrelay encode MODEL sentences.parquet vectors.parquet --engine ray://head:10001 --gpus-per-worker 1
+
+      bertrelay encode MODEL s3://bucket/notes s3://bucket/vectors --column note --keep id --engine ray
     """
+    from bertrelay.data.datasets import is_dataset
+
+    check_request(model, options.processes)
+    settings |= {"prompt_name": settings.pop("prompt"), "engine": cluster}
+    if is_dataset(output):
+        try:
+            refuse_idle(options, "skip_invalid", "format", "header", because="input and output are Parquet datasets")
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+        with distributed(options.processes) as process_group:
+            from bertrelay.encode_datasets import encode_dataset
+
+            settings |= {"column": options.column or "text", "keep": options.keep, "overwrite": options.overwrite}
+            encoded = encode_dataset(model, source, output, process_group=process_group, **settings)
+    else:
+        encoded = _encode_file(model, source, Path(output), settings, options)
+    print_result(encoded, output)
+
+
+def _encode_file(
+    model: str, source: str, output: Path, settings: dict[str, Any], options: EncodeOptions
+) -> "EncodedFile":
     from bertrelay.data.records import Rejects
     from bertrelay.data.sentences import check_first
     from bertrelay.data.vectors import SUFFIXES
 
-    check_request(model, options.processes)
+    if options.keep:
+        raise RequestError("--keep: expected a dataset as output, FOLDER/ or an address; a file has text and vectors")
     check_output(output, SUFFIXES, source, overwrite=options.overwrite)
     with input_file(source, output) as name:
         table = options.table(name, options.column)
@@ -96,9 +126,7 @@ def encode(
         with distributed(options.processes) as process_group:
             from bertrelay.encode_files import encode_file
 
-            settings |= {"prompt_name": settings.pop("prompt"), "rejects": rejects, "engine": cluster}
-            encoded = encode_file(model, table, output, process_group=process_group, **settings)
-    print_result(encoded, output)
+            return encode_file(model, table, output, rejects=rejects, process_group=process_group, **settings)
 
 
 class EvaluateOptions(JsonOption):

@@ -231,14 +231,14 @@ def distributed(processes: int | None) -> Iterator[ProcessGroup]:
         yield process_group
 
 
-def print_result(result: Any, output: Path, as_json: bool = False) -> None:
+def print_result(result: Any, output: Path | str, as_json: bool = False) -> None:
     """The main process prints what was written to `output`: a named tuple or data class, as JSON or in a line."""
     if ProcessGroup.from_environment().is_main:
         values = result._asdict() if hasattr(result, "_asdict") else asdict(result)
         write_out(json.dumps({"output": str(output), **values}) if as_json else in_words(output, values))
 
 
-def in_words(output: Path, values: Mapping[str, Any]) -> str:
+def in_words(output: Path | str, values: Mapping[str, Any]) -> str:
     """`values.npy: 5 sentences, 16 dim`: counts, and what else is known; rates, zeros and what is not are left out."""
     words = []
     for name, value in values.items():

@@ -10,11 +10,15 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bertrelay import encode_shards, ray_workers
+from bertrelay.data import datasets
 from bertrelay.data.shards import Shards, Span, json_line
 from bertrelay.distributed import ProcessGroup
+from bertrelay.encode_datasets import encode_dataset
 from bertrelay.encode_files import encode_file
 from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError, WorkError
@@ -215,6 +219,18 @@ class TestWorkers:
         assert encoded.sentences == len(many)
         assert (tmp_path / "there.npy").read_bytes() == (tmp_path / "here.npy").read_bytes()
         assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "here.npy", "there.npy"}
+
+    def test_a_dataset_is_encoded_as_by_one_process(self, make_encoder, many, tmp_path, monkeypatch):
+        monkeypatch.setattr(datasets, "PART_ROWS", 10)
+        (tmp_path / "in").mkdir()
+        for number in range(3):
+            pq.write_table(pa.table({"text": many[number::3]}), tmp_path / f"in/{number}.parquet", row_group_size=5)
+        for name, engine in (("here", LOCALLY), ("there", RAY)):
+            given = str(tmp_path / "in"), f"{tmp_path / name}/"
+            assert encode_dataset(make_encoder(), *given, engine=engine, precision="fp32").sentences == len(many)
+        files = [sorted((tmp_path / name).iterdir()) for name in ("here", "there")]
+        contents = [{path.name: path.read_bytes() for path in each} for each in files]
+        assert contents[0] == contents[1] and len(contents[0]) == 2 + 7  # of 21, 20 and 20 rows
 
     def test_the_others_do_the_work_of_a_node_that_is_lost(self, tmp_path):  # the last, as it is gone afterwards
         rows, _ = fill(tmp_path, once(tmp_path / "marker", takes_its_node_along))

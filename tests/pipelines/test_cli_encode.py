@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -9,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -146,3 +148,31 @@ def test_stopped_and_robbed_of_a_process_two_processes_resume_to_the_same_bytes(
         assert ("resuming after" in capsys.readouterr().err) == resumes
     assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"many.txt", "v.npy", "whole.npy"}
+
+
+def test_a_dataset_becomes_a_dataset(encode, vectors, tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    for number, texts in enumerate((ENGLISH, OTHERS)):
+        pq.write_table(
+            pa.table({"id": [f"{number}-{row}" for row in range(len(texts))], "note": texts}),
+            tmp_path / f"in/{number}.parquet",
+        )
+    encode(tmp_path / "in", f"{tmp_path}/out/", "--column", "note", "--keep", "id", "--precision", "fp32")
+    assert "5 sentences" in capsys.readouterr().out
+    table = pq.read_table(tmp_path / "out").sort_by("row").to_pydict()
+    assert table["note"] == [*ENGLISH, *OTHERS] and table["id"] == ["0-0", "0-1", "0-2", "1-0", "1-1"]
+    np.testing.assert_allclose(table["vector"], vectors([*ENGLISH, *OTHERS]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("output", "more", "told"),
+    [
+        ("{}/out/", ["--skip-invalid"], "skip_invalid: without effect, because input and output are Parquet datasets"),
+        ("{}/out.npy", ["--keep", "id"], "--keep: expected a dataset as output"),
+        ("{}/out/", ["--column", "none"], "expected a column 'none', found note"),
+    ],
+)
+def test_what_fits_no_dataset_is_refused(encode, tmp_path, output, more, told):
+    pq.write_table(pa.table({"note": ENGLISH}), tmp_path / "in.parquet")
+    with pytest.raises(RequestError, match=re.escape(told)):
+        encode(tmp_path / "in.parquet", output.format(tmp_path), *more)

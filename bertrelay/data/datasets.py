@@ -1,0 +1,371 @@
+"""Parquet datasets of many files, on this machine or in an object store, read and written in parts.
+
+    OUTPUT/part-00042.parquet       the rows of a part, in their order; column `row` counts them over the whole input
+    OUTPUT/_parts/KEY-00042-BYTES   an empty file: this part is whole, and is so long
+    OUTPUT/_manifest.json           what is computed; another model or input restarts
+    OUTPUT/_SUCCESS                 all parts are there
+
+Nothing is renamed, as object stores cannot. Readers of datasets leave out names that begin with an underscore.
+"""
+
+import errno
+import json
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from bertrelay.data.shards import Span, SpanOutputs
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, on_main
+from bertrelay.engine import LOCALLY, Engine
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.fingerprint import fingerprint
+from bertrelay.progress import log
+
+URL = re.compile(r"[a-z][a-z0-9+.-]*://")
+PARQUET, ROW = ".parquet", "row"
+PART_ROWS = 100_000
+BLOCK_ROWS = 8_192
+FILES_AT_ONCE = 16
+MANIFEST, SUCCESS, MARKERS, UNFINISHED = "_manifest.json", "_SUCCESS", "_parts", "_unfinished-"
+LISTED_SECONDS = 30.0
+"""How long a store may take to list what has been written to it."""
+
+
+def is_dataset(name: str) -> bool:
+    """Whether an input or output is a dataset and no file: a URL, a folder, or a name that ends in `/`."""
+    return bool(URL.match(name)) or name.endswith("/") or Path(name).is_dir()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder on this machine, or an address such as `s3://bucket/folder`; a process opens it when it needs it.
+
+    Addresses are those of pyarrow's file systems, else of fsspec.
+    """
+
+    url: str
+
+    @cached_property
+    def _opened(self) -> tuple[fs.FileSystem, str]:
+        if not URL.match(self.url):
+            return fs.LocalFileSystem(), str(Path(self.url).absolute())
+        from fsspec.core import url_to_fs
+
+        with self.errors("opened"):
+            try:
+                filesystem, path = fs.FileSystem.from_uri(self.url)
+            except pa.ArrowInvalid:  # none of pyarrow's own
+                try:
+                    opened, path = url_to_fs(self.url)
+                except (ValueError, ImportError) as error:
+                    raise OSError(str(error)) from error
+                filesystem = fs.PyFileSystem(fs.FSSpecHandler(opened))
+        return filesystem, path.rstrip("/")
+
+    def __getstate__(self) -> dict[str, str]:
+        return {"url": self.url}
+
+    @property
+    def filesystem(self) -> fs.FileSystem:
+        return self._opened[0]
+
+    def path(self, *names: str) -> str:
+        """A path of its file system."""
+        return "/".join([self._opened[1], *names])
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.filesystem, fs.LocalFileSystem)
+
+    @contextmanager
+    def errors(self, done: str) -> Iterator[None]:
+        """What a store refuses becomes one error that names it. done: what it could not be."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            kind = WorkError if getattr(error, "errno", None) == errno.ENOSPC else RequestError
+            raise kind(
+                f"{self.url} cannot be {done}: {first}. Check the address, that it is there, and that you may do so "
+                "(credentials, permissions, space); the same command resumes"
+            ) from error
+
+    def names(self, folder: str = "") -> dict[str, fs.FileInfo]:
+        """The files of a folder of it by their names; none where there is no such folder."""
+        path = self.path(folder) if folder else self.path()
+        with self.errors("listed"):
+            found = self.filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        return {each.base_name: each for each in found if each.type == fs.FileType.File}
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a small file; None where there is none."""
+        with self.errors("read"):
+            if self.filesystem.get_file_info(self.path(name)).type != fs.FileType.File:
+                return None
+            with self.filesystem.open_input_file(self.path(name)) as file:
+                content: bytes = file.read()
+                return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a small file at once."""
+        with self.errors("written"), self.filesystem.open_output_stream(self.path(name)) as file:
+            file.write(content)
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """Row groups [first, end) of a file, which become one part; `row` is the number of their first row."""
+
+    file: str
+    first: int
+    end: int
+    row: int
+    rows: int
+
+
+class ParquetInput:
+    """The rows of the Parquet files of a folder or store, in the order of the files' names, or of one file.
+
+    text: the column to compute from. keep: further columns that the output has too.
+    Raises RequestError where there is no Parquet file or column, and for columns of other types.
+    """
+
+    def __init__(self, url: str, text: str, keep: Sequence[str] = ()) -> None:
+        self.place, self.text, self.keep = Place(url), text, list(keep)
+        files = self._files()
+        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+            footers = list(pool.map(self._footer, files))
+        self.schema = self._schema(files, footers)
+        self.parts = list(self._parts(files, footers))
+        self.rows = sum(part.rows for part in self.parts)
+        if not self.rows:
+            raise RequestError(f"{url}: expected rows, found {len(files):,} Parquet files without any")
+        shapes = [[footer.row_group(i).num_rows for i in range(footer.num_row_groups)] for footer in footers]
+        facts = [[each.base_name, each.size, each.mtime_ns, shape] for each, shape in zip(files, shapes, strict=True)]
+        self.digest = fingerprint({"files": facts, "text": text, "keep": self.keep})
+
+    def _files(self) -> list[fs.FileInfo]:
+        with self.place.errors("read"):
+            whole = self.place.filesystem.get_file_info(self.place.path())
+        if whole.type == fs.FileType.File:
+            return [whole]
+        names = self.place.names()
+        files = [names[name] for name in sorted(names) if name.endswith(PARQUET) and name[0] not in "_."]
+        if not files:
+            raise RequestError(f"{self.place.url}: expected Parquet files, found none and {len(names):,} others")
+        return files
+
+    def _footer(self, file: fs.FileInfo) -> pq.FileMetaData:
+        with self.place.errors(f"read ({file.base_name})"):
+            return pq.read_metadata(file.path, filesystem=self.place.filesystem)
+
+    def _schema(self, files: Sequence[fs.FileInfo], footers: Sequence[pq.FileMetaData]) -> pa.Schema:
+        """The columns that are read, which all files have."""
+        first = footers[0].schema.to_arrow_schema()
+        for file, footer in zip(files, footers, strict=True):
+            schema = footer.schema.to_arrow_schema()
+            for name in (self.text, *self.keep):
+                if name not in schema.names:
+                    there = ", ".join(schema.names)
+                    raise RequestError(f"{file.path}: expected a column {name!r}, found {there}")
+                if schema.field(name).type != first.field(name).type:
+                    raise RequestError(
+                        f"{file.path}: expected {name} to be {first.field(name).type} as in {files[0].base_name}, "
+                        f"found {schema.field(name).type}"
+                    )
+        if not (pa.types.is_string(kind := first.field(self.text).type) or pa.types.is_large_string(kind)):
+            raise RequestError(f"{files[0].path}: expected {self.text} to be text, found {kind}; name a column of text")
+        if taken := {ROW, "vector"}.intersection([self.text, *self.keep]):
+            raise RequestError(f"{', '.join(taken)}: the output has a column of that name; rename that of the input")
+        return pa.schema([first.field(name) for name in dict.fromkeys((*self.keep, self.text))])
+
+    @staticmethod
+    def _parts(files: Sequence[fs.FileInfo], footers: Sequence[pq.FileMetaData]) -> Iterator[RowGroups]:
+        """Row groups of a file, as many as bring a part to PART_ROWS."""
+        row = 0
+        for file, footer in zip(files, footers, strict=True):
+            first, rows = 0, 0
+            for group in range(footer.num_row_groups):
+                rows += footer.row_group(group).num_rows
+                if rows and (rows >= PART_ROWS or group + 1 == footer.num_row_groups):
+                    yield RowGroups(file.path, first, group + 1, row, rows)
+                    first, row, rows = group + 1, row + rows, 0
+
+    @property
+    def spans(self) -> list[Span]:
+        """The rows of each part."""
+        return [Span(part.row, part.row + part.rows, part.rows) for part in self.parts]
+
+    def blocks(self, span: Span) -> Iterator[pa.Table]:
+        """The rows of a part as tables of BLOCK_ROWS, with their numbers in the column `row`; reads nothing else.
+
+        Raises RequestError for a text that is missing, with file and row.
+        """
+        part = next(part for part in self.parts if part.row == span.first)
+        with (
+            self.place.errors(f"read ({part.file})"),
+            pq.ParquetFile(part.file, filesystem=self.place.filesystem, pre_buffer=True) as file,
+        ):
+            groups, row = list(range(part.first, part.end)), part.row
+            for batch in file.iter_batches(BLOCK_ROWS, row_groups=groups, columns=self.schema.names):
+                texts = batch.column(self.schema.get_field_index(self.text))
+                if texts.null_count:
+                    place = row - part.row + texts.is_null().index(True).as_py()
+                    raise RequestError(
+                        f"{part.file}, row {place + 1:,} of row groups {part.first} to {part.end - 1}: expected text, "
+                        "found none; leave such rows out"
+                    )
+                rows = pa.array(range(row, row + len(batch)), pa.int64())
+                yield pa.Table.from_batches([batch]).select(self.schema.names).add_column(0, ROW, rows)
+                row += len(batch)
+        if row != span.end:
+            raise WorkError(f"{part.file}: expected {part.rows:,} rows, found {row - part.row:,}; it changed meanwhile")
+
+
+class Parts(SpanOutputs):
+    """The parts of a Parquet dataset, one for each of `spans`; tables are what is written.
+
+    url: a folder or an address. schema: of every part. process_group, engine: as of `SpanOutputs`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        spans: Sequence[Span],
+        schema: pa.Schema,
+        process_group: ProcessGroup = SINGLE_PROCESS,
+        engine: Engine = LOCALLY,
+    ) -> None:
+        super().__init__(spans, process_group, engine)
+        self._place, self._schema, self._key = Place(url), schema, ""
+
+    @property
+    def place(self) -> str:
+        """The folder or address."""
+        return self._place.url
+
+    def is_seen(self) -> bool:
+        """Whether the manifest that `begin` wrote is here."""
+        return self._manifest() is not None
+
+    def is_finished(self, manifest: dict[str, object]) -> bool:
+        """Whether all parts of this manifest are there already."""
+        return self._manifest() == manifest and self._place.read(SUCCESS) is not None
+
+    def begin(self, manifest: dict[str, object], overwrite: bool = False) -> None:
+        """Makes the folder, or resumes one of the same manifest; one of another restarts.
+
+        overwrite: a finished one too, which is an error otherwise.
+        Raises RequestError for a folder that has anything else in it, and where it may not be written.
+        """
+        self._key = fingerprint(manifest)[:16]
+        on_main(lambda: self._make(manifest, overwrite), self.process_group)
+        if self._place.is_local:
+            check_shared(Path(self._place.path()), self.process_group)
+
+    def _make(self, manifest: dict[str, object], overwrite: bool) -> None:
+        known, names = self._manifest(), self._place.names()
+        if known is None and names:
+            raise RequestError(
+                f"{self.place}: expected nothing, or what an unfinished call left there, found {len(names):,} files "
+                "and no manifest. Name another output, or move them away"
+            )
+        if known is not None and known != manifest:
+            if SUCCESS in names and not overwrite:
+                raise RequestError(
+                    f"{self.place} is a finished dataset of another model or input; overwrite it, or name another"
+                )
+            log(f"{self.place} is of another model or input: restarting")
+            parts = (name for name in names if re.fullmatch(r"part-\d+\.parquet", name))
+            self._remove([SUCCESS, *(f"{MARKERS}/{name}" for name in self._place.names(MARKERS)), *parts])
+        with self._place.errors("written"):
+            self._place.filesystem.create_dir(self._place.path(MARKERS), recursive=True)
+        self._place.write(MANIFEST, json.dumps(manifest, indent=2).encode())
+
+    def _manifest(self) -> dict[str, object] | None:
+        content = self._place.read(MANIFEST)
+        try:
+            return None if content is None else dict(json.loads(content))
+        except (ValueError, TypeError):
+            return {}
+
+    def _remove(self, names: Iterable[str]) -> None:
+        with self._place.errors("written"):
+            for name in names:
+                if self._place.filesystem.get_file_info(self._place.path(name)).type == fs.FileType.File:
+                    self._place.filesystem.delete_file(self._place.path(name))
+
+    def _name(self, number: int) -> str:
+        return f"part-{number:05}{PARQUET}"
+
+    def _sizes(self) -> dict[int, int]:
+        """The bytes of each part that is whole, by its number: as its marker states, and as it is there."""
+        marked = re.compile(rf"{self._key}-(\d+)-(\d+)")
+        found = (marked.fullmatch(name) for name in self._place.names(MARKERS))
+        stated = {int(match[1]): int(match[2]) for match in found if match}
+        there = self._place.names()
+        sizes = {number: there[name].size for number in stated if (name := self._name(number)) in there}
+        return {number: size for number, size in sizes.items() if size == stated[number]}
+
+    def missing(self) -> list[int]:
+        """The numbers of the parts that are not there, or not whole, in order."""
+        whole = self._sizes()
+        return [number for number in range(len(self.spans)) if number not in whole]
+
+    def absent(self) -> int:
+        """How many parts are not there; a store may list late what has been written."""
+        until = time.monotonic() + LISTED_SECONDS
+        while (absent := len(self.missing())) and not self._place.is_local and time.monotonic() < until:
+            time.sleep(1)
+        return absent
+
+    def write(self, number: int, content: Iterable[pa.Table], writer: str = "") -> None:
+        """Writes a part from its tables, then its marker.
+
+        It is written to a file here first, so that a store gets it whole or not at all.
+        """
+        name, local = self._name(number), self._place.is_local
+        with tempfile.TemporaryDirectory(
+            dir=self._place.path() if local else None, prefix=UNFINISHED + writer
+        ) as folder:
+            building = Path(folder) / name
+            rows = 0
+            with self._place.errors(f"written ({name})"):
+                with pq.ParquetWriter(building, self._schema) as file:
+                    for table in content:  # a row group each
+                        file.write_table(table.cast(self._schema))
+                        rows += len(table)
+                size = building.stat().st_size
+                if local:
+                    building.replace(self._place.path(name))
+                else:
+                    fs.copy_files(str(building), self._place.path(name), fs.LocalFileSystem(), self._place.filesystem)
+        if rows != self.spans[number].size:
+            raise WorkError(f"{self.place}/{name}: expected {self.spans[number].size:,} rows, found {rows:,}")
+        self._place.write(f"{MARKERS}/{self._key}-{number:05}-{size}", b"")
+
+    def finish(self) -> None:
+        """Counts the rows of all parts, then says that they are whole. Raises WorkError where any is not."""
+        for number, span in enumerate(self.spans):
+            with self._place.errors(f"read ({self._name(number)})"):
+                path = self._place.path(self._name(number))
+                rows = pq.read_metadata(path, filesystem=self._place.filesystem).num_rows
+            if rows != span.size:
+                raise WorkError(f"{self.place}/{self._name(number)}: expected {span.size:,} rows, found {rows:,}")
+        self._place.write(SUCCESS, json.dumps({"rows": sum(span.size for span in self.spans)}).encode())
+        with self._place.errors("written"):
+            self._place.filesystem.delete_dir(self._place.path(MARKERS))
+        if self._place.is_local:  # what was written when a process was killed
+            for left in Path(self._place.path()).glob(f"{UNFINISHED}*"):
+                shutil.rmtree(left)

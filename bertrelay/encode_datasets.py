@@ -1,0 +1,98 @@
+"""The vectors of a Parquet dataset of any size, written as one: on this machine or in an object store."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Unpack
+
+import pyarrow as pa
+
+from bertrelay.data.datasets import ROW, ParquetInput, Parts
+from bertrelay.data.shards import Compute, Span
+from bertrelay.data.vectors import DTYPES, Stored, quantized, stored_columns
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
+from bertrelay.encode_files import EncodedFile
+from bertrelay.encode_shards import encoder_digest
+from bertrelay.encoder import SentenceEncoder, as_encoder
+from bertrelay.encoding import EncodingOptions, check_finite, encode_blocks
+from bertrelay.engine import LOCAL, Engine
+from bertrelay.errors import check_choice
+from bertrelay.hardware import default_device
+from bertrelay.progress import Bar
+
+
+def encode_dataset(
+    model: SentenceEncoder | str | Path,
+    source: str,
+    output: str,
+    *,
+    column: str = "text",
+    keep: Sequence[str] = (),
+    cache: Path | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    engine: Engine | str = LOCAL,
+    vectors: Stored = "float32",
+    overwrite: bool = False,
+    **options: Unpack[EncodingOptions],
+) -> EncodedFile:
+    """Writes the vector of each text of the Parquet files of `source` to the dataset `output`, with `row` and `keep`.
+
+    source, output: folders, or addresses that pyarrow or fsspec opens, such as `s3://bucket/folder`. A part has the row
+        groups of one file, 100,000 rows or a few more; processes and workers read those of their own parts alone.
+    overwrite: replace a finished dataset of another model or input, which is an error otherwise.
+    Killed and called again it resumes at the first part that is missing. Other arguments are those of `encode_file`.
+    Raises as `encode_file` does, and for a store that refuses.
+    """
+    check_choice("vectors", vectors, tuple(DTYPES))
+    where = Engine.of(engine, process_group)
+    rows = on_main(lambda: ParquetInput(source, column, keep), process_group)
+    encoder = as_encoder(model, cache)
+    width = stored_columns(encoder.dim, vectors)
+    vector = pa.field("vector", pa.list_(pa.from_numpy_dtype(DTYPES[vectors]), width))
+    schema = pa.schema([pa.field(ROW, pa.int64()), *rows.schema, vector])
+    with where.connected():
+        precision = where.precision(options.get("precision", "auto"), encoder.device, process_group)
+        options = {**options, "precision": precision}
+        manifest: dict[str, object] = {"model": encoder_digest(encoder), "source": rows.digest, "precision": precision}
+        prompt_name, prompt = options.get("prompt_name"), options.get("prompt")
+        manifest |= {"prompt": encoder.prompts.text(prompt_name) if prompt is None else prompt, "vectors": vectors}
+        parts = Parts(output, rows.spans, schema, process_group, where)
+        if on_main(lambda: parts.is_finished(manifest), process_group):
+            return EncodedFile(rows.rows, encoder.dim, None)
+        parts.begin(manifest, overwrite)
+        start = partial(_start, encoder, rows, vectors, options, is_sent=not where.is_local)
+        filled = parts.fill(start, "encoding", "sentences")
+        on_main(parts.finish, process_group)
+    return EncodedFile(rows.rows, encoder.dim, filled.rate)
+
+
+def _start(
+    encoder: SentenceEncoder, rows: ParquetInput, stored: Stored, options: EncodingOptions, *, is_sent: bool
+) -> Compute:
+    """What gives the tables of parts. is_sent: whether another process did so, where devices may be others."""
+    if is_sent:
+        encoder.to(default_device())
+
+    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[pa.Table]]:
+        ahead: deque[tuple[int, pa.Table]] = deque()  # the blocks that are being encoded
+
+        def texts() -> Iterator[list[str]]:
+            for span in spans:
+                for block in rows.blocks(span):
+                    ahead.append((span.first, block))
+                    yield block[rows.text].to_pylist()
+
+        def tables() -> Iterator[tuple[int, pa.Table]]:
+            for vectors in encode_blocks(encoder, texts(), bar, **options):
+                first, block = ahead.popleft()
+                check_finite(encoder, vectors, lambda row: f"row {row:,}", block[ROW][0].as_py())
+                numbers = quantized(vectors, stored)
+                column = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1])
+                yield first, block.append_column("vector", column)
+
+        for _, group in groupby(tables(), lambda each: each[0]):
+            yield (table for _, table in group)
+
+    return compute

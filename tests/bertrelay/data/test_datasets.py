@@ -1,0 +1,294 @@
+"""Parquet datasets in folders and in an object store: moto's S3 server, where it is installed."""
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+from bertrelay.data import datasets
+from bertrelay.data.datasets import ParquetInput, Parts, is_dataset
+from bertrelay.encode_datasets import encode_dataset
+from bertrelay.errors import RequestError, WorkError
+
+ROWS, IN_GROUP = 61, 4
+PLAIN = {"Content-Type": "text/plain"}
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(datasets, "PART_ROWS", 10)
+    monkeypatch.setattr(datasets, "BLOCK_ROWS", 8)
+
+
+@pytest.fixture(scope="module")
+def store():
+    """The address of an S3-compatible server with the buckets `input` and `output`, `{}` being a path."""
+    server = pytest.importorskip("moto.server")
+    running = server.ThreadedMotoServer("127.0.0.1", port=0)
+    running.start()
+    host, port = running.get_host_and_port()
+    os.environ |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
+    address = f"s3://{{}}?endpoint_override={host}:{port}&scheme=http&region=us-east-1&allow_bucket_creation=true"
+    filesystem, _ = fs.FileSystem.from_uri(address.format("input"))
+    for bucket in ("input", "output"):
+        filesystem.create_dir(bucket)
+    yield address
+    running.stop()
+
+
+@pytest.fixture
+def locked(store):
+    """Every request to the store is refused meanwhile, as its key may do nothing."""
+    address = "http://" + store.split("endpoint_override=")[1].split("&")[0] + "/moto-api/reset-auth"
+    urlopen(Request(address, b"0", PLAIN))
+    yield
+    urlopen(Request(address, b"Infinity", PLAIN))
+
+
+@pytest.fixture(params=["folder", "store"])
+def address(request, tmp_path):
+    """Addresses of new folders by name."""
+    if request.param == "folder":
+        return lambda name: str(tmp_path / name)
+    store, test = request.getfixturevalue("store"), tmp_path.name
+    return lambda name: store.format(f"{name}/{test}")
+
+
+def opened(address):
+    place = datasets.Place(address)
+    return place.filesystem, place.path()
+
+
+def write_input(address, texts, files=3, **columns):
+    """The texts in files of about the same size, with row groups of IN_GROUP rows."""
+    filesystem, folder = opened(address)
+    filesystem.create_dir(folder, recursive=True)
+    table = pa.table({"id": [f"n{row}" for row in range(len(texts))], "text": texts, **columns})
+    cuts = np.linspace(0, len(texts), files + 1).astype(int).tolist()
+    for number, (first, end) in enumerate(pairwise(cuts)):
+        path = f"{folder}/{number}.parquet"
+        pq.write_table(table.slice(first, end - first), path, filesystem=filesystem, row_group_size=IN_GROUP)
+    return address
+
+
+def read_output(address):
+    """All rows in their order, and the names of the files, by which readers of datasets find the same."""
+    filesystem, folder = opened(address)
+    table = pq.read_table(folder, filesystem=filesystem)
+    found = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+    return table.sort_by("row"), {each.path.removeprefix(f"{folder}/"): each for each in found}
+
+
+def test_vectors_are_those_of_the_encoder_with_row_and_what_is_kept(make_encoder, many, address):
+    encoder = make_encoder()
+    encoded = encode_dataset(
+        encoder, write_input(address("input"), many), address("output"), keep=["id"], precision="fp32"
+    )
+    assert encoded[:2] == (ROWS, 16)
+    table, files = read_output(address("output"))
+    assert table.column_names == ["row", "id", "text", "vector"]
+    assert table["row"].to_pylist() == list(range(ROWS)) and table["text"].to_pylist() == many
+    assert table["id"].to_pylist() == [f"n{row}" for row in range(ROWS)]
+    expected = encoder.encode(many, precision="fp32")
+    np.testing.assert_allclose(np.stack(table["vector"].to_numpy(zero_copy_only=False)), expected, atol=1e-5)
+    assert {*files} == {"_SUCCESS", "_manifest.json", *(f"part-{number:05}.parquet" for number in range(6))}
+    again = encode_dataset(encoder, address("input"), address("output"), keep=["id"], precision="fp32")
+    assert again == (ROWS, 16, None)
+    assert {name: each.mtime for name, each in read_output(address("output"))[1].items()} == {
+        name: each.mtime for name, each in files.items()
+    }
+
+
+def test_parts_are_row_groups_of_one_file_and_count_every_row_once(many, address):
+    source = ParquetInput(write_input(address("input"), many), "text", ["id"])
+    assert [part.rows for part in source.parts] == [12, 8, 12, 8, 12, 9]  # files of 20, 20 and 21 rows
+    assert [(part.first, part.end) for part in source.parts] == [(0, 3), (3, 5), (0, 3), (3, 5), (0, 3), (3, 6)]
+    blocks = [block for span in source.spans for block in source.blocks(span)]
+    assert [row for block in blocks for row in block["row"].to_pylist()] == list(range(ROWS))
+    assert [text for block in blocks for text in block["text"].to_pylist()] == many
+    assert max(map(len, blocks)) <= 8
+
+
+def parts_of(address, spans, **manifest):
+    schema = pa.schema({"row": pa.int64()})
+    parts = Parts(address, spans, schema)
+    parts.begin({"of": "rows", **manifest})
+    return parts
+
+
+def rows_of(span):
+    yield pa.table({"row": list(range(span.first, span.end))})
+
+
+def start():
+    return lambda spans, _: map(rows_of, spans)
+
+
+def test_what_is_missing_cut_off_or_of_another_input_is_written_again(address):
+    spans = [datasets.Span(first, first + 5, 5) for first in range(0, 30, 5)]
+    parts = parts_of(address("output"), spans)
+    for number in (0, 1, 2, 4):
+        parts.write(number, rows_of(spans[number]))
+    filesystem, folder = opened(address("output"))
+    with filesystem.open_output_stream(f"{folder}/part-00001.parquet") as file:
+        file.write(b"PAR1")
+    filesystem.delete_file(f"{folder}/part-00002.parquet")
+    resumed = parts_of(address("output"), spans)
+    assert resumed.missing() == [1, 2, 3, 5]
+    with pytest.raises(RequestError, match="cannot be read"):
+        resumed.finish()
+    assert not resumed.is_finished({"of": "rows"})
+    assert resumed.fill(start, "counting", "rows").size == 20
+    resumed.finish()
+    assert read_output(address("output"))[0]["row"].to_pylist() == list(range(30))
+    with pytest.raises(RequestError, match="finished dataset of another model or input; overwrite it"):
+        parts_of(address("output"), spans[:2], of="others")
+    other = Parts(address("output"), spans[:2], pa.schema({"row": pa.int64()}))
+    other.begin({"of": "others"}, overwrite=True)
+    assert other.missing() == [0, 1] and "_SUCCESS" not in read_output_names(address("output"))
+    other.fill(start, "counting", "rows")
+    other.finish()
+    assert read_output(address("output"))[0]["row"].to_pylist() == list(range(10))
+
+
+def read_output_names(address):
+    filesystem, folder = opened(address)
+    return {each.base_name for each in filesystem.get_file_info(fs.FileSelector(folder))}
+
+
+def test_a_part_with_other_rows_is_no_part(address):
+    spans = [datasets.Span(0, 5, 5)]
+    parts = parts_of(address("output"), spans)
+    with pytest.raises(WorkError, match="expected 5 rows, found 3"):
+        parts.write(0, [pa.table({"row": [0, 1, 2]})])
+    assert parts.missing() == [0]
+    filesystem, folder = opened(address("output"))
+    parts.write(0, rows_of(spans[0]))
+    whole = filesystem.get_file_info(f"{folder}/part-00000.parquet").size
+    pq.write_table(pa.table({"row": [1]}), f"{folder}/part-00000.parquet", filesystem=filesystem)
+    with pytest.raises(WorkError, match="expected 5 rows, found 1"):
+        parts.finish()
+    assert whole
+
+
+def test_a_store_that_lists_late_is_waited_for(address, monkeypatch):
+    """Eventual consistency: a marker that is written is listed from the third time on."""
+    monkeypatch.setattr(datasets.time, "sleep", lambda _: None)
+    seen, names = {}, datasets.Place.names
+
+    def late(self, folder=""):
+        found = names(self, folder)
+        if folder != datasets.MARKERS:
+            return found
+        for name in found:
+            seen[name] = seen.get(name, 0) + 1
+        return {name: each for name, each in found.items() if seen[name] > 2}
+
+    monkeypatch.setattr(datasets.Place, "names", late)
+    monkeypatch.setattr(datasets.Place, "is_local", False)
+    spans = [datasets.Span(first, first + 5, 5) for first in range(0, 15, 5)]
+    parts = parts_of(address("output"), spans)
+    assert parts.fill(start, "counting", "rows").size == 15
+    parts.finish()
+    assert read_output(address("output"))[0]["row"].to_pylist() == list(range(15))
+
+
+KILLED = """
+import os, signal, sys
+sys.path[:0] = [{tests!r}]
+import pyarrow as pa
+from bertrelay.data import datasets
+from test_datasets import parts_of, rows_of
+
+def dies(span):
+    yield from rows_of(datasets.Span(span.first, span.first + 2, 2))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+spans = [datasets.Span(first, first + 5, 5) for first in range(0, 30, 5)]
+compute = lambda spans, _: (dies(span) if span.first == 15 else rows_of(span) for span in spans)
+parts_of({address!r}, spans).fill(lambda: compute, "counting", "rows")
+"""
+
+
+def test_a_call_that_is_killed_while_it_writes_resumes_and_leaves_nothing(address):
+    code = KILLED.format(tests=os.path.dirname(__file__), address=address("output"))  # noqa: PTH120
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == -9
+    spans = [datasets.Span(first, first + 5, 5) for first in range(0, 30, 5)]
+    parts = parts_of(address("output"), spans)
+    assert parts.missing() == [3, 4, 5] and "_SUCCESS" not in read_output_names(address("output"))
+    parts.fill(start, "counting", "rows")
+    parts.finish()
+    assert read_output(address("output"))[0]["row"].to_pylist() == list(range(30))
+    names = {"_SUCCESS", "_manifest.json", *(f"part-{number:05}.parquet" for number in range(6))}
+    assert read_output_names(address("output")) == names
+
+
+# What is refused
+
+
+def test_an_input_that_cannot_be_right_is_refused_with_the_file(make_encoder, many, address):
+    filesystem, folder = opened(address("input"))
+    filesystem.create_dir(folder, recursive=True)
+    with pytest.raises(RequestError, match="expected Parquet files, found none and 0 others"):
+        ParquetInput(address("input"), "text")
+    write_input(address("input"), many, score=[1.0] * ROWS)
+    for column, told in (
+        ("sentence", "a column 'sentence', found id, text, score"),
+        ("score", "to be text, found dou"),
+    ):
+        with pytest.raises(RequestError, match=rf"0\.parquet: expected .*{told}"):
+            ParquetInput(address("input"), column)
+    pq.write_table(pa.table({"text": [None, "a"]}), f"{folder}/3.parquet", filesystem=filesystem)
+    with pytest.raises(RequestError, match=r"3\.parquet, row 1 of row groups 0 to 0: expected text, found none"):
+        encode_dataset(make_encoder(), address("input"), address("output"))
+    pq.write_table(pa.table({"text": [1]}), f"{folder}/3.parquet", filesystem=filesystem)
+    with pytest.raises(RequestError, match=r"3\.parquet: expected text to be string as in 0\.parquet, found int64"):
+        ParquetInput(address("input"), "text")
+    with filesystem.open_output_stream(f"{folder}/3.parquet") as file:
+        file.write(b"PAR1 and no more")
+    with pytest.raises(RequestError, match=r"cannot be read \(3\.parquet\)"):
+        ParquetInput(address("input"), "text")
+    pq.write_table(pa.table({"text": ["a"], "row": [1]}), f"{folder}/3.parquet", filesystem=filesystem)
+    with pytest.raises(RequestError, match="row: the output has a column of that name"):
+        ParquetInput(write_input(address("input2"), many, row=[1] * ROWS), "text", ["row"])
+
+
+def test_an_output_of_something_else_stays(address):
+    filesystem, folder = opened(address("output"))
+    filesystem.create_dir(folder, recursive=True)
+    with filesystem.open_output_stream(f"{folder}/notes.txt") as file:
+        file.write(b"mine")
+    with pytest.raises(RequestError, match="found 1 files and no manifest"):
+        parts_of(address("output"), [datasets.Span(0, 5, 5)])
+    assert read_output_names(address("output")) == {"notes.txt"}
+
+
+@pytest.mark.usefixtures("locked")
+def test_a_store_that_allows_nothing_is_one_error(store):
+    for act in (lambda: ParquetInput(store.format("input/x"), "text"), lambda: parts_of(store.format("output/x"), [])):
+        with pytest.raises(RequestError, match=r"cannot be \w+: .*(ACCESS_DENIED|403).* Check the address"):
+            act()
+
+
+def test_a_bucket_that_is_not_there_an_unknown_store_and_a_host_that_does_not_answer_are_refused(store, tmp_path):
+    for url in (store.format("nowhere/x").replace("&allow_bucket_creation=true", ""), "nostore://a/b"):
+        with pytest.raises(RequestError, match=r"cannot be .*Check the address"):
+            parts_of(url, [datasets.Span(0, 5, 5)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_datasets_are_told_from_files(tmp_path):
+    assert all(map(is_dataset, ("s3://bucket/folder", "file:///folder", "memory://x", "folder/", str(tmp_path))))
+    assert not any(map(is_dataset, ("vectors.npy", "folder/vectors.parquet", "-")))
+
+
+def test_other_file_systems_are_fsspecs(many):
+    source = ParquetInput(write_input("memory://input", many), "text", ["id"])
+    assert source.rows == ROWS
