@@ -25,6 +25,7 @@ from bertrelay.data.sentences import sentence_records
 from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
 from bertrelay.files import sync_contents, write_json
+from bertrelay.hardware import release_memory
 from bertrelay.progress import log
 from students.pairs import (
     DEV,
@@ -163,6 +164,8 @@ def build_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | None
             _write_corpus(building, settings, hub_cache)
             sync_contents(building)
             building.rename(folder)
+            pa.default_memory_pool().release_unused()  # digests and masks of all pairs
+            release_memory()
     corpus = ParallelCorpus.open(folder)
     rejects = Rejects(None, settings.max_rejects)  # the limit may be lower than it was when the list was written
     rejects.used(corpus.facts["records"] - sum(corpus.facts["rejects"].values()))
