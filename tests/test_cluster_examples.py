@@ -70,22 +70,36 @@ def folder(tiny_encoder, tmp_path, monkeypatch):
     return tmp_path
 
 
-def nearest(vectors, query):
-    return NOTES[int(np.argmax(vectors @ query / np.linalg.norm(vectors, axis=1)))]
-
-
-def test_qdrant_loads_the_dataset(folder):
+@pytest.mark.usefixtures("folder")
+def test_qdrant_loads_the_dataset():
     qdrant = pytest.importorskip("qdrant_client")
-    code = example("python", "QdrantClient").replace('QdrantClient("http://localhost:6333")', 'QdrantClient(":memory:")')
+    code = example("python", "QdrantClient").replace(
+        'QdrantClient("http://localhost:6333")', 'QdrantClient(":memory:")'
+    )
     names: dict = {}
-    exec(code, names)  # noqa: S102 (our own documentation)
+    exec(code, names)
     assert qdrant and names["client"].count("notes").count == len(NOTES)
     query = SentenceEncoder.load("MODEL").encode("the cat sleeps", precision="fp32")
     [found] = names["client"].query_points("notes", query=query.tolist(), limit=1).points
     assert found.payload["note"] == "the cat sleeps" and found.score == pytest.approx(1)
 
 
-def test_lancedb_opens_the_dataset(folder):
+@pytest.mark.usefixtures("folder")
+def test_pgvector_loads_the_dataset(tmp_path):
+    """PostgreSQL with pgvector as the package pgserver has it."""
+    server = pytest.importorskip("pgserver")
+    psycopg = pytest.importorskip("psycopg")
+    address = server.get_server(tmp_path / "database").get_uri()
+    exec(example("python", "psycopg").replace("dbname=notes", address), {})
+    query = SentenceEncoder.load("MODEL").encode("two cats run", precision="fp32")
+    with psycopg.connect(address) as database:
+        nearest = "SELECT note FROM notes ORDER BY vector <=> %s::vector LIMIT 1"
+        assert database.execute(nearest, [str(query.tolist())]).fetchone() == ("two cats run",)
+        assert database.execute("SELECT count(*) FROM notes").fetchone() == (len(NOTES),)
+
+
+@pytest.mark.usefixtures("folder")
+def test_lancedb_opens_the_dataset():
     lancedb = pytest.importorskip("lancedb")
     import pyarrow.dataset as ds
 
@@ -95,12 +109,13 @@ def test_lancedb_opens_the_dataset(folder):
     assert table.search(query).limit(1).to_list()[0]["note"] == "no bird"
 
 
-def test_spark_encodes_its_partitions(folder):
+@pytest.mark.usefixtures("folder")
+def test_spark_encodes_its_partitions():
     sql = pytest.importorskip("pyspark.sql")
     shutil.rmtree("vectors")
     spark = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     try:
-        exec(example("python", "mapInPandas"), {"SentenceEncoder": SentenceEncoder, "spark": spark})  # noqa: S102
+        exec(example("python", "mapInPandas"), {"SentenceEncoder": SentenceEncoder, "spark": spark})
     finally:
         spark.stop()
     check_vectors(pq.read_table("vectors"))
@@ -111,19 +126,21 @@ def check_vectors(table):
     np.testing.assert_allclose(np.stack(table["vector"].to_numpy(zero_copy_only=False)), expected, atol=1e-2)
 
 
-def test_daft_encodes_its_partitions(folder):
+@pytest.mark.usefixtures("folder")
+def test_daft_encodes_its_partitions():
     daft = pytest.importorskip("daft")
     shutil.rmtree("vectors")
     code = example("python", "daft.cls").replace("384", "16")
-    exec(code, {"SentenceEncoder": SentenceEncoder, "daft": daft})  # noqa: S102
+    exec(code, {"SentenceEncoder": SentenceEncoder, "daft": daft})
     check_vectors(pq.read_table("vectors"))
 
 
-def test_datatrove_encodes_its_documents(folder):
+@pytest.mark.usefixtures("folder")
+def test_datatrove_encodes_its_documents():
     data = pytest.importorskip("datatrove.data")
     base = pytest.importorskip("datatrove.pipeline.base")
     names = {"SentenceEncoder": SentenceEncoder, "PipelineStep": base.PipelineStep, "batched": batched}
-    exec(example("python", "PipelineStep"), names)  # noqa: S102
+    exec(example("python", "PipelineStep"), names)
     documents = [data.Document(text=note, id=str(row)) for row, note in enumerate(NOTES)]
     found = list(names["Encode"]().run(documents))
     check_vectors(pa.table({"note": NOTES, "vector": [document.metadata["vector"] for document in found]}))
