@@ -150,15 +150,15 @@ def test_stopped_and_robbed_of_a_process_two_processes_resume_to_the_same_bytes(
     assert {path.name for path in tmp_path.iterdir()} == {"many.txt", "v.npy", "whole.npy"}
 
 
-def test_a_dataset_becomes_a_dataset(encode, vectors, tmp_path, capsys):
+def test_a_dataset_becomes_a_dataset(encode, vectors, tmp_path):
     (tmp_path / "in").mkdir()
     for number, texts in enumerate((ENGLISH, OTHERS)):
         pq.write_table(
             pa.table({"id": [f"{number}-{row}" for row in range(len(texts))], "note": texts}),
             tmp_path / f"in/{number}.parquet",
         )
-    encode(tmp_path / "in", f"{tmp_path}/out/", "--column", "note", "--keep", "id", "--precision", "fp32")
-    assert "5 sentences" in capsys.readouterr().out
+    told = encode(tmp_path / "in", f"{tmp_path}/out/", "--column", "note", "--keep", "id", "--precision", "fp32")
+    assert "5 sentences" in told
     table = pq.read_table(tmp_path / "out").sort_by("row").to_pydict()
     assert table["note"] == [*ENGLISH, *OTHERS] and table["id"] == ["0-0", "0-1", "0-2", "1-0", "1-1"]
     np.testing.assert_allclose(table["vector"], vectors([*ENGLISH, *OTHERS]), atol=1e-6)
