@@ -1,6 +1,5 @@
 """Gettext catalogues as segments: `.po`, which people write, and `.mo`, which programs read."""
 
-import codecs
 import re
 import struct
 from collections.abc import Iterator
@@ -11,14 +10,17 @@ from typing import IO, NamedTuple
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 
-FUZZY, OBSOLETE = "fuzzy", "obsolete"
+FUZZY, OBSOLETE, NO_SUCH_FORM = "fuzzy", "obsolete", "a plural form that the header does not have"
+MOST_FORMS = 10  # Arabic has six
 KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr)(\[\d+\])?\s*(".*")$')
 TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
-ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)")
+ESCAPE = re.compile(r"((?:\\(?:[0-7]{1,3}|x[0-9a-fA-F]{1,2}))+)|\\(.)")
+"""Bytes, which together may be one character, or a letter."""
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", '"': '"', "\\": "\\"}
 ACCELERATOR = re.compile(r"[_&](?=[^\W\d_])")
 CONTEXT = "\x04"
 HEADER_BYTES = 1 << 16
+NEW_LINE = b"\n"
 MO_MAGIC = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}
 
 
@@ -50,7 +52,12 @@ class Header:
         rule = re.search(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=\s*([^;\n]+)", values.get("plural-forms", ""))
         if rule is None:
             return cls(values.get("language", ""))
-        return cls(values.get("language", ""), c2py(rule[2])(1), int(rule[1]))
+        if len(rule[1]) > 2 or int(rule[1]) > MOST_FORMS:
+            raise ValueError(f"expected at most {MOST_FORMS} plural forms, found nplurals={rule[1][:20]}")
+        try:
+            return cls(values.get("language", ""), c2py(rule[2])(1), int(rule[1]))
+        except ArithmeticError as error:
+            raise ValueError(f"{rule[2][:60]}: {error}") from None
 
 
 def without_accelerator(text: str) -> str:
@@ -71,20 +78,26 @@ def messages(line: int, texts: dict[str, str], header: Header, dropped: str = ""
         forms = [texts.get(f"msgstr[{form}]", "") for form in range(header.forms)]
         is_plural = [header.forms == 1 or form != header.of_one for form in range(header.forms)]
         pairs = [(plural if many else english, form) for many, form in zip(is_plural, forms, strict=True)]
+        known = {"msgid", "msgid_plural", "msgctxt", *(f"msgstr[{form}]" for form in range(header.forms))}
+        for other in (text for name, text in texts.items() if name not in known):
+            yield Message(line, plural, other, dropped or NO_SUCH_FORM)
     for source, translation in pairs:
         yield Message(line, without_accelerator(source), without_accelerator(translation), dropped)
 
 
-def unescaped(quoted: str) -> str:
+def unescaped(quoted: str, encoding: str = "utf-8") -> str:
     """The text of a quoted string. Raises ValueError where the quotes do not close or an escape is unknown."""
     if not (whole := TEXT.fullmatch(quoted)):
         raise ValueError("expected one text in double quotes")
 
     def character(escape: re.Match[str]) -> str:
-        code = escape[1]
-        if code in ESCAPES:
-            return ESCAPES[code]
-        return chr(int(code[1:], 16) if code[0] == "x" else int(code, 8))
+        numbers, letter = escape.groups()
+        if numbers:
+            codes = (int(code[1:], 16) if code[0] == "x" else int(code, 8) for code in numbers.split("\\")[1:])
+            return bytes(codes).decode(encoding)
+        if letter not in ESCAPES:
+            raise ValueError(f"unknown escape \\{letter}")
+        return ESCAPES[letter]
 
     return ESCAPE.sub(character, whole[1])
 
@@ -120,7 +133,7 @@ class PoReader:
         start = stream.read(HEADER_BYTES)
         named = re.search(rb"charset=([\w.:-]+)", start)
         self._encoding = named[1].decode() if named and named[1] != b"CHARSET" else "utf-8"
-        _check_charset(file, self._encoding)
+        _check_charset(f"{file}, line {start[: named.start() if named else 0].count(NEW_LINE) + 1}", self._encoding)
         self._start, self._stream = start.removeprefix(b"\xef\xbb\xbf"), stream
 
     def _lines(self) -> Iterator[bytes]:
@@ -160,7 +173,7 @@ class PoReader:
                 raise ValueError(f"{key} is there twice")
             if not key:
                 raise ValueError("expected msgid")
-            entry.texts[key] = entry.texts.get(key, "") + unescaped(quoted)
+            entry.texts[key] = entry.texts.get(key, "") + unescaped(quoted, self._encoding)
         except ValueError as error:
             entry.fault = entry.fault or Unusable(self.file, number, "not a line of a .po file", str(error))
         entry.key = key
@@ -176,15 +189,15 @@ class PoReader:
         elif texts and ("msgid_plural" in texts) == ("msgstr" in texts):
             yield Unusable(self.file, entry.line, "msgid_plural and the forms of msgstr do not fit")
         elif texts.get("msgid") == "" and "msgctxt" not in texts:
-            self.header = _header(self.file, texts.get("msgstr", ""))
+            self.header = _header(f"{self.file}, line {entry.line:,}", texts.get("msgstr", ""))
         elif texts:
             yield from messages(entry.line, texts, self.header, entry.dropped)
 
 
 def _check_charset(file: str, name: str) -> None:
     try:
-        codecs.lookup(name)
-    except LookupError:
+        b"a".decode(name)  # `hex` and others are codecs, and no character sets
+    except (LookupError, UnicodeError):
         raise RequestError(f"{file}: expected a character set, found charset={name}. Fix its header.") from None
 
 

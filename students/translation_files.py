@@ -1,5 +1,6 @@
 """Parallel text as people have it: translation memories, catalogues, archives and folders, as a stream of records."""
 
+import gzip
 import re
 import zipfile
 import zlib
@@ -8,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 from langcodes import Language as Tag
 from langcodes.tag_parser import LanguageTagError
@@ -148,12 +149,17 @@ def _members(path: Path) -> Iterator[Members]:
         try:
             with zipfile.ZipFile(path) as archive:
                 names = sorted(name for name in archive.namelist() if not name.endswith("/"))
-                yield {f"{path}/{name}": partial(archive.open, name) for name in names}
+                yield {f"{path}/{name}": partial(_open_member, archive, name) for name in names}
         except (zipfile.BadZipFile, RuntimeError, EOFError, OSError, ValueError, zlib.error) as error:
             # cut off, damaged, packed by an unknown method, or with a password
             raise RequestError(f"{path} cannot be unpacked: {error}. Fetch or pack it again.") from None
     else:
         yield {str(path): partial(open_input, str(path))}
+
+
+def _open_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    member = archive.open(name)
+    return cast(IO[bytes], gzip.GzipFile(fileobj=member)) if name.lower().endswith(".gz") else member
 
 
 def _of_files(source: TranslationFiles) -> Records:
@@ -273,20 +279,24 @@ def _memory(kind: type[XmlReader], name: str, opened: Opener, source: Translatio
     """The pairs of a translation memory: of each segment one for each language that was asked for."""
     with opened() as stream:
         for line, texts, tagged, dropped in kind(name, stream):
-            english = _text_in(ENGLISH, texts)
-            if english is None:
+            english = _texts_in(ENGLISH, texts)
+            if not english:
                 yield Unusable(name, line, "no English")
                 continue
             reason = dropped or (TAGGED if tagged and source.tags == "skip" else "")
-            others = ((language, _text_in(language, texts)) for language in source.languages)
-            yield [
-                Translation(language, english, other or "", NO_TRANSLATION if other is None else reason)
-                for language, other in others
-            ]
+            yield [pair for language in source.languages for pair in _pairs(language, english, texts, reason)]
 
 
-def _text_in(language: str, texts: Mapping[str, str]) -> str | None:
-    return next((text for code, text in texts.items() if is_language(code, language)), None)
+def _pairs(language: str, english: Sequence[str], texts: Sequence[tuple[str, str]], reason: str) -> list[Translation]:
+    """Every English text of a segment with every one in `language`, of which a memory may have several."""
+    others = _texts_in(language, texts)
+    if not others:
+        return [Translation(language, english[0], "", NO_TRANSLATION)]
+    return [Translation(language, text, other, reason) for text in english for other in others]
+
+
+def _texts_in(language: str, texts: Iterable[tuple[str, str]]) -> list[str]:
+    return [text for code, text in texts if is_language(code, language)]
 
 
 def _catalogue(kind: type[PoReader] | type[MoReader], name: str, opened: Opener, source: TranslationFiles) -> Records:

@@ -12,7 +12,7 @@ from bertrelay.errors import RequestError
 CHUNK_BYTES = 1 << 16
 NATIVE = frozenset({"bpt", "ept", "ph", "it", "ut", "sub", "x", "bx", "ex"})
 """Elements inside a sentence whose content is code of the original format, and no text."""
-UNTRANSLATED_STATES = frozenset({"new", "needs-translation"})
+UNTRANSLATED_STATES = frozenset({"new", "needs-translation", "initial"})  # of targets, and of segments of XLIFF 2
 UNTRANSLATED = "not translated"
 XML_LANGUAGE = "xml:lang"
 SEGMENTS = ("trans-unit", "segment")  # of XLIFF 1.2 and 2
@@ -22,13 +22,13 @@ Attributes = dict[str, str]
 
 
 class Segment(NamedTuple):
-    """A sentence in the languages a file has it in, by their codes as they are written there.
+    """A sentence in the languages a file has it in: (code as it is written there, text), a code perhaps twice.
 
     line: where it begins. tagged: whether inline tags were in it. dropped: why it is not to be used.
     """
 
     line: int
-    texts: dict[str, str]
+    texts: list[tuple[str, str]]
     tagged: bool = False
     dropped: str = ""
 
@@ -42,7 +42,8 @@ class XmlReader:
     def __init__(self, file: str, stream: IO[bytes]) -> None:
         self.file, self._stream = file, stream
         self.done: list[Segment] = []
-        self.texts: dict[str, str] = {}
+        self.texts: list[tuple[str, str]] = []
+        self._language = ""  # of the sentence that is collected
         self.tagged = False
         self.line = 0
         self._parts: list[str] | None = None  # of the sentence that is collected
@@ -90,7 +91,7 @@ class XmlReader:
 
     def begin(self) -> None:
         """A segment begins here."""
-        self.line, self.texts, self.tagged = self.here(), {}, False
+        self.line, self.texts, self.tagged = self.here(), [], False
 
     def text(self) -> str:
         """The sentence that has been collected."""
@@ -139,7 +140,9 @@ class TmxReader(XmlReader):
     def end(self, name: str) -> None:
         match name:
             case "seg":
-                self.texts.setdefault(self._language, self.text())
+                self.texts.append((self._language, self.text()))
+            case "tuv":
+                self._language = ""
             case "tu":
                 self.finish()
 
@@ -165,7 +168,7 @@ class XliffReader(XmlReader):
                 self._languages[side] = next(filter(None, map(attributes.get, keys)), self._languages[side])
         elif name in SEGMENTS:
             self.begin()
-            self._dropped = UNTRANSLATED if fixed else ""
+            self._dropped = UNTRANSLATED if fixed or attributes.get("state") in UNTRANSLATED_STATES else ""
         elif name in self._languages and parent in SEGMENTS:
             if attributes.get("state") in UNTRANSLATED_STATES:
                 self._dropped = UNTRANSLATED
@@ -177,4 +180,4 @@ class XliffReader(XmlReader):
         if name in SEGMENTS:
             self.finish(self._dropped)
         elif self._parts is not None:
-            self.texts[self._language] = self.text()
+            self.texts.append((self._language, self.text()))

@@ -261,7 +261,8 @@ class Parts(SpanOutputs):
 
     def is_finished(self, manifest: dict[str, object]) -> bool:
         """Whether all parts of this manifest are there already."""
-        return self._manifest() == manifest and self._place.read(SUCCESS) is not None
+        wanted, names = {SUCCESS, *map(self._name, range(len(self.spans)))}, self._place.names()
+        return self._manifest() == manifest and wanted <= names.keys()
 
     def begin(self, manifest: dict[str, object], overwrite: bool = False) -> None:
         """Makes the folder, or resumes one of the same manifest; one of another restarts.

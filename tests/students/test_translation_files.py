@@ -429,3 +429,69 @@ def test_each_language_of_a_hub_data_set_is_its_closest_configuration(tmp_path, 
     assert [json.loads(line)["reason"] for line in (tmp_path / "rejects.jsonl").open()] == ["not text"] * 5
     with pytest.raises(RequestError, match="no translations into ko"):
         list(read_translation_files(TranslationFiles(hub="owner/talks", languages=["ko"]), tmp_path))
+
+
+# What reviewers and users found
+
+
+def test_a_memory_with_a_language_twice_gives_each_text(tmp_path):
+    units = [
+        '<tu><tuv xml:lang="en"><seg>Cheers</seg></tuv><tuv xml:lang="de-DE"><seg>Danke</seg></tuv>'
+        '<tuv xml:lang="de-AT"><seg>Prost</seg></tuv></tu>',
+        '<tu><seg>of no language</seg><tuv xml:lang="en"><seg>Two</seg></tuv>'
+        '<tuv xml:lang="de"><seg>Zwei</seg></tuv></tu>',
+    ]
+    (tmp_path / "a.tmx").write_text(f'<tmx version="1.4"><body>{"".join(units)}</body></tmx>', encoding="utf-8")
+    pairs, unusable = read(tmp_path / "a.tmx", "de")
+    assert pairs == [("de", "Cheers", "Danke", ""), ("de", "Cheers", "Prost", ""), ("de", "Two", "Zwei", "")]
+    assert unusable == []
+
+
+def po(tmp_path, header, *entries):
+    path = tmp_path / "de.po"
+    lines = ['msgid ""', 'msgstr ""', f'"Language: de\\n{header}\\n"', ""]
+    path.write_text("\n".join([*lines, *entries]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        ("Plural-Forms: nplurals=2; plural=n%0;", r"de\.po, line 1: Plural-Forms: n%0"),
+        ("Plural-Forms: nplurals=1000000000; plural=0;", r"line 1: .*expected at most 10 plural forms"),
+        ("Content-Type: text/plain; charset=hex", r"de\.po, line 3: expected a character set, found charset=hex"),
+        ("Content-Type: text/plain; charset=undefined", r"line 3: expected a character set"),
+    ],
+)
+def test_a_header_that_cannot_be_used_is_refused_with_its_line(tmp_path, header, told):
+    with pytest.raises(RequestError, match=told):
+        read(po(tmp_path, header, 'msgid "Open"', 'msgstr "Öffnen"'), "de")
+
+
+def test_plural_forms_beyond_the_headers_are_counted_and_escaped_bytes_are_characters(tmp_path):
+    entry = ['msgid "one"', 'msgid_plural "many"', 'msgstr[0] "eins"', 'msgstr[1] "viele"', 'msgstr[2] "mehr"', ""]
+    escaped = ['msgid "Size"', r'msgstr "Gr\303\266\xc3\x9fe"']
+    path = po(tmp_path, "Plural-Forms: nplurals=2; plural=(n != 1);", *entry, *escaped)
+    pairs, unusable = read(path, "de")
+    dropped = "a plural form that the header does not have"
+    assert pairs == [
+        ("de", "many", "mehr", dropped),
+        ("de", "one", "eins", ""),
+        ("de", "many", "viele", ""),
+        ("de", "Size", "Größe", ""),
+    ]
+    assert unusable == []
+
+
+def test_packed_files_of_an_archive_and_states_of_segments_are_read(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for code, text in (("en", "Good day\n"), ("de", "Guten Tag\n")):
+            archive.writestr(f"a.{code}.gz", gzip.compress(text.encode()))
+    assert read(tmp_path / "a.zip", "de")[0] == [("de", "Good day\n", "Guten Tag\n", "")]
+    segments = [
+        f'<unit id="{n}"><segment{state}><source>Yes {n}</source><target>Ja {n}</target></segment></unit>'
+        for n, state in enumerate(["", ' state="initial"', ' state="final"'])
+    ]
+    start = '<xliff version="2.0" srcLang="en" trgLang="de" xmlns="urn:oasis:names:tc:xliff:document:2.0"><file id="f">'
+    (tmp_path / "a.xlf").write_text(f"{start}{''.join(segments)}</file></xliff>")
+    assert [pair[3] for pair in read(tmp_path / "a.xlf", "de")[0]] == ["", "not translated", ""]
