@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, joined
 from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
-from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Training
 from pipelines.registry import REGISTRY
 from pipelines.samples.sentence_files import write_sbert_paper
@@ -161,10 +160,10 @@ def test_two_processes_learn_what_one_does_in_parts_too(data, base, tmp_path):
 
 
 if __name__ == "__main__":  # one of the two processes
-    accelerator()
-    stages_file = Path(sys.argv[1])
-    for name, (kind, settings) in json.loads(stages_file.read_text()).items():
-        process_group, folder = ProcessGroup.from_environment(), stages_file.parent / name
-        metrics = learn(folder, kind, settings, process_group)
-        if process_group.is_main:
-            (folder / "figures.json").write_text(json.dumps(metrics))
+    stages_file, process_group = Path(sys.argv[1]), ProcessGroup.from_environment()
+    with joined(process_group):  # left at the end: a thread of the group would abort the exit now and then
+        for name, (kind, settings) in json.loads(stages_file.read_text()).items():
+            folder = stages_file.parent / name
+            metrics = learn(folder, kind, settings, process_group)
+            if process_group.is_main:
+                (folder / "figures.json").write_text(json.dumps(metrics))
