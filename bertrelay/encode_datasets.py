@@ -9,7 +9,7 @@ from typing import Unpack
 
 import pyarrow as pa
 
-from bertrelay.data.datasets import ROW, ParquetInput, Parts
+from bertrelay.data.datasets import ROW, DatasetShards, ParquetInput
 from bertrelay.data.shards import Compute, Span
 from bertrelay.data.vectors import DTYPES, Stored, quantized, stored_columns
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
@@ -39,39 +39,43 @@ def encode_dataset(
 ) -> EncodedFile:
     """Writes the vector of each text of the Parquet files of `source` to the dataset `output`, with `row` and `keep`.
 
-    source, output: folders, or addresses that pyarrow or fsspec opens, such as `s3://bucket/folder`. A part has the row
-        groups of one file, 100,000 rows or a few more; processes and workers read those of their own parts alone.
+    source, output: folders, or addresses that pyarrow or fsspec opens, such as `s3://bucket/folder`. A shard has row
+        groups of one file, 100,000 rows or a few more; processes and workers read those of their own shards alone.
     overwrite: replace a finished dataset of another model or input, which is an error otherwise.
-    Killed and called again it resumes at the first part that is missing. Other arguments are those of `encode_file`.
+    Killed and called again it resumes at the first shard that is missing. Other arguments are those of `encode_file`.
     Raises as `encode_file` does, and for a store that refuses.
     """
     check_choice("vectors", vectors, tuple(DTYPES))
     where = Engine.of(engine, process_group)
-    rows = on_main(lambda: ParquetInput(source, column, keep), process_group)
+    inputs = on_main(lambda: ParquetInput(source, column, keep), process_group)
     encoder = as_encoder(model, cache)
     width = stored_columns(encoder.dim, vectors)
     vector = pa.field("vector", pa.list_(pa.from_numpy_dtype(DTYPES[vectors]), width))
-    schema = pa.schema([pa.field(ROW, pa.int64()), *rows.schema, vector])
+    schema = pa.schema([pa.field(ROW, pa.int64()), *inputs.schema, vector])
     with where.connected():
         precision = where.precision(options.get("precision", "auto"), encoder.device, process_group)
         options = {**options, "precision": precision}
-        manifest: dict[str, object] = {"model": encoder_digest(encoder), "source": rows.digest, "precision": precision}
+        manifest: dict[str, object] = {
+            "model": encoder_digest(encoder),
+            "source": inputs.digest,
+            "precision": precision,
+        }
         prompt_name, prompt = options.get("prompt_name"), options.get("prompt")
         manifest |= {"prompt": encoder.prompts.text(prompt_name) if prompt is None else prompt, "vectors": vectors}
-        parts = Parts(output, rows.spans, schema, process_group, where)
-        if on_main(lambda: parts.is_finished(manifest), process_group):
-            return EncodedFile(rows.rows, encoder.dim, None)
-        parts.begin(manifest, overwrite)
-        start = partial(_start, encoder, rows, vectors, options, is_sent=not where.is_local)
-        filled = parts.fill(start, "encoding", "sentences")
-        on_main(parts.finish, process_group)
-    return EncodedFile(rows.rows, encoder.dim, filled.rate)
+        shards = DatasetShards(output, inputs.spans, schema, process_group, where)
+        if on_main(lambda: shards.is_finished(manifest), process_group):
+            return EncodedFile(inputs.rows, encoder.dim, None)
+        shards.begin(manifest, overwrite)
+        start = partial(_start, encoder, inputs, vectors, options, is_sent=not where.is_local)
+        filled = shards.fill(start, "encoding", "sentences")
+        on_main(shards.finish, process_group)
+    return EncodedFile(inputs.rows, encoder.dim, filled.rate)
 
 
 def _start(
-    encoder: SentenceEncoder, rows: ParquetInput, stored: Stored, options: EncodingOptions, *, is_sent: bool
+    encoder: SentenceEncoder, inputs: ParquetInput, stored: Stored, options: EncodingOptions, *, is_sent: bool
 ) -> Compute:
-    """What gives the tables of parts. is_sent: whether another process did so, where devices may be others."""
+    """What gives the tables of shards. is_sent: whether another process did so, where devices may be others."""
     if is_sent:
         encoder.to(default_device())
 
@@ -80,9 +84,9 @@ def _start(
 
         def texts() -> Iterator[list[str]]:
             for span in spans:
-                for block in rows.blocks(span):
+                for block in inputs.blocks(span):
                     ahead.append((span.first, block))
-                    yield block[rows.text].to_pylist()
+                    yield block[inputs.text].to_pylist()
 
         def tables() -> Iterator[tuple[int, pa.Table]]:
             for vectors in encode_blocks(encoder, texts(), bar, **options):

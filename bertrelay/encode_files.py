@@ -41,8 +41,8 @@ def encode_file(
 ) -> EncodedFile:
     """Writes the vector of each sentence of `source` to `output`: row i for sentence i, a blank one too.
 
-    output: `.npy`, (sentences, dim); or `.parquet`, with the columns `text` and `vector`; or a dataset, a name that
-        ends in `/` or an address such as `s3://bucket/folder`: see `encode_dataset`.
+    output: `.npy`, (sentences, dim); or `.parquet`, with the columns `text` and `vector`. Datasets of many files are
+        for `encode_dataset`.
     vectors: `float32`; or in fewer bits `int8` or `binary`, see `bertrelay.data.vectors.quantized`.
     model: an encoder, or a name that `SentenceEncoder.load` knows, loaded when the input is seen to be right.
     source: plain lines, a table with a column `text`, or a `Table` that names its column.

@@ -186,9 +186,9 @@ class _Worker:
             self._shards, load = job
             if Path(folder).is_dir():
                 os.chdir(folder)
-            if not self._shards.is_seen():
+            if not self._shards.is_visible():
                 raise RequestError(
-                    f"{self._shards.place}: expected a folder that all workers share, found none on node "
+                    f"{self._shards.location}: expected a folder that all workers share, found none on node "
                     f"{_ray().util.get_node_ip_address()}. Use a folder on a disk that every node mounts"
                 )
             self._compute = load()

@@ -1,9 +1,9 @@
-"""Parquet datasets of many files, on this machine or in an object store, read and written in parts.
+"""Parquet datasets of many files, on this machine or in an object store, read and written in shards.
 
-    OUTPUT/part-00042.parquet       the rows of a part, in their order; column `row` counts them over the whole input
-    OUTPUT/_parts/KEY-00042-BYTES   an empty file: this part is whole, and is so long
-    OUTPUT/_manifest.json           what is computed; another model or input restarts
-    OUTPUT/_SUCCESS                 all parts are there
+    OUTPUT/part-00042.parquet        the rows of a shard, in their order; column `row` counts them over the whole input
+    OUTPUT/_shards/KEY-00042-BYTES   an empty file: this shard is whole, and is so long
+    OUTPUT/_manifest.json            what is computed; another model or input restarts
+    OUTPUT/_SUCCESS                  all shards are there
 
 Nothing is renamed, as object stores cannot. Readers of datasets leave out names that begin with an underscore.
 """
@@ -34,10 +34,10 @@ from bertrelay.progress import log
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 PARQUET, ROW = ".parquet", "row"
-PART_ROWS = 100_000
+SHARD_ROWS = 100_000
 BLOCK_ROWS = 8_192
 FILES_AT_ONCE = 16
-MANIFEST, SUCCESS, MARKERS, UNFINISHED = "_manifest.json", "_SUCCESS", "_parts", "_unfinished-"
+MANIFEST, SUCCESS, MARKERS, UNFINISHED = "_manifest.json", "_SUCCESS", "_shards", "_unfinished-"
 LISTED_SECONDS = 30.0
 """How long a store may take to list what has been written to it."""
 
@@ -48,7 +48,7 @@ def is_dataset(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A folder on this machine, or an address such as `s3://bucket/folder`; a process opens it when it needs it.
 
     Addresses are those of pyarrow's file systems, else of fsspec.
@@ -125,7 +125,7 @@ class Place:
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Row groups [first, end) of a file, which become one part; `row` is the number of their first row."""
+    """Row groups [first, end) of a file, which become one shard; `row` is the number of their first row."""
 
     file: str
     first: int
@@ -142,13 +142,13 @@ class ParquetInput:
     """
 
     def __init__(self, url: str, text: str, keep: Sequence[str] = ()) -> None:
-        self.place, self.text, self.keep = Place(url), text, list(keep)
+        self.location, self.text, self.keep = Location(url), text, list(keep)
         files = self._files()
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
             footers = list(pool.map(self._footer, files))
         self.schema = self._schema(files, footers)
-        self.parts = list(self._parts(files, footers))
-        self.rows = sum(part.rows for part in self.parts)
+        self.row_groups = list(self._row_groups(files, footers))
+        self.rows = sum(each.rows for each in self.row_groups)
         if not self.rows:
             raise RequestError(f"{url}: expected rows, found {len(files):,} Parquet files without any")
         shapes = [[footer.row_group(i).num_rows for i in range(footer.num_row_groups)] for footer in footers]
@@ -156,19 +156,19 @@ class ParquetInput:
         self.digest = fingerprint({"files": facts, "text": text, "keep": self.keep})
 
     def _files(self) -> list[fs.FileInfo]:
-        with self.place.errors("read"):
-            whole = self.place.filesystem.get_file_info(self.place.path())
+        with self.location.errors("read"):
+            whole = self.location.filesystem.get_file_info(self.location.path())
         if whole.type == fs.FileType.File:
             return [whole]
-        names = self.place.names()
+        names = self.location.names()
         files = [names[name] for name in sorted(names) if name.endswith(PARQUET) and name[0] not in "_."]
         if not files:
-            raise RequestError(f"{self.place.url}: expected Parquet files, found none and {len(names):,} others")
+            raise RequestError(f"{self.location.url}: expected Parquet files, found none and {len(names):,} others")
         return files
 
     def _footer(self, file: fs.FileInfo) -> pq.FileMetaData:
-        with self.place.errors(f"read ({file.base_name})"):
-            return pq.read_metadata(file.path, filesystem=self.place.filesystem)
+        with self.location.errors(f"read ({file.base_name})"):
+            return pq.read_metadata(file.path, filesystem=self.location.filesystem)
 
     def _schema(self, files: Sequence[fs.FileInfo], footers: Sequence[pq.FileMetaData]) -> pa.Schema:
         """The columns that are read, which all files have."""
@@ -191,52 +191,56 @@ class ParquetInput:
         return pa.schema([first.field(name) for name in dict.fromkeys((*self.keep, self.text))])
 
     @staticmethod
-    def _parts(files: Sequence[fs.FileInfo], footers: Sequence[pq.FileMetaData]) -> Iterator[RowGroups]:
-        """Row groups of a file, as many as bring a part to PART_ROWS."""
+    def _row_groups(files: Sequence[fs.FileInfo], footers: Sequence[pq.FileMetaData]) -> Iterator[RowGroups]:
+        """Row groups of a file, as many as bring a shard to SHARD_ROWS."""
         row = 0
         for file, footer in zip(files, footers, strict=True):
             first, rows = 0, 0
             for group in range(footer.num_row_groups):
                 rows += footer.row_group(group).num_rows
-                if rows and (rows >= PART_ROWS or group + 1 == footer.num_row_groups):
+                if rows and (rows >= SHARD_ROWS or group + 1 == footer.num_row_groups):
                     yield RowGroups(file.path, first, group + 1, row, rows)
                     first, row, rows = group + 1, row + rows, 0
 
     @property
     def spans(self) -> list[Span]:
-        """The rows of each part."""
-        return [Span(part.row, part.row + part.rows, part.rows) for part in self.parts]
+        """The rows of each groups."""
+        return [Span(each.row, each.row + each.rows, each.rows) for each in self.row_groups]
 
     def blocks(self, span: Span) -> Iterator[pa.Table]:
-        """The rows of a part as tables of BLOCK_ROWS, with their numbers in the column `row`; reads nothing else.
+        """The rows of a shard as tables of BLOCK_ROWS, with their numbers in the column `row`; reads nothing else.
 
         Raises RequestError for a text that is missing, with file and row.
         """
-        part = next(part for part in self.parts if part.row == span.first)
+        groups = next(each for each in self.row_groups if each.row == span.first)
         with (
-            self.place.errors(f"read ({part.file})"),
-            pq.ParquetFile(part.file, filesystem=self.place.filesystem, pre_buffer=True) as file,
+            self.location.errors(f"read ({groups.file})"),
+            pq.ParquetFile(groups.file, filesystem=self.location.filesystem, pre_buffer=True) as file,
         ):
-            groups, row = list(range(part.first, part.end)), part.row
-            for batch in file.iter_batches(BLOCK_ROWS, row_groups=groups, columns=self.schema.names):
+            row = groups.row
+            for batch in file.iter_batches(
+                BLOCK_ROWS, row_groups=list(range(groups.first, groups.end)), columns=self.schema.names
+            ):
                 texts = batch.column(self.schema.get_field_index(self.text))
                 if texts.null_count:
-                    place = row - part.row + texts.is_null().index(True).as_py()
+                    place = row - groups.row + texts.is_null().index(True).as_py()
                     raise RequestError(
-                        f"{part.file}, row {place + 1:,} of row groups {part.first} to {part.end - 1}: expected text, "
-                        "found none; leave such rows out"
+                        f"{groups.file}, row {place + 1:,} of row groups {groups.first} to {groups.end - 1}: expected "
+                        "text, found none; leave such rows out"
                     )
                 rows = pa.array(range(row, row + len(batch)), pa.int64())
                 yield pa.Table.from_batches([batch]).select(self.schema.names).add_column(0, ROW, rows)
                 row += len(batch)
         if row != span.end:
-            raise WorkError(f"{part.file}: expected {part.rows:,} rows, found {row - part.row:,}; it changed meanwhile")
+            raise WorkError(
+                f"{groups.file}: expected {groups.rows:,} rows, found {row - groups.row:,}; it changed meanwhile"
+            )
 
 
-class Parts(SpanOutputs):
-    """The parts of a Parquet dataset, one for each of `spans`; tables are what is written.
+class DatasetShards(SpanOutputs):
+    """The shards of a Parquet dataset, one for each of `spans`; tables are what is written.
 
-    url: a folder or an address. schema: of every part. process_group, engine: as of `SpanOutputs`.
+    url: a folder or an address. schema: of every shard. process_group, engine: as of `SpanOutputs`.
     """
 
     def __init__(
@@ -248,20 +252,20 @@ class Parts(SpanOutputs):
         engine: Engine = LOCALLY,
     ) -> None:
         super().__init__(spans, process_group, engine)
-        self._place, self._schema, self._key = Place(url), schema, ""
+        self._location, self._schema, self._key = Location(url), schema, ""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The folder or address."""
-        return self._place.url
+        return self._location.url
 
-    def is_seen(self) -> bool:
+    def is_visible(self) -> bool:
         """Whether the manifest that `begin` wrote is here."""
         return self._manifest() is not None
 
     def is_finished(self, manifest: dict[str, object]) -> bool:
-        """Whether all parts of this manifest are there already."""
-        wanted, names = {SUCCESS, *map(self._name, range(len(self.spans)))}, self._place.names()
+        """Whether all shards of this manifest are there already."""
+        wanted, names = {SUCCESS, *map(self._name, range(len(self.spans)))}, self._location.names()
         return self._manifest() == manifest and wanted <= names.keys()
 
     def begin(self, manifest: dict[str, object], overwrite: bool = False) -> None:
@@ -272,101 +276,103 @@ class Parts(SpanOutputs):
         """
         self._key = fingerprint(manifest)[:16]
         on_main(lambda: self._make(manifest, overwrite), self.process_group)
-        if self._place.is_local:
-            check_shared(Path(self._place.path()), self.process_group)
+        if self._location.is_local:
+            check_shared(Path(self._location.path()), self.process_group)
 
     def _make(self, manifest: dict[str, object], overwrite: bool) -> None:
-        known, names = self._manifest(), self._place.names()
+        known, names = self._manifest(), self._location.names()
         if known is None and names:
             raise RequestError(
-                f"{self.place}: expected nothing, or what an unfinished call left there, found {len(names):,} files "
+                f"{self.location}: expected nothing, or what an unfinished call left there, found {len(names):,} files "
                 "and no manifest. Name another output, or move them away"
             )
         if known is not None and known != manifest:
             if SUCCESS in names and not overwrite:
                 raise RequestError(
-                    f"{self.place} is a finished dataset of another model or input; overwrite it, or name another"
+                    f"{self.location} is a finished dataset of another model or input; overwrite it, or name another"
                 )
-            log(f"{self.place} is of another model or input: restarting")
-            parts = (name for name in names if re.fullmatch(r"part-\d+\.parquet", name))
-            self._remove([SUCCESS, *(f"{MARKERS}/{name}" for name in self._place.names(MARKERS)), *parts])
-        with self._place.errors("written"):
-            self._place.filesystem.create_dir(self._place.path(MARKERS), recursive=True)
-        self._place.write(MANIFEST, json.dumps(manifest, indent=2).encode())
+            log(f"{self.location} is of another model or input: restarting")
+            shards = (name for name in names if re.fullmatch(r"part-\d+\.parquet", name))
+            self._remove([SUCCESS, *(f"{MARKERS}/{name}" for name in self._location.names(MARKERS)), *shards])
+        with self._location.errors("written"):
+            self._location.filesystem.create_dir(self._location.path(MARKERS), recursive=True)
+        self._location.write(MANIFEST, json.dumps(manifest, indent=2).encode())
 
     def _manifest(self) -> dict[str, object] | None:
-        content = self._place.read(MANIFEST)
+        content = self._location.read(MANIFEST)
         try:
             return None if content is None else dict(json.loads(content))
         except (ValueError, TypeError):
             return {}
 
     def _remove(self, names: Iterable[str]) -> None:
-        with self._place.errors("written"):
+        with self._location.errors("written"):
             for name in names:
-                if self._place.filesystem.get_file_info(self._place.path(name)).type == fs.FileType.File:
-                    self._place.filesystem.delete_file(self._place.path(name))
+                if self._location.filesystem.get_file_info(self._location.path(name)).type == fs.FileType.File:
+                    self._location.filesystem.delete_file(self._location.path(name))
 
     def _name(self, number: int) -> str:
         return f"part-{number:05}{PARQUET}"
 
     def _sizes(self) -> dict[int, int]:
-        """The bytes of each part that is whole, by its number: as its marker states, and as it is there."""
+        """The bytes of each shard that is whole, by its number: as its marker states, and as it is there."""
         marked = re.compile(rf"{self._key}-(\d+)-(\d+)")
-        found = (marked.fullmatch(name) for name in self._place.names(MARKERS))
+        found = (marked.fullmatch(name) for name in self._location.names(MARKERS))
         stated = {int(match[1]): int(match[2]) for match in found if match}
-        there = self._place.names()
+        there = self._location.names()
         sizes = {number: there[name].size for number in stated if (name := self._name(number)) in there}
         return {number: size for number, size in sizes.items() if size == stated[number]}
 
     def missing(self) -> list[int]:
-        """The numbers of the parts that are not there, or not whole, in order."""
+        """The numbers of the shards that are not there, or not whole, in order."""
         whole = self._sizes()
         return [number for number in range(len(self.spans)) if number not in whole]
 
     def absent(self) -> int:
-        """How many parts are not there; a store may list late what has been written."""
+        """How many shards are not there; a store may list late what has been written."""
         until = time.monotonic() + LISTED_SECONDS
-        while (absent := len(self.missing())) and not self._place.is_local and time.monotonic() < until:
+        while (absent := len(self.missing())) and not self._location.is_local and time.monotonic() < until:
             time.sleep(1)
         return absent
 
     def write(self, number: int, content: Iterable[pa.Table], writer: str = "") -> None:
-        """Writes a part from its tables, then its marker.
+        """Writes a shard from its tables, then its marker.
 
         It is written to a file here first, so that a store gets it whole or not at all.
         """
-        name, local = self._name(number), self._place.is_local
+        name, local = self._name(number), self._location.is_local
         with tempfile.TemporaryDirectory(
-            dir=self._place.path() if local else None, prefix=UNFINISHED + writer
+            dir=self._location.path() if local else None, prefix=UNFINISHED + writer
         ) as folder:
             building = Path(folder) / name
             rows = 0
-            with self._place.errors(f"written ({name})"):
+            with self._location.errors(f"written ({name})"):
                 with pq.ParquetWriter(building, self._schema) as file:
                     for table in content:  # a row group each
                         file.write_table(table.cast(self._schema))
                         rows += len(table)
                 size = building.stat().st_size
                 if local:
-                    building.replace(self._place.path(name))
+                    building.replace(self._location.path(name))
                 else:
-                    fs.copy_files(str(building), self._place.path(name), fs.LocalFileSystem(), self._place.filesystem)
+                    fs.copy_files(
+                        str(building), self._location.path(name), fs.LocalFileSystem(), self._location.filesystem
+                    )
         if rows != self.spans[number].size:
-            raise WorkError(f"{self.place}/{name}: expected {self.spans[number].size:,} rows, found {rows:,}")
-        self._place.write(f"{MARKERS}/{self._key}-{number:05}-{size}", b"")
+            raise WorkError(f"{self.location}/{name}: expected {self.spans[number].size:,} rows, found {rows:,}")
+        self._location.write(f"{MARKERS}/{self._key}-{number:05}-{size}", b"")
 
     def finish(self) -> None:
-        """Counts the rows of all parts, then says that they are whole. Raises WorkError where any is not."""
+        """Counts the rows of all shards, then says that they are whole. Raises WorkError where any is not."""
         for number, span in enumerate(self.spans):
-            with self._place.errors(f"read ({self._name(number)})"):
-                path = self._place.path(self._name(number))
-                rows = pq.read_metadata(path, filesystem=self._place.filesystem).num_rows
+            with self._location.errors(f"read ({self._name(number)})"):
+                path = self._location.path(self._name(number))
+                rows = pq.read_metadata(path, filesystem=self._location.filesystem).num_rows
             if rows != span.size:
-                raise WorkError(f"{self.place}/{self._name(number)}: expected {span.size:,} rows, found {rows:,}")
-        self._place.write(SUCCESS, json.dumps({"rows": sum(span.size for span in self.spans)}).encode())
-        with self._place.errors("written"):
-            self._place.filesystem.delete_dir(self._place.path(MARKERS))
-        if self._place.is_local:  # what was written when a process was killed
-            for left in Path(self._place.path()).glob(f"{UNFINISHED}*"):
+                raise WorkError(f"{self.location}/{self._name(number)}: expected {span.size:,} rows, found {rows:,}")
+        self._location.write(SUCCESS, json.dumps({"rows": sum(span.size for span in self.spans)}).encode())
+        with self._location.errors("written"):
+            self._location.filesystem.delete_dir(self._location.path(MARKERS))
+        if self._location.is_local:  # what was written when a process was killed
+            for left in Path(self._location.path()).glob(f"{UNFINISHED}*"):
                 shutil.rmtree(left)

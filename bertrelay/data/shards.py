@@ -106,9 +106,9 @@ def json_line(row: dict[str, Any]) -> str:
 
 
 class SpanOutputs(ABC):
-    """What is computed span by span, by processes and workers that share a place to write to.
+    """What is computed span by span, by processes and workers that share a folder or a store.
 
-    process_group: process r of n computes every n-th missing span. All of them see one place.
+    process_group: process r of n computes every n-th missing span. All of them see one folder or store.
     engine: where they are computed, if not here; the process is connected to it when it fills.
     """
 
@@ -117,12 +117,12 @@ class SpanOutputs(ABC):
 
     @property
     @abstractmethod
-    def place(self) -> str:
+    def location(self) -> str:
         """Where they are, for errors."""
 
     @abstractmethod
-    def is_seen(self) -> bool:
-        """Whether this process, perhaps on another node, sees the place where they are written."""
+    def is_visible(self) -> bool:
+        """Whether this process, perhaps on another node, sees where they are written."""
 
     @abstractmethod
     def missing(self) -> list[int]:
@@ -165,7 +165,7 @@ class SpanOutputs(ABC):
         # Nobody returns before all have counted, as the main process then assembles and removes the shards.
         if absent := max(gather(self.absent(), self.process_group)):
             raise RequestError(
-                f"{self.place}: expected all {len(self.spans):,} shards when each had been written, {absent:,} are "
+                f"{self.location}: expected all {len(self.spans):,} shards when each had been written, {absent:,} are "
                 "missing. The folder must be one that all processes share; the same command then computes what is "
                 "missing"
             )
@@ -212,11 +212,11 @@ class Shards(SpanOutputs):
         self.folder = output.with_name(output.name + ".partial")
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The folder of the shards."""
         return str(self.folder)
 
-    def is_seen(self) -> bool:
+    def is_visible(self) -> bool:
         """Whether the folder that `begin` made is here."""
         return read_json(self.folder / MANIFEST) is not None
 

@@ -221,7 +221,7 @@ class TestWorkers:
         assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "here.npy", "there.npy"}
 
     def test_a_dataset_is_encoded_as_by_one_process(self, make_encoder, many, tmp_path, monkeypatch):
-        monkeypatch.setattr(datasets, "PART_ROWS", 10)
+        monkeypatch.setattr(datasets, "SHARD_ROWS", 10)
         (tmp_path / "in").mkdir()
         for number in range(3):
             pq.write_table(pa.table({"text": many[number::3]}), tmp_path / f"in/{number}.parquet", row_group_size=5)

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import fs
 
 from bertrelay.data import datasets
-from bertrelay.data.datasets import ParquetInput, Parts, is_dataset
+from bertrelay.data.datasets import DatasetShards, ParquetInput, is_dataset
 from bertrelay.encode_datasets import encode_dataset
 from bertrelay.errors import RequestError, WorkError
 
@@ -22,8 +22,8 @@ PLAIN = {"Content-Type": "text/plain"}
 
 
 @pytest.fixture(autouse=True)
-def small_parts(monkeypatch):
-    monkeypatch.setattr(datasets, "PART_ROWS", 10)
+def small_shards(monkeypatch):
+    monkeypatch.setattr(datasets, "SHARD_ROWS", 10)
     monkeypatch.setattr(datasets, "BLOCK_ROWS", 8)
 
 
@@ -62,7 +62,7 @@ def address(request, tmp_path):
 
 
 def opened(address):
-    place = datasets.Place(address)
+    place = datasets.Location(address)
     return place.filesystem, place.path()
 
 
@@ -106,21 +106,21 @@ def test_vectors_are_those_of_the_encoder_with_row_and_what_is_kept(make_encoder
     }
 
 
-def test_parts_are_row_groups_of_one_file_and_count_every_row_once(many, address):
+def test_shards_are_row_groups_of_one_file_and_count_every_row_once(many, address):
     source = ParquetInput(write_input(address("input"), many), "text", ["id"])
-    assert [part.rows for part in source.parts] == [12, 8, 12, 8, 12, 9]  # files of 20, 20 and 21 rows
-    assert [(part.first, part.end) for part in source.parts] == [(0, 3), (3, 5), (0, 3), (3, 5), (0, 3), (3, 6)]
+    assert [each.rows for each in source.row_groups] == [12, 8, 12, 8, 12, 9]  # files of 20, 20 and 21 rows
+    assert [(each.first, each.end) for each in source.row_groups] == [(0, 3), (3, 5), (0, 3), (3, 5), (0, 3), (3, 6)]
     blocks = [block for span in source.spans for block in source.blocks(span)]
     assert [row for block in blocks for row in block["row"].to_pylist()] == list(range(ROWS))
     assert [text for block in blocks for text in block["text"].to_pylist()] == many
     assert max(map(len, blocks)) <= 8
 
 
-def parts_of(address, spans, **manifest):
+def shards_of(address, spans, **manifest):
     schema = pa.schema({"row": pa.int64()})
-    parts = Parts(address, spans, schema)
-    parts.begin({"of": "rows", **manifest})
-    return parts
+    shards = DatasetShards(address, spans, schema)
+    shards.begin({"of": "rows", **manifest})
+    return shards
 
 
 def rows_of(span):
@@ -133,14 +133,14 @@ def start():
 
 def test_what_is_missing_cut_off_or_of_another_input_is_written_again(address):
     spans = [datasets.Span(first, first + 5, 5) for first in range(0, 30, 5)]
-    parts = parts_of(address("output"), spans)
+    shards = shards_of(address("output"), spans)
     for number in (0, 1, 2, 4):
-        parts.write(number, rows_of(spans[number]))
+        shards.write(number, rows_of(spans[number]))
     filesystem, folder = opened(address("output"))
     with filesystem.open_output_stream(f"{folder}/part-00001.parquet") as file:
         file.write(b"PAR1")
     filesystem.delete_file(f"{folder}/part-00002.parquet")
-    resumed = parts_of(address("output"), spans)
+    resumed = shards_of(address("output"), spans)
     assert resumed.missing() == [1, 2, 3, 5]
     with pytest.raises(RequestError, match="cannot be read"):
         resumed.finish()
@@ -149,8 +149,8 @@ def test_what_is_missing_cut_off_or_of_another_input_is_written_again(address):
     resumed.finish()
     assert read_output(address("output"))[0]["row"].to_pylist() == list(range(30))
     with pytest.raises(RequestError, match="finished dataset of another model or input; overwrite it"):
-        parts_of(address("output"), spans[:2], of="others")
-    other = Parts(address("output"), spans[:2], pa.schema({"row": pa.int64()}))
+        shards_of(address("output"), spans[:2], of="others")
+    other = DatasetShards(address("output"), spans[:2], pa.schema({"row": pa.int64()}))
     other.begin({"of": "others"}, overwrite=True)
     assert other.missing() == [0, 1] and "_SUCCESS" not in read_output_names(address("output"))
     other.fill(start, "counting", "rows")
@@ -163,25 +163,24 @@ def read_output_names(address):
     return {each.base_name for each in filesystem.get_file_info(fs.FileSelector(folder))}
 
 
-def test_a_part_with_other_rows_is_no_part(address):
+def test_a_shard_with_other_rows_is_no_shard(address):
     spans = [datasets.Span(0, 5, 5)]
-    parts = parts_of(address("output"), spans)
+    shards = shards_of(address("output"), spans)
     with pytest.raises(WorkError, match="expected 5 rows, found 3"):
-        parts.write(0, [pa.table({"row": [0, 1, 2]})])
-    assert parts.missing() == [0]
+        shards.write(0, [pa.table({"row": [0, 1, 2]})])
+    assert shards.missing() == [0]
     filesystem, folder = opened(address("output"))
-    parts.write(0, rows_of(spans[0]))
-    whole = filesystem.get_file_info(f"{folder}/part-00000.parquet").size
+    shards.write(0, rows_of(spans[0]))
     pq.write_table(pa.table({"row": [1]}), f"{folder}/part-00000.parquet", filesystem=filesystem)
     with pytest.raises(WorkError, match="expected 5 rows, found 1"):
-        parts.finish()
-    assert whole
+        shards.finish()
+    assert "_SUCCESS" not in read_output_names(address("output"))
 
 
 def test_a_store_that_lists_late_is_waited_for(address, monkeypatch):
     """Eventual consistency: a marker that is written is listed from the third time on."""
     monkeypatch.setattr(datasets.time, "sleep", lambda _: None)
-    seen, names = {}, datasets.Place.names
+    seen, names = {}, datasets.Location.names
 
     def late(self, folder=""):
         found = names(self, folder)
@@ -191,12 +190,12 @@ def test_a_store_that_lists_late_is_waited_for(address, monkeypatch):
             seen[name] = seen.get(name, 0) + 1
         return {name: each for name, each in found.items() if seen[name] > 2}
 
-    monkeypatch.setattr(datasets.Place, "names", late)
-    monkeypatch.setattr(datasets.Place, "is_local", False)
+    monkeypatch.setattr(datasets.Location, "names", late)
+    monkeypatch.setattr(datasets.Location, "is_local", False)
     spans = [datasets.Span(first, first + 5, 5) for first in range(0, 15, 5)]
-    parts = parts_of(address("output"), spans)
-    assert parts.fill(start, "counting", "rows").size == 15
-    parts.finish()
+    shards = shards_of(address("output"), spans)
+    assert shards.fill(start, "counting", "rows").size == 15
+    shards.finish()
     assert read_output(address("output"))[0]["row"].to_pylist() == list(range(15))
 
 
@@ -205,7 +204,7 @@ import os, signal, sys
 sys.path[:0] = [{tests!r}]
 import pyarrow as pa
 from bertrelay.data import datasets
-from test_datasets import parts_of, rows_of
+from test_datasets import shards_of, rows_of
 
 def dies(span):
     yield from rows_of(datasets.Span(span.first, span.first + 2, 2))
@@ -213,7 +212,7 @@ def dies(span):
 
 spans = [datasets.Span(first, first + 5, 5) for first in range(0, 30, 5)]
 compute = lambda spans, _: (dies(span) if span.first == 15 else rows_of(span) for span in spans)
-parts_of({address!r}, spans).fill(lambda: compute, "counting", "rows")
+shards_of({address!r}, spans).fill(lambda: compute, "counting", "rows")
 """
 
 
@@ -221,10 +220,10 @@ def test_a_call_that_is_killed_while_it_writes_resumes_and_leaves_nothing(addres
     code = KILLED.format(tests=os.path.dirname(__file__), address=address("output"))  # noqa: PTH120
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == -9
     spans = [datasets.Span(first, first + 5, 5) for first in range(0, 30, 5)]
-    parts = parts_of(address("output"), spans)
-    assert parts.missing() == [3, 4, 5] and "_SUCCESS" not in read_output_names(address("output"))
-    parts.fill(start, "counting", "rows")
-    parts.finish()
+    shards = shards_of(address("output"), spans)
+    assert shards.missing() == [3, 4, 5] and "_SUCCESS" not in read_output_names(address("output"))
+    shards.fill(start, "counting", "rows")
+    shards.finish()
     assert read_output(address("output"))[0]["row"].to_pylist() == list(range(30))
     names = {"_SUCCESS", "_manifest.json", *(f"part-{number:05}.parquet" for number in range(6))}
     assert read_output_names(address("output")) == names
@@ -266,22 +265,21 @@ def test_an_output_of_something_else_stays(address):
     with filesystem.open_output_stream(f"{folder}/notes.txt") as file:
         file.write(b"mine")
     with pytest.raises(RequestError, match="found 1 files and no manifest"):
-        parts_of(address("output"), [datasets.Span(0, 5, 5)])
+        shards_of(address("output"), [datasets.Span(0, 5, 5)])
     assert read_output_names(address("output")) == {"notes.txt"}
 
 
 @pytest.mark.usefixtures("locked")
 def test_a_store_that_allows_nothing_is_one_error(store):
-    for act in (lambda: ParquetInput(store.format("input/x"), "text"), lambda: parts_of(store.format("output/x"), [])):
+    for act in (lambda: ParquetInput(store.format("input/x"), "text"), lambda: shards_of(store.format("output/x"), [])):
         with pytest.raises(RequestError, match=r"cannot be \w+: .*(ACCESS_DENIED|403).* Check the address"):
             act()
 
 
-def test_a_bucket_that_is_not_there_an_unknown_store_and_a_host_that_does_not_answer_are_refused(store, tmp_path):
+def test_a_bucket_that_is_not_there_and_an_unknown_store_are_refused(store):
     for url in (store.format("nowhere/x").replace("&allow_bucket_creation=true", ""), "nostore://a/b"):
         with pytest.raises(RequestError, match=r"cannot be .*Check the address"):
-            parts_of(url, [datasets.Span(0, 5, 5)])
-    assert list(tmp_path.iterdir()) == []
+            shards_of(url, [datasets.Span(0, 5, 5)])
 
 
 def test_datasets_are_told_from_files(tmp_path):
