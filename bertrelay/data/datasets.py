@@ -286,7 +286,9 @@ class DatasetShards(SpanOutputs):
                 f"{self.location}: expected nothing, or what an unfinished call left there, found {len(names):,} files "
                 "and no manifest. Name another output, or move them away"
             )
-        if known is not None and known != manifest:
+        if known == manifest:
+            self._remove([SUCCESS])  # a shard was removed since
+        elif known is not None:
             if SUCCESS in names and not overwrite:
                 raise RequestError(
                     f"{self.location} is a finished dataset of another model or input; overwrite it, or name another"
@@ -346,20 +348,19 @@ class DatasetShards(SpanOutputs):
         ) as folder:
             building = Path(folder) / name
             rows = 0
+            with self._location.errors(f"written ({name})"), pq.ParquetWriter(building, self._schema) as file:
+                for table in content:  # a row group each
+                    file.write_table(table.cast(self._schema))
+                    rows += len(table)
+            if rows != self.spans[number].size:
+                raise WorkError(f"{self.location}/{name}: expected {self.spans[number].size:,} rows, found {rows:,}")
+            size = building.stat().st_size
             with self._location.errors(f"written ({name})"):
-                with pq.ParquetWriter(building, self._schema) as file:
-                    for table in content:  # a row group each
-                        file.write_table(table.cast(self._schema))
-                        rows += len(table)
-                size = building.stat().st_size
                 if local:
                     building.replace(self._location.path(name))
                 else:
-                    fs.copy_files(
-                        str(building), self._location.path(name), fs.LocalFileSystem(), self._location.filesystem
-                    )
-        if rows != self.spans[number].size:
-            raise WorkError(f"{self.location}/{name}: expected {self.spans[number].size:,} rows, found {rows:,}")
+                    store = self._location.filesystem
+                    fs.copy_files(str(building), self._location.path(name), fs.LocalFileSystem(), store)
         self._location.write(f"{MARKERS}/{self._key}-{number:05}-{size}", b"")
 
     def finish(self) -> None:

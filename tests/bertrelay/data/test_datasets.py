@@ -158,6 +158,22 @@ def test_what_is_missing_cut_off_or_of_another_input_is_written_again(address):
     assert read_output(address("output"))[0]["row"].to_pylist() == list(range(10))
 
 
+def test_a_finished_dataset_that_lost_a_shard_is_finished_no_more_until_it_is_written_again(address):
+    spans = [datasets.Span(first, first + 5, 5) for first in range(0, 15, 5)]
+    shards = shards_of(address("output"), spans)
+    shards.fill(start, "counting", "rows")
+    shards.finish()
+    assert shards.is_finished({"of": "rows"})
+    filesystem, folder = opened(address("output"))
+    filesystem.delete_file(f"{folder}/part-00001.parquet")
+    assert not shards.is_finished({"of": "rows"})
+    again = shards_of(address("output"), spans)
+    assert "_SUCCESS" not in read_output_names(address("output"))
+    again.fill(start, "counting", "rows")
+    again.finish()
+    assert read_output(address("output"))[0]["row"].to_pylist() == list(range(15))
+
+
 def read_output_names(address):
     filesystem, folder = opened(address)
     return {each.base_name for each in filesystem.get_file_info(fs.FileSelector(folder))}
@@ -168,7 +184,7 @@ def test_a_shard_with_other_rows_is_no_shard(address):
     shards = shards_of(address("output"), spans)
     with pytest.raises(WorkError, match="expected 5 rows, found 3"):
         shards.write(0, [pa.table({"row": [0, 1, 2]})])
-    assert shards.missing() == [0]
+    assert shards.missing() == [0] and "part-00000.parquet" not in read_output_names(address("output"))
     filesystem, folder = opened(address("output"))
     shards.write(0, rows_of(spans[0]))
     pq.write_table(pa.table({"row": [1]}), f"{folder}/part-00000.parquet", filesystem=filesystem)
