@@ -36,6 +36,7 @@ EXPECTED = {
     "string_too_short": "text of {min_length} or more characters",
     "string_pattern_mismatch": "text like {pattern}",
 }
+LEFT_OUT = "; entries that their `if`, `unless` or `among` leaves out do not count"
 
 
 @dataclass
@@ -100,6 +101,7 @@ def add_validation_errors(problems: Problems, table: str, model: type[BaseModel]
             allowed = EXPECTED[kind].format(**context) if kind in EXPECTED else each["msg"].removeprefix("expected ")
             choices = re.findall("'([^']*)'", context["expected"]) if kind == "literal_error" else []
             hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+            hint = LEFT_OUT if table and kind == "too_short" and not value else hint
             expected.setdefault((key, shown(value) + hint), []).append(allowed)
     for (key, text), alternatives in expected.items():
         problems.add(table, key, f"expected {' or '.join(dict.fromkeys(alternatives))}, found {text}")

@@ -22,10 +22,10 @@ from tokenizers import Encoding, Tokenizer
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.languages import language_tag
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
 from bertrelay.texts import each_text
-from students.translation_files import language_tag
 from students.vocabulary import Document, always_kept, document_of, rules_of, rules_of_encoder, used_ids, with_parts
 
 HELD_OUT_SHARE = 0.1

@@ -5,13 +5,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from bertrelay.data.tables import StsTable, Table
+from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.settings import WHEN_SET, ModelSource, Positive, Precision, Settings, refuse_idle
 from students.search_settings import MiningTest
 from students.settings import (
     ENGLISH,
     AlignedFiles,
-    Language,
-    LanguageOfText,
     Prompt,
     Teacher,
     TranslationColumns,
@@ -29,9 +28,7 @@ def _two_languages(pair: list[str]) -> list[str]:
 
 SetName = Annotated[str, Field(pattern=r"^[\w.-]+$")]
 """Of a test set: a part of metrics' and of files' names."""
-LanguagePair = Annotated[
-    list[Language | Literal["en"]], Field(min_length=2, max_length=2), AfterValidator(_two_languages)
-]
+LanguagePair = Annotated[list[LanguageCode], Field(min_length=2, max_length=2), AfterValidator(_two_languages)]
 XsimPairs = Literal["english", "all"] | Annotated[list[LanguagePair], Field(min_length=1)]
 """Pairs of source and target language: those with English, all of them, or those named."""
 
@@ -93,7 +90,7 @@ class CorpusTable(Table):
     language: of all of it, where it is known.
     """
 
-    language: LanguageOfText | None = None
+    language: LanguageCode | None = None
 
     @property
     def languages(self) -> list[str]:
@@ -125,6 +122,7 @@ class ShrinkSettings(Settings):
     corpus: text in the languages the model is for: tables, `{ path = FILE, language = "de" }`, and parallel sources.
     trim_vocabulary: leave out the pieces that the corpus does not use. Changes no vector of the corpus.
     languages: keep pieces of these languages beyond the corpus, which has text of each: a tenth of it is held out.
+        Of English too, where the corpus has parallel sources.
     coverage: the share of the tokens of held-out text, in each language, that must be cut as before.
     layers: keep so many layers, evenly spread, the first and the last among them.
     dimensions: so many dimensions of a vector, along which those of the corpus are longest.
@@ -137,7 +135,7 @@ class ShrinkSettings(Settings):
     model: ModelSource
     corpus: Annotated[list[CorpusSource], Field(min_length=1)]
     trim_vocabulary: bool = True
-    languages: list[LanguageOfText] = []
+    languages: Annotated[list[LanguageCode], EachOnce] = []
     coverage: Annotated[float, Field(gt=0, le=1)] = COVERAGE
     layers: Positive | None = None
     dimensions: Positive | None = None
@@ -159,14 +157,23 @@ class ShrinkSettings(Settings):
     @model_validator(mode="after")
     def _text_of_each_language(self) -> Self:
         known = {language for source in self.corpus for language in source.languages}
-        if not all(isinstance(source, CorpusTable) for source in self.corpus):
-            known.add(ENGLISH)
+        known |= {ENGLISH} if self._is_parallel else set()
         if missing := [language for language in self.languages if language not in known]:
             raise ValueError(
                 f"languages: expected text of each in the corpus, found none in {', '.join(missing)}. Name the "
                 'language of a table, { path = FILE, language = "de" }, or give parallel sources'
             )
         return self
+
+    @property
+    def _is_parallel(self) -> bool:
+        return not all(isinstance(source, CorpusTable) for source in self.corpus)
+
+    @property
+    def kept_languages(self) -> list[str]:
+        """The languages whose pieces are kept: with parallel text English is one of them."""
+        implied = [ENGLISH] if self.languages and self._is_parallel and ENGLISH not in self.languages else []
+        return [*implied, *self.languages]
 
 
 GraphPrecision = Literal["fp32", "int8"]

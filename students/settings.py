@@ -1,6 +1,5 @@
 """Where parallel sentences come from, which pairs are kept, and how a student is trained: settings alone."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -8,6 +7,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from bertrelay.data.tables import Column, Format, Table, TableSource, format_of, refuse_idle_header
 from bertrelay.encoder_settings import NewEncoder, VocabularySize, kind_of_base
+from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.settings import (
     WHEN_SET,
     DataSource,
@@ -23,13 +23,6 @@ from bertrelay.training.settings import TrainingSettings
 from students.search_settings import NEIGHBOURS
 
 ENGLISH = "en"
-LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
-
-
-def _code(value: str) -> str:
-    if not LANGUAGE.fullmatch(value):
-        raise ValueError(f"expected a language code such as de, ko or zh-Hant, found {value!r}")
-    return value
 
 
 def _not_english(value: str) -> str:
@@ -40,8 +33,7 @@ def _not_english(value: str) -> str:
 
 MaxPairs = Annotated[Positive | None, WHEN_SET]
 Weight = Annotated[float, Field(ge=0)]
-LanguageOfText = Annotated[str, AfterValidator(_code)]
-Language = Annotated[LanguageOfText, AfterValidator(_not_english)]
+Language = Annotated[LanguageCode, AfterValidator(_not_english)]
 """Of the side that is not English."""
 
 
@@ -91,7 +83,7 @@ class TranslationColumns(TableSource):
 
     english: Column = ENGLISH
     max_pairs: MaxPairs = None
-    others: Annotated[dict[Language, Column], Field(min_length=1)]
+    others: Annotated[dict[Language, Column], Field(min_length=1), EachOnce]
 
     @property
     def languages(self) -> list[str]:
@@ -119,7 +111,7 @@ class TranslationFiles(DataSource):
     path: InputFile | None = None
     hub: HubDataset | None = None
     split: str = "train"
-    languages: Annotated[list[Language], Field(min_length=1)]
+    languages: Annotated[list[Language], Field(min_length=1), EachOnce]
     tags: Literal["strip", "skip"] = "strip"
     placeholders: Literal["skip", "keep"] = "skip"
     max_pairs: MaxPairs = None

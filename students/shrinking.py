@@ -144,7 +144,7 @@ def shrink(
     if layers is not None:
         keep_layers(smaller.backbone, layers)
     if layers is not None or dimensions is not None:
-        smaller.space = None  # its vectors are no longer those of its teacher's space
+        smaller.spaces = ()  # its vectors are no longer those of its teacher's space
     if dimensions is not None:
         axes = principal_axes(smaller.encode(sample_of(texts, SAMPLE), precision=precision), dimensions)
         smaller.projection = projection_onto(axes, smaller)
@@ -167,7 +167,7 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
         raise RequestError("corpus: expected text, found blank lines alone; check that it is the right file")
     larger = as_encoder(settings.model, context.cache)
     options = settings.model_dump(include={"coverage", "layers", "dimensions", "precision"})
-    by_language = {language: texts.of(language) for language in settings.languages}
+    by_language = {language: texts.of(language) for language in settings.kept_languages}
     shrunk = shrink(larger, texts, trim=settings.trim_vocabulary, languages=by_language, **options)
     shrunk.encoder.save(context.output / "model")
     variance = read_variance(settings.model)

@@ -6,26 +6,21 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple, cast
-
-from langcodes import Language as Tag
-from langcodes.tag_parser import LanguageTagError
 
 from bertrelay.data.readers import hub_configs, open_input, refuse_damaged
 from bertrelay.data.records import rows
 from bertrelay.data.tables import Table, Unusable
 from bertrelay.errors import RequestError
+from bertrelay.languages import CODE, closest_code, is_language
 from bertrelay.progress import log
 from students.catalogues import MoReader, PoReader
 from students.settings import ENGLISH, TranslationFiles
 from students.translation_memories import TmxReader, XliffReader, XmlReader
 
-SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva"}
-"""Modifiers of POSIX locales (`sr@latin`) that are scripts."""
-CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*(@\w+)?")
 SIDE = re.compile(r"(?<=-)(src|ref)(?=\.)")
 """What tells source and reference of one test set apart, in names such as those of NTREX."""
 PAIR_TABLE = re.compile(rf"{ENGLISH}-(.+)\.tsv")
@@ -52,35 +47,6 @@ class Translation(NamedTuple):
 
 Records = Iterator[list[Translation] | Unusable]
 """The translations of each record, into one language or several."""
-
-
-@lru_cache(maxsize=4096)
-def language_tag(code: str) -> str:
-    """A language code in BCP 47: `pt-BR` of `pt_BR.UTF-8`, `sr-Latn` of `sr@latin`, `de` of `deu`, `zh` of `cmn`.
-
-    Raises ValueError for what is no code.
-    """
-    name, _, modifier = code.strip().partition("@")
-    try:
-        tag = Tag.get(name.partition(".")[0], normalize=True).prefer_macrolanguage()
-    except LanguageTagError:
-        raise ValueError(f"expected a language code such as de or pt-BR, found {code[:40]!r}") from None
-    script = SCRIPTS.get(modifier.lower())
-    return str((tag.update(Tag.make(script=script)) if script else tag).to_tag())
-
-
-@lru_cache(maxsize=4096)
-def is_language(code: str, wanted: str) -> bool:
-    """Whether text in `code` is text in `wanted`: de-AT is de, zh-TW is zh-Hant, and pt is pt-BR, as most of it is.
-
-    Likely scripts and territories are those of CLDR. What is no code is no language.
-    """
-    try:
-        given, asked = Tag.get(language_tag(code)).maximize(), Tag.get(language_tag(wanted))
-    except ValueError:
-        return False
-    parts = ((asked.language, given.language), (asked.script, given.script), (asked.territory, given.territory))
-    return given.private == asked.private and all(asked_for in (None, part) for asked_for, part in parts)
 
 
 def read_translation_files(source: TranslationFiles, hub_cache: Path | None) -> Records:
@@ -120,7 +86,7 @@ def _of_hub(source: TranslationFiles, hub_cache: Path | None) -> Records:
     named = (HUB_CONFIG.fullmatch(name) for name in hub_configs(whole, hub_cache))
     configs = {match[1]: match[0] for match in named if match and CODE.fullmatch(match[1])}
     for language in source.languages:
-        code = _closest(configs, language)
+        code = closest_code(configs, language)
         if code is None:
             log(f"{source.name} has nothing in {language}")
             continue
@@ -219,27 +185,16 @@ def _sets_with_english(
                 sets.setdefault(str(PurePosixPath(name).with_name(rest)), {})[parts[place]] = name
     found = {}
     for of_code in sets.values():
-        english = _closest(of_code, ENGLISH)
+        english = closest_code(of_code, ENGLISH)
         if english is not None and len(of_code) > 1:
             found[of_code.pop(english)] = of_code
     return found
 
 
-def _closest(codes: Iterable[str], wanted: str) -> str | None:
-    """The code that says `wanted` most exactly: for fr rather fra than fra-CA, for zh rather zho_Hans than zho_Hant."""
-    likely = Tag.get(language_tag(wanted)).maximize()
-
-    def distance(code: str) -> tuple[bool, bool, int]:
-        tag = language_tag(code)
-        return tag != language_tag(wanted), Tag.get(tag).maximize() != likely, len(tag)
-
-    return min((code for code in codes if is_language(code, wanted)), key=distance, default=None)
-
-
 def _aligned(english: str, partners: dict[str, str], members: Members, languages: list[str]) -> Records:
     """The rows of two files of plain lines; the English is read once for each language."""
     for language in languages:
-        code = _closest(partners, language)
+        code = closest_code(partners, language)
         if code is None:
             continue
         other = partners[code]

@@ -30,7 +30,7 @@ from bertrelay.pooling import Pooling, Projection
 from bertrelay.settings import AnySettings, ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
-from bertrelay.training.in_batch import angle_similarity, contrastive_loss, cosines, matryoshka, ranking_loss
+from bertrelay.training.in_batch import angle_similarity, contrastive_loss, cosent_loss, cosines, matryoshka
 from bertrelay.training.loop import Batch, train
 from teachers.data import Examples, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
@@ -263,7 +263,7 @@ class InBatchTeacherTask(TeacherTask):
         gold = self.labels[torch.from_numpy(items)]
 
         def loss(first: Tensor, second: Tensor) -> Tensor:
-            return ranking_loss(alike(first, second) / self.settings.temperature, gold.to(first.device))
+            return cosent_loss(alike(first, second) / self.settings.temperature, gold.to(first.device))
 
         return loss
 

@@ -30,7 +30,7 @@ def contrastive_loss(scores: Tensor, positives: Tensor, excluded: Tensor) -> Ten
     return F.cross_entropy(scores.masked_fill(excluded, NEVER), positives, reduction="sum")
 
 
-def ranking_loss(scores: Tensor, gold: Tensor) -> Tensor:
+def cosent_loss(scores: Tensor, gold: Tensor) -> Tensor:
     """Items · log(1 + Σ exp(s_j − s_i) over all pairs with i above j in the gold score): CoSENT (Su 2022).
 
     scores: scaled similarities of the pairs of a batch, (n,). gold: what people gave them, (n,). The published

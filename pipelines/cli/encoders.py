@@ -13,6 +13,7 @@ from bertrelay.encode_stage import EncodeSettings
 from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, check_place
+from bertrelay.languages import CODE
 from bertrelay.settings import ModelSource, refuse_idle
 from pipelines.cli.options import (
     FILE_HELP,
@@ -34,7 +35,6 @@ from pipelines.cli.stdin import input_file
 from pipelines.recipe import find_recipe, read_tables
 from pipelines.validation import Problems
 from students.evaluation_settings import ExportSettings, ShrinkSettings
-from students.settings import LANGUAGE
 from teachers.evaluation.settings import ProtocolSettings
 
 if TYPE_CHECKING:
@@ -364,7 +364,7 @@ def _test_sets(options: ShrinkOptions | ExportOptions) -> dict[str, Any]:
 def _language_and_file(given: str) -> tuple[str, str]:
     """`de=FILE`, or a file alone; one that is there under all of the name is that."""
     language, _, file = given.partition("=")
-    return (language, file) if LANGUAGE.fullmatch(language) and file and not Path(given).exists() else ("", given)
+    return (language, file) if CODE.fullmatch(language) and file and not Path(given).exists() else ("", given)
 
 
 def _translations(given: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.settings import InputFile, ModelSource, Settings, refuse_idle
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -25,14 +26,6 @@ def _license(value: str) -> str:
         hint = f"did you mean {near[0]}?" if near else "for any other write other, with license_name and license_link"
         raise ValueError(f"expected an identifier such as apache-2.0, mit or cc-by-sa-4.0, found {value!r}; {hint}")
     return value
-
-
-def _language(tag: str) -> str:
-    from langcodes import tag_is_valid  # seldom needed, and takes a fifth of a second
-
-    if not tag_is_valid(tag):
-        raise ValueError(f"expected a language such as de, ko or zh-Hant (BCP 47), found {tag!r}")
-    return tag
 
 
 def _hub_name(value: str) -> str:
@@ -65,7 +58,7 @@ class CardSettings(Settings):
     license: Annotated[str, AfterValidator(_license)]
     license_name: str | None = None
     license_link: str | None = None
-    languages: list[Annotated[str, AfterValidator(_language)]] = []
+    languages: Annotated[list[LanguageCode], EachOnce] = []
     base_model: list[HubName] = []
     teacher: HubName | None = None
     datasets: list[HubName] = []

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from bertrelay.data.tables import StsTable, Table
 from bertrelay.encoder_settings import Base, PoolingMode
+from bertrelay.languages import LanguageCode
 from bertrelay.settings import (
     WHEN_SET,
     InputFile,
@@ -93,17 +94,6 @@ class MtebTask(Source):
         return "mteb"
 
 
-def _language(tag: str) -> str:
-    from langcodes import tag_is_valid  # seldom needed, and takes a fifth of a second
-
-    if not tag_is_valid(tag):
-        raise ValueError(f"expected a language such as de, ko or zh-Hant (BCP 47), found {tag!r}")
-    return tag
-
-
-Language = Annotated[str, AfterValidator(_language)]
-
-
 class LocalTask(StsTable):
     """A task of mteb's kind on files of one's own; several of one `task` are its subsets.
 
@@ -114,7 +104,7 @@ class LocalTask(StsTable):
 
     task: Annotated[str, Field(pattern=r"^[\w.-]+$")]
     type: Literal["sts", "bitext"]
-    languages: Annotated[list[Language], Field(min_length=1, max_length=2)]
+    languages: Annotated[list[LanguageCode], Field(min_length=1, max_length=2)]
 
     @model_validator(mode="after")
     def _two_languages(self) -> Self:
@@ -167,7 +157,7 @@ class ProtocolSettings(Settings):
     seed: Seed = 0
     tasks: list[MtebTask] = []
     local: list[LocalTask] = []
-    languages: list[Language] = []
+    languages: list[LanguageCode] = []
     max_rejects: MaxRejects = 0.01
 
     @model_validator(mode="after")

@@ -167,7 +167,7 @@ def test_a_name_of_a_file_cannot_break_a_table(finished, tmp_path):
         ({"license": "mit", "license_link": "x"}, "license_link: without effect"),
         ({}, "license"),
         ({"license": "mit", "base_model": ["a b"]}, "expected a name of the hub"),
-        ({"license": "mit", "languages": ["german"]}, "expected a language such as de"),
+        ({"license": "mit", "languages": ["german"]}, "expected a language code such as de"),
     ],
 )
 def test_settings_that_make_no_valid_card_are_told(given, told):

@@ -99,6 +99,15 @@ def test_a_table_that_cannot_stand_for_several_says_why(write_recipe):
     )
 
 
+def test_a_list_whose_every_entry_is_left_out_says_so(tmp_path):
+    overrides = [
+        'vars.languages=["ko"]',
+        f"vars.data={tmp_path}",
+    ]  # with pairs of other languages alone
+    with pytest.raises(RequestError, match=r"\[student\] parallel: .* found \[\]; entries that their `if`, .* do not"):
+        read_recipe("multilingual", registry.REGISTRY, overrides)
+
+
 def test_the_languages_of_the_flagship_reach_its_sources_tests_and_compact_forms(tmp_path):
     chosen = ["cs", "ko", "sv"]
     given = [f"vars.languages={json.dumps(chosen)}", "vars.compact=true"]

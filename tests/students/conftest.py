@@ -63,8 +63,8 @@ def corpus_of(tmp_path):
     """`corpus_of(pairs)`: all pairs of English and one other language, to train on."""
 
     def make(pairs):
-        (tmp_path / "pairs.tsv").write_text("".join(f"{en}\t{xx}\n" for en, xx in [("en", "xx"), *pairs]))
-        source = {"path": str(tmp_path / "pairs.tsv"), "others": {"xx": "xx"}}
+        (tmp_path / "pairs.tsv").write_text("".join(f"{en}\t{qaa}\n" for en, qaa in [("en", "qaa"), *pairs]))
+        source = {"path": str(tmp_path / "pairs.tsv"), "others": {"qaa": "qaa"}}
         given = {"teacher": "./t", "base": "./b", "parallel": [source], "dev_sentences": 0}
         return build_corpus(tmp_path / "corpora/pairs", DistillSettings.model_validate(given))
 

@@ -49,7 +49,7 @@ def pairs():
         said = [" ".join(f"{language}{word}" for word in sentence.split()) for sentence in english]
         translations = [*said[:TRUE], *said[TRUE + 1 :], said[TRUE]]
         rows = list(zip(english, translations, strict=True))
-        by_language[f"{language}x"] = [*rows, rows[0]]
+        by_language[f"qa{language}"] = [*rows, rows[0]]
     return by_language
 
 
@@ -98,7 +98,7 @@ def test_pairs_below_the_threshold_are_dropped_and_counted_and_the_scores_report
         deciles = np.quantile([by_pair[row] for row in rows], np.arange(11) / 10)
         np.testing.assert_allclose(facts["deciles"], deciles, atol=2e-4)
         assert {other for (_, other), score in by_pair.items() if score >= threshold} == {
-            text for text in kept if text.startswith(language[0])
+            text for text in kept if text.startswith(language[-1])
         }
     assert "margin" not in build_corpus(tmp_path / "corpora/b", settings()).facts
 
@@ -157,5 +157,5 @@ def test_margins_are_those_of_all_with_all_and_repeated_sentences_count_once():
 def test_facts_are_json_and_name_every_language(settings, tmp_path):
     build_corpus(tmp_path / "corpora/a", settings(threshold=1.0, k=2))
     facts = json.loads((tmp_path / "corpora/a/corpus.json").read_text())["margin"]
-    assert list(facts["languages"]) == ["xx", "yx"]
+    assert list(facts["languages"]) == ["qax", "qay"]
     assert facts["neighbourhood"] == cleaning.NEIGHBOURHOOD

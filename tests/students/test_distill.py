@@ -55,7 +55,7 @@ def task(tiny_encoder, corpus, tmp_path):
     student = tiny_encoder("xlm-roberta", [text for pair in PAIRS for text in pair])
     vectors = np.random.default_rng(0).normal(size=(len(corpus.english), 16)).astype(np.float32)
     settings = DistillSettings.model_validate(
-        {"teacher": "./t", "base": "./b", "parallel": [{"path": "x.tsv", "others": {"xx": "xx"}}]}
+        {"teacher": "./t", "base": "./b", "parallel": [{"path": "x.tsv", "others": {"qaa": "qaa"}}]}
     )
     tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, tmp_path / "tokens")
     return DistillationTask(student, settings, corpus, Targets(vectors, 2.5, False), None, tokens, student.encode)
@@ -67,7 +67,7 @@ def target_of(task, english):
 
 
 def test_value_and_gradient_are_those_of_explicit_pairs_in_float64(task):
-    """Σ over pairs |s(en) − t(en)|² + |s(xx) − t(en)|², with s of a sentence the same vector wherever it stands."""
+    """Σ over pairs |s(en) − t(en)|² + |s(qaa) − t(en)|², with s of a sentence the same vector wherever it stands."""
     items = np.arange(len(task.corpus))
     row_of = {text: row for row, text in enumerate(task.corpus.texts(0, len(items)))}
     drawn = np.random.default_rng(1).normal(size=(len(items), 16))

@@ -50,20 +50,20 @@ def test_recall_is_that_of_a_full_ranking_and_has_intervals():
     english, other = [f"e{row}" for row in range(80)], [f"x{row}" for row in range(80)]
     taught = dict(zip(english, generator.normal(size=(80, 8)), strict=True))
     student = {**taught, **{f"x{row}": taught[f"e{row}"] + generator.normal(size=8) for row in range(80)}}
-    metrics = search_metrics({"xx": Translations(english, other)}, encode(student), encode(taught), 10)
+    metrics = search_metrics({"qaa": Translations(english, other)}, encode(student), encode(taught), 10)
     unit = [np.array([table[name] for name in names]) for table, names in ((student, other), (taught, english))]
     unit = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in unit]
     cosines = unit[0] @ unit[1].T
     ranks = (cosines > np.diag(cosines)[:, None]).sum(axis=1)
     expected = np.mean(ranks < 10)
     assert 0.3 < expected < 1
-    assert metrics["recall_at_10/xx"] == metrics["recall_at_10_ratio/xx"] == pytest.approx(expected)
+    assert metrics["recall_at_10/qaa"] == metrics["recall_at_10_ratio/qaa"] == pytest.approx(expected)
     assert metrics["recall_at_10/en"] == 1
-    for name in ("recall_at_10/xx", "recall_at_10_ratio/xx"):
+    for name in ("recall_at_10/qaa", "recall_at_10_ratio/qaa"):
         assert metrics[f"{name}_low"] < metrics[name] < metrics[f"{name}_high"]
     # Of a mean of n zeros and ones: √(p(1 − p)/n), on both sides of it twice.
     wide = 2 * 1.96 * np.sqrt(expected * (1 - expected) / 80)
-    assert metrics["recall_at_10/xx_high"] - metrics["recall_at_10/xx_low"] == pytest.approx(wide, rel=0.2)
+    assert metrics["recall_at_10/qaa_high"] - metrics["recall_at_10/qaa_low"] == pytest.approx(wide, rel=0.2)
 
 
 def test_a_ratio_to_nothing_is_none():

@@ -17,7 +17,7 @@ from bertrelay.data.records import Rejects, Unusable
 from bertrelay.errors import RequestError
 from students.pairs import PairCounts, read_pairs
 from students.settings import TranslationFiles
-from students.translation_files import is_language, language_tag, read_translation_files
+from students.translation_files import read_translation_files
 
 LETTERS = "abc déß жшя 日本語 한국 &<>\"'\\"
 FILES = 300
@@ -272,15 +272,6 @@ def test_a_document_type_with_entities_is_refused(tmp_path):
         )
         with pytest.raises(RequestError, match=r"a\.tmx, line 2: expected no entities"):
             read(path, "de")
-
-
-def test_codes_are_those_of_bcp_47():
-    given = ["pt_BR.UTF-8", "sr@latin", "deu", "cmn", "zh_TW", "EN-us", "ger"]
-    assert list(map(language_tag, given)) == ["pt-BR", "sr-Latn", "de", "zh", "zh-TW", "en-US", "de"]
-    assert is_language("de-AT", "de") and is_language("zh_TW", "zh-Hant") and is_language("pt", "pt-BR")
-    assert not is_language("zh_CN", "zh-Hant") and not is_language("pt-PT", "pt-BR") and not is_language("!", "de")
-    with pytest.raises(ValueError, match="expected a language code"):
-        language_tag("no language")
 
 
 def test_a_folder_of_catalogues_is_read_as_gettext_reads_it(tmp_path):

@@ -180,7 +180,7 @@ def test_a_name_of_mtebs_own_is_refused(local):
         ({"tasks": ["STS17"], "protocols": ["sts", "mteb"]}, "data: expected the folder of the official files of sts"),
         ({"tasks": ["STS17"], "model": None, "tfidf": True}, "model: expected an encoder for the protocol mteb"),
         ({"tasks": ["STS17"], "sets": ["STSb"]}, "sets: expected some of"),
-        ({"tasks": ["STS17"], "languages": ["english"]}, "expected a language such as de"),
+        ({"tasks": ["STS17"], "languages": ["english"]}, "expected a language code such as de"),
     ],
 )
 def test_settings_that_do_not_fit_are_told(given, told):

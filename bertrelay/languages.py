@@ -1,0 +1,79 @@
+"""Language codes: each way of writing them becomes a tag of BCP 47, and which codes say that a text is wanted."""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Annotated, Any
+
+from langcodes import Language as Tag
+from langcodes import tag_is_valid
+from langcodes.tag_parser import LanguageTagError
+from pydantic import AfterValidator, ValidatorFunctionWrapHandler, WrapValidator
+
+CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*(@\w+)?")
+"""What may be a language code, in the name of a file or before one."""
+SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva"}
+"""Modifiers of POSIX locales (`sr@latin`) that are scripts."""
+UNKNOWN = "expected a language code such as de, ko or zh-Hant (BCP 47), found {!r}"
+
+
+@lru_cache(maxsize=4096)
+def language_tag(code: str) -> str:
+    """A language code in BCP 47: `pt-BR` of `pt_BR.UTF-8`, `sr-Latn` of `sr@latin`, `de` of `deu`, `zh` of `cmn`.
+
+    Raises ValueError for what is no code.
+    """
+    name, _, modifier = code.strip().partition("@")
+    try:
+        tag = Tag.get(name.partition(".")[0], normalize=True).prefer_macrolanguage()
+    except LanguageTagError:
+        raise ValueError(UNKNOWN.format(code[:40])) from None
+    script = SCRIPTS.get(modifier.lower())
+    return str((tag.update(Tag.make(script=script)) if script else tag).to_tag())
+
+
+@lru_cache(maxsize=4096)
+def is_language(code: str, wanted: str) -> bool:
+    """Whether text in `code` is text in `wanted`: de-AT is de, zh-TW is zh-Hant, and pt is pt-BR, as most of it is.
+
+    Likely scripts and territories are those of CLDR. What is no code is no language.
+    """
+    try:
+        given, asked = Tag.get(language_tag(code)).maximize(), Tag.get(language_tag(wanted))
+    except ValueError:
+        return False
+    parts = ((asked.language, given.language), (asked.script, given.script), (asked.territory, given.territory))
+    return given.private == asked.private and all(asked_for in (None, part) for asked_for, part in parts)
+
+
+def closest_code(codes: Iterable[str], wanted: str) -> str | None:
+    """The code that says `wanted` most exactly: for fr rather fra than fra-CA, for zh rather zho_Hans than zho_Hant."""
+    likely = Tag.get(language_tag(wanted)).maximize()
+
+    def distance(code: str) -> tuple[bool, bool, int]:
+        tag = language_tag(code)
+        return tag != language_tag(wanted), Tag.get(tag).maximize() != likely, len(tag)
+
+    return min((code for code in codes if is_language(code, wanted)), key=distance, default=None)
+
+
+def _known_tag(code: str) -> str:
+    tag = language_tag(code)
+    if not tag_is_valid(tag):
+        raise ValueError(UNKNOWN.format(code))
+    return tag
+
+
+LanguageCode = Annotated[str, AfterValidator(_known_tag)]
+"""In settings: a language as people write it, which becomes its tag of BCP 47."""
+
+
+def _each_once(given: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    found = handler(given)
+    if len(set(found)) < len(given):
+        raise ValueError(f"expected each language once, found {', '.join(given)}, of which some are the same")
+    return found
+
+
+EachOnce = WrapValidator(_each_once)
+"""Of a list of languages, or of settings by language."""
