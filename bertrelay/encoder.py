@@ -58,7 +58,7 @@ class SentenceEncoder(nn.Module):
     pooling: names in any order, which the folder's order replaces, or a `Pooling`, whose order is kept.
     projection: one, or several as `Projections`.
     max_tokens: the longest input, special tokens included, and at most what the position table holds.
-    space: of a student, the digest of its teacher, whose vectors may be compared with its own.
+    spaces: digests of other encoders whose vectors may be compared with these: of a student its teacher's.
     rate_factors: by a parameter's name, the multiple of the learning rate that it is trained with; 1 without them.
     """
 
@@ -76,13 +76,13 @@ class SentenceEncoder(nn.Module):
         max_tokens: int | None = None,
         prompts: Prompts | None = None,
         similarity_fn_name: str | None = None,
-        space: str | None = None,
+        spaces: Sequence[str] = (),
     ) -> None:
         super().__init__()
         if isinstance(backbone, str | os.PathLike):
             given: dict[str, object] = {"tokenizer": tokenizer, "projection": projection, "normalize": normalize}
             given |= {"pooling": pooling != ("mean",), "max_tokens": max_tokens, "prompts": prompts}
-            given |= {"similarity_fn_name": similarity_fn_name, "space": space}
+            given |= {"similarity_fn_name": similarity_fn_name, "spaces": spaces}
             if extra := [name for name, value in given.items() if value]:
                 raise RequestError(f"{', '.join(extra)}: the model in {backbone} has its own; set them after loading")
             vars(self).update(vars(SentenceEncoder.load(backbone, device)))
@@ -96,7 +96,7 @@ class SentenceEncoder(nn.Module):
         self.normalize = normalize
         self.prompts = prompts or Prompts()
         self.similarity_fn_name = similarity_fn_name or "cosine"
-        self.space = space
+        self.spaces = tuple(spaces)
         self.pad_id = pad_id_of(backbone, tokenizer)
         self.max_seq_length = max_tokens or min(tokenizer.model_max_length, longest_input(backbone) or UNLIMITED)
         freeze_pooler(backbone)
@@ -170,7 +170,7 @@ class SentenceEncoder(nn.Module):
             max_tokens=layout.max_tokens,
             prompts=layout.prompts,
             similarity_fn_name=layout.similarity,
-            space=layout.space,
+            spaces=layout.spaces,
         )
 
     def save(self, folder: str | Path) -> None:
@@ -201,7 +201,7 @@ class SentenceEncoder(nn.Module):
             max_tokens=self.max_tokens,
             prompts=self.prompts,
             similarity=self.similarity_fn_name,
-            space=self.space,
+            spaces=self.spaces,
         )
 
     @property

@@ -76,7 +76,7 @@ class Layout:
     token_dim: size of a token vector; None where only the network's own config has it.
     dense: the projections after the pooling, in their order; `normalize` is what comes after them.
     max_tokens: the longest input, special tokens included; None where only the tokenizer has it.
-    space: digest of the encoder whose vectors these were taught to equal, as `encoder_digest` gives it.
+    spaces: digests, as `encoder_digest` gives them, of the encoders whose vectors these are or were taught to equal.
     """
 
     pooling: tuple[str, ...] = ("mean",)
@@ -88,7 +88,7 @@ class Layout:
     lower_case: bool = False
     prompts: Prompts = Prompts()
     similarity: str | None = None
-    space: str | None = field(default=None, repr=False)  # digests are of what is shown
+    spaces: tuple[str, ...] = field(default=(), repr=False)  # digests are of what is shown
     transformer_folder: str = ""
 
     @property
@@ -162,7 +162,7 @@ class _ModelConfig(Description):
     prompts: dict[str, str | None] | None = None
     default_prompt_name: str | None = None
     similarity_fn_name: str | None = None
-    space: str | None = None
+    spaces: list[str] = Field(default=[])
 
 
 def read_layout(folder: Path) -> Layout:
@@ -192,7 +192,7 @@ def read_layout(folder: Path) -> Layout:
         lower_case=bool(transformer.do_lower_case),
         prompts=_read_prompts(folder, model),
         similarity=model.similarity_fn_name,
-        space=model.space,
+        spaces=tuple(model.spaces),
         transformer_folder=modules[0].path,
     )
 
@@ -333,7 +333,7 @@ def write_layout(folder: Path, layout: Layout) -> None:
         "prompts": layout.prompts.texts,
         "default_prompt_name": layout.prompts.default,
         "similarity_fn_name": layout.similarity or "cosine",
-        **({} if layout.space is None else {"space": layout.space}),
+        **({"spaces": list(layout.spaces)} if layout.spaces else {}),
     }
     write_json(folder / MODEL_CONFIG, model)
     paths = [path for kind, path in layout.modules if kind == "Dense"]

@@ -67,7 +67,8 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     prompt = prompt_of(settings.teacher_prompt, teacher)
     targets = fill_targets(teacher, corpus, context, teacher_digest, settings.precision, prompt)
     student, sizes = start_student(settings, corpus, teacher, targets, context)
-    student.space = encoder_digest(teacher) if isinstance(teacher, SentenceEncoder) else None
+    # Those of the teacher's teachers too; vectors that are given have none.
+    student.spaces = (encoder_digest(teacher), *teacher.spaces) if isinstance(teacher, SentenceEncoder) else ()
     dev_teacher = encoded_once(teacher, english_of(corpus.dev), settings.precision, prompt=prompt)
     retained = retained_targets(student, corpus, context)
     set_rates(student, settings.frozen_layers, settings.layer_decay)

@@ -137,7 +137,8 @@ class SearchIndex:
 def open_index(
     model: SentenceEncoder | str | Path, folder: str | Path, *, verify: bool = False, cache: Path | None = None
 ) -> SearchIndex:
-    """The index in `folder`, for queries of the model it was built with or of a student of that model.
+    """The index in `folder`, for queries of the model it was built with, of a student of that model,
+    or of that model with a trimmed vocabulary.
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     verify: read every file again instead of trusting those that were not touched.
@@ -146,8 +147,8 @@ def open_index(
     folder = Path(folder)
     manifest = require_manifest(folder)
     encoder = as_encoder(model, cache)
-    if encoder.space == manifest.origin.model_digest:
-        log(f"{folder}: made by the teacher of this model, whose vectors it learnt")
+    if manifest.origin.model_digest in encoder.spaces:
+        log(f"{folder}: made by a model whose vectors this one learnt")
     else:
         check_model(folder, manifest.origin, encoder_digest(encoder), encoder.dim)
     return load_index(encoder, folder, verify)

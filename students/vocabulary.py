@@ -22,6 +22,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from bertrelay.backbone import unused_positions
+from bertrelay.encode_shards import encoder_digest
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
@@ -194,7 +195,7 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str], also: Iterab
         backbone=_with_rows(encoder.backbone, kept),
         tokenizer=as_fast(trimmed, encoder.tokenizer),
         projection=deepcopy(encoder.projection),
-        space=encoder.space,
+        spaces=(encoder_digest(encoder), *encoder.spaces),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from bertrelay.encode_files import encode_file
+from bertrelay.encode_shards import encoder_digest
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
@@ -63,6 +64,10 @@ def test_numbers_that_are_not_finite_and_files_that_do_not_fit_are_refused(given
     pq.write_table(pa.table({"text": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}), tmp_path / "ragged.parquet")
     with pytest.raises(RequestError, match="expected a text and a vector of 2 numbers in every row"):
         VectorTable.open(GivenVectors(vectors=str(tmp_path / "ragged.parquet")), tmp_path / "cache")
+    np.save(tmp_path / "none.npy", np.zeros((0, 4), np.float32))
+    (tmp_path / "none.txt").write_text("")
+    with pytest.raises(RequestError, match=r"none\.txt has no records"):
+        VectorTable.open(GivenVectors(vectors=str(tmp_path / "none.npy"), texts=str(tmp_path / "none.txt")), tmp_path)
     for files in ({"vectors": "a.npy"}, {"vectors": "a.parquet", "texts": "a.txt"}, {"vectors": "a.csv"}):
         with pytest.raises(ValidationError):
             GivenVectors.model_validate(files)
@@ -71,7 +76,8 @@ def test_numbers_that_are_not_finite_and_files_that_do_not_fit_are_refused(given
 def test_a_student_of_the_vectors_is_the_student_of_the_model_that_made_them(tiny_encoder, toy, tmp_path):
     """`bertrelay encode` writes the teacher's vectors; weights and evaluation are the same as with the teacher."""
     texts = [row[0] for row in toy.train + toy.test]
-    tiny_encoder("bert", texts, normalize=True).save(tmp_path / "teacher")
+    own_teacher = tiny_encoder("bert", texts, normalize=True, spaces=["its teacher"])
+    own_teacher.save(tmp_path / "teacher")
     (tmp_path / "english.txt").write_text("".join(f"{text}\n" for text in texts))
     encode_file(tmp_path / "teacher", tmp_path / "english.txt", tmp_path / "english.parquet", precision="fp32")
     size = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 200, "max_tokens": 24}
@@ -95,4 +101,4 @@ def test_a_student_of_the_vectors_is_the_student_of_the_model_that_made_them(tin
     assert other_dev == pytest.approx(dev, abs=1e-6) and other_scores == pytest.approx(scores, abs=1e-5)
     vectors, others = (encoder.encode(texts, precision="fp32") for encoder in (student, other_student))
     np.testing.assert_allclose(others, vectors, atol=1e-5)
-    assert student.space and other_student.space is None
+    assert student.spaces == (encoder_digest(own_teacher), "its teacher") and not other_student.spaces

@@ -21,6 +21,7 @@ from students import neighbours
 from students.index import build_index, open_index, run, search
 from students.index_build import FileSeal
 from students.search_settings import Hnsw, IndexSettings
+from students.shrinking import shrink
 
 BLOCK = 8
 
@@ -171,7 +172,7 @@ def test_another_model_is_refused_with_what_to_do(encoder, tiny_encoder, texts, 
 def test_a_student_searches_the_index_of_its_teacher_and_of_nobody_else(encoder, tiny_encoder, texts, corpus, tmp_path):
     folder = build(encoder, corpus).folder
     student = tiny_encoder("xlm-roberta", texts, seed=1)
-    student.space = encode_shards.encoder_digest(encoder)
+    student.spaces = (encode_shards.encoder_digest(encoder),)
     student.save(tmp_path / "student")
     found = open_index(tmp_path / "student", folder).search(texts[:5], k=3, precision="fp32")
     vectors, queries = (
@@ -182,6 +183,20 @@ def test_a_student_searches_the_index_of_its_teacher_and_of_nobody_else(encoder,
     for parts in ({"normalize": True}, {"pooling": ["cls"]}):  # another model, made of its parts
         with pytest.raises(RequestError, match="found another one"):
             open_index(SentenceEncoder.load(tmp_path / "student").with_parts(**parts), folder)
+
+
+def test_a_trimmed_student_searches_what_the_whole_one_does_and_a_shortened_one_nothing(
+    encoder, tiny_encoder, texts, corpus, tmp_path
+):
+    student = tiny_encoder("xlm-roberta", texts, seed=1)
+    student.spaces = (encode_shards.encoder_digest(encoder),)
+    folders = [build(model, corpus, folder=tmp_path / name).folder for model, name in ((encoder, "t"), (student, "s"))]
+    shrink(student, texts[:30]).encoder.save(tmp_path / "trimmed")
+    for folder in folders:
+        trimmed, whole = (open_index(model, folder).search(texts[:5], k=3) for model in (tmp_path / "trimmed", student))
+        assert [[hit.text for hit in hits] for hits in trimmed] == [[hit.text for hit in hits] for hits in whole]
+    for moved in ({"dimensions": 8}, {"layers": 1}):
+        assert not shrink(student, texts, trim=False, **moved).encoder.spaces
 
 
 def test_a_changed_corpus_or_column_is_told_and_taken_in_by_a_rebuild(encoder, corpus, tmp_path):
