@@ -259,8 +259,9 @@ class ContrastiveTask(DistillationTask):
         objectives = self.settings.objectives
         is_english, is_other = items < len(self.corpus.english), self._is_translation(items)
         numbers = self.corpus.targets[items]
+        english_texts = self.corpus.english.at(items[is_english])
         texts = self.corpus.translations.at(items[is_other] - len(self.corpus.english))
-        pairs = BatchPairs.find(numbers[is_english], numbers[is_other], texts)
+        pairs = BatchPairs.find(numbers[is_english], english_texts, numbers[is_other], texts)
         rows = (torch.from_numpy(np.flatnonzero(each)).to(vectors.device) for each in (is_english, is_other))
         english, other = (vectors[each] for each in rows)  # by rows, as a mask would wait for the device
         loss = partial(pair_loss, pairs=pairs, temperature=objectives.temperature)

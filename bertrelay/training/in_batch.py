@@ -76,20 +76,33 @@ class BatchPairs(NamedTuple):
     same: Tensor
 
     @classmethod
-    def find(cls, english: NDArray[np.integer], english_of: NDArray[np.integer], texts: Sequence[str]) -> "BatchPairs":
-        """The pairs of the numbers of distinct English sentences, and of each translation its English and its text.
+    def find(
+        cls,
+        english: NDArray[np.integer],
+        english_texts: Sequence[str],
+        english_of: NDArray[np.integer],
+        texts: Sequence[str],
+    ) -> "BatchPairs":
+        """The pairs of distinct English sentences, by number, and of translations, of which each has the English's.
 
         Translations of one English sentence are no negatives of each other, nor are those that are one text: what
-        translates two English sentences fits both.
+        translates two English sentences fits both. Texts are compared without case: a teacher that knows none has one
+        vector for two of them.
         """
         order = np.argsort(english)
         rows = order[np.searchsorted(english[order], english_of)]
-        numbers = np.unique(np.asarray(texts, dtype=object), return_inverse=True)[1]
-        fits = np.zeros((numbers.max(initial=-1) + 1, len(english)), bool)  # (distinct texts, English)
-        fits[numbers, rows] = True
-        not_negative = torch.from_numpy(fits[numbers])
+        meanings, numbers = _numbered(english_texts), _numbered(texts)
+        fits = np.zeros((numbers.max(initial=-1) + 1, meanings.max(initial=-1) + 1), bool)  # (texts, English texts)
+        fits[numbers, meanings[rows]] = True
+        not_negative = torch.from_numpy(fits[numbers][:, meanings])
         own = torch.from_numpy(rows)
         return cls(own, not_negative, not_negative[:, own].T)
+
+
+def _numbered(texts: Sequence[str]) -> NDArray[np.intp]:
+    """A number for each of `texts`, (texts,): the same for those that are equal but for case."""
+    folded = np.asarray([text.casefold() for text in texts], dtype=object)
+    return np.unique(folded, return_inverse=True)[1]
 
 
 def pair_loss(english: Tensor, other: Tensor, pairs: BatchPairs, temperature: float) -> Tensor:

@@ -64,7 +64,7 @@ def test_matryoshka_is_the_mean_over_the_lengths_the_whole_one_once():
 
 def test_pairs_of_one_english_sentence_each_are_multiple_negatives_both_ways():
     english, other = vectors(6, 1), vectors(6, 2)
-    pairs = BatchPairs.find(np.arange(6)[::-1], np.arange(6), list("abcdef"))
+    pairs = BatchPairs.find(np.arange(6)[::-1], list("uvwxyz"), np.arange(6), list("abcdef"))
     ours = pair_loss(english.flip(0), other, pairs, 0.05) / 6
     loss = losses.MultipleNegativesRankingLoss(
         None, scale=20, directions=("query_to_doc", "doc_to_query"), partition_mode="per_direction"
@@ -73,16 +73,22 @@ def test_pairs_of_one_english_sentence_each_are_multiple_negatives_both_ways():
 
 
 def test_neither_other_translations_nor_equal_texts_are_negatives():
-    """Five English sentences with nine translations, three of them one text, by loops."""
+    """Five English sentences, two of them equal but for case, with nine translations, three of them one text; by loops."""
     english, other, temperature = vectors(5, 3), vectors(9, 4), 0.1
     numbers, of = np.array([7, 3, 9, 1, 4]), np.array([3, 3, 7, 9, 1, 4, 4, 4, 9])
-    texts = ["a", "b", "c", "a", "d", "a", "f", "g", "h"]
+    sentences, texts = ["Open", "b", "c", "open", "e"], ["a", "b", "c", "A", "d", "a", "f", "g", "h"]
     rows = [numbers.tolist().index(number) for number in of]
-    fits = [{rows[j] for j in range(9) if texts[j] == text} for text in texts]
+    same = [{k for k in range(5) if sentences[k].lower() == each.lower()} for each in sentences]
+    fits = [set().union(*(same[rows[j]] for j in range(9) if texts[j].lower() == text.lower())) for text in texts]
     scores = [[torch.cosine_similarity(a, b, dim=0) / temperature for b in english] for a in other]
     total = torch.zeros((), dtype=torch.float64)
     for i, own in enumerate(rows):
         to_english = [scores[i][e] for e in range(5) if e == own or e not in fits[i]]
         back = [scores[j][own] for j in range(9) if j == i or own not in fits[j]]
         total = total + sum(torch.logsumexp(torch.stack(part), 0) - scores[i][own] for part in (to_english, back))
-    assert_equal(pair_loss(english, other, BatchPairs.find(numbers, of, texts), temperature), total / 2, english, other)
+    assert_equal(
+        pair_loss(english, other, BatchPairs.find(numbers, sentences, of, texts), temperature),
+        total / 2,
+        english,
+        other,
+    )
