@@ -73,7 +73,7 @@ def test_pairs_of_one_english_sentence_each_are_multiple_negatives_both_ways():
 
 
 def test_neither_other_translations_nor_equal_texts_are_negatives():
-    """Five English sentences, two of them equal but for case, with nine translations, three of them one text; by loops."""
+    """Five English sentences, two of one text, with nine translations, three of one text; without case; by loops."""
     english, other, temperature = vectors(5, 3), vectors(9, 4), 0.1
     numbers, of = np.array([7, 3, 9, 1, 4]), np.array([3, 3, 7, 9, 1, 4, 4, 4, 9])
     sentences, texts = ["Open", "b", "c", "open", "e"], ["a", "b", "c", "A", "d", "a", "f", "g", "h"]
