@@ -61,15 +61,34 @@ class VectorTable:
 
     def encode(self, sentences: Sequence[str], **_: object) -> Vectors:
         """The vectors of `sentences`, float32 (sentences, dim). Raises RequestError where one has none."""
+        places, missing = self._find(sentences)
+        if len(missing):
+            raise self._incomplete(len(missing), len(sentences))
+        return np.asarray(self._vectors[self._order[places]], np.float32)
+
+    def require(self, blocks: Iterable[Sequence[str]], listed: Path) -> None:
+        """Raises RequestError where sentences have no vector, of all `blocks` at once, and lists them in a file."""
+        missing = total = 0
+        with listed.open("w", encoding="utf-8") as file:
+            for sentences in blocks:
+                rows = self._find(sentences)[1].tolist()
+                file.writelines(f"{sentences[row]}\n" for row in rows)
+                missing, total = missing + len(rows), total + len(sentences)
+        if missing:
+            raise self._incomplete(missing, total, f" They are in {listed}, a line each.")
+        listed.unlink()
+
+    def _find(self, sentences: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The places of the sentences among the digests, and which of the sentences are not there."""
         wanted = _digests(sentences)
         places = np.minimum(np.searchsorted(self._digests, wanted), len(self._digests) - 1)
-        missing = np.flatnonzero(self._digests[places] != wanted)
-        if len(missing):
-            raise RequestError(
-                f"teacher: {len(missing):,} of {len(sentences):,} English sentences have no vector in {self._name}. It "
-                "has to have one for every English sentence of the training, dev and test data."
-            )
-        return np.asarray(self._vectors[self._order[places]], np.float32)
+        return places, np.flatnonzero(self._digests[places] != wanted)
+
+    def _incomplete(self, missing: int, total: int, where: str = "") -> RequestError:
+        return RequestError(
+            f"teacher: {missing:,} of {total:,} English sentences have no vector in {self._name}. It has to have one "
+            f"for every English sentence of the training, dev and test data.{where}"
+        )
 
     def _refuse_contradictions(self) -> None:
         again = np.flatnonzero(self._digests[1:] == self._digests[:-1])

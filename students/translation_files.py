@@ -17,22 +17,19 @@ from bertrelay.data.tables import Table, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.languages import CODE, closest_code, is_language
 from bertrelay.progress import log
+from bertrelay.settings import InputFile
 from students.catalogues import MoReader, PoReader
 from students.settings import ENGLISH, TranslationFiles
-from students.translation_memories import TmxReader, XliffReader, XmlReader
+from students.translation_memories import PLACEHOLDER, TmxReader, XliffReader, XmlReader
 
 SIDE = re.compile(r"(?<=-)(src|ref)(?=\.)")
 """What tells source and reference of one test set apart, in names such as those of NTREX."""
-PAIR_TABLE = re.compile(rf"{ENGLISH}-(.+)\.tsv")
+PAIR_LINES, PAIR_TABLE = (re.compile(rf"{ENGLISH}-(.+)\.({suffix})") for suffix in ("tsv", "csv|jsonl|parquet"))
 HUB_CONFIG = re.compile(rf"{ENGLISH}-(.+)")
-HUB_COLUMNS = ["english", "non_english"]
+COLUMNS = ["english", "non_english"]
+"""Of the public sets named parallel-sentences-…, and of tables named as their configurations."""
 
 INLINE_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
-PLACEHOLDER = re.compile(
-    r"%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh?|ll?|[qjzt])?[diouxXeEfFgGcrsap@](?!\w)"  # printf
-    r"|%(?:L?\d{1,2}|n)(?!\w)"  # Qt
-    r"|\$?\{[\w.:!-]*\}|\$[^\W\d]\w*\$?"  # Python, ICU, shell; $300 is an amount
-)
 TAGGED, WITH_PLACEHOLDER, NO_TRANSLATION = "inline tags", "placeholder", "no translation"
 
 
@@ -61,7 +58,8 @@ def read_translation_files(source: TranslationFiles, hub_cache: Path | None) -> 
     if is_empty:
         raise RequestError(
             f"{source.name} has no translations into {', '.join(source.languages)}. Check the languages; files are "
-            f"known by their names: {', '.join(READERS)}, .zip, {ENGLISH}-de.tsv, train.{ENGLISH} beside train.de."
+            f"known by their names: {', '.join(READERS)}, .zip, {ENGLISH}-de.tsv (.csv, .jsonl, "
+            f".parquet), train.{ENGLISH} beside train.de."
         )
 
 
@@ -82,7 +80,7 @@ def _without_markup(pair: Translation, source: TranslationFiles) -> Translation:
 
 def _of_hub(source: TranslationFiles, hub_cache: Path | None) -> Records:
     """The rows of the configuration of each language: `en-de`, or `en-zh-cn` where zh is asked for."""
-    whole = Table(hub=source.hub, split=source.split, columns=[*HUB_COLUMNS])
+    whole = Table(hub=source.hub, split=source.split, columns=[*COLUMNS])
     named = (HUB_CONFIG.fullmatch(name) for name in hub_configs(whole, hub_cache))
     configs = {match[1]: match[0] for match in named if match and CODE.fullmatch(match[1])}
     for language in source.languages:
@@ -90,13 +88,18 @@ def _of_hub(source: TranslationFiles, hub_cache: Path | None) -> Records:
         if code is None:
             log(f"{source.name} has nothing in {language}")
             continue
-        for row in rows(whole.model_copy(update={"config": configs[code]}), (), hub_cache):
-            if isinstance(row, Unusable):
-                yield row
-            elif all(isinstance(value, str) for value in row.values):
-                yield [Translation(language, *row.values)]
-            else:
-                yield Unusable(row.file, row.line, "not text")
+        yield from _rows(whole.model_copy(update={"config": configs[code]}), language, hub_cache)
+
+
+def _rows(table: Table, language: str, hub_cache: Path | None = None) -> Records:
+    """The rows of a table of English and `language`."""
+    for row in rows(table, (), hub_cache):
+        if isinstance(row, Unusable):
+            yield row
+        elif all(isinstance(value, str) for value in row.values):
+            yield [Translation(language, *row.values)]
+        else:
+            yield Unusable(row.file, row.line, "not text")
 
 
 # Files: one, those of a folder, or those of an archive
@@ -137,11 +140,12 @@ def _of_files(source: TranslationFiles) -> Records:
         other_files = 0
         for name, opened in members.items():
             inner, suffix = _name_and_suffix(name)
-            table = PAIR_TABLE.fullmatch(inner)
             if suffix in READERS:
                 items = READERS[suffix](name, opened, source)
-            elif table:
-                items = _table(name, opened, _asked(table[1], source))
+            elif lines := PAIR_LINES.fullmatch(inner):
+                items = _lines(name, opened, _asked(lines[1], source))
+            elif (table := PAIR_TABLE.fullmatch(inner)) and Path(name).is_file():  # and not in an archive
+                items = _table(name, _asked(table[1], source))
             elif name in aligned:
                 items = _aligned(name, aligned[name], members, source.languages)
             else:
@@ -209,7 +213,12 @@ def _aligned(english: str, partners: dict[str, str], members: Members, languages
                 yield _decoded(english, number, row, language)
 
 
-def _table(name: str, opened: Opener, language: str) -> Records:
+def _table(name: str, language: str) -> Records:
+    """The rows of a file with the columns of the public sets."""
+    return _rows(Table(path=InputFile(name), columns=[*COLUMNS]), language) if language else iter(())
+
+
+def _lines(name: str, opened: Opener, language: str) -> Records:
     """Lines of English, a tab, and a translation."""
     if not language:
         return

@@ -3,6 +3,7 @@
 Entities that a file declares are refused, so that no file can expand without end or reach for another one.
 """
 
+import re
 from collections.abc import Iterator
 from typing import IO, NamedTuple, NoReturn
 from xml.parsers import expat
@@ -11,7 +12,12 @@ from bertrelay.errors import RequestError
 
 CHUNK_BYTES = 1 << 16
 NATIVE = frozenset({"bpt", "ept", "ph", "it", "ut", "sub", "x", "bx", "ex"})
-"""Elements inside a sentence whose content is code of the original format, and no text."""
+"""Elements inside a sentence whose content is code of the original format; of it only a placeholder is text."""
+PLACEHOLDER = re.compile(
+    r"%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh?|ll?|[qjzt])?[diouxXeEfFgGcrsap@](?!\w)"  # printf
+    r"|%(?:L?\d{1,2}|n)(?!\w)"  # Qt
+    r"|\$?\{[\w.:!-]*\}|\$[^\W\d]\w*\$?"  # Python, ICU, shell; $300 is an amount
+)
 UNTRANSLATED_STATES = frozenset({"new", "needs-translation", "initial"})  # of targets, and of segments of XLIFF 2
 UNTRANSLATED = "not translated"
 XML_LANGUAGE = "xml:lang"
@@ -48,6 +54,7 @@ class XmlReader:
         self.line = 0
         self._parts: list[str] | None = None  # of the sentence that is collected
         self._inline: list[bool] = []  # of each element open in it, whether its content is text
+        self._native: list[str] = []  # the content that is none
         parser = self._parser = expat.ParserCreate()
         parser.buffer_text = True
         parser.StartElementHandler = self._start
@@ -108,7 +115,7 @@ class XmlReader:
         is_text = name not in NATIVE and (not self._inline or self._inline[-1])
         self._inline.append(is_text)
         if not is_text:
-            self._parser.CharacterDataHandler = None
+            self._parser.CharacterDataHandler = self._native.append
 
     def _end(self, name: str) -> None:
         if not self._inline:
@@ -116,6 +123,10 @@ class XmlReader:
             return
         self._inline.pop()
         if self._parts is not None and (not self._inline or self._inline[-1]):
+            native = "".join(self._native).strip()
+            self._native.clear()
+            if PLACEHOLDER.fullmatch(native):
+                self._parts.append(native)
             self._parser.CharacterDataHandler = self._parts.append
 
     def _refuse_entity(self, name: str, *_: object) -> NoReturn:

@@ -47,6 +47,12 @@ def test_what_is_missing_or_contradicts_is_told(given, tmp_path):
     table = VectorTable.open(given(TEXTS, np.eye(4)), tmp_path / "cache")
     with pytest.raises(RequestError, match=r"2 of 3 English sentences have no vector in .*v\."):
         table.encode(["a dog", "a wolf", "a fox"])
+    listed = tmp_path / "listed.txt"
+    with pytest.raises(RequestError, match=r"2 of 4 English .* They are in .*listed\.txt, a line each"):
+        table.require([["a dog", "a wolf"], ["a fox", "a bird"]], listed)
+    assert listed.read_text() == "a wolf\na fox\n"
+    table.require([["a dog"], ["a bird"]], listed)
+    assert not listed.exists()
     same = np.eye(4)[[0, 1, 2, 1]]
     VectorTable.open(given(["a dog", "a cat", "an owl", "a  cat"], same), tmp_path / "same")
     with pytest.raises(RequestError, match=r"several for 1 of them, the first in rows 2 and 4"):

@@ -11,6 +11,8 @@ from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.data.records import Rejects, Unusable
@@ -308,6 +310,31 @@ def test_placeholders_leave_a_pair_out_or_stay(tmp_path, text):
     (tmp_path / "en-de.tsv").write_text(f"{text}\t{text}!\nplain\t100 % sicher\n")
     assert [pair[3] for pair in read(tmp_path / "en-de.tsv", "de")[0]] == ["placeholder", ""]
     assert [pair[3] for pair in read(tmp_path / "en-de.tsv", "de", placeholders="keep")[0]] == ["", ""]
+
+
+def test_a_placeholder_in_an_inline_element_is_one(tmp_path):
+    sides = "".join(
+        f'<tuv xml:lang="{code}"><seg>{text} <bpt i="1">&lt;b></bpt><ph>%s</ph><ept i="1">&lt;/b></ept>?</seg></tuv>'
+        for code, text in (("en", "Delete"), ("de", "Löschen:"))
+    )
+    (tmp_path / "a.tmx").write_text(f"<tmx><body><tu>{sides}</tu></body></tmx>", encoding="utf-8")
+    assert [pair[3] for pair in read(tmp_path / "a.tmx", "de")[0]] == ["placeholder"]
+    assert read(tmp_path / "a.tmx", "de", placeholders="keep")[0] == [("de", "Delete %s?", "Löschen: %s?", "")]
+
+
+def test_tables_of_a_folder_are_known_by_their_languages(tmp_path):
+    rows = {"english": ["a dog", "a cat", None], "non_english": ["ein Hund", "eine Katze", "ein Vogel"]}
+    pq.write_table(pa.table(rows), tmp_path / "en-de.parquet")
+    lines = ["english,non_english", '"a dog, red",un chien rouge', "a cat"]
+    (tmp_path / "en-fr.csv").write_text("\n".join(lines))
+    (tmp_path / "en-ko.jsonl").write_text(json.dumps({"english": "a dog", "non_english": "개"}))
+    (tmp_path / "en-ja.jsonl").write_text("damaged, and not asked for")
+    pairs, unusable = read(tmp_path, "deu", "fr", "ko")
+    assert [pair[:3] for pair in pairs] == [
+        *(("de", "a dog", "ein Hund"), ("de", "a cat", "eine Katze")),
+        *(("fr", "a dog, red", "un chien rouge"), ("ko", "a dog", "개")),
+    ]
+    assert [(Path(each.file).name, each.line) for each in unusable] == [("en-de.parquet", 3), ("en-fr.csv", 3)]
 
 
 def test_tags_are_taken_out_or_leave_a_pair_out(tmp_path):
