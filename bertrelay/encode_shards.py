@@ -47,6 +47,7 @@ def fill_vectors(
     key: str,
     *,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    engine: Engine = LOCALLY,
     description: str = "encoding",
     place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
     **options: Unpack[EncodingOptions],
@@ -58,14 +59,16 @@ def fill_vectors(
     read_block: (first, end) -> the sentences of these rows; called in rising order, from one thread.
     key: what decides the vectors besides prompt and precision, such as digests of model and text.
     process_group: each of several processes computes its share; all return when the file is whole.
+    engine: in place of several processes a cluster, to whose workers `read_block` is sent.
     place: what an error calls the sentence of a row.
     Returns how many vectors were missing. Raises RequestError when the processes do not share the folder of `path`,
     and WorkError for a vector that is not finite.
     """
     check_shared(path.parent, process_group)
     kept = path.with_name(path.name + MANIFEST)
-    with locked_output(path, process_group, wait=True):
-        return fill_file(encoder, read_block, rows, path, key, process_group, options, description, place, kept).size
+    with engine.connected(), locked_output(path, process_group, wait=True):
+        given = encoder, read_block, rows, path, key, process_group, options, description, place, kept
+        return fill_file(*given, engine=engine).size
 
 
 def forget_manifest(path: Path) -> None:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 import numpy as np
@@ -16,14 +16,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
 from bertrelay.data.vectors import open_vectors, write_npy
-from bertrelay.distributed import from_main, wait_for_all
+from bertrelay.distributed import wait_for_all
 from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
+from bertrelay.engine import LOCALLY
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, read_json, write_json
 from bertrelay.fingerprint import fingerprint
-from bertrelay.hardware import default_device, resolve_precision
+from bertrelay.hardware import default_device
 from bertrelay.layout import Prompts
 from bertrelay.new_encoder import WORD_START, layer_sizes, new_network, train_unigram
 from bertrelay.pooling import Projection
@@ -31,7 +32,7 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.log import accelerator
 from students.corpus import ParallelCorpus
 from students.given_vectors import VectorTable, prompt_of
-from students.metrics import before_and_after, counts
+from students.metrics import before_and_after, counts, english_of
 from students.settings import DistillSettings, TeacherCopy
 from students.vocabulary import trim_vocabulary
 
@@ -82,7 +83,8 @@ def fill_targets(
     precision: str,
     prompt: str | None = None,
 ) -> Targets:
-    """The targets of the corpus, from the cache or computed by all processes together, each a share of the blocks.
+    """The targets of the corpus, from the cache or computed by all processes together, each a share of the blocks; by
+    the workers of a cluster where one process is given an engine.
 
     teacher_digest: identifies the teacher's weights; with text, prompt and precision it names the vectors.
     prompt: what precedes each sentence; the teacher's default prompt when None.
@@ -97,25 +99,31 @@ def fill_targets(
         path = context.cache / "targets" / key[:32] / "vectors.npy"
         if context.process_group.is_main and not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            blocks = (teacher.encode(corpus.english.read(at, min(at + BLOCK, rows))) for at in range(0, rows, BLOCK))
+            starts = range(0, rows, BLOCK)
+            texts = (corpus.english.read(at, min(at + BLOCK, rows)) for at in starts)
+            teacher.require(chain(texts, [english_of(corpus.dev)]), context.output / "without-vector.txt")
+            blocks = (teacher.encode(corpus.english.read(at, min(at + BLOCK, rows))) for at in starts)
             with atomic_write(path) as building:
                 write_npy(building, blocks, rows, teacher.dim)
         wait_for_all(context.process_group)
     else:
-        precision = from_main(resolve_precision(precision, teacher.device), context.process_group)
-        path = context.cache / "targets" / f"{key[:32]}-{precision}" / "vectors.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fill_vectors(
-            teacher,
-            corpus.english.read,
-            rows,
-            path,
-            key,
-            prompt=prompt,
-            precision=precision,
-            process_group=context.process_group,
-            description="teacher's vectors",
-        )
+        engine = context.engine if context.process_group.size == 1 else LOCALLY
+        with engine.connected():
+            precision = engine.precision(precision, teacher.device, context.process_group)
+            path = context.cache / "targets" / f"{key[:32]}-{precision}" / "vectors.npy"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fill_vectors(
+                teacher,
+                corpus.english.read,
+                rows,
+                path,
+                key,
+                prompt=prompt,
+                precision=precision,
+                process_group=context.process_group,
+                engine=engine,
+                description="teacher's vectors",
+            )
     vectors = open_vectors(path)
     return targets_of(vectors, corpus.weights[: len(vectors)], "teacher")
 

@@ -61,7 +61,10 @@ class Sentences:
     """Sentences of an Arrow file, mapped into memory and read block by block."""
 
     def __init__(self, path: Path) -> None:
-        self._column = mapped(path).column(0)
+        self._path, self._column = path, mapped(path).column(0)
+
+    def __reduce__(self) -> tuple[type["Sentences"], tuple[Path]]:
+        return Sentences, (self._path,)  # another process maps the file too
 
     def __len__(self) -> int:
         return len(self._column)

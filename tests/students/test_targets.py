@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from bertrelay import encode_shards
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.settings import ModelSource
+from bertrelay.stage import StageContext
 from students import build as room
 from students.build import fill_targets
 from students.metrics import read_variance, save_variance
@@ -41,6 +44,20 @@ def test_row_i_is_the_teachers_vector_of_english_sentence_i(teacher, corpus, con
     one_by_one = np.concatenate([teacher.encode([sentence], precision="fp32") for sentence in sentences])
     np.testing.assert_allclose(found.vectors, one_by_one, atol=1e-5)
     assert isinstance(found.vectors, np.memmap) and not found.vectors.flags.writeable
+
+
+def test_the_workers_of_a_cluster_compute_the_same(teacher, corpus, context, tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(encode_shards, "SMALLEST_SHARD", 8)
+    here = fill(teacher, corpus, context)
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        elsewhere = StageContext(tmp_path / "output", tmp_path / "elsewhere", engine=Engine(engine="ray"))
+        there = fill(teacher, corpus, elsewhere)
+    finally:
+        ray.shutdown()
+    np.testing.assert_array_equal(there.vectors, here.vectors)
+    assert there.vectors.filename != here.vectors.filename
 
 
 def test_variance_is_the_weighted_mean_squared_distance_to_the_weighted_mean(teacher, corpus, context, monkeypatch):
