@@ -9,7 +9,8 @@ from typing import Unpack
 
 import pyarrow as pa
 
-from bertrelay.data.datasets import ROW, DatasetShards, ParquetInput
+from bertrelay.data.datasets import ROW, DatasetShards, Location, ParquetInput, is_lance
+from bertrelay.data.lance import key_of, unfinished, write_lance
 from bertrelay.data.shards import Compute, Span
 from bertrelay.data.vectors import DTYPES, Stored, quantized, stored_columns
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
@@ -18,7 +19,8 @@ from bertrelay.encode_shards import encoder_digest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions, check_finite, encode_blocks
 from bertrelay.engine import LOCAL, Engine
-from bertrelay.errors import check_choice
+from bertrelay.errors import RequestError, check_choice
+from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import default_device
 from bertrelay.progress import Bar
 
@@ -41,6 +43,7 @@ def encode_dataset(
 
     source, output: folders, or addresses that pyarrow or fsspec opens, such as `s3://bucket/folder`. A shard has row
         groups of one file, 100,000 rows or a few more; processes and workers read those of their own shards alone.
+        An output whose name ends in `.lance` is a dataset of Lance, which LanceDB opens.
     overwrite: replace a finished dataset of another model or input, which is an error otherwise.
     Killed and called again it resumes at the first shard that is missing. Other arguments are those of `encode_file`.
     Raises as `encode_file` does, and for a store that refuses.
@@ -62,14 +65,34 @@ def encode_dataset(
         }
         prompt_name, prompt = options.get("prompt_name"), options.get("prompt")
         manifest |= {"prompt": encoder.prompts.text(prompt_name) if prompt is None else prompt, "vectors": vectors}
-        shards = DatasetShards(output, inputs.spans, schema, process_group, where)
-        if on_main(lambda: shards.is_finished(manifest), process_group):
+        as_lance, key = is_lance(output), fingerprint(manifest)
+        if as_lance and on_main(lambda: _is_written(output, key, overwrite), process_group):
             return EncodedFile(inputs.rows, encoder.dim, None)
-        shards.begin(manifest, overwrite)
-        start = partial(_start, encoder, inputs, vectors, options, is_sent=not where.is_local)
-        filled = shards.fill(start, "encoding", "sentences")
-        on_main(shards.finish, process_group)
-    return EncodedFile(inputs.rows, encoder.dim, filled.rate)
+        shards = DatasetShards(unfinished(output) if as_lance else output, inputs.spans, schema, process_group, where)
+        rate = None
+        with shards.locked():
+            if not on_main(lambda: shards.is_finished(manifest), process_group):
+                shards.begin(manifest, overwrite)
+                start = partial(_start, encoder, inputs, vectors, options, is_sent=not where.is_local)
+                rate = shards.fill(start, "encoding", "sentences").rate
+                on_main(shards.finish, process_group)
+            if as_lance:
+                on_main(lambda: _assemble(Location(shards.location), output, key), process_group)
+    return EncodedFile(inputs.rows, encoder.dim, rate)
+
+
+def _is_written(output: str, key: str, overwrite: bool) -> bool:
+    """Whether a Lance dataset is there; raises RequestError where it is of another model or input and has to stay."""
+    there = key_of(output)
+    if there not in (None, key) and not overwrite:
+        raise RequestError(f"{output} is a finished dataset of another model or input; overwrite it, or name another")
+    return there == key
+
+
+def _assemble(rows: Location, output: str, key: str) -> None:
+    write_lance(rows, output, key)
+    with rows.errors("removed"):
+        rows.filesystem.delete_dir(rows.path())
 
 
 def _start(

@@ -104,9 +104,12 @@ def test_lancedb_opens_the_dataset():
     import pyarrow.dataset as ds
 
     rows = ds.dataset("vectors/", exclude_invalid_files=False)
-    table = lancedb.connect("store").create_table("notes", rows.to_batches(), schema=rows.schema)
+    lancedb.connect("store").create_table("copied", rows.to_batches(), schema=rows.schema)
+    encode_dataset("MODEL", "notes", "store/notes.lance", column="note")
     query = SentenceEncoder.load("MODEL").encode("no bird", precision="fp32")
-    assert table.search(query).limit(1).to_list()[0]["note"] == "no bird"
+    for name in ("copied", "notes"):
+        table = lancedb.connect("store").open_table(name)
+        assert table.search(query).limit(1).to_list()[0]["note"] == "no bird"
 
 
 @pytest.mark.usefixtures("folder")

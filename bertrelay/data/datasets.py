@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from bertrelay.data.shards import Span, SpanOutputs
+from bertrelay.data.shards import Span, SpanOutputs, locked_output
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, on_main
 from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError, WorkError
@@ -33,7 +33,7 @@ from bertrelay.fingerprint import fingerprint
 from bertrelay.progress import log
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://")
-PARQUET, ROW = ".parquet", "row"
+PARQUET, LANCE, ROW = ".parquet", ".lance", "row"
 SHARD_ROWS = 100_000
 BLOCK_ROWS = 8_192
 FILES_AT_ONCE = 16
@@ -43,8 +43,13 @@ LISTED_SECONDS = 30.0
 
 
 def is_dataset(name: str) -> bool:
-    """Whether an input or output is a dataset and no file: a URL, a folder, or a name that ends in `/`."""
-    return bool(URL.match(name)) or name.endswith("/") or Path(name).is_dir()
+    """Whether an input or output is a dataset and no file: a URL, a folder, or a name that ends in `/` or `.lance`."""
+    return bool(URL.match(name)) or name.endswith(("/", LANCE)) or Path(name).is_dir()
+
+
+def is_lance(url: str) -> bool:
+    """Whether an output is a dataset of Lance."""
+    return url.partition("?")[0].rstrip("/").endswith(LANCE)
 
 
 @dataclass(frozen=True)
@@ -362,6 +367,17 @@ class DatasetShards(SpanOutputs):
                     store = self._location.filesystem
                     fs.copy_files(str(building), self._location.path(name), fs.LocalFileSystem(), store)
         self._location.write(f"{MARKERS}/{self._key}-{number:05}-{size}", b"")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps a folder of this machine to one call; a store has no lock."""
+        if not self._location.is_local:
+            yield
+            return
+        folder = Path(self._location.path())
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked_output(folder, self.process_group):
+            yield
 
     def finish(self) -> None:
         """Counts the rows of all shards, then says that they are whole. Raises WorkError where any is not."""

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from filelock import FileLock
 from pyarrow import fs
 
 from bertrelay.data import datasets
@@ -245,6 +246,40 @@ def test_a_call_that_is_killed_while_it_writes_resumes_and_leaves_nothing(addres
     assert read_output_names(address("output")) == names
 
 
+def test_a_lance_dataset_has_the_same_rows_and_is_there_whole_or_not_at_all(make_encoder, many, tmp_path, monkeypatch):
+    lance = pytest.importorskip("lance")
+    encoder, source = make_encoder(), write_input(str(tmp_path / "input"), many)
+    output, given = str(tmp_path / "store/notes.lance"), {"keep": ["id"], "precision": "fp32"}
+
+    def fails(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(lance, "write_dataset", fails)  # when all shards are there
+        encode_dataset(encoder, source, output, **given)
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["notes.lance.partial"]
+    assert encode_dataset(encoder, source, output, **given) == (ROWS, 16, None)
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["notes.lance"]
+    encode_dataset(encoder, source, str(tmp_path / "plain"), **given)
+    plain = read_output(str(tmp_path / "plain"))[0]
+    found = lance.dataset(output).to_table()
+    assert found.replace_schema_metadata(None).equals(plain.replace_schema_metadata(None))
+    assert encode_dataset(encoder, source, output, **given) == (ROWS, 16, None)
+    assert lance.dataset(output).version == 1
+    with pytest.raises(RequestError, match="finished dataset of another model or input; overwrite it"):
+        encode_dataset(encoder, source, output, vectors="int8", **given)
+    encode_dataset(encoder, source, output, vectors="int8", overwrite=True, **given)
+    assert str(lance.dataset(output).schema.field("vector").type) == "fixed_size_list<item: int8>[16]"
+
+
+def test_a_folder_that_another_call_writes_is_refused(make_encoder, many, tmp_path):
+    source, output = write_input(str(tmp_path / "input"), many), tmp_path / "output"
+    with FileLock(tmp_path / "output.lock"), pytest.raises(RequestError, match=r"another process is writing .*output"):
+        encode_dataset(make_encoder(), source, str(output))
+    assert not output.exists()
+    assert encode_dataset(make_encoder(), source, str(output)).sentences == ROWS
+
+
 # What is refused
 
 
@@ -299,7 +334,12 @@ def test_a_bucket_that_is_not_there_and_an_unknown_store_are_refused(store):
 
 
 def test_datasets_are_told_from_files(tmp_path):
-    assert all(map(is_dataset, ("s3://bucket/folder", "file:///folder", "memory://x", "folder/", str(tmp_path))))
+    assert all(
+        map(
+            is_dataset,
+            ("store/notes.lance", "s3://bucket/folder", "file:///folder", "memory://x", "folder/", str(tmp_path)),
+        )
+    )
     assert not any(map(is_dataset, ("vectors.npy", "folder/vectors.parquet", "-")))
 
 

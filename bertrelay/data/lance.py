@@ -1,0 +1,56 @@
+"""Lance datasets, which LanceDB opens as its tables, written from the Parquet dataset of the same rows."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from bertrelay.data.datasets import Location
+from bertrelay.errors import RequestError
+
+KEY = b"bertrelay"
+"""In a schema's metadata: what the rows are of."""
+
+
+def _lance() -> Any:
+    try:
+        import lance
+    except ImportError as error:
+        raise RequestError("output: expected Lance, which is not installed: pip install 'bertrelay[lance]'") from error
+    return lance
+
+
+def unfinished(url: str) -> str:
+    """Where the rows of the Lance dataset `url` are until it is written."""
+    folder, mark, query = url.partition("?")
+    return f"{folder.rstrip('/')}.partial{mark}{query}"
+
+
+def key_of(url: str) -> str | None:
+    """The key that the Lance dataset `url` was written with, "" where it is another's; None where there is none."""
+    lance = _lance()
+    try:
+        metadata = lance.dataset(url).schema.metadata or {}
+    except ValueError:  # as Lance says that there is no dataset
+        return None
+    return bytes(metadata.get(KEY, b"")).decode()
+
+
+def write_lance(source: Location, url: str, key: str) -> None:
+    """Writes the rows of the Parquet dataset `source`, in their order, to the Lance dataset `url`.
+
+    Lance commits a dataset when all its files are there; another one in its place is a version before.
+    """
+    rows = ds.dataset(source.path(), filesystem=source.filesystem, format="parquet")
+    schema = rows.schema.with_metadata({KEY: key.encode()})
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in rows.to_batches():
+            yield batch.replace_schema_metadata(schema.metadata)
+
+    try:
+        _lance().write_dataset(pa.RecordBatchReader.from_batches(schema, batches()), url, mode="overwrite")
+    except OSError as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise RequestError(f"{url} cannot be written: {first}. Check the address, permissions and space") from error
