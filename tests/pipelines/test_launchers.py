@@ -2,11 +2,16 @@
 
 import os
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
+import numpy as np
 import pytest
+
+from bertrelay.encoder import SentenceEncoder
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(sys.executable).parent
@@ -30,10 +35,80 @@ def documented(launcher):
     return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{launcher} ")]
 
 
-def started(words, folder):
+def begun(words, folder):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     environment["PATH"] = f"{SCRIPTS}{os.pathsep}{environment['PATH']}"
-    return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
+    return subprocess.Popen(words, stdout=PIPE, stderr=PIPE, text=True, cwd=folder, env=environment)
+
+
+def started(words, folder):
+    process = begun(words, folder)
+    out, err = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+RECIPE = """
+[student]
+uses = "students.distill"
+teacher = "model"
+base = { layers = 1, dim = 16, heads = 2, vocabulary = 60 }
+parallel = [{ path = "pairs.tsv", others = { de = "de" } }]
+dev_sentences = 4
+epochs = 2
+dropout = 0  # whose masks are of a process
+batch_tokens = 64
+precision = "fp32"
+"""
+
+
+def on_two_nodes(folders):
+    """What `bertrelay run` ends with on two nodes of one process each, which work in these folders."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    launch = ["torchrun", "--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
+    run = ["--no-python", "bertrelay", "run", "student.toml"]
+    nodes = [begun([*launch, "--node-rank", str(rank), *run], folder) for rank, folder in enumerate(folders)]
+    errors = [process.communicate(timeout=120)[1] for process in nodes]
+    return [process.returncode for process in nodes], errors
+
+
+@pytest.fixture
+def node(tiny_encoder, tmp_path):
+    """`node(name)`: a folder of its own with recipe, model and pairs."""
+
+    def make(name):
+        folder = tmp_path / name
+        pairs = [(f"a dog sees {n} {who}", f"ein Hund sieht {n} {who}") for who in ("cats", "birds") for n in range(20)]
+        tiny_encoder("bert", [english for english, _ in pairs]).save(folder / "model")
+        (folder / "student.toml").write_text(RECIPE)
+        (folder / "pairs.tsv").write_text("".join(f"{en}\t{de}\n" for en, de in [("en", "de"), *pairs]))
+        return folder
+
+    return make
+
+
+def test_two_nodes_with_a_disk_that_both_mount_train_as_one_process_does(node):
+    shared, alone = node("shared"), node("alone")
+    codes, errors = on_two_nodes([shared, shared])
+    assert codes == [0, 0], errors
+    done = started(["bertrelay", "run", "student.toml"], alone)
+    assert done.returncode == 0, done.stderr
+    together, single = (
+        SentenceEncoder.load(folder / "runs/student/student/latest/model") for folder in (shared, alone)
+    )
+    texts = ["a dog sees cats 3", "ein Hund sieht birds 4"]
+    expected = single.encode(texts, precision="fp32")
+    np.testing.assert_allclose(together.encode(texts, precision="fp32"), expected, atol=1e-5)
+
+
+def test_two_nodes_without_one_are_told_so_at_once_and_train_nothing(node):
+    folders = [node("first"), node("second")]
+    codes, errors = on_two_nodes(folders)
+    assert 0 not in codes
+    for error in errors:
+        assert "expected one folder that all 2 processes share, found another or none in process 1" in error
+    assert not any(path for folder in folders for path in folder.glob("runs/**/*.safetensors"))
 
 
 @pytest.mark.parametrize("launched", [["torchrun"], ["--processes", "2"]])
