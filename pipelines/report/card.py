@@ -209,12 +209,18 @@ def _training(result: Result, settings: CardSettings, with_files: bool) -> dict[
         "base": ", ".join(settings.base_model) or _reference(parts.get("base")),
     }
     own = {key: value for key, value in parts.items() if key not in made_of and _is_shown(key, value)}
+
+    def listed(part: str) -> str:
+        return ", ".join(f"{count:,} {tag}" for tag, count in corpus[part].items())
+
     return {
         "stage": result.stage,
         "made_of": {name: text for name, text in made_of.items() if text},
         "english": f"{corpus['english']:,}",
-        "translations": ", ".join(f"{count:,} {tag}" for tag, count in corpus["train"].items()),
-        "held_out": ", ".join(f"{count:,} {tag}" for tag, count in corpus["dev"].items()),
+        "translations": listed("train"),
+        "held_out": listed("dev"),
+        "untrained": listed("dev_untrained"),
+        "retained": f"{corpus['retained']:,}" if corpus["retained"] else "",
         "sources": Listing("", ["Source", "Language", "Pairs", "Trained on"], rows, texts=2),
         "settings": "\n".join(f"{key} = {json.dumps(value)}" for key, value in own.items()),
         "time": duration(result.done.seconds),

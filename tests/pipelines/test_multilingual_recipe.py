@@ -1,0 +1,87 @@
+"""The recipe multilingual to its end, with tiny models: the student, its smaller forms, their figures and cards."""
+
+import gzip
+from itertools import product
+
+from huggingface_hub import ModelCard
+
+from bertrelay.encode_shards import encoder_digest
+from bertrelay.encoder import SentenceEncoder
+from pipelines.run_store import read_done
+
+KOREAN = {
+    "The old dog": "늙은 개가",
+    "A small child": "작은 아이가",
+    "Her brother": "그녀의 오빠가",
+    "My friend": "내 친구가",
+    "sees": "본다",
+    "follows": "따라간다",
+    "likes": "좋아한다",
+    "hears": "듣는다",
+    "in the park": "공원에서",
+    "near the river": "강가에서",
+    "at the station": "역에서",
+    "on the beach": "해변에서",
+    "a bird": "새를",
+    "two cats": "고양이 두 마리를",
+    "an old car": "낡은 자동차를",
+}
+WORDS = list(KOREAN)
+ENGLISH = list(product(WORDS[:4], WORDS[4:8], WORDS[12:], WORDS[8:12]))  # who does what to whom, and where
+PAIRS = [
+    (f"{who} {does} {whom} {where}.", f"{KOREAN[who]} {KOREAN[where]} {KOREAN[whom]} {KOREAN[does]}.")
+    for who, does, whom, where in ENGLISH
+]
+
+
+def write_data(folder):
+    """A catalogue, and test sets in the names of those that the recipe knows."""
+    for inner in ("share/locale/ko/LC_MESSAGES", "data/parallel/tatoeba", "data/sts/stsb"):
+        (folder / inner).mkdir(parents=True)
+    messages = "".join(f'msgid "{english}"\nmsgstr "{korean}"\n\n' for english, korean in PAIRS[::2])
+    (folder / "share/locale/ko/LC_MESSAGES/program.po").write_text(messages, encoding="utf-8")
+    for place, code in enumerate(("eng", "kor")):
+        lines = "".join(f"{pair[place]}\n" for pair in PAIRS[1:80:2])
+        (folder / f"data/parallel/tatoeba/tatoeba.kor-eng.{code}").write_text(lines, encoding="utf-8")
+    with gzip.open(folder / "data/sts/stsb/stsb-en-test.csv.gz", "wt", encoding="utf-8") as file:
+        file.writelines(f"{PAIRS[row][0]},{PAIRS[row + 1][0]},{row % 6}\n" for row in range(40))
+
+
+def test_the_student_and_its_smaller_forms_have_figures_cards_and_their_teachers_space(
+    tiny_encoder, call, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path)
+    english, korean = zip(*PAIRS, strict=True)
+    other = [f"прочий текст {row} другого языка" for row in range(60)]  # whose pieces are trimmed
+    tiny_encoder("bert", english, normalize=True).save(tmp_path / "teacher")
+    tiny_encoder("xlm-roberta", [*english, *korean, *other], sizes={"max_position_embeddings": 80}).save(
+        tmp_path / "base"
+    )
+    given = {"teacher": "teacher", "base": "base", "data": "data", "catalogues": "share", "languages": '["ko"]'}
+    changes = [f"vars.{name}={value}" for name, value in given.items()] + [
+        "vars.compact=true",
+        "student.frozen_layers=1",
+    ]
+    changes += [f"{stage}.{change}" for stage in ("student", "compact") for change in ("dev_sentences=10", "epochs=1")]
+    call("run", "multilingual", *(word for change in [*changes, "compact.layers=1"] for word in ("--set", change)))
+
+    def folder(stage):
+        return tmp_path / "runs/multilingual" / stage / "latest"
+
+    models = {stage: SentenceEncoder.load(folder(stage) / "model") for stage in ("student", "trimmed", "compact")}
+    digests = {stage: encoder_digest(model) for stage, model in models.items()}
+    teacher = encoder_digest(SentenceEncoder.load(tmp_path / "teacher"))
+    assert models["student"].spaces == (teacher,)
+    assert models["trimmed"].spaces == models["compact"].spaces == (digests["student"], teacher)
+    vocabularies = [len(models[stage].tokenizer) for stage in ("student", "trimmed", "compact")]
+    assert vocabularies[0] > vocabularies[1] == vocabularies[2]
+    trimmed = read_done(folder("trimmed")).metrics
+    assert trimmed["cosine_min"] > 1 - 1e-4 and {"coverage/en", "coverage/ko"} < trimmed.keys()
+    for stage in ("tatoeba", "compact-tatoeba"):
+        found = read_done(folder(stage)).metrics
+        assert 0 <= found["recall_at_10_ratio/ko"] <= 2 and 0 <= found["translation_accuracy/ko-en"] <= 1
+    for stage, name in (("card", ""), ("trimmed-card", "-trimmed"), ("compact-card", "-compact")):
+        card = ModelCard.load(folder(stage) / "model/README.md")
+        assert card.data.model_name == f"someone/multilingual-mpnet-small{name}" and card.data.language == ["en", "ko"]
+        assert "Weights are chosen by sentences of other sources as well: " in card.text
