@@ -71,7 +71,7 @@ FP32 = {"ours-fp32": [32]}
 
 def settings_of(rows: Path, base: Path | TeacherCopy, seed: int, **training: Any) -> DistillSettings:
     """Every row is trained on and none held out."""
-    source = AlignedFiles(english=InputFile(rows / "en.txt"), other=InputFile(rows / "other.txt"), language="xx")
+    source = AlignedFiles(english=InputFile(rows / "en.txt"), other=InputFile(rows / "other.txt"), language="qaa")
     return DistillSettings(
         teacher=ModelSource.parse(MINILM),
         base=ModelSource.parse(str(base)) if isinstance(base, Path) else base,

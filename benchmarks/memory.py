@@ -96,7 +96,7 @@ def write_inputs(folder: Path, count: int) -> None:
 
 def settings_of(folder: Path, **more: int) -> DistillSettings:
     model = ModelSource.parse(str(folder.parent / "model"))
-    rows = AlignedFiles(english=InputFile(folder / "en.txt"), other=InputFile(folder / "xx.txt"), language="xx")
+    rows = AlignedFiles(english=InputFile(folder / "en.txt"), other=InputFile(folder / "xx.txt"), language="qaa")
     return DistillSettings(teacher=model, base=model, parallel=[rows], filters=FILTERS, **more)
 
 

@@ -65,11 +65,14 @@ def encode_dataset(
         }
         prompt_name, prompt = options.get("prompt_name"), options.get("prompt")
         manifest |= {"prompt": encoder.prompts.text(prompt_name) if prompt is None else prompt, "vectors": vectors}
-        as_lance, key = is_lance(output), fingerprint(manifest)
-        if as_lance and on_main(lambda: _is_written(output, key, overwrite), process_group):
-            return EncodedFile(inputs.rows, encoder.dim, None)
+        as_lance, key, rate = is_lance(output), fingerprint(manifest), None
         shards = DatasetShards(unfinished(output) if as_lance else output, inputs.spans, schema, process_group, where)
-        rate = None
+
+        def is_done() -> bool:
+            return _is_written(output, key, overwrite) if as_lance else shards.is_finished(manifest)
+
+        if on_main(is_done, process_group):  # which writes nothing, and needs no lock
+            return EncodedFile(inputs.rows, encoder.dim, None)
         with shards.locked():
             if not on_main(lambda: shards.is_finished(manifest), process_group):
                 shards.begin(manifest, overwrite)
@@ -77,19 +80,20 @@ def encode_dataset(
                 rate = shards.fill(start, "encoding", "sentences").rate
                 on_main(shards.finish, process_group)
             if as_lance:
-                on_main(lambda: _assemble(Location(shards.location), output, key), process_group)
+                on_main(lambda: _move_to_lance(Location(shards.location), output, key), process_group)
     return EncodedFile(inputs.rows, encoder.dim, rate)
 
 
 def _is_written(output: str, key: str, overwrite: bool) -> bool:
-    """Whether a Lance dataset is there; raises RequestError where it is of another model or input and has to stay."""
+    """Whether the Lance dataset of this key is there. Raises RequestError for one of another, unless `overwrite`."""
     there = key_of(output)
     if there not in (None, key) and not overwrite:
         raise RequestError(f"{output} is a finished dataset of another model or input; overwrite it, or name another")
     return there == key
 
 
-def _assemble(rows: Location, output: str, key: str) -> None:
+def _move_to_lance(rows: Location, output: str, key: str) -> None:
+    """Writes the finished shards to the Lance dataset `output`, then removes them."""
     write_lance(rows, output, key)
     with rows.errors("removed"):
         rows.filesystem.delete_dir(rows.path())

@@ -58,7 +58,8 @@ class SentenceEncoder(nn.Module):
     pooling: names in any order, which the folder's order replaces, or a `Pooling`, whose order is kept.
     projection: one, or several as `Projections`.
     max_tokens: the longest input, special tokens included, and at most what the position table holds.
-    spaces: digests of other encoders whose vectors may be compared with these: of a student its teacher's.
+    spaces: digests of other encoders whose indexes it can search: of a student its teacher's, and that one's own
+        spaces; of a trimmed encoder that of the whole one.
     rate_factors: by a parameter's name, the multiple of the learning rate that it is trained with; 1 without them.
     """
 

@@ -1,4 +1,4 @@
-"""Language codes: each way of writing them becomes a tag of BCP 47, and which codes say that a text is wanted."""
+"""Language codes: any spelling becomes a tag of BCP 47, and codes are matched with the language that is asked for."""
 
 import re
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ def is_language(code: str, wanted: str) -> bool:
 
 
 def closest_code(codes: Iterable[str], wanted: str) -> str | None:
-    """The code that says `wanted` most exactly: for fr rather fra than fra-CA, for zh rather zho_Hans than zho_Hant."""
+    """The code closest to `wanted`: for fr rather fra than fra-CA, for zh rather zho_Hans than zho_Hant."""
     likely = Tag.get(language_tag(wanted)).maximize()
 
     def distance(code: str) -> tuple[bool, bool, int]:
@@ -71,7 +71,9 @@ LanguageCode = Annotated[str, AfterValidator(_known_tag)]
 def _each_once(given: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     found = handler(given)
     if len(set(found)) < len(given):
-        raise ValueError(f"expected each language once, found {', '.join(given)}, of which some are the same")
+        raise ValueError(
+            f"expected each language once, found {', '.join(given)}; leave out those that are one language"
+        )
     return found
 
 

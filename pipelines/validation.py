@@ -36,7 +36,7 @@ EXPECTED = {
     "string_too_short": "text of {min_length} or more characters",
     "string_pattern_mismatch": "text like {pattern}",
 }
-LEFT_OUT = "; entries that their `if`, `unless` or `among` leaves out do not count"
+LEFT_OUT = "; where entries have `if`, `unless` or `among`, all were left out: check these, or add an entry"
 
 
 @dataclass

@@ -83,8 +83,8 @@ def fill_targets(
     precision: str,
     prompt: str | None = None,
 ) -> Targets:
-    """The targets of the corpus, from the cache or computed by all processes together, each a share of the blocks; by
-    the workers of a cluster where one process is given an engine.
+    """The targets of the corpus: from the cache, or computed by all processes, or by the cluster of `context.engine`,
+    which is for one process.
 
     teacher_digest: identifies the teacher's weights; with text, prompt and precision it names the vectors.
     prompt: what precedes each sentence; the teacher's default prompt when None.
@@ -97,11 +97,12 @@ def fill_targets(
     rows = len(corpus.english)
     if isinstance(teacher, VectorTable):
         path = context.cache / "targets" / key[:32] / "vectors.npy"
-        if context.process_group.is_main and not path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            starts = range(0, rows, BLOCK)
+        starts = range(0, rows, BLOCK)
+        if context.process_group.is_main:
             texts = (corpus.english.read(at, min(at + BLOCK, rows)) for at in starts)
             teacher.require(chain(texts, [english_of(corpus.dev)]), context.output / "without-vector.txt")
+        if context.process_group.is_main and not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
             blocks = (teacher.encode(corpus.english.read(at, min(at + BLOCK, rows))) for at in starts)
             with atomic_write(path) as building:
                 write_npy(building, blocks, rows, teacher.dim)

@@ -157,7 +157,8 @@ class ShrinkSettings(Settings):
     @model_validator(mode="after")
     def _text_of_each_language(self) -> Self:
         known = {language for source in self.corpus for language in source.languages}
-        known |= {ENGLISH} if self._is_parallel else set()
+        if self._has_parallel_text:
+            known.add(ENGLISH)
         if missing := [language for language in self.languages if language not in known]:
             raise ValueError(
                 f"languages: expected text of each in the corpus, found none in {', '.join(missing)}. Name the "
@@ -166,13 +167,13 @@ class ShrinkSettings(Settings):
         return self
 
     @property
-    def _is_parallel(self) -> bool:
-        return not all(isinstance(source, CorpusTable) for source in self.corpus)
+    def _has_parallel_text(self) -> bool:
+        return any(not isinstance(source, CorpusTable) for source in self.corpus)
 
     @property
     def kept_languages(self) -> list[str]:
-        """The languages whose pieces are kept: with parallel text English is one of them."""
-        implied = [ENGLISH] if self.languages and self._is_parallel and ENGLISH not in self.languages else []
+        """`languages`, and English before them where there is parallel text; none where `languages` is empty."""
+        implied = [ENGLISH] if self.languages and self._has_parallel_text and ENGLISH not in self.languages else []
         return [*implied, *self.languages]
 
 

@@ -67,7 +67,7 @@ class VectorTable:
         return np.asarray(self._vectors[self._order[places]], np.float32)
 
     def require(self, blocks: Iterable[Sequence[str]], listed: Path) -> None:
-        """Raises RequestError where sentences have no vector, of all `blocks` at once, and lists them in a file."""
+        """Raises RequestError if a sentence of `blocks` has no vector; all such are then lines of the file `listed`."""
         missing = total = 0
         with listed.open("w", encoding="utf-8") as file:
             for sentences in blocks:
@@ -87,7 +87,7 @@ class VectorTable:
     def _incomplete(self, missing: int, total: int, where: str = "") -> RequestError:
         return RequestError(
             f"teacher: {missing:,} of {total:,} English sentences have no vector in {self._name}. It has to have one "
-            f"for every English sentence of the training, dev and test data.{where}"
+            f"for every English sentence of the training, dev and test data.{where} Add them, or leave them out."
         )
 
     def _refuse_contradictions(self) -> None:

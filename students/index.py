@@ -137,8 +137,8 @@ class SearchIndex:
 def open_index(
     model: SentenceEncoder | str | Path, folder: str | Path, *, verify: bool = False, cache: Path | None = None
 ) -> SearchIndex:
-    """The index in `folder`, for queries of the model it was built with, of a student of that model,
-    or of that model with a trimmed vocabulary.
+    """The index in `folder`, for queries of the model it was built with, or of one that has
+    that model in its `spaces`: a student, a student of a student, or either trimmed.
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     verify: read every file again instead of trusting those that were not touched.
@@ -148,7 +148,7 @@ def open_index(
     manifest = require_manifest(folder)
     encoder = as_encoder(model, cache)
     if manifest.origin.model_digest in encoder.spaces:
-        log(f"{folder}: made by a model whose vectors this one learnt")
+        log(f"{folder}: made by another model, in whose space this one's vectors are")
     else:
         check_model(folder, manifest.origin, encoder_digest(encoder), encoder.dim)
     return load_index(encoder, folder, verify)

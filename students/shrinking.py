@@ -143,16 +143,17 @@ def shrink(
     smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
     if layers is not None:
         keep_layers(smaller.backbone, layers)
-    if layers is not None or dimensions is not None:
-        smaller.spaces = ()  # its vectors are no longer those of its teacher's space
     if dimensions is not None:
         axes = principal_axes(smaller.encode(sample_of(texts, SAMPLE), precision=precision), dimensions)
         smaller.projection = projection_onto(axes, smaller)
         smaller.to(smaller.device)
-    if not trim:
-        return Shrunk(smaller, axes)
-    needed = pieces_of_languages(smaller, texts, languages, coverage) if languages else LanguagePieces(set(), {})
-    return Shrunk(trim_vocabulary(smaller, texts, needed.ids), axes, needed.metrics)
+    needed = LanguagePieces(set(), {})
+    if trim:
+        needed = pieces_of_languages(smaller, texts, languages, coverage) if languages else needed
+        smaller = trim_vocabulary(smaller, texts, needed.ids)
+    if layers is not None or dimensions is not None:
+        smaller.spaces = ()  # its vectors are those of no other encoder
+    return Shrunk(smaller, axes, needed.metrics)
 
 
 def run(settings: ShrinkSettings, context: StageContext) -> Metrics:

@@ -24,9 +24,10 @@ from students.translation_memories import PLACEHOLDER, TmxReader, XliffReader, X
 
 SIDE = re.compile(r"(?<=-)(src|ref)(?=\.)")
 """What tells source and reference of one test set apart, in names such as those of NTREX."""
-PAIR_LINES, PAIR_TABLE = (re.compile(rf"{ENGLISH}-(.+)\.({suffix})") for suffix in ("tsv", "csv|jsonl|parquet"))
+PAIR_LINES = re.compile(rf"{ENGLISH}-(.+)\.tsv")
+PAIR_TABLE = re.compile(rf"{ENGLISH}-(.+)\.(csv|jsonl|parquet)")
 HUB_CONFIG = re.compile(rf"{ENGLISH}-(.+)")
-COLUMNS = ["english", "non_english"]
+PAIR_COLUMNS = ["english", "non_english"]
 """Of the public sets named parallel-sentences-…, and of tables named as their configurations."""
 
 INLINE_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
@@ -80,7 +81,7 @@ def _without_markup(pair: Translation, source: TranslationFiles) -> Translation:
 
 def _of_hub(source: TranslationFiles, hub_cache: Path | None) -> Records:
     """The rows of the configuration of each language: `en-de`, or `en-zh-cn` where zh is asked for."""
-    whole = Table(hub=source.hub, split=source.split, columns=[*COLUMNS])
+    whole = Table(hub=source.hub, split=source.split, columns=[*PAIR_COLUMNS])
     named = (HUB_CONFIG.fullmatch(name) for name in hub_configs(whole, hub_cache))
     configs = {match[1]: match[0] for match in named if match and CODE.fullmatch(match[1])}
     for language in source.languages:
@@ -144,7 +145,7 @@ def _of_files(source: TranslationFiles) -> Records:
                 items = READERS[suffix](name, opened, source)
             elif lines := PAIR_LINES.fullmatch(inner):
                 items = _lines(name, opened, _asked(lines[1], source))
-            elif (table := PAIR_TABLE.fullmatch(inner)) and Path(name).is_file():  # and not in an archive
+            elif table := PAIR_TABLE.fullmatch(inner):
                 items = _table(name, _asked(table[1], source))
             elif name in aligned:
                 items = _aligned(name, aligned[name], members, source.languages)
@@ -214,8 +215,12 @@ def _aligned(english: str, partners: dict[str, str], members: Members, languages
 
 
 def _table(name: str, language: str) -> Records:
-    """The rows of a file with the columns of the public sets."""
-    return _rows(Table(path=InputFile(name), columns=[*COLUMNS]), language) if language else iter(())
+    """The rows of a file with the columns of the public sets. Raises RequestError for one in an archive."""
+    if not language:
+        return
+    if not Path(name).is_file():
+        raise RequestError(f"{name}: expected such a table outside of an archive; unpack it, and give its folder")
+    yield from _rows(Table(path=InputFile(name), columns=[*PAIR_COLUMNS]), language)
 
 
 def _lines(name: str, opened: Opener, language: str) -> Records:

@@ -1,6 +1,5 @@
 """Lance datasets, which LanceDB opens as its tables, written from the Parquet dataset of the same rows."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ def unfinished(url: str) -> str:
 
 
 def key_of(url: str) -> str | None:
-    """The key that the Lance dataset `url` was written with, "" where it is another's; None where there is none."""
+    """The key that `write_lance` stored in the dataset `url`, "" if another program wrote it; None if there is none."""
     lance = _lance()
     try:
         metadata = lance.dataset(url).schema.metadata or {}
@@ -40,17 +39,14 @@ def key_of(url: str) -> str | None:
 def write_lance(source: Location, url: str, key: str) -> None:
     """Writes the rows of the Parquet dataset `source`, in their order, to the Lance dataset `url`.
 
-    Lance commits a dataset when all its files are there; another one in its place is a version before.
+    Replaces a dataset that is there, which stays readable as the version before. Lance commits once all files are
+    written, so that readers see all rows or none.
     """
     rows = ds.dataset(source.path(), filesystem=source.filesystem, format="parquet")
     schema = rows.schema.with_metadata({KEY: key.encode()})
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for batch in rows.to_batches():
-            yield batch.replace_schema_metadata(schema.metadata)
-
+    batches = (batch.replace_schema_metadata(schema.metadata) for batch in rows.to_batches())
     try:
-        _lance().write_dataset(pa.RecordBatchReader.from_batches(schema, batches()), url, mode="overwrite")
+        _lance().write_dataset(pa.RecordBatchReader.from_batches(schema, batches), url, mode="overwrite")
     except OSError as error:
         first = (str(error).splitlines() or [""])[0]
         raise RequestError(f"{url} cannot be written: {first}. Check the address, permissions and space") from error

@@ -83,24 +83,27 @@ class BatchPairs(NamedTuple):
         english_of: NDArray[np.integer],
         texts: Sequence[str],
     ) -> "BatchPairs":
-        """The pairs of distinct English sentences, by number, and of translations, of which each has the English's.
+        """How translations belong to English sentences, and which are no negatives of each other.
+
+        english: ids of distinct English sentences in any order, (English,); english_texts: what they are.
+        english_of: the id of the English sentence of each translation, (pairs,); texts: the translations.
 
         Translations of one English sentence are no negatives of each other, nor are those that are one text: what
-        translates two English sentences fits both. Texts are compared without case: a teacher that knows none has one
-        vector for two of them.
+        translates two English sentences fits both. Texts are compared without case, as an uncased teacher has one
+        vector for both.
         """
         order = np.argsort(english)
         rows = order[np.searchsorted(english[order], english_of)]
-        meanings, numbers = _numbered(english_texts), _numbered(texts)
-        fits = np.zeros((numbers.max(initial=-1) + 1, meanings.max(initial=-1) + 1), bool)  # (texts, English texts)
-        fits[numbers, meanings[rows]] = True
-        not_negative = torch.from_numpy(fits[numbers][:, meanings])
+        english_ids, ids = _text_ids(english_texts), _text_ids(texts)
+        fits = np.zeros((ids.max(initial=-1) + 1, english_ids.max(initial=-1) + 1), bool)  # (texts, English texts)
+        fits[ids, english_ids[rows]] = True
+        not_negative = torch.from_numpy(fits[ids][:, english_ids])
         own = torch.from_numpy(rows)
         return cls(own, not_negative, not_negative[:, own].T)
 
 
-def _numbered(texts: Sequence[str]) -> NDArray[np.intp]:
-    """A number for each of `texts`, (texts,): the same for those that are equal but for case."""
+def _text_ids(texts: Sequence[str]) -> NDArray[np.intp]:
+    """An id of each of `texts`, (texts,): the same for those that are equal but for case."""
     folded = np.asarray([text.casefold() for text in texts], dtype=object)
     return np.unique(folded, return_inverse=True)[1]
 

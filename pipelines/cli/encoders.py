@@ -67,7 +67,7 @@ def encode(
     model: ModelArgument,
     source: Annotated[str, argument("INPUT", f"{FILE_HELP} - is standard input.")],
     output: Annotated[
-        str, argument("OUTPUT", "A .npy or a .parquet file; or a Parquet dataset: FOLDER/, or s3://BUCKET/FOLDER.")
+        str, argument("OUTPUT", "A .npy or .parquet file; or a dataset: FOLDER/, s3://BUCKET/FOLDER, or NAME.lance.")
     ],
     settings: Annotated[Fields, EncodeSettings, "vectors", "prompt", "precision", "batch_tokens"],
     options: EncodeOptions,
@@ -116,7 +116,7 @@ def _encode_file(
     from bertrelay.data.vectors import SUFFIXES
 
     if options.keep:
-        raise RequestError("--keep: expected a dataset as output, FOLDER/ or an address; a file has text and vectors")
+        raise RequestError("--keep: expected a dataset as output (FOLDER/, NAME.lance or an address), found a file")
     check_output(output, SUFFIXES, source, overwrite=options.overwrite)
     with input_file(source, output) as name:
         table = options.table(name, options.column)

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from bertrelay.data.tables import StsTable, Table
 from bertrelay.encoder_settings import Base, PoolingMode
-from bertrelay.languages import LanguageCode
+from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.settings import (
     WHEN_SET,
     InputFile,
@@ -157,7 +157,7 @@ class ProtocolSettings(Settings):
     seed: Seed = 0
     tasks: list[MtebTask] = []
     local: list[LocalTask] = []
-    languages: list[LanguageCode] = []
+    languages: Annotated[list[LanguageCode], EachOnce] = []
     max_rejects: MaxRejects = 0.01
 
     @model_validator(mode="after")

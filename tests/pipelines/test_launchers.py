@@ -5,8 +5,8 @@ import shlex
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from subprocess import PIPE
 
 import numpy as np
 import pytest
@@ -35,16 +35,10 @@ def documented(launcher):
     return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{launcher} ")]
 
 
-def begun(words, folder):
+def started(words, folder):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     environment["PATH"] = f"{SCRIPTS}{os.pathsep}{environment['PATH']}"
-    return subprocess.Popen(words, stdout=PIPE, stderr=PIPE, text=True, cwd=folder, env=environment)
-
-
-def started(words, folder):
-    process = begun(words, folder)
-    out, err = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(words, process.returncode, out, err)
+    return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
 
 
 RECIPE = """
@@ -68,9 +62,10 @@ def on_two_nodes(folders):
         port = str(free.getsockname()[1])
     launch = ["torchrun", "--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
     run = ["--no-python", "bertrelay", "run", "student.toml"]
-    nodes = [begun([*launch, "--node-rank", str(rank), *run], folder) for rank, folder in enumerate(folders)]
-    errors = [process.communicate(timeout=120)[1] for process in nodes]
-    return [process.returncode for process in nodes], errors
+    words = [[*launch, "--node-rank", str(rank), *run] for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        nodes = list(pool.map(started, words, folders))
+    return [node.returncode for node in nodes], [node.stderr for node in nodes]
 
 
 @pytest.fixture
@@ -88,7 +83,7 @@ def node(tiny_encoder, tmp_path):
     return make
 
 
-def test_two_nodes_with_a_disk_that_both_mount_train_as_one_process_does(node):
+def test_two_nodes_with_a_shared_disk_train_as_one_process_does(node):
     shared, alone = node("shared"), node("alone")
     codes, errors = on_two_nodes([shared, shared])
     assert codes == [0, 0], errors
@@ -102,7 +97,7 @@ def test_two_nodes_with_a_disk_that_both_mount_train_as_one_process_does(node):
     np.testing.assert_allclose(together.encode(texts, precision="fp32"), expected, atol=1e-5)
 
 
-def test_two_nodes_without_one_are_told_so_at_once_and_train_nothing(node):
+def test_two_nodes_without_a_shared_disk_raise_and_train_nothing(node):
     folders = [node("first"), node("second")]
     codes, errors = on_two_nodes(folders)
     assert 0 not in codes

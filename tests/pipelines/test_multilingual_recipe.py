@@ -80,7 +80,7 @@ def test_the_student_and_its_smaller_forms_have_figures_cards_and_their_teachers
     assert trimmed["cosine_min"] > 1 - 1e-4 and {"coverage/en", "coverage/ko"} < trimmed.keys()
     for stage in ("tatoeba", "compact-tatoeba"):
         found = read_done(folder(stage)).metrics
-        assert 0 <= found["recall_at_10_ratio/ko"] <= 2 and 0 <= found["translation_accuracy/ko-en"] <= 1
+        assert {"recall_at_10_ratio/ko", "recall_at_10_ratio/ko_low", "translation_accuracy/ko-en"} < found.keys()
     for stage, name in (("card", ""), ("trimmed-card", "-trimmed"), ("compact-card", "-compact")):
         card = ModelCard.load(folder(stage) / "model/README.md")
         assert card.data.model_name == f"someone/multilingual-mpnet-small{name}" and card.data.language == ["en", "ko"]

@@ -99,12 +99,11 @@ def test_a_table_that_cannot_stand_for_several_says_why(write_recipe):
     )
 
 
-def test_a_list_whose_every_entry_is_left_out_says_so(tmp_path):
-    overrides = [
-        'vars.languages=["ko"]',
-        f"vars.data={tmp_path}",
-    ]  # with pairs of other languages alone
-    with pytest.raises(RequestError, match=r"\[student\] parallel: .* found \[\]; entries that their `if`, .* do not"):
+def test_a_list_whose_every_entry_is_left_out_is_reported(tmp_path):
+    overrides = ['vars.languages=["ko"]', f"vars.data={tmp_path}"]  # a folder with pairs of other languages
+    with pytest.raises(
+        RequestError, match=r"\[student\] parallel: .* found \[\]; where entries have `if`, .* all were left out"
+    ):
         read_recipe("multilingual", registry.REGISTRY, overrides)
 
 

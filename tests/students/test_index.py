@@ -195,8 +195,10 @@ def test_a_trimmed_student_searches_what_the_whole_one_does_and_a_shortened_one_
     for folder in folders:
         trimmed, whole = (open_index(model, folder).search(texts[:5], k=3) for model in (tmp_path / "trimmed", student))
         assert [[hit.text for hit in hits] for hits in trimmed] == [[hit.text for hit in hits] for hits in whole]
-    for moved in ({"dimensions": 8}, {"layers": 1}):
-        assert not shrink(student, texts, trim=False, **moved).encoder.spaces
+    for moved in ({"dimensions": 8}, {"layers": 1}, {"layers": 1, "trim": False}):
+        for folder in folders:
+            with pytest.raises(RequestError, match="found another one"):
+                open_index(shrink(student, texts, **moved).encoder, folder)
 
 
 def test_a_changed_corpus_or_column_is_told_and_taken_in_by_a_rebuild(encoder, corpus, tmp_path):

@@ -10,7 +10,7 @@ from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
-from students import build as room
+from students import build
 from students.build import fill_targets
 from students.metrics import read_variance, save_variance
 
@@ -51,17 +51,18 @@ def test_the_workers_of_a_cluster_compute_the_same(teacher, corpus, context, tmp
     monkeypatch.setattr(encode_shards, "SMALLEST_SHARD", 8)
     here = fill(teacher, corpus, context)
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+    here_alone = "bertrelay.encode_shards.encode_blocks"  # workers import the real one
+    monkeypatch.setattr(here_alone, lambda *_, **__: pytest.fail("encoded in this process"))
     try:
         elsewhere = StageContext(tmp_path / "output", tmp_path / "elsewhere", engine=Engine(engine="ray"))
         there = fill(teacher, corpus, elsewhere)
     finally:
         ray.shutdown()
     np.testing.assert_array_equal(there.vectors, here.vectors)
-    assert there.vectors.filename != here.vectors.filename
 
 
 def test_variance_is_the_weighted_mean_squared_distance_to_the_weighted_mean(teacher, corpus, context, monkeypatch):
-    monkeypatch.setattr(room, "BLOCK", 7)  # several blocks, the last one short
+    monkeypatch.setattr(build, "BLOCK", 7)  # several blocks, the last one short
     found = fill(teacher, corpus, context)
     repeated = np.repeat(np.asarray(found.vectors, np.float64), translations(corpus), axis=0)
     assert len(repeated) > len(ENGLISH)
@@ -76,7 +77,7 @@ def test_only_a_teacher_that_normalises_is_unit_norm(teacher, corpus, context):
         found = fill_targets(unit, corpus, context, "unit", precision)
         assert found.is_unit
         lengths = np.linalg.norm(np.asarray(found.vectors, np.float64), axis=1)
-        assert np.abs(lengths - 1).max() < room.UNIT_TOLERANCE / 1000  # float32 rounding, in either precision
+        assert np.abs(lengths - 1).max() < build.UNIT_TOLERANCE / 1000  # float32 rounding, in either precision
         assert found.variance == pytest.approx(
             1 - np.sum(np.average(found.vectors, axis=0, weights=translations(corpus)) ** 2), rel=1e-4
         )
@@ -85,10 +86,10 @@ def test_only_a_teacher_that_normalises_is_unit_norm(teacher, corpus, context):
 def test_a_vector_a_little_off_length_1_is_not_unit_norm():
     vectors = np.eye(4, dtype=np.float32)
     weights = np.ones(4, np.int32)
-    exact = room.targets_of(vectors, weights, "teacher")
+    exact = build.targets_of(vectors, weights, "teacher")
     assert (exact.variance, exact.is_unit) == (pytest.approx(0.75), True)
     vectors[2] *= 1.005
-    assert not room.targets_of(vectors, weights, "teacher").is_unit
+    assert not build.targets_of(vectors, weights, "teacher").is_unit
 
 
 def test_a_teacher_that_tells_no_sentences_apart_is_refused(teacher, corpus, context):
