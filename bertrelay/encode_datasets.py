@@ -71,11 +71,11 @@ def encode_dataset(
         def is_done() -> bool:
             return _is_written(output, key, overwrite) if as_lance else shards.is_finished(manifest)
 
-        if on_main(is_done, process_group):  # which writes nothing, and needs no lock
+        if on_main(is_done, process_group):  # and needs no lock
             return EncodedFile(inputs.rows, encoder.dim, None)
         with shards.locked():
             if not on_main(lambda: shards.is_finished(manifest), process_group):
-                shards.begin(manifest, overwrite)
+                shards.begin(manifest, overwrite or as_lance)
                 start = partial(_start, encoder, inputs, vectors, options, is_sent=not where.is_local)
                 rate = shards.fill(start, "encoding", "sentences").rate
                 on_main(shards.finish, process_group)
@@ -86,17 +86,23 @@ def encode_dataset(
 
 def _is_written(output: str, key: str, overwrite: bool) -> bool:
     """Whether the Lance dataset of this key is there. Raises RequestError for one of another, unless `overwrite`."""
-    there = key_of(output)
+    there, rows = key_of(output), Location(unfinished(output))
     if there not in (None, key) and not overwrite:
         raise RequestError(f"{output} is a finished dataset of another model or input; overwrite it, or name another")
+    if there == key and rows.names():  # the call that wrote it was killed before it removed them
+        _remove(rows)
     return there == key
+
+
+def _remove(rows: Location) -> None:
+    with rows.errors("removed"):
+        rows.filesystem.delete_dir(rows.path())
 
 
 def _move_to_lance(rows: Location, output: str, key: str) -> None:
     """Writes the finished shards to the Lance dataset `output`, then removes them."""
     write_lance(rows, output, key)
-    with rows.errors("removed"):
-        rows.filesystem.delete_dir(rows.path())
+    _remove(rows)
 
 
 def _start(

@@ -33,7 +33,7 @@ SHARDS_AT_ONCE = 8
 """The most that a worker is given at once: it reads the next one while it computes."""
 MOST_LOST, STARTING = 3, -1
 """When more workers are lost while they compute a shard, or start, that is taken to be the reason."""
-PACKAGES = ["bertrelay", "torch", "transformers", "tokenizers"]
+PACKAGES = ["bertrelay", "torch", "transformers", "tokenizers", "pyarrow"]
 """They decide the results: every node has the same versions."""
 
 
@@ -62,10 +62,11 @@ def connected(engine: Engine) -> Iterator[None]:
     try:
         _check_answers(address)
         found = _connect(address)
-    except (OSError, RuntimeError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RequestError(
-            f"engine: expected a Ray cluster at {address or 'this machine'}, found none that answers; start it with "
-            "`ray start --head`, or give the address of its head"
+            f"engine: expected a Ray cluster at {address or 'this machine'}, found none that answers ({reason}); start "
+            "it with `ray start --head` and the same versions of Ray and Python, or give the address of its head"
         ) from error
     try:
         if threading.current_thread() is threading.main_thread():
@@ -181,7 +182,10 @@ class _Worker:
 
     def start(self, job: tuple[SpanOutputs, Callable[[], Compute]], folder: str, cpus: int) -> None:
         """Loads the model. job: the shards, and `start` of `Shards.fill`. folder: which relative paths start from."""
-        os.environ["RAYON_NUM_THREADS"] = str(cpus)  # of tokenizers; Ray sets as many for torch
+        import torch
+
+        os.environ["RAYON_NUM_THREADS"] = str(cpus)  # of tokenizers
+        torch.set_num_threads(cpus)  # a node's environment may say otherwise
         with self._privacy():
             self._shards, load = job
             if Path(folder).is_dir():
@@ -231,6 +235,7 @@ class WorkerPool:
         self._shards, self._read, self._resources = shards, read, resources_of(engine)
         self._to_do = deque(shards.missing())  # that no worker has
         self._unfinished = set(self._to_do)  # that are not on the disk
+        self._new = set[int]()  # that are, since the bar was advanced
         self._lost = Counter[int]()  # workers, by the shard that they were computing
         self._calls: dict[Any, tuple[Any, list[int]]] = {}  # to a worker, and the shards it has; none while it starts
         self._job = ray.put((shards, start))
@@ -274,7 +279,9 @@ class WorkerPool:
         try:
             _result(call)
         except ray.exceptions.RayError as error:  # its process or its node has ended
-            self._lost.update(numbers or [STARTING])
+            self._count_written()
+            computing = [number for number in numbers if number in self._unfinished][:1]
+            self._lost.update(computing if numbers else [STARTING])
             often = [number for number, count in self._lost.items() if count > MOST_LOST]
             if often:
                 what = "while it loaded the model" if STARTING in often else f"over shard {often[0]:,}"
@@ -298,6 +305,11 @@ class WorkerPool:
 
     def _update_progress(self, at_work: int, bar: Bar) -> None:
         """Advances the bar by the shards that are new on the disk."""
+        self._count_written()
+        bar.advance(sum(self._shards.spans[number].size for number in self._new), f"{at_work} workers")
+        self._new.clear()
+
+    def _count_written(self) -> None:
         written = self._unfinished.difference(self._shards.missing())
         self._unfinished -= written
-        bar.advance(sum(self._shards.spans[number].size for number in written), f"{at_work} workers")
+        self._new |= written

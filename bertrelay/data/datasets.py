@@ -375,7 +375,8 @@ class DatasetShards(SpanOutputs):
             yield
             return
         folder = Path(self._location.path())
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        with self._location.errors("written"):
+            folder.parent.mkdir(parents=True, exist_ok=True)
         with locked_output(folder, self.process_group):
             yield
 

@@ -22,17 +22,23 @@ def _lance() -> Any:
 
 def unfinished(url: str) -> str:
     """Where the rows of the Lance dataset `url` are until it is written."""
-    folder, mark, query = url.partition("?")
-    return f"{folder.rstrip('/')}.partial{mark}{query}"
+    return f"{url.rstrip('/')}.partial"
 
 
 def key_of(url: str) -> str | None:
-    """The key that `write_lance` stored in the dataset `url`, "" if another program wrote it; None if there is none."""
-    lance = _lance()
+    """The key that `write_lance` stored in the dataset `url`, "" if another program wrote it; None if there is none.
+
+    Raises RequestError for an address with options, which Lance does not know, and for one that cannot be read.
+    """
+    if "?" in url:
+        raise RequestError(f"output: expected an address of Lance without options, found {url}; it reads $AWS_ENDPOINT")
     try:
-        metadata = lance.dataset(url).schema.metadata or {}
-    except ValueError:  # as Lance says that there is no dataset
-        return None
+        metadata = _lance().dataset(url).schema.metadata or {}
+    except (OSError, ValueError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        if "not found" in first.lower():
+            return None
+        raise RequestError(f"{url} cannot be read: {first}. Check the address and permissions") from error
     return bytes(metadata.get(KEY, b"")).decode()
 
 

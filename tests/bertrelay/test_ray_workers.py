@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -151,7 +152,7 @@ class TestWorkers:
                     ends()
                 yield lines_of(span)
 
-        with pytest.raises(WorkError, match=r"4 workers were lost over shard \d+ .*memory ran out.*resumes"):
+        with pytest.raises(WorkError, match=r"4 workers were lost over shard 7 .*memory ran out.*resumes"):
             fill(tmp_path, lambda: always)
         assert fill(tmp_path)[0] == EXPECTED
 
@@ -188,6 +189,20 @@ class TestWorkers:
         monkeypatch.setattr(metadata, "version", versions.__getitem__)
         with pytest.raises(RequestError, match=rf"expected torch 1.0 on every node, found {found.replace('+', '.')}"):
             ray_workers._check_versions()
+        versions["torch"], versions["pyarrow"] = found, "none"  # as where it is absent
+        with pytest.raises(RequestError, match=r"expected pyarrow none on every node, found \d+"):
+            ray_workers._check_versions()
+
+    def test_a_worker_has_as_many_threads_as_cores(self, tmp_path):
+        def threads(spans, _):
+            import torch
+
+            for span in spans:
+                torch_has, tokenizers_have = torch.get_num_threads(), os.environ["RAYON_NUM_THREADS"]
+                rows = [{"row": row, "square": f"{torch_has} {tokenizers_have}"} for row in range(span.first, span.end)]
+                yield map(json_line, rows)
+
+        assert {square for _, square in fill(tmp_path, lambda: threads)[0]} == {"1 1"}
 
     def test_a_call_that_is_killed_resumes_at_what_is_missing(self, tmp_path):
         script = (
@@ -235,6 +250,31 @@ class TestWorkers:
     def test_the_others_do_the_work_of_a_node_that_is_lost(self, tmp_path):  # the last, as it is gone afterwards
         rows, _ = fill(tmp_path, once(tmp_path / "marker", takes_its_node_along))
         assert rows == EXPECTED and (tmp_path / "marker").exists()
+
+
+def test_a_dashboard_beside_sensitive_data_is_refused_unless_it_is_allowed(monkeypatch):
+    found = SimpleNamespace(dashboard_url="head:8265")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray_workers, "_connect", lambda _: found)
+    monkeypatch.setattr(ray_workers, "_check_versions", lambda: None)
+    with sensitive_data():
+        with pytest.raises(RequestError, match="expected no dashboard beside sensitive data, found one at head:8265"):
+            RAY.connected().__enter__()
+        with Engine(engine="ray", dashboard=True).connected():
+            pass
+    with RAY.connected():
+        pass
+
+
+def test_other_versions_of_ray_are_named(monkeypatch):
+    def differs(_):
+        raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 1.0")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_workers, "_connect", differs)
+    with pytest.raises(RequestError, match=r"found none that answers \(Version mismatch: The .*same versions of Ray"):
+        RAY.connected().__enter__()
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,11 @@ def test_a_lance_dataset_has_the_same_rows_and_is_there_whole_or_not_at_all(make
     assert found.replace_schema_metadata(None).equals(plain.replace_schema_metadata(None))
     assert encode_dataset(encoder, source, output, **given) == (ROWS, 16, None)
     assert lance.dataset(output).version == 1
+    write_input(f"{output}.partial", many)  # as a kill after the last write leaves it
+    encode_dataset(encoder, source, output, **given)
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["notes.lance"]
+    with pytest.raises(RequestError, match=r"expected an address of Lance without options, found s3://b/x\.lance"):
+        encode_dataset(encoder, source, "s3://b/x.lance?region=x", **given)
     with pytest.raises(RequestError, match="finished dataset of another model or input; overwrite it"):
         encode_dataset(encoder, source, output, vectors="int8", **given)
     encode_dataset(encoder, source, output, vectors="int8", overwrite=True, **given)
