@@ -71,7 +71,7 @@ def encode_dataset(
         def is_done() -> bool:
             return _is_written(output, key, overwrite) if as_lance else shards.is_finished(manifest)
 
-        if on_main(is_done, process_group):  # and needs no lock
+        if on_main(is_done, process_group):  # a finished output is not written, so it is not locked
             return EncodedFile(inputs.rows, encoder.dim, None)
         with shards.locked():
             if not on_main(lambda: shards.is_finished(manifest), process_group):
