@@ -9,18 +9,17 @@ from typing import Unpack
 
 import pyarrow as pa
 
-from bertrelay.data.datasets import ROW, DatasetShards, Location, ParquetInput, is_lance
-from bertrelay.data.lance import key_of, unfinished, write_lance
+from bertrelay.data.datasets import ROW, ParquetInput
 from bertrelay.data.shards import Compute, Span
 from bertrelay.data.vectors import DTYPES, Stored, quantized, stored_columns
+from bertrelay.dataset_output import fill_dataset
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.encode_files import EncodedFile
 from bertrelay.encode_shards import encoder_digest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions, check_finite, encode_blocks
 from bertrelay.engine import LOCAL, Engine
-from bertrelay.errors import RequestError, check_choice
-from bertrelay.fingerprint import fingerprint
+from bertrelay.errors import check_choice
 from bertrelay.hardware import default_device
 from bertrelay.progress import Bar
 
@@ -50,11 +49,10 @@ def encode_dataset(
     """
     check_choice("vectors", vectors, tuple(DTYPES))
     where = Engine.of(engine, process_group)
-    inputs = on_main(lambda: ParquetInput(source, column, keep), process_group)
+    inputs = on_main(lambda: ParquetInput(source, [column], keep, ["vector"]), process_group)
     encoder = as_encoder(model, cache)
     width = stored_columns(encoder.dim, vectors)
     vector = pa.field("vector", pa.list_(pa.from_numpy_dtype(DTYPES[vectors]), width))
-    schema = pa.schema([pa.field(ROW, pa.int64()), *inputs.schema, vector])
     with where.connected():
         precision = where.precision(options.get("precision", "auto"), encoder.device, process_group)
         options = {**options, "precision": precision}
@@ -65,44 +63,19 @@ def encode_dataset(
         }
         prompt_name, prompt = options.get("prompt_name"), options.get("prompt")
         manifest |= {"prompt": encoder.prompts.text(prompt_name) if prompt is None else prompt, "vectors": vectors}
-        as_lance, key, rate = is_lance(output), fingerprint(manifest), None
-        shards = DatasetShards(unfinished(output) if as_lance else output, inputs.spans, schema, process_group, where)
-
-        def is_done() -> bool:
-            return _is_written(output, key, overwrite) if as_lance else shards.is_finished(manifest)
-
-        if on_main(is_done, process_group):  # a finished output is not written, so it is not locked
-            return EncodedFile(inputs.rows, encoder.dim, None)
-        with shards.locked():
-            if not on_main(lambda: shards.is_finished(manifest), process_group):
-                shards.begin(manifest, overwrite or as_lance)
-                start = partial(_start, encoder, inputs, vectors, options, is_sent=not where.is_local)
-                rate = shards.fill(start, "encoding", "sentences").rate
-                on_main(shards.finish, process_group)
-            if as_lance:
-                on_main(lambda: _move_to_lance(Location(shards.location), output, key), process_group)
-    return EncodedFile(inputs.rows, encoder.dim, rate)
-
-
-def _is_written(output: str, key: str, overwrite: bool) -> bool:
-    """Whether the Lance dataset of this key is there. Raises RequestError for one of another, unless `overwrite`."""
-    there, rows = key_of(output), Location(unfinished(output))
-    if there not in (None, key) and not overwrite:
-        raise RequestError(f"{output} is a finished dataset of another model or input; overwrite it, or name another")
-    if there == key and rows.names():  # the call that wrote it was killed before it removed them
-        _remove(rows)
-    return there == key
-
-
-def _remove(rows: Location) -> None:
-    with rows.errors("removed"):
-        rows.filesystem.delete_dir(rows.path())
-
-
-def _move_to_lance(rows: Location, output: str, key: str) -> None:
-    """Writes the finished shards to the Lance dataset `output`, then removes them."""
-    write_lance(rows, output, key)
-    _remove(rows)
+        written = fill_dataset(
+            output,
+            inputs.spans,
+            pa.schema([pa.field(ROW, pa.int64()), *inputs.schema, vector]),
+            manifest,
+            partial(_start, encoder, inputs, vectors, options, is_sent=not where.is_local),
+            description="encoding",
+            unit="sentences",
+            process_group=process_group,
+            engine=where,
+            overwrite=overwrite,
+        )
+    return EncodedFile(written.rows, encoder.dim, written.rows_per_second)
 
 
 def _start(
@@ -119,7 +92,7 @@ def _start(
             for span in spans:
                 for block in inputs.blocks(span):
                     ahead.append((span.first, block))
-                    yield block[inputs.text].to_pylist()
+                    yield block[inputs.texts[0]].to_pylist()
 
         def tables() -> Iterator[tuple[int, pa.Table]]:
             for vectors in encode_blocks(encoder, texts(), bar, **options):

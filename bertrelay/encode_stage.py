@@ -1,9 +1,11 @@
 """The stage `bertrelay.encode` and its settings. Torch is loaded when it runs."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
 
 from bertrelay.data.tables import Table
-from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Precision, Settings
+from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Precision, Settings, refuse_idle
 from bertrelay.stage import Metrics, StageContext
 
 
@@ -11,7 +13,9 @@ class EncodeSettings(Settings):
     """The vectors of a table's sentences, in `vectors.npy` or `vectors.parquet`: row i for sentence i.
 
     sentences: one column of text: plain lines, `text` of a table, or the column it names.
-    output: `parquet` has the text beside the vectors, in columns `text` and `vector`.
+    output: `parquet` has the text beside the vectors, in columns `text` and `vector`. `dataset` is a folder of Parquet
+        files, `vectors`, made of such a folder.
+    keep: columns that a dataset has too.
     vectors: in fewer bits: `int8`, each times 127 over its largest element, or `binary`, the signs, 8 in a byte.
     prompt: which of the model's prompts precedes each sentence; the model's default when absent.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
@@ -19,32 +23,44 @@ class EncodeSettings(Settings):
 
     model: ModelSource
     sentences: Table
-    output: Literal["npy", "parquet"] = "npy"
+    output: Literal["npy", "parquet", "dataset"] = "npy"
+    keep: list[str] = Field(default=[])
     vectors: Literal["float32", "int8", "binary"] = "float32"
     prompt: str | None = None
     precision: Precision = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
 
+    @model_validator(mode="after")
+    def _dataset(self) -> Self:
+        if self.output != "dataset":
+            refuse_idle(self, "keep", because="output is no dataset")
+        elif self.sentences.path is None or len(self.sentences.columns or [""]) > 1:
+            raise ValueError("output: expected one column of a folder of Parquet files in `sentences` for a dataset")
+        return self
+
 
 def run(settings: EncodeSettings, context: StageContext) -> Metrics:
-    """The stage `bertrelay.encode`: the vectors of a table's sentences, in `vectors.npy` or `vectors.parquet`."""
+    """The stage `bertrelay.encode`: the vectors of a table's sentences, in `vectors.npy`, `.parquet` or a folder."""
     from bertrelay.data.vectors import shape_of
+    from bertrelay.encode_datasets import encode_dataset
     from bertrelay.encode_files import encode_file
 
-    output = context.output / f"vectors.{settings.output}"
-    if output.is_file():  # whole, and the process was killed after it
-        sentences, dim = shape_of(output, settings.vectors)
+    given: dict[str, Any] = {
+        "cache": context.cache,
+        "process_group": context.process_group,
+        "engine": context.engine,
+        "vectors": settings.vectors,
+        "prompt_name": settings.prompt,
+        "precision": settings.precision,
+        "batch_tokens": settings.batch_tokens,
+    }
+    if settings.output == "dataset":
+        column = str((settings.sentences.columns or ["text"])[0])
+        source, output = str(settings.sentences.path), str(context.output / "vectors")
+        written = encode_dataset(settings.model, source, output, column=column, keep=settings.keep, **given)
+        return {**written._asdict()}
+    file = context.output / f"vectors.{settings.output}"
+    if file.is_file():  # whole, and the process was killed after it
+        sentences, dim = shape_of(file, settings.vectors)
         return {"sentences": sentences, "dim": dim, "sentences_per_second": None}
-    encoded = encode_file(
-        settings.model,
-        settings.sentences,
-        output,
-        cache=context.cache,
-        process_group=context.process_group,
-        engine=context.engine,
-        vectors=settings.vectors,
-        prompt_name=settings.prompt,
-        precision=settings.precision,
-        batch_tokens=settings.batch_tokens,
-    )
-    return {**encoded._asdict()}
+    return {**encode_file(settings.model, settings.sentences, file, **given)._asdict()}

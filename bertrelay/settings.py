@@ -165,6 +165,8 @@ class InputFile(Source):
     def parse(cls, value: str) -> Self:
         if not value:
             raise ValueError("expected a file or folder, found an empty text")
+        if "://" in value:
+            raise ValueError(f"expected a file or folder of this machine, found the address {value}")
         return cls(value if value.startswith("@") else absolute(value))
 
 

@@ -59,3 +59,21 @@ def context(tmp_path):
     for name in ("output", "cache"):
         (tmp_path / name).mkdir()
     return StageContext(tmp_path / "output", tmp_path / "cache")
+
+
+@pytest.fixture(scope="module")
+def store():
+    """The address of an S3-compatible server with the buckets `input` and `output`, `{}` being a path."""
+    server = pytest.importorskip("moto.server")
+    running = server.ThreadedMotoServer("127.0.0.1", port=0)
+    running.start()
+    host, port = running.get_host_and_port()
+    os.environ |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
+    address = f"s3://{{}}?endpoint_override={host}:{port}&scheme=http&region=us-east-1&allow_bucket_creation=true"
+    from pyarrow import fs
+
+    filesystem, _ = fs.FileSystem.from_uri(address.format("input"))
+    for bucket in ("input", "output"):
+        filesystem.create_dir(bucket)
+    yield address
+    running.stop()

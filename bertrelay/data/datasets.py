@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from bertrelay.data.shards import Span, SpanOutputs, locked_output
+from bertrelay.data.tables import Record
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, on_main
 from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError, WorkError
@@ -42,9 +43,20 @@ LISTED_SECONDS = 30.0
 """How long a store may take to list what has been written to it."""
 
 
+def is_address(name: str) -> bool:
+    """Whether an input or output is an address, such as `s3://bucket/folder`."""
+    return bool(URL.match(name))
+
+
 def is_dataset(name: str) -> bool:
     """Whether an input or output is a dataset and no file: a URL, a folder, or a name that ends in `/` or `.lance`."""
-    return bool(URL.match(name)) or name.endswith(("/", LANCE)) or Path(name).is_dir()
+    return is_address(name) or name.endswith(("/", LANCE)) or Path(name).is_dir()
+
+
+def is_parquet(name: str) -> bool:
+    """Whether an input is a Parquet dataset: an address, a Parquet file, or a folder with one."""
+    place = Path(name)
+    return is_address(name) or name.endswith(PARQUET) or (place.is_dir() and any(place.glob(f"*{PARQUET}")))
 
 
 def is_lance(url: str) -> bool:
@@ -142,12 +154,16 @@ class RowGroups:
 class ParquetInput:
     """The rows of the Parquet files of a folder or store, in the order of the files' names, or of one file.
 
-    text: the column to compute from. keep: further columns that the output has too.
+    texts: the columns of text that are computed from. keep: further columns that are read. added: the columns that the
+        output has besides, whose names these may not have.
     Raises RequestError where there is no Parquet file or column, and for columns of other types.
     """
 
-    def __init__(self, url: str, text: str, keep: Sequence[str] = ()) -> None:
-        self.location, self.text, self.keep = Location(url), text, list(keep)
+    def __init__(self, url: str, texts: Sequence[str], keep: Sequence[str] = (), added: Sequence[str] = ()) -> None:
+        self.location, self.texts, self.keep = Location(url), list(texts), list(keep)
+        self.name, self.columns = url, [*keep, *texts]
+        if taken := {ROW, *added}.intersection([*texts, *keep]):
+            raise RequestError(f"{', '.join(taken)}: the output has a column of that name; rename that of the input")
         files = self._files()
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
             footers = list(pool.map(self._footer, files))
@@ -158,7 +174,7 @@ class ParquetInput:
             raise RequestError(f"{url}: expected rows, found {len(files):,} Parquet files without any")
         shapes = [[footer.row_group(i).num_rows for i in range(footer.num_row_groups)] for footer in footers]
         facts = [[each.base_name, each.size, each.mtime_ns, shape] for each, shape in zip(files, shapes, strict=True)]
-        self.digest = fingerprint({"files": facts, "text": text, "keep": self.keep})
+        self.digest = fingerprint({"files": facts, "texts": self.texts, "keep": self.keep})
 
     def _files(self) -> list[fs.FileInfo]:
         with self.location.errors("read"):
@@ -180,7 +196,7 @@ class ParquetInput:
         first = footers[0].schema.to_arrow_schema()
         for file, footer in zip(files, footers, strict=True):
             schema = footer.schema.to_arrow_schema()
-            for name in (self.text, *self.keep):
+            for name in (*self.texts, *self.keep):
                 if name not in schema.names:
                     there = ", ".join(schema.names)
                     raise RequestError(f"{file.path}: expected a column {name!r}, found {there}")
@@ -189,11 +205,10 @@ class ParquetInput:
                         f"{file.path}: expected {name} to be {first.field(name).type} as in {files[0].base_name}, "
                         f"found {schema.field(name).type}"
                     )
-        if not (pa.types.is_string(kind := first.field(self.text).type) or pa.types.is_large_string(kind)):
-            raise RequestError(f"{files[0].path}: expected {self.text} to be text, found {kind}; name a column of text")
-        if taken := {ROW, "vector"}.intersection([self.text, *self.keep]):
-            raise RequestError(f"{', '.join(taken)}: the output has a column of that name; rename that of the input")
-        return pa.schema([first.field(name) for name in dict.fromkeys((*self.keep, self.text))])
+        for name in self.texts:
+            if not (pa.types.is_string(kind := first.field(name).type) or pa.types.is_large_string(kind)):
+                raise RequestError(f"{files[0].path}: expected {name} to be text, found {kind}; name a column of text")
+        return pa.schema([first.field(name) for name in dict.fromkeys((*self.keep, *self.texts))])
 
     @staticmethod
     def _row_groups(files: Sequence[fs.FileInfo], footers: Sequence[pq.FileMetaData]) -> Iterator[RowGroups]:
@@ -212,6 +227,14 @@ class ParquetInput:
         """The rows of each groups."""
         return [Span(each.row, each.row + each.rows, each.rows) for each in self.row_groups]
 
+    def records(self) -> Iterator[Record]:
+        """All rows of the columns in the order of `columns`, with the file and the number of the row in it."""
+        for groups, span in zip(self.row_groups, self.spans, strict=True):
+            for block in self.blocks(span):
+                rows = zip(*(block[name].to_pylist() for name in (ROW, *self.columns)), strict=True)
+                for row, *values in rows:
+                    yield Record(tuple(values), groups.file, row + 1)
+
     def blocks(self, span: Span) -> Iterator[pa.Table]:
         """The rows of a shard as tables of BLOCK_ROWS, with their numbers in the column `row`; reads nothing else.
 
@@ -226,13 +249,13 @@ class ParquetInput:
             for batch in file.iter_batches(
                 BLOCK_ROWS, row_groups=list(range(groups.first, groups.end)), columns=self.schema.names
             ):
-                texts = batch.column(self.schema.get_field_index(self.text))
-                if texts.null_count:
-                    place = row - groups.row + texts.is_null().index(True).as_py()
-                    raise RequestError(
-                        f"{groups.file}, row {place + 1:,} of row groups {groups.first} to {groups.end - 1}: expected "
-                        "text, found none; leave such rows out"
-                    )
+                for texts in (batch.column(self.schema.get_field_index(name)) for name in self.texts):
+                    if texts.null_count:
+                        place = row - groups.row + texts.is_null().index(True).as_py()
+                        raise RequestError(
+                            f"{groups.file}, row {place + 1:,} of row groups {groups.first} to {groups.end - 1}: "
+                            "expected text, found none; leave such rows out"
+                        )
                 rows = pa.array(range(row, row + len(batch)), pa.int64())
                 yield pa.Table.from_batches([batch]).select(self.schema.names).add_column(0, ROW, rows)
                 row += len(batch)

@@ -20,6 +20,11 @@ def _lance() -> Any:
     return lance
 
 
+def open_lance(url: str) -> Any:
+    """The dataset of Lance at `url`, which reads as one of pyarrow. Raises RequestError where Lance is absent."""
+    return _lance().dataset(url)
+
+
 def unfinished(url: str) -> str:
     """Where the rows of the Lance dataset `url` are until it is written."""
     return f"{url.rstrip('/')}.partial"
@@ -33,7 +38,7 @@ def key_of(url: str) -> str | None:
     if "?" in url:
         raise RequestError(f"output: expected an address of Lance without options, found {url}; it reads $AWS_ENDPOINT")
     try:
-        metadata = _lance().dataset(url).schema.metadata or {}
+        metadata = open_lance(url).schema.metadata or {}
     except (OSError, ValueError) as error:
         first = (str(error).splitlines() or [""])[0]
         if "not found" in first.lower():

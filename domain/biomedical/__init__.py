@@ -9,20 +9,22 @@ if TYPE_CHECKING:
     from domain.biomedical.documents.writing import write_documents
     from domain.biomedical.ner.checking import check
     from domain.biomedical.ner.tagger import EntityTagger
-    from domain.biomedical.ner.tagging import tag_file
+    from domain.biomedical.ner.tagging import tag_dataset, tag_file
     from domain.biomedical.qa.answerer import QuestionAnswerer
-    from domain.biomedical.qa.answering import answer_file
+    from domain.biomedical.qa.answering import answer_dataset, answer_file
     from domain.biomedical.qa.checking import check_questions
     from domain.biomedical.qa.question_files import read_questions, write_questions
 
 __all__ = [
     "EntityTagger",
     "QuestionAnswerer",
+    "answer_dataset",
     "answer_file",
     "check",
     "check_questions",
     "read_documents",
     "read_questions",
+    "tag_dataset",
     "tag_file",
     "write_documents",
     "write_questions",
@@ -33,11 +35,13 @@ __getattr__ = loader(
     {
         "EntityTagger": "ner.tagger",
         "QuestionAnswerer": "qa.answerer",
+        "answer_dataset": "qa.answering",
         "answer_file": "qa.answering",
         "check": "ner.checking",
         "check_questions": "qa.checking",
         "read_documents": "documents",
         "read_questions": "qa.question_files",
+        "tag_dataset": "ner.tagging",
         "tag_file": "ner.tagging",
         "write_documents": "documents.writing",
         "write_questions": "qa.question_files",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from domain.clinical.notes import write_notes
     from domain.clinical.outcomes import ChunkSettings
     from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer
-    from domain.clinical.scoring import score_file
+    from domain.clinical.scoring import score_dataset, score_file
     from domain.clinical.settings import CohortSettings, NotesSettings
     from domain.findings import Finding
 
@@ -30,6 +30,7 @@ __all__ = [
     "clean",
     "find_sections",
     "look_for_leaks",
+    "score_dataset",
     "score_file",
     "write_cohort",
     "write_notes",
@@ -51,6 +52,7 @@ __getattr__ = loader(
         "clean": "cleaning",
         "find_sections": "cleaning",
         "look_for_leaks": "audit",
+        "score_dataset": "scoring",
         "score_file": "scoring",
         "write_cohort": "cohort",
         "write_notes": "notes",

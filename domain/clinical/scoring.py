@@ -5,8 +5,10 @@ Importing this loads neither torch nor transformers, so that an invalid request 
 
 import hashlib
 import json
+import os
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,8 @@ from bertrelay.data.tables import Record, Table
 from bertrelay.data.writing import write_table
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
-from bertrelay.files import check_output, write_text
+from bertrelay.files import check_output, check_place, write_text
+from bertrelay.fingerprint import Digests
 from bertrelay.model_output import ModelOutput, model_output
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
@@ -29,12 +32,21 @@ from domain.clinical.records import canonical_id, given_note, note_database, sor
 if TYPE_CHECKING:
     import sqlite3
 
+    import pyarrow as pa
+
+    from bertrelay.data.datasets import ParquetInput
+
+Notes = dict[str, list[str]]
+"""The notes of admissions by their names."""
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 BLOCK_CHARACTERS = 400_000
 """As much text is scored before it is on the disk, some 80 admissions: the most that a kill costs."""
-BLOCK_ADMISSIONS = 2_000
-"""And so many admissions at most, for those with little or no text are rows as well."""
+DATASET_CHARACTERS = 4_000_000
+"""As much is a shard of a dataset, some 800 admissions."""
+LEAST_CHARACTERS = 200
+"""Of an admission, when shards are cut: those with little or no text are rows as well."""
+SUMMARISED = ("unknown_share", "reason", "n_chunks", "alarm")
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
 VERSION = 4
 
@@ -72,7 +84,8 @@ def score_file(
 ) -> ScoredFile:
     """Writes a row for each admission of `notes`, as `OutcomeScorer.score` gives them.
 
-    notes: CSV, TSV, JSONL or Parquet with a row for each note; those of an admission may be anywhere in it.
+    notes: CSV, TSV, JSONL or Parquet with a row for each note; those of an admission may be anywhere in it. Or a folder
+        of Parquet files, or an address such as `s3://bucket/folder`.
     output: `.csv`, `.jsonl` or `.parquet`; the last two have all chunks with their shares. Offsets count characters of
         the notes as they are read, cleaned and joined.
     task: that the model must have been trained for; any when left out.
@@ -88,7 +101,7 @@ def score_file(
     check_output(output, SUFFIXES, notes, overwrite=overwrite)
     if page is not None:
         check_output(Path(page), (".html",), option="page", overwrite=overwrite)
-    table = notes_table(notes, settings.id_column, settings.text_column)
+    table = notes_source(str(notes), settings.id_column, settings.text_column)
 
     from bertrelay.backbone import model_folder
     from domain.clinical.classifier import read_description
@@ -107,7 +120,7 @@ def score_file(
             return found
 
         shown: dict[str, Any] = settings.model_dump(include={"with_text", "cleaned"})
-        block, precision = [BLOCK_CHARACTERS, BLOCK_ADMISSIONS], settings.precision
+        block, precision = [BLOCK_CHARACTERS, LEAST_CHARACTERS], settings.precision
         work = stack.enter_context(
             model_output(
                 output, folder, sort, block=block, precision=precision, engine=engine, version=VERSION, **shown
@@ -121,6 +134,77 @@ def score_file(
         write_scores(work.shards.rows(), [*columns_of(how), *["top_text"] * settings.with_text, "chunks"], output)
         found = _summary(work.shards.rows(), has_alarms=how.threshold is not None)
     return found._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
+
+
+@sensitive_data()
+def score_dataset(
+    model: str | Path,
+    notes: str,
+    output: str,
+    *,
+    task: OutcomeName | None = None,
+    overwrite: bool = False,
+    cache: Path | None = None,
+    engine: Engine | str = LOCAL,
+    **options: Any,
+) -> ScoredFile:
+    """Writes a row for each admission of `notes` to the dataset `output`: `row`, and the columns of `score_file`.
+
+    notes: as of `score_file`.
+    output: a folder or an address, as of `bertrelay.encode_dataset`.
+    task, engine, options: as of `score_file`; workers need to see the model and `output`. Rows that cannot be used are
+        counted, and beside a folder listed in `OUTPUT.rejects.jsonl`.
+    overwrite: replace a finished dataset of another model or input, which is an error otherwise.
+    """
+    import pyarrow as pa
+
+    from bertrelay.backbone import model_folder
+    from bertrelay.data.datasets import ROW, Location
+    from bertrelay.dataset_output import fill_dataset, read_rows
+    from bertrelay.hardware import default_device
+    from domain.clinical.classifier import read_description
+    from domain.clinical.scorer import columns_of
+
+    settings, where = options_of(ScoreOptions, options), Engine.of(engine)
+    source, place = notes_source(notes, settings.id_column, settings.text_column), Location(output.rstrip("/"))
+    folder = model_folder(model, cache_dir=cache and cache / "hub")
+    how = read_description(folder, task)
+    types = score_types([*columns_of(how), *["top_text"] * settings.with_text, "chunks"])
+    schema = pa.schema([pa.field(ROW, pa.int64()), *(pa.field(*each) for each in types.items())])
+    beside = Path(place.path() if place.is_local else f"{tempfile.gettempdir()}/bertrelay-{os.getpid()}")
+    check_place(beside)
+    listed = beside.with_name(f"{beside.name}.rejects.jsonl") if place.is_local else None
+    rejects = Rejects(listed, settings.max_rejects, keep_empty=False)
+    decisive: dict[str, object] = {"model": Digests().of_folder(folder), "version": VERSION}
+    with where.connected(), ExitStack() as stack:
+        with rejects:
+            found = stack.enter_context(sorted_notes(source, beside, rejects, DATASET_CHARACTERS))
+        settings = settings.model_copy(update={"precision": where.precision(settings.precision, default_device())})
+        written = fill_dataset(
+            output,
+            found.spans,
+            schema,
+            decisive | {"input": found.digest, **settings.model_dump(include={"precision", "with_text", "cleaned"})},
+            partial(_start_tables, folder, settings, schema),
+            description="scoring",
+            unit="admissions",
+            read=lambda span: (span.first, found.of(span)),
+            engine=where,
+            overwrite=overwrite,
+        )
+    summarised = [name for name in SUMMARISED if name in types]
+    summary = _summary(read_rows(output, summarised), has_alarms=how.threshold is not None)
+    rate = written.rows_per_second and written.rows_per_second * summary.chunks / summary.admissions
+    return summary._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
+
+
+def notes_source(notes: str, id_column: str, text_column: str) -> "Table | ParquetInput":
+    """What has the notes: a dataset, or a file, of which a row is read. Raises RequestError."""
+    from bertrelay.data.datasets import ParquetInput, is_dataset
+
+    if is_dataset(notes):
+        return ParquetInput(notes, [], [id_column, text_column])
+    return notes_table(notes, id_column, text_column)
 
 
 def notes_table(notes: str | Path, id_column: str = "hadm_id", text_column: str = "text") -> Table:
@@ -138,13 +222,12 @@ class SortedNotes:
     names: of the admissions, in the order in which the file first has them. digest: sha256 of all that a scorer sees.
     """
 
-    def __init__(self, base: "sqlite3.Connection", names: Sequence[str], digest: str) -> None:
+    def __init__(self, base: "sqlite3.Connection", names: Sequence[str], digest: str, block: int) -> None:
         self._base, self.names, self.digest = base, names, digest
-        # Of `BLOCK_CHARACTERS` or little more, and no more than `BLOCK_ADMISSIONS`, which count as so much.
-        least = BLOCK_CHARACTERS // BLOCK_ADMISSIONS
-        self.spans = cut_spans(((max(least, size), 1) for size in sort_notes(base).values()), BLOCK_CHARACTERS)
+        # Of `block` characters or little more; an admission counts as `LEAST_CHARACTERS` at least.
+        self.spans = cut_spans(((max(LEAST_CHARACTERS, size), 1) for size in sort_notes(base).values()), block)
 
-    def of(self, span: Span) -> dict[str, list[str]]:
+    def of(self, span: Span) -> Notes:
         """The notes of the admissions of a span, in the order of the rows."""
         return {self.names[stay]: [text for _, text in rows] for stay, rows in stays_of(self._base, span)}
 
@@ -162,10 +245,12 @@ class SortedNotes:
 
 
 @contextmanager
-def sorted_notes(notes: Table, beside: Path, rejects: Rejects) -> Iterator[SortedNotes]:
+def sorted_notes(
+    notes: "Table | ParquetInput", beside: Path, rejects: Rejects, block: int = BLOCK_CHARACTERS
+) -> Iterator[SortedNotes]:
     """Reads `notes` once. Rows without an admission, or that cannot be read, go to `rejects`.
 
-    beside: where there is space for as much text again.
+    beside: where there is space for as much text again. block: characters of a span.
     Raises RequestError when nothing is left.
     """
     path = beside.with_name(f".{beside.name}.notes")
@@ -173,7 +258,7 @@ def sorted_notes(notes: Table, beside: Path, rejects: Rejects) -> Iterator[Sorte
     numbers, kinds, digest = dict[str, int](), set[type](), hashlib.sha256()
 
     def numbered() -> Iterator[tuple[int, str]]:
-        for row in rows(notes, []):
+        for row in rows(notes, []) if isinstance(notes, Table) else notes.records():
             try:
                 if not isinstance(row, Record):
                     raise ValueError(row.reason)
@@ -195,48 +280,75 @@ def sorted_notes(notes: Table, beside: Path, rejects: Rejects) -> Iterator[Sorte
             base.execute("PRAGMA synchronous = OFF")
             base.executemany("INSERT INTO notes VALUES (?, ?)", numbered())
             if not numbers:
-                raise RequestError(f"{notes.path} holds no note of an admission. Check the file and its columns.")
+                raise RequestError(f"{notes.name} holds no note of an admission. Check the file and its columns.")
             warn_of_mixed_ids(str((notes.columns or [""])[0]), kinds)
-            yield SortedNotes(base, list(numbers), digest.hexdigest())
+            yield SortedNotes(base, list(numbers), digest.hexdigest(), block)
     finally:
         path.unlink(missing_ok=True)
 
 
 def _fill(work: ModelOutput[SortedNotes], settings: ScoreOptions) -> float | None:
     """Scores the spans whose shards are missing; chunks per second, None where there were none."""
-    start = partial(_start, work.folder, settings.model_copy(update={"precision": work.precision}))
+    start = partial(_start_lines, work.folder, settings.model_copy(update={"precision": work.precision}))
     missing = work.shards.missing()
     filled = work.shards.fill(start, "scoring", "admissions", read=work.scan.of)
     chunks = sum(row["n_chunks"] for row in work.shards.rows(missing))
     return chunks / filled.seconds if chunks else None
 
 
-def _start(folder: Path, settings: ScoreOptions) -> Compute:
-    """Loads the model, for the notes of admissions by their names, as `SortedNotes.of` gives them."""
+def _start(folder: Path, settings: ScoreOptions) -> Callable[[Notes], Iterator[dict[str, Any]]]:
+    """Loads the model, which gives the rows of admissions by their names."""
     from domain.clinical.scorer import OutcomeScore, OutcomeScorer, flat, joined
 
     scorer = OutcomeScorer.load(folder)
 
-    def line(name: str, text: str, score: OutcomeScore) -> str:
+    def scored(name: str, text: str, score: OutcomeScore) -> dict[str, Any]:
         row = flat(name, score, scorer.model.settings) | {"chunks": [chunk._asdict() for chunk in score.chunks]}
         if settings.with_text:
             row["top_text"] = None if score.top is None else text[score.top.start : score.top.end]
         for part in (row, *row["chunks"]):
             part.update({key: round(value, DIGITS) for key, value in part.items() if isinstance(value, float)})
-        return json_line(row)
+        return row
 
-    def lines(spans: Iterator[dict[str, list[str]]], bar: Bar) -> Iterator[Iterator[str]]:
+    def rows_of(admissions: Notes) -> Iterator[dict[str, Any]]:
+        texts = [joined(notes, settings.cleaned) for notes in admissions.values()]
+        scores = scorer.score_texts(texts, precision=settings.precision, batch_tokens=settings.batch_tokens)
+        return map(scored, admissions, texts, scores)
+
+    return rows_of
+
+
+def _start_lines(folder: Path, settings: ScoreOptions) -> Compute:
+    """Loads the model, for the shards of a file."""
+    rows_of = _start(folder, settings)
+
+    def lines(spans: Iterator[Notes], bar: Bar) -> Iterator[Iterator[str]]:
         for admissions in spans:
-            texts = [joined(notes, settings.cleaned) for notes in admissions.values()]
-            scores = scorer.score_texts(texts, precision=settings.precision, batch_tokens=settings.batch_tokens)
-            yield map(line, admissions, texts, scores)
+            yield map(json_line, rows_of(admissions))
             bar.advance(len(admissions))
 
     return lines
 
 
-def write_scores(scores: Iterator[dict[str, Any]], columns: Sequence[str], output: Path) -> None:
-    """Writes rows as JSONL, Parquet or CSV, by the suffix; CSV has no place for the list of chunks."""
+def _start_tables(folder: Path, settings: ScoreOptions, schema: "pa.Schema") -> Compute:
+    """Loads the model, for the shards of a dataset; spans come with the number of their first admission."""
+    import pyarrow as pa
+
+    from bertrelay.data.datasets import ROW
+
+    rows_of = _start(folder, settings)
+
+    def tables(spans: Iterator[tuple[int, Notes]], bar: Bar) -> Iterator[list[pa.Table]]:
+        for first, admissions in spans:
+            numbered = ({ROW: number, **row} for number, row in enumerate(rows_of(admissions), first))
+            yield [pa.Table.from_pylist(list(numbered), schema)]
+            bar.advance(len(admissions))
+
+    return tables
+
+
+def score_types(columns: Sequence[str]) -> "dict[str, pa.DataType]":
+    """The Arrow types of the columns of scores."""
     import pyarrow as pa
 
     chunk = {"start": pa.int32(), "end": pa.int32(), "probability": pa.float64(), "share": pa.float64()}
@@ -246,7 +358,12 @@ def write_scores(scores: Iterator[dict[str, Any]], columns: Sequence[str], outpu
         "alarm": pa.bool_(),
         "chunks": pa.list_(pa.struct(list(chunk.items()))),
     }
-    typed = {name: kinds.get(name, pa.float64()) for name in columns if name != "chunks" or output.suffix != ".csv"}
+    return {name: kinds.get(name, pa.float64()) for name in columns}
+
+
+def write_scores(scores: Iterator[dict[str, Any]], columns: Sequence[str], output: Path) -> None:
+    """Writes rows as JSONL, Parquet or CSV, by the suffix; CSV has no place for the list of chunks."""
+    typed = score_types([name for name in columns if name != "chunks" or output.suffix != ".csv"])
     write_table(output, typed, ([row[name] for name in typed] for row in scores))
 
 

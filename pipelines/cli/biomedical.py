@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from pydantic import Field
 
 from bertrelay.data.records import Rejects
 from bertrelay.engine import Engine
@@ -21,6 +22,7 @@ from pipelines.cli.options import (
     ModelArgument,
     WorkOptions,
     argument,
+    check_idle,
     check_request,
     command,
     distributed,
@@ -30,6 +32,9 @@ from pipelines.cli.options import (
 from pipelines.cli.stdin import DASH, NAME, first_bytes, input_file
 
 if TYPE_CHECKING:
+    from bertrelay.dataset_output import WrittenDataset
+    from domain.biomedical.ner.tagging import TaggedFile
+    from domain.biomedical.qa.answering import AnsweredFile
     from domain.findings import Finding
 
 ner = typer.Typer(help="Find the entities of biomedical texts.", no_args_is_help=True)
@@ -47,9 +52,13 @@ class TagOutput(WorkOptions):
     """How entities are written.
 
     output_format: format of OUTPUT; by its suffix when absent.
+    column: of a dataset: column of the text; `text` when absent.
+    keep: of a dataset: columns that the output has too.
     """
 
     output_format: FormatName | None = None
+    column: str = "text"
+    keep: list[str] = Field(default=[])
 
 
 @command(ner, names={"format": "--input-format", "output_format": "--format"})
@@ -60,10 +69,14 @@ def tag(
         argument(
             "INPUT",
             "Raw text, JSONL, PubTator, BioC, CoNLL, or a folder of text or brat; .gz is unpacked. "
-            "- is standard input, a document in each line unless --input-format says otherwise.",
+            "- is standard input, a document in each line unless --input-format says otherwise. "
+            "Or a dataset: Parquet files, in a folder or at an address such as s3://BUCKET/FOLDER.",
         ),
     ],
-    output: Annotated[Path, argument("OUTPUT", "The suffix chooses the format, no suffix is brat.")],
+    output: Annotated[
+        str,
+        argument("OUTPUT", "The suffix chooses the format, no suffix is brat; of a dataset a dataset, as of encode."),
+    ],
     reading: Annotated[Fields, TagSettings, "format"],
     how: TagOptions,
     options: TagOutput,
@@ -83,21 +96,55 @@ def tag(
       bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
 
       bertrelay ner tag MODEL corpus.jsonl tagged.jsonl --engine ray --workers 8
+
+      bertrelay ner tag MODEL s3://bucket/abstracts s3://bucket/tagged --keep pmid --engine ray
     """
-    from domain.biomedical.ner.tagging import checked_format, tag_file
+    from bertrelay.data.datasets import is_address, is_parquet
 
     check_request(model, options.processes)
-    if str(output) == DASH:
+    if output == DASH:
         raise RequestError(f"output: expected a file or a folder, found {DASH}; nothing is written to standard output")
+    if is_parquet(source) or is_address(output):
+        because = "the input is a Parquet dataset"
+        check_idle(options, "output_format", because=because)
+        check_idle(how, "max_rejects", "with_text", because=because)
+        tagged: WrittenDataset | TaggedFile = _tag_dataset(model, source, output, how, options, cluster)
+    else:
+        check_idle(options, "column", "keep", because="the input is no Parquet dataset")
+        tagged = _tag_file(model, source, Path(output), reading["format"], how, options, cluster)
+    print_result(tagged, output, options.as_json)
+
+
+def _tag_dataset(
+    model: str, source: str, output: str, how: TagOptions, options: TagOutput, cluster: Engine
+) -> "WrittenDataset":
+    from domain.biomedical.ner.tagging import tag_dataset
+
+    given = {"column": options.column, "keep": options.keep, "overwrite": options.overwrite}
+    with distributed(options.processes) as process_group:
+        settings = how.model_dump(include={"precision", "batch_tokens"})
+        return tag_dataset(model, source, output, process_group=process_group, engine=cluster, **given, **settings)
+
+
+def _tag_file(
+    model: str,
+    source: str,
+    output: Path,
+    source_format: FormatName | None,
+    how: TagOptions,
+    options: TagOutput,
+    cluster: Engine,
+) -> "TaggedFile":
+    from domain.biomedical.ner.tagging import checked_format, tag_file
+
     given = {"with_text": how.with_text, "overwrite": options.overwrite}
     output_format = checked_format(output, options.output_format, Path(source), **given)
     with input_file(source, output) as name:
-        source_format = reading["format"] or (_lines(name) if source == DASH else None)
+        source_format = source_format or (_lines(name) if source == DASH else None)
         next(read_documents(name, source_format, Rejects(None, limit=1)), None)  # one document shows most faults
         with distributed(options.processes) as process_group:
             settings = {**dict(how), "source_format": source_format, "output_format": output_format, "engine": cluster}
-            tagged = tag_file(model, name, output, process_group=process_group, **settings)
-    print_result(tagged, output, options.as_json)
+            return tag_file(model, name, output, process_group=process_group, **settings)
 
 
 def _lines(name: str) -> FormatName:
@@ -115,9 +162,11 @@ class AnswersOutput(WorkOptions):
     """How answers are written.
 
     page: write a page of the contexts with marked answers.
+    keep: of a dataset: columns that the output has too.
     """
 
     page: Path | None = None
+    keep: list[str] = Field(default=[])
 
 
 @command(qa, names={"format": "--input-format", "whole_words": "--whole-words/--parts-of-words"})
@@ -128,10 +177,14 @@ def answer(
         argument(
             "INPUT",
             "CSV, TSV, JSONL or Parquet with a row for each question, or SQuAD's or BioASQ's JSON; "
-            ".gz is unpacked. - is standard input, JSON unless --input-format says otherwise.",
+            ".gz is unpacked. - is standard input, JSON unless --input-format says otherwise. "
+            "Or a dataset: Parquet files, in a folder or at an address such as s3://BUCKET/FOLDER.",
         ),
     ],
-    output: Annotated[Path, argument("OUTPUT", "A .jsonl, .csv or .parquet file.")],
+    output: Annotated[
+        str,
+        argument("OUTPUT", "A .jsonl, .csv or .parquet file; or a dataset: FOLDER/, s3://BUCKET/FOLDER or NAME.lance."),
+    ],
     reading: Annotated[Fields, AnswerSettings, "id", "question", "context", "format"],
     how: AnswerOptions,
     options: AnswersOutput,
@@ -148,10 +201,55 @@ def answer(
       bertrelay qa answer runs/laboratory/qa/latest/model questions.csv answers.jsonl
 
       bertrelay qa answer MODEL squad.json answers.csv --html page.html
+
+      bertrelay qa answer MODEL s3://bucket/questions s3://bucket/answers --keep id --engine ray
     """
-    from domain.biomedical.qa.answering import QuestionFile, answer_file, check_outputs
+    from bertrelay.data.datasets import is_address, is_dataset, is_parquet
 
     check_request(model, options.processes)
+    if is_dataset(output) and (is_parquet(questions) or is_address(output)):
+        because, given = "the output is a dataset", AnswerSettings.model_construct(**reading)
+        check_idle(options, "page", because=because)
+        check_idle(how, "max_rejects", "with_text", because=because)
+        check_idle(given, "id", "format", because=because)
+        answered: WrittenDataset | AnsweredFile = _answer_dataset(
+            model, questions, output, reading, how, options, cluster
+        )
+    else:
+        check_idle(options, "keep", because="the output is no dataset")
+        answered = _answer_file(model, questions, Path(output), reading, how, options, cluster)
+    print_result(answered, output, options.as_json)
+
+
+def _answer_dataset(
+    model: str,
+    questions: str,
+    output: str,
+    reading: dict[str, Any],
+    how: AnswerOptions,
+    options: AnswersOutput,
+    cluster: Engine,
+) -> "WrittenDataset":
+    from domain.biomedical.qa.answering import answer_dataset
+
+    given = {f"{name}_column": reading[name] for name in ("question", "context")}
+    given |= how.model_dump(exclude={"max_rejects", "with_text"})
+    given |= {"keep": options.keep, "overwrite": options.overwrite, "engine": cluster}
+    with distributed(options.processes) as process_group:
+        return answer_dataset(model, questions, output, process_group=process_group, **given)
+
+
+def _answer_file(
+    model: str,
+    questions: str,
+    output: Path,
+    reading: dict[str, Any],
+    how: AnswerOptions,
+    options: AnswersOutput,
+    cluster: Engine,
+) -> "AnsweredFile":
+    from domain.biomedical.qa.answering import QuestionFile, answer_file, check_outputs
+
     check_outputs(questions, output, options.page, how.with_text, "--html", options.overwrite)
     input_format = reading.pop("format")
     columns = {f"{name}_column": column for name, column in reading.items()}
@@ -162,8 +260,7 @@ def answer(
         next(asked, None)  # one question shows most faults
         with distributed(options.processes) as process_group:
             given = {"source_format": input_format, **columns, "page": options.page, "engine": cluster, **dict(how)}
-            answered = answer_file(model, name, output, process_group=process_group, **given)
-    print_result(answered, output, options.as_json)
+            return answer_file(model, name, output, process_group=process_group, **given)
 
 
 class CheckOptions(JsonOption):

@@ -54,6 +54,8 @@ For example:
   bertrelay readmission score runs/clinic/readmission/latest/model notes.csv scores.csv
 
   bertrelay readmission score MODEL notes.jsonl scores.parquet --html page.html --admission @id.txt
+
+  bertrelay readmission score MODEL s3://bucket/notes s3://bucket/scores --engine ray --workers 8
 """
 OF_ANY = """
 Write to OUT the probability of the outcome that MODEL predicts for each admission in NOTES.
@@ -95,8 +97,18 @@ NAMES = {"id_column": "--id", "text_column": "--text", "admission": "--admission
 def score(
     context: typer.Context,
     model: ModelArgument,
-    notes: Annotated[Path, argument("NOTES", "CSV, TSV, JSONL or Parquet with a row for each note; .gz is unpacked.")],
-    output: Annotated[Path, argument("OUT", "A .csv, .jsonl or .parquet file.")],
+    notes: Annotated[
+        str,
+        argument(
+            "NOTES",
+            "CSV, TSV, JSONL or Parquet with a row for each note, .gz is unpacked; or a dataset: a folder of Parquet "
+            "files, or an address such as s3://BUCKET/FOLDER.",
+        ),
+    ],
+    output: Annotated[
+        str,
+        argument("OUT", "A .csv, .jsonl or .parquet file; or a dataset: FOLDER/, s3://BUCKET/FOLDER or NAME.lance."),
+    ],
     options: ScoreCommand,
     cluster: Engine,
 ) -> None:
@@ -121,10 +133,16 @@ def score(
         settings["admission"] = found[0]
     is_readmission = context.parent is not None and context.parent.info_name == "readmission"
     with stopping_at_once():
-        from domain.clinical.scoring import score_file
+        from bertrelay.data.datasets import is_dataset
+        from domain.clinical.scoring import score_dataset, score_file
 
         task: OutcomeName | None = "readmission" if is_readmission else None
-        scored = score_file(model, notes, output, task=task, engine=cluster, **settings)
+        if is_dataset(output):
+            if settings.pop("page"):
+                raise RequestError("--html: expected a file as OUT, found a dataset; leave it out, or name a file")
+            scored = score_dataset(model, notes, output, task=task, engine=cluster, **settings)
+        else:
+            scored = score_file(model, notes, output, task=task, engine=cluster, **settings)
     print_result(scored, output, options.as_json)
 
 

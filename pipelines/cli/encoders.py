@@ -14,7 +14,7 @@ from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, check_place
 from bertrelay.languages import CODE
-from bertrelay.settings import ModelSource, refuse_idle
+from bertrelay.settings import ModelSource
 from pipelines.cli.options import (
     FILE_HELP,
     ColumnOptions,
@@ -24,6 +24,7 @@ from pipelines.cli.options import (
     ProcessesOption,
     TableOptions,
     argument,
+    check_idle,
     check_request,
     command,
     distributed,
@@ -94,10 +95,7 @@ def encode(
     check_request(model, options.processes)
     settings |= {"prompt_name": settings.pop("prompt"), "engine": cluster}
     if is_dataset(output):
-        try:
-            refuse_idle(options, "skip_invalid", "format", "header", because="input and output are Parquet datasets")
-        except ValueError as error:
-            raise RequestError(str(error)) from None
+        check_idle(options, "skip_invalid", "format", "header", because="input and output are Parquet datasets")
         with distributed(options.processes) as process_group:
             from bertrelay.encode_datasets import encode_dataset
 

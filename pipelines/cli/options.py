@@ -17,7 +17,7 @@ from bertrelay.data.tables import Format, Table
 from bertrelay.distributed import ProcessGroup, joined
 from bertrelay.errors import RequestError
 from bertrelay.progress import printable
-from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder
+from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder, refuse_idle
 from pipelines.error_handling import stopping_at_once
 from pipelines.hub import set_hub_access
 from pipelines.launch import check_process_group, launch_again
@@ -229,6 +229,14 @@ def distributed(processes: int | None) -> Iterator[ProcessGroup]:
         raise typer.Exit(launch_again(processes))
     with stopping_at_once(), joined(process_group):
         yield process_group
+
+
+def check_idle(settings: Settings, *keys: str, because: str) -> None:
+    """Raises RequestError for options that are given and without effect."""
+    try:
+        refuse_idle(settings, *keys, because=because)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
 
 
 def print_result(result: Any, output: Path | str, as_json: bool = False) -> None:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from device_waits import Waits
@@ -266,6 +267,25 @@ def test_the_stage_writes_the_vectors_and_tells_their_count(make_encoder, tmp_pa
     assert pq.read_table(tmp_path / "vectors.parquet")["text"].to_pylist() == ["Rain.", "A dog runs."]
     monkeypatch.setattr(SentenceEncoder, "load", None)  # what is whole is not computed again
     assert run(settings, context) == {"sentences": 2, "dim": 16, "sentences_per_second": None}
+
+
+def test_the_stage_writes_a_dataset_of_a_dataset(make_encoder, many, tmp_path):
+    make_encoder().save(tmp_path / "model")
+    (tmp_path / "in").mkdir()
+    for part in range(2):
+        table = pa.table({"said": many[part::2], "id": list(range(part, len(many), 2))})
+        pq.write_table(table, tmp_path / f"in/{part}.parquet")
+    given = {"model": str(tmp_path / "model"), "sentences": {"path": str(tmp_path / "in"), "columns": ["said"]}}
+    settings = EncodeSettings.model_validate({**given, "output": "dataset", "keep": ["id"], "precision": "fp32"})
+    metrics = run(settings, StageContext(tmp_path, tmp_path / "cache"))
+    found = pq.read_table(tmp_path / "vectors").sort_by("id")
+    assert metrics["sentences"] == len(many) and found["said"].to_pylist() == many
+    expected = make_encoder().encode(many, precision="fp32")
+    np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), expected, atol=1e-6)
+    for wrong, message in (({"keep": ["id"]}, "keep: without effect"), ({"output": "dataset"}, "folder of Parquet")):
+        table = {"hub": "owner/name"}
+        with pytest.raises(ValueError, match=message):
+            EncodeSettings.model_validate({**given, "sentences": table, **wrong})
 
 
 def test_the_digest_of_an_encoder_tells_every_change(make_encoder):

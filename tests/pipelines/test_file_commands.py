@@ -233,6 +233,7 @@ WRONG = {
         "none.txt out.npy": "there is no file",
         " out.npy": "^expected a file or folder, found an empty text",
         "table.csv out.npy": "table.csv has no column 'text'",
+        "s3://bucket/table.csv out.npy": "of this machine, found the address s3://bucket/table.csv",
     },
     "encode ./none": {"english.txt out.npy": "model: expected .*folder, found none at .*none"},
     "encode @student/model": {"english.txt out.npy": "here give its folder"},
@@ -282,12 +283,16 @@ WRONG = {
         "none.jsonl out.jsonl": r"there is no file or folder none\.jsonl",
         "texts.jsonl texts.jsonl": "is the input itself",
         "texts.jsonl . --format brat": "output: expected a new folder or an empty one for brat",
+        "texts.jsonl out.jsonl --keep id": "keep: without effect, because the input is no Parquet dataset",
+        "texts.jsonl s3://bucket/out --max-rejects 0.5": "max_rejects: without effect, because .* Parquet dataset",
         "texts.jsonl -": "nothing is written to standard output",
     },
     "qa answer answerer": {
         "questions.jsonl out.jsonl --html out.pdf": r"--html: expected a file that ends in \.html",
         "table.csv out.jsonl": r"table\.csv has no column 'question'",
         "shape.json out.jsonl": r"shape\.json: expected questions, found JSON of another shape",
+        "questions.jsonl out.jsonl --keep id": "keep: without effect, because the output is no dataset",
+        "questions.jsonl s3://bucket/out --id id": "id: without effect, because the output is a dataset",
         "questions.jsonl out.jsonl --id name": "has no column 'name'.*Its columns are id, question",
     },
     "readmission score readmission_model": {
@@ -295,6 +300,7 @@ WRONG = {
         "notes.csv out.csv --id stay": r"notes\.csv has no column 'stay'",
         "english.txt out.csv": r"notes: expected a file that ends in \.csv",
         "notes.csv out.csv --admission 100": "without effect without --html",
+        "notes.csv s3://bucket/out --html out.html": "--html: expected a file as OUT, found a dataset",
         "notes.csv out.csv --html out.pdf": r"--html: expected a file that ends in \.html",
     },
 }

@@ -7,10 +7,10 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import Compute, Shards, Span, SpanReader, cut_spans
@@ -18,15 +18,18 @@ from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_place
-from bertrelay.model_output import Scan, model_output
+from bertrelay.model_output import DatasetOptions, Scan, model_output
 from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
-from bertrelay.settings import options_of
+from bertrelay.settings import Precision, options_of
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents import SUFFIXES, FormatName, WrittenName, read_documents
 from domain.biomedical.documents.document import Document, Entity
 from domain.biomedical.documents.writing import check_held, check_written, jsonl_line, writing
 from domain.biomedical.ner.settings import TagOptions, TagSettings
+
+if TYPE_CHECKING:
+    from bertrelay.dataset_output import Columns, WrittenDataset
 
 BLOCK_CHARACTERS = 400_000
 """As much text is tagged before it is on the disk: some 60,000 words, the most that a kill costs."""
@@ -198,6 +201,59 @@ def _assemble(shards: Shards, output: Path, output_format: WrittenName, refused:
                 counts.update(entity.type for entity in document.entities)
                 write(replace(document, file="", line=0))  # without its place in the shard
     return dict(counts.most_common())
+
+
+# Datasets
+
+
+def tag_dataset(
+    model: str | Path,
+    source: str,
+    output: str,
+    *,
+    column: str = "text",
+    keep: Sequence[str] = (),
+    precision: Precision = "auto",
+    batch_tokens: int | None = None,
+    **options: Unpack[DatasetOptions],
+) -> "WrittenDataset":
+    """Writes the rows of the Parquet files of `source` to the dataset `output`, with their entities.
+
+    source, output: folders, or addresses such as `s3://bucket/folder`, as of `bertrelay.encode_dataset`.
+    column: of the text. keep: further columns that the output has. It has besides `row`, and `entities`, each with
+        start, end, type, text and confidence.
+    options: `cache`, `process_group`, `engine` and `overwrite`, as of `bertrelay.encode_dataset`.
+    """
+    import pyarrow as pa
+
+    from bertrelay.data.datasets import ParquetInput
+    from bertrelay.dataset_output import add_columns
+
+    kinds = {"start": pa.int32(), "end": pa.int32(), "type": pa.string(), "text": pa.string()}
+    entity = pa.struct([*kinds.items(), ("confidence", pa.float64())])
+    return add_columns(
+        model,
+        partial(ParquetInput, source, [column], keep, ["entities"]),
+        output,
+        [pa.field("entities", pa.list_(entity))],
+        partial(_load_columns, column, batch_tokens),
+        precision=precision,
+        description="tagging",
+        **options,
+    )
+
+
+def _load_columns(column: str, batch_tokens: int | None, folder: Path, precision: str) -> "Columns":
+    """Loads the model, for the entities of blocks of rows."""
+    from domain.biomedical.ner.tagger import EntityTagger
+
+    tagger = EntityTagger.load(folder)
+
+    def columns(block: Any) -> dict[str, list[Any]]:
+        documents = tagger.pipe(block[column].to_pylist(), precision=precision, batch_tokens=batch_tokens)
+        return {"entities": [list(map(asdict, _rounded(document).entities)) for document in documents]}
+
+    return columns
 
 
 def run(settings: TagSettings, context: StageContext) -> Metrics:

@@ -28,22 +28,6 @@ def small_shards(monkeypatch):
     monkeypatch.setattr(datasets, "BLOCK_ROWS", 8)
 
 
-@pytest.fixture(scope="module")
-def store():
-    """The address of an S3-compatible server with the buckets `input` and `output`, `{}` being a path."""
-    server = pytest.importorskip("moto.server")
-    running = server.ThreadedMotoServer("127.0.0.1", port=0)
-    running.start()
-    host, port = running.get_host_and_port()
-    os.environ |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
-    address = f"s3://{{}}?endpoint_override={host}:{port}&scheme=http&region=us-east-1&allow_bucket_creation=true"
-    filesystem, _ = fs.FileSystem.from_uri(address.format("input"))
-    for bucket in ("input", "output"):
-        filesystem.create_dir(bucket)
-    yield address
-    running.stop()
-
-
 @pytest.fixture
 def locked(store):
     """Every request to the store is refused meanwhile, as its key may do nothing."""
@@ -108,7 +92,7 @@ def test_vectors_are_those_of_the_encoder_with_row_and_what_is_kept(make_encoder
 
 
 def test_shards_are_row_groups_of_one_file_and_count_every_row_once(many, address):
-    source = ParquetInput(write_input(address("input"), many), "text", ["id"])
+    source = ParquetInput(write_input(address("input"), many), ["text"], ["id"])
     assert [each.rows for each in source.row_groups] == [12, 8, 12, 8, 12, 9]  # files of 20, 20 and 21 rows
     assert [(each.first, each.end) for each in source.row_groups] == [(0, 3), (3, 5), (0, 3), (3, 5), (0, 3), (3, 6)]
     blocks = [block for span in source.spans for block in source.blocks(span)]
@@ -292,27 +276,27 @@ def test_an_input_that_cannot_be_right_is_refused_with_the_file(make_encoder, ma
     filesystem, folder = opened(address("input"))
     filesystem.create_dir(folder, recursive=True)
     with pytest.raises(RequestError, match="expected Parquet files, found none and 0 others"):
-        ParquetInput(address("input"), "text")
+        ParquetInput(address("input"), ["text"])
     write_input(address("input"), many, score=[1.0] * ROWS)
     for column, told in (
         ("sentence", "a column 'sentence', found id, text, score"),
         ("score", "to be text, found dou"),
     ):
         with pytest.raises(RequestError, match=rf"0\.parquet: expected .*{told}"):
-            ParquetInput(address("input"), column)
+            ParquetInput(address("input"), [column])
     pq.write_table(pa.table({"text": [None, "a"]}), f"{folder}/3.parquet", filesystem=filesystem)
     with pytest.raises(RequestError, match=r"3\.parquet, row 1 of row groups 0 to 0: expected text, found none"):
         encode_dataset(make_encoder(), address("input"), address("output"))
     pq.write_table(pa.table({"text": [1]}), f"{folder}/3.parquet", filesystem=filesystem)
     with pytest.raises(RequestError, match=r"3\.parquet: expected text to be string as in 0\.parquet, found int64"):
-        ParquetInput(address("input"), "text")
+        ParquetInput(address("input"), ["text"])
     with filesystem.open_output_stream(f"{folder}/3.parquet") as file:
         file.write(b"PAR1 and no more")
     with pytest.raises(RequestError, match=r"cannot be read \(3\.parquet\)"):
-        ParquetInput(address("input"), "text")
+        ParquetInput(address("input"), ["text"])
     pq.write_table(pa.table({"text": ["a"], "row": [1]}), f"{folder}/3.parquet", filesystem=filesystem)
     with pytest.raises(RequestError, match="row: the output has a column of that name"):
-        ParquetInput(write_input(address("input2"), many, row=[1] * ROWS), "text", ["row"])
+        ParquetInput(write_input(address("input2"), many, row=[1] * ROWS), ["text"], ["row"])
 
 
 def test_an_output_of_something_else_stays(address):
@@ -327,7 +311,10 @@ def test_an_output_of_something_else_stays(address):
 
 @pytest.mark.usefixtures("locked")
 def test_a_store_that_allows_nothing_is_one_error(store):
-    for act in (lambda: ParquetInput(store.format("input/x"), "text"), lambda: shards_of(store.format("output/x"), [])):
+    for act in (
+        lambda: ParquetInput(store.format("input/x"), ["text"]),
+        lambda: shards_of(store.format("output/x"), []),
+    ):
         with pytest.raises(RequestError, match=r"cannot be \w+: .*(ACCESS_DENIED|403).* Check the address"):
             act()
 
@@ -349,5 +336,5 @@ def test_datasets_are_told_from_files(tmp_path):
 
 
 def test_other_file_systems_are_fsspecs(many):
-    source = ParquetInput(write_input("memory://input", many), "text", ["id"])
+    source = ParquetInput(write_input("memory://input", many), ["text"], ["id"])
     assert source.rows == ROWS

@@ -1,0 +1,157 @@
+"""The frame of every command that writes a dataset, on this machine or in an object store."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from bertrelay.data.datasets import ROW, DatasetShards, Location, ParquetInput, is_lance
+from bertrelay.data.lance import key_of, open_lance, unfinished, write_lance
+from bertrelay.data.shards import Compute, Span
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
+from bertrelay.engine import LOCAL, Engine
+from bertrelay.errors import RequestError
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.hardware import default_device
+from bertrelay.progress import Bar
+
+Columns = Callable[[pa.Table], Mapping[str, list[Any]]]
+"""The values of the columns that a model adds to a block of rows."""
+
+
+class WrittenDataset(NamedTuple):
+    """What was written: `rows_per_second` counts what was computed now, and is None where that is nothing."""
+
+    rows: int
+    rows_per_second: float | None
+
+
+def fill_dataset(
+    output: str,
+    spans: Sequence[Span],
+    schema: pa.Schema,
+    manifest: dict[str, object],
+    start: Callable[[], Compute],
+    *,
+    description: str,
+    unit: str,
+    read: Callable[[Span], Any] | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    engine: Engine,
+    overwrite: bool = False,
+) -> WrittenDataset:
+    """Writes the dataset `output`, a shard for each of `spans`; this process is connected to `engine`.
+
+    output: a folder or an address; one that ends in `.lance` is a dataset of Lance, which LanceDB opens.
+    manifest: what decides the rows; one that is finished is left as it is.
+    start, description, unit, read: as of `SpanOutputs.fill`; the contents are tables of `schema`.
+    overwrite: replace a finished dataset of another manifest, which is an error otherwise.
+    """
+    as_lance, key, rate = is_lance(output), fingerprint(manifest), None
+    shards = DatasetShards(unfinished(output) if as_lance else output, spans, schema, process_group, engine)
+
+    def is_done() -> bool:
+        return _is_written(output, key, overwrite) if as_lance else shards.is_finished(manifest)
+
+    if not on_main(is_done, process_group):  # a finished output is not written, so it is not locked
+        with shards.locked():
+            if not on_main(lambda: shards.is_finished(manifest), process_group):
+                shards.begin(manifest, overwrite or as_lance)
+                rate = shards.fill(start, description, unit, read).rate
+                on_main(shards.finish, process_group)
+            if as_lance:
+                on_main(lambda: _move_to_lance(Location(shards.location), output, key), process_group)
+    return WrittenDataset(sum(span.size for span in spans), rate)
+
+
+def _is_written(output: str, key: str, overwrite: bool) -> bool:
+    """Whether the Lance dataset of this key is there. Raises RequestError for one of another, unless `overwrite`."""
+    there, rows = key_of(output), Location(unfinished(output))
+    if there not in (None, key) and not overwrite:
+        raise RequestError(f"{output} is a finished dataset of another model or input; overwrite it, or name another")
+    if there == key and rows.names():  # the call that wrote it was killed before it removed them
+        _remove(rows)
+    return there == key
+
+
+def _remove(rows: Location) -> None:
+    with rows.errors("removed"):
+        rows.filesystem.delete_dir(rows.path())
+
+
+def _move_to_lance(rows: Location, output: str, key: str) -> None:
+    """Writes the finished shards to the Lance dataset `output`, then removes them."""
+    write_lance(rows, output, key)
+    _remove(rows)
+
+
+def read_rows(output: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Streams these columns of a finished dataset."""
+    place = Location(output)
+    with place.errors("read"):
+        if is_lance(output):
+            rows = open_lance(output)
+        else:
+            rows = ds.dataset(place.path(), filesystem=place.filesystem, format="parquet")
+        for batch in rows.to_batches(columns=list(columns)):
+            yield from batch.to_pylist()
+
+
+def add_columns(
+    model: str | Path,
+    read: Callable[[], ParquetInput],
+    output: str,
+    added: Sequence[pa.Field],
+    load: Callable[[Path, str], Columns],
+    *,
+    precision: str,
+    description: str,
+    cache: Path | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    engine: Engine | str = LOCAL,
+    overwrite: bool = False,
+    **options: object,
+) -> WrittenDataset:
+    """Writes the rows of an input to the dataset `output`, with the columns `added` that a model computes from them.
+
+    read: opens the input, in the main process alone.
+    load: (folder, precision) -> the columns of a block, in the process that computes.
+    options: what decides the columns besides model, input and precision.
+    """
+    from bertrelay.backbone import model_folder  # which loads torch: not before the request is checked
+
+    where, inputs = Engine.of(engine, process_group), on_main(read, process_group)
+    with where.connected():
+        folder = on_main(lambda: model_folder(model, cache_dir=cache and cache / "hub"), process_group)
+        precision = where.precision(precision, default_device(), process_group)
+        manifest = {"model": Digests().of_folder(folder), "source": inputs.digest, "precision": precision, **options}
+        return fill_dataset(
+            output,
+            inputs.spans,
+            pa.schema([pa.field(ROW, pa.int64()), *inputs.schema, *added]),
+            manifest,
+            partial(_start, inputs, added, partial(load, folder, precision)),
+            description=description,
+            unit="rows",
+            process_group=process_group,
+            engine=where,
+            overwrite=overwrite,
+        )
+
+
+def _start(inputs: ParquetInput, added: Sequence[pa.Field], load: Callable[[], Columns]) -> Compute:
+    """Loads the model, and gives the tables of shards."""
+    columns_of = load()
+
+    def tables(span: Span, bar: Bar) -> Iterator[pa.Table]:
+        for block in inputs.blocks(span):
+            columns = columns_of(block)
+            for field in added:
+                block = block.append_column(field, pa.array(columns[field.name], field.type))
+            yield block
+            bar.advance(len(block))
+
+    return lambda spans, bar: (tables(span, bar) for span in spans)

@@ -1,0 +1,139 @@
+"""`ner tag`, `qa answer` and `readmission score` on Parquet datasets, beside the same commands on files."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_file_commands import COMMANDS
+
+from bertrelay.data import datasets
+from domain.clinical import scoring
+
+ROWS = 60
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets, "SHARD_ROWS", 10)
+    monkeypatch.setattr(datasets, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(scoring, "DATASET_CHARACTERS", 400)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(params=["folder", "store"])
+def address(request, tmp_path):
+    """Addresses of new folders by name."""
+    if request.param == "folder":
+        return lambda name: str(tmp_path / name) + "/"
+    store = request.getfixturevalue("store")
+    return lambda name: store.format(f"{name}/{tmp_path.name}")
+
+
+@pytest.fixture
+def command(request):
+    found = COMMANDS[request.param]
+    return request.param, found, request.getfixturevalue(found.model)
+
+
+def rows_of(kind):
+    """The items of an input as rows of columns of text."""
+    if kind.input.endswith(".csv"):
+        return [dict(zip(("hadm_id", "text"), line.split(",", 1), strict=True)) for line in kind.lines(ROWS)[1:]]
+    return [{name: str(value) for name, value in json.loads(line).items()} for line in kind.lines(ROWS)]
+
+
+def write_dataset(address, rows):
+    place = datasets.Location(address)
+    place.filesystem.create_dir(place.path(), recursive=True)
+    for first in range(0, len(rows), 25):
+        path, table = place.path(f"{first:03}.parquet"), pa.Table.from_pylist(rows[first : first + 25])
+        pq.write_table(table, path, filesystem=place.filesystem, row_group_size=5)
+    return address
+
+
+def read_dataset(address):
+    place = datasets.Location(address)
+    files = [name for name in place.names() if name.startswith("part-")]
+    table = pq.read_table(place.path(), filesystem=place.filesystem).sort_by("row")
+    assert len(files) > 3 and "_SUCCESS" in place.names()
+    return table.to_pylist()
+
+
+def without_nones(value):
+    """As JSON has it: of entities and candidates only what is there."""
+    if isinstance(value, dict):
+        return {name: without_nones(each) for name, each in value.items() if each is not None}
+    return list(map(without_nones, value)) if isinstance(value, list) else value
+
+
+KEPT = {"tag": ["--keep", "id"], "answer": ["--keep", "id"], "score": []}
+
+
+@pytest.mark.parametrize("command", list(KEPT), indirect=True)
+def test_a_dataset_has_the_rows_of_a_file(command, address, call, write_lines, tmp_path):
+    name, kind, model = command
+    write_dataset(address("input"), rows_of(kind))
+    words = [*kind.words.split(), model]
+    printed = call(*words, address("input"), address("output"), *KEPT[name], "--precision", "fp32")
+    call(*words, write_lines(kind.input, kind.lines(ROWS)), tmp_path / "out.jsonl", "--precision", "fp32")
+    expected = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    found = read_dataset(address("output"))
+    assert [row.pop("row") for row in found] == list(range(len(expected))) and f"{len(expected)} " in printed
+    for row, wanted in zip(found, expected, strict=True):
+        wanted = wanted | {"id": str(wanted["id"])} if "id" in wanted else wanted
+        assert without_nones(row) == without_nones({each: wanted[each] for each in wanted if each in row}) | {
+            each: row[each] for each in ("question", "context") if each in row
+        }
+
+
+@pytest.mark.parametrize("command", list(KEPT), indirect=True)
+def test_workers_of_a_cluster_write_the_same_dataset(command, call, tmp_path):
+    ray = pytest.importorskip("ray")
+    name, kind, model = command
+    write_dataset(f"{tmp_path}/input/", rows_of(kind))
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        for engine in ("local", "ray"):
+            how = [*KEPT[name], "--precision", "fp32", "--engine", engine]
+            call(*kind.words.split(), model, "input/", f"{engine}/", *how)
+    finally:
+        ray.shutdown()
+    files = [sorted((tmp_path / engine).glob("part-*")) for engine in ("local", "ray")]
+    assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
+    assert len(files[0]) > 3
+
+
+def test_notes_of_a_dataset_are_scored_into_a_file_and_of_a_file_into_a_dataset(
+    readmission_model, address, call, write_lines, tmp_path
+):
+    kind = COMMANDS["score"]
+    write_lines(kind.input, kind.lines(ROWS))
+    how = ["--precision", "fp32"]
+    call("readmission", "score", readmission_model, kind.input, "expected.jsonl", *how)
+    call("readmission", "score", readmission_model, write_dataset(address("in"), rows_of(kind)), "found.jsonl", *how)
+    assert (tmp_path / "found.jsonl").read_bytes() == (tmp_path / "expected.jsonl").read_bytes()
+    call("readmission", "score", readmission_model, kind.input, address("out"), *how)
+    assert len(read_dataset(address("out"))) == ROWS // 3
+    assert "qzx" not in json.dumps(read_dataset(address("out")))
+
+
+def test_rows_that_cannot_be_asked_stay_with_the_reason(answerer, call):
+    question, context = "Who had gout?", "The mice had gout."
+    rows = [(question, context), (" ", context), (question, ""), ("gout " * 60, context), (question, context)]
+    write_dataset("in/", [dict(zip(("question", "context"), row, strict=True)) for row in rows] * 8)
+    call("qa", "answer", answerer, "in/", "out/", "--precision", "fp32")
+    found = read_dataset("out/")
+    reasons = [None, "an empty question", "a question without a context", "too long for a window of the model", None]
+    assert [row["reason"] for row in found] == reasons * 8
+    assert all((row["probability"] is None) == (row["reason"] is not None) for row in found)
+
+
+def test_notes_that_cannot_be_used_are_counted_and_listed(readmission_model, call, refused, tmp_path):
+    rows = [{"hadm_id": str(row), "text": "slept well again."} for row in range(20)] + [{"hadm_id": None, "text": "x"}]
+    write_dataset("in/", rows)
+    [(code, printed)] = refused([["readmission", "score", readmission_model, "in/", "out/"]])
+    assert code == 1 and "1 of 21 records cannot be used" in printed
+    call("readmission", "score", readmission_model, "in/", "out/", "--max-rejects", "0.1")
+    (listed,) = map(json.loads, (tmp_path / "out.rejects.jsonl").read_text().splitlines())
+    assert listed["line"] == 21 and listed["reason"] == "no id of an admission"
