@@ -22,6 +22,15 @@ def own_environment(monkeypatch):
     os.environ.update(before)
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray cluster on this machine, of two cores."""
+    ray = pytest.importorskip("ray")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
 @pytest.fixture
 def write_recipe(tmp_path):
     def write(text, name="relay.toml"):

@@ -1,6 +1,7 @@
 """`ner tag`, `qa answer` and `readmission score` on Parquet datasets, beside the same commands on files."""
 
 import json
+import stat
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,15 +9,16 @@ import pytest
 from test_file_commands import COMMANDS
 
 from bertrelay.data import datasets
-from domain.clinical import scoring
+from bertrelay.errors import WorkError
+from domain.clinical import score_dataset, scoring
 
+pytestmark = pytest.mark.usefixtures("store")  # its keys are set before the environment of a test is kept
 ROWS = 60
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "SHARD_ROWS", 10)
-    monkeypatch.setattr(datasets, "BLOCK_ROWS", 8)
     monkeypatch.setattr(scoring, "DATASET_CHARACTERS", 400)
     monkeypatch.chdir(tmp_path)
 
@@ -71,8 +73,9 @@ KEPT = {"tag": ["--keep", "id"], "answer": ["--keep", "id"], "score": []}
 
 
 @pytest.mark.parametrize("command", list(KEPT), indirect=True)
-def test_a_dataset_has_the_rows_of_a_file(command, address, call, write_lines, tmp_path):
+def test_a_dataset_has_the_rows_of_a_file(command, address, call, write_lines, tmp_path, monkeypatch):
     name, kind, model = command
+    monkeypatch.setattr(datasets, "BLOCK_ROWS", 8)
     write_dataset(address("input"), rows_of(kind))
     words = [*kind.words.split(), model]
     printed = call(*words, address("input"), address("output"), *KEPT[name], "--precision", "fp32")
@@ -87,18 +90,14 @@ def test_a_dataset_has_the_rows_of_a_file(command, address, call, write_lines, t
         }
 
 
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("command", list(KEPT), indirect=True)
 def test_workers_of_a_cluster_write_the_same_dataset(command, call, tmp_path):
-    ray = pytest.importorskip("ray")
     name, kind, model = command
     write_dataset(f"{tmp_path}/input/", rows_of(kind))
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    try:
-        for engine in ("local", "ray"):
-            how = [*KEPT[name], "--precision", "fp32", "--engine", engine]
-            call(*kind.words.split(), model, "input/", f"{engine}/", *how)
-    finally:
-        ray.shutdown()
+    for engine in ("local", "ray"):
+        how = [*KEPT[name], "--precision", "fp32", "--engine", engine]
+        call(*kind.words.split(), model, "input/", f"{engine}/", *how)
     files = [sorted((tmp_path / engine).glob("part-*")) for engine in ("local", "ray")]
     assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
     assert len(files[0]) > 3
@@ -111,11 +110,11 @@ def test_notes_of_a_dataset_are_scored_into_a_file_and_of_a_file_into_a_dataset(
     write_lines(kind.input, kind.lines(ROWS))
     how = ["--precision", "fp32"]
     call("readmission", "score", readmission_model, kind.input, "expected.jsonl", *how)
-    call("readmission", "score", readmission_model, write_dataset(address("in"), rows_of(kind)), "found.jsonl", *how)
+    call("readmission", "score", readmission_model, write_dataset(address("input"), rows_of(kind)), "found.jsonl", *how)
     assert (tmp_path / "found.jsonl").read_bytes() == (tmp_path / "expected.jsonl").read_bytes()
-    call("readmission", "score", readmission_model, kind.input, address("out"), *how)
-    assert len(read_dataset(address("out"))) == ROWS // 3
-    assert "qzx" not in json.dumps(read_dataset(address("out")))
+    call("readmission", "score", readmission_model, kind.input, address("output"), *how)
+    assert len(read_dataset(address("output"))) == ROWS // 3
+    assert "qzx" not in json.dumps(read_dataset(address("output")))
 
 
 def test_rows_that_cannot_be_asked_stay_with_the_reason(answerer, call):
@@ -129,11 +128,13 @@ def test_rows_that_cannot_be_asked_stay_with_the_reason(answerer, call):
     assert all((row["probability"] is None) == (row["reason"] is not None) for row in found)
 
 
-def test_notes_that_cannot_be_used_are_counted_and_listed(readmission_model, call, refused, tmp_path):
+def test_notes_that_cannot_be_used_are_counted_and_listed(readmission_model, call, tmp_path):
     rows = [{"hadm_id": str(row), "text": "slept well again."} for row in range(20)] + [{"hadm_id": None, "text": "x"}]
     write_dataset("in/", rows)
-    [(code, printed)] = refused([["readmission", "score", readmission_model, "in/", "out/"]])
-    assert code == 1 and "1 of 21 records cannot be used" in printed
+    with pytest.raises(WorkError, match="1 of 21 records cannot be used"):
+        score_dataset(readmission_model, "in/", "out/")
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "out.rejects.jsonl"}
     call("readmission", "score", readmission_model, "in/", "out/", "--max-rejects", "0.1")
     (listed,) = map(json.loads, (tmp_path / "out.rejects.jsonl").read_text().splitlines())
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()} == {0o600}
     assert listed["line"] == 21 and listed["reason"] == "no id of an admission"

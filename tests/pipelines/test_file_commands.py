@@ -139,14 +139,6 @@ def test_killed_it_resumes_to_the_same_bytes(command, call, start_python, write_
     assert {path.name for path in tmp_path.iterdir()} == {kind.input, "out.jsonl", "whole.jsonl"}
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    ray = pytest.importorskip("ray")
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
-
-
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("command", list(COMMANDS), indirect=True)
 def test_workers_of_a_cluster_write_the_bytes_of_one_process(command, call, write_lines, tmp_path):
