@@ -120,10 +120,10 @@ def _tag_dataset(
 ) -> "WrittenDataset":
     from domain.biomedical.ner.tagging import tag_dataset
 
-    given = {"column": options.column, "keep": options.keep, "overwrite": options.overwrite}
+    given = options.model_dump(include={"column", "keep", "overwrite"})
+    given |= {"engine": cluster, **how.model_dump(include={"precision", "batch_tokens"})}
     with distributed(options.processes) as process_group:
-        settings = how.model_dump(include={"precision", "batch_tokens"})
-        return tag_dataset(model, source, output, process_group=process_group, engine=cluster, **given, **settings)
+        return tag_dataset(model, source, output, process_group=process_group, **given)
 
 
 def _tag_file(
