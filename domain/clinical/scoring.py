@@ -114,7 +114,7 @@ def score_file(
 
         def sort() -> SortedNotes:
             with rejects:
-                found = stack.enter_context(sorted_notes(table, output, rejects))
+                found = stack.enter_context(sorted_notes(table, output, rejects, BLOCK_CHARACTERS))
             if page is not None:
                 found.of_one(settings.admission)  # before any is scored
             return found
@@ -246,7 +246,7 @@ class SortedNotes:
 
 @contextmanager
 def sorted_notes(
-    notes: "Table | ParquetInput", beside: Path, rejects: Rejects, block: int = BLOCK_CHARACTERS
+    notes: "Table | ParquetInput", beside: Path, rejects: Rejects, block: int
 ) -> Iterator[SortedNotes]:
     """Reads `notes` once. Rows without an admission, or that cannot be read, go to `rejects`.
 

@@ -178,11 +178,10 @@ def test_outcome_score_takes_any_model_and_readmission_score_its_own(call, model
     assert not (tmp_path / "c.csv").exists()
 
 
-def test_admissions_without_text_make_shards_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("domain.clinical.scoring.BLOCK_ADMISSIONS", 10)
+def test_admissions_without_text_make_shards_too(tmp_path):
     pd.DataFrame({"hadm_id": range(25), "text": [""] * 25}).to_csv(tmp_path / "in.csv", index=False)
     with (
         Rejects(tmp_path / "rejects.jsonl", 0) as rejects,
-        sorted_notes(notes_table(tmp_path / "in.csv"), tmp_path / "out.csv", rejects) as found,
+        sorted_notes(notes_table(tmp_path / "in.csv"), tmp_path / "out.csv", rejects, 2_000) as found,
     ):
         assert [span[:2] for span in found.spans] == [(0, 10), (10, 20), (20, 25)]

@@ -168,7 +168,7 @@ def test_notes_are_sorted_beside_the_output(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with (
         Rejects(None) as rejects,
-        sorted_notes(notes_table("notes.parquet"), Path("out/o.csv"), rejects) as found,
+        sorted_notes(notes_table("notes.parquet"), Path("out/o.csv"), rejects, 1_000) as found,
     ):
         assert len(found.names) == 120_000
     assert spilt == {tmp_path / "out"}
