@@ -11,7 +11,7 @@ the caller takes at most 50 MB more than for 100,000.
 Sentences are encoded by all-MiniLM-L6-v2; a tagger and a scorer of notes start from it and are hardly trained; the
 10,000,000 rows are encoded by a stand-in of one layer of 32 dimensions. The server is moto's. The cluster of the first
 claim has a head and two nodes, of a core each; a node and the caller are killed when a third and two thirds of the
-shards are there, and the same command runs again. Workers are killed every twenty seconds.
+shards are there, and the same command runs again. Of the rows a worker is killed whenever eight more shards are there.
 """
 
 import gzip
@@ -46,7 +46,7 @@ from bertrelay.new_encoder import train_wordpiece
 ABSTRACTS, RECIPE = "text/pubmed-abstracts.jsonl.gz", Path(__file__).with_name("fuzz.toml")
 BYTES, OVERHEAD, STORE = PARTS = ["bytes", "overhead", "store"]
 MAX_SLOWDOWN, MAX_GROWTH_MB, FILES, FEW_ROWS, SENTENCES_OF_A_NOTE = 1.1, 50, 100, 100_000, 25
-SECONDS_BETWEEN_CHECKS, SECONDS_BETWEEN_KILLS = 0.02, 20.0
+SECONDS_BETWEEN_CHECKS, SHARDS_BETWEEN_KILLS = 0.02, 8
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
 
 
@@ -241,12 +241,12 @@ def fault_of_rows(address: str, rows: int) -> str:
     return "" if seen == rows else f"{seen:,} of {rows:,} rows"
 
 
-def kill_workers(stopped: threading.Event, killed: list[int]) -> None:
-    """Kills a random worker every SECONDS_BETWEEN_KILLS, until `stopped` is set."""
+def kill_workers(output: Location, stopped: threading.Event, killed: list[int]) -> None:
+    """Kills a random worker whenever SHARDS_BETWEEN_KILLS more shards are there, until `stopped` is set."""
     chance = random.Random(0)
-    while not stopped.wait(SECONDS_BETWEEN_KILLS):
+    while not stopped.wait(1):
         workers = [each for each in descendants(os.getpid()) if b"_Worker" in _command(each)]
-        if workers:
+        if workers and len(output.names("_shards")) >= SHARDS_BETWEEN_KILLS * (len(killed) + 1):
             victim = chance.choice(workers)
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
@@ -264,11 +264,11 @@ def store_claims(options: Namespace) -> list[Claim]:
     model, peaks, faults = options.scratch / "stand-in", list[float](), list[str]()
     save_stand_in(model, train_wordpiece(sentences(2_000, seed=0), 600, MAX_TOKENS), MAX_TOKENS)
     killed, stopped = list[int](), threading.Event()
-    killer = threading.Thread(target=kill_workers, args=(stopped, killed), daemon=True)
     with server(options.scratch) as store, cluster(*[1] * options.threads) as (address, _):
         for rows in (FEW_ROWS, options.rows):
             source, output = (store.format(f"{part}-{rows}") for part in ("in", "out"))
             write_rows(source, rows)
+            killer = threading.Thread(target=kill_workers, args=(Location(output), stopped, killed), daemon=True)
             if rows == options.rows:
                 killer.start()
             call = Call(["encode", str(model), source, "--keep", "id", output], 1, address)
