@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +41,8 @@ FILES_AT_ONCE = 16
 MANIFEST, SUCCESS, MARKERS, UNFINISHED = "_manifest.json", "_SUCCESS", "_shards", "_unfinished-"
 LISTED_SECONDS = 30.0
 """How long a store may take to list what has been written to it."""
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Errors of a disk that is full, or of which one may use no more."""
 
 
 def is_address(name: str) -> bool:
@@ -112,7 +114,7 @@ class Location:
             yield
         except (OSError, pa.ArrowException) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
-            kind = WorkError if getattr(error, "errno", None) == errno.ENOSPC else RequestError
+            kind = WorkError if getattr(error, "errno", None) in FULL else RequestError
             raise kind(
                 f"{self.url} cannot be {done}: {first}. Check the address, that it is there, and that you may do so "
                 "(credentials, permissions, space); the same command resumes"
@@ -289,7 +291,7 @@ class DatasetShards(SpanOutputs):
 
     def is_visible(self) -> bool:
         """Whether the manifest that `begin` wrote is here."""
-        return self._manifest() is not None
+        return not self._waited(lambda: self._manifest() is None)
 
     def is_finished(self, manifest: dict[str, object]) -> bool:
         """Whether all shards of this manifest are there already."""
@@ -359,11 +361,15 @@ class DatasetShards(SpanOutputs):
         return [number for number in range(len(self.spans)) if number not in whole]
 
     def absent(self) -> int:
-        """How many shards are not there; a store may list late what has been written."""
+        """How many shards are not there."""
+        return self._waited(lambda: len(self.missing()))
+
+    def _waited(self, absent: Callable[[], int]) -> int:
+        """What `absent` counts in the end; a store may show late what has been written."""
         until = time.monotonic() + LISTED_SECONDS
-        while (absent := len(self.missing())) and not self._location.is_local and time.monotonic() < until:
+        while (count := absent()) and not self._location.is_local and time.monotonic() < until:
             time.sleep(1)
-        return absent
+        return count
 
     def write(self, number: int, content: Iterable[pa.Table], writer: str = "") -> None:
         """Writes a shard from its tables, then its marker.

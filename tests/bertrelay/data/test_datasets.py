@@ -1,5 +1,6 @@
 """Parquet datasets in folders and in an object store: moto's S3 server, where it is installed."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -200,6 +201,16 @@ def test_a_store_that_lists_late_is_waited_for(address, monkeypatch):
     assert read_output(address("output"))[0]["row"].to_pylist() == list(range(15))
 
 
+def test_a_manifest_that_a_store_shows_late_is_waited_for(tmp_path, monkeypatch):
+    slept, read, late = [], datasets.Location.read, iter([None, None])
+    monkeypatch.setattr(datasets.time, "sleep", slept.append)
+    shards = shards_of(str(tmp_path / "output"), [datasets.Span(0, 5, 5)])
+    monkeypatch.setattr(datasets.Location, "read", lambda self, name: next(late, read(self, name)))
+    assert not shards.is_visible() and not slept  # a folder is there at once
+    monkeypatch.setattr(datasets.Location, "is_local", False)
+    assert shards.is_visible() and len(slept) == 1
+
+
 KILLED = """
 import os, signal, sys
 sys.path[:0] = [{tests!r}]
@@ -317,6 +328,16 @@ def test_a_store_that_allows_nothing_is_one_error(store):
     ):
         with pytest.raises(RequestError, match=r"cannot be \w+: .*(ACCESS_DENIED|403).* Check the address"):
             act()
+
+
+def test_a_full_disk_or_quota_is_no_fault_of_the_request():
+    location = datasets.Location("/dev")
+    with pytest.raises(WorkError, match=r"/dev cannot be written: .*No space left"), location.errors("written"):
+        pq.write_table(pa.table({"row": [1]}), "/dev/full")
+    with pytest.raises(WorkError, match="quota"), location.errors("written"):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+    with pytest.raises(RequestError, match="Permission denied"), location.errors("written"):
+        raise OSError(errno.EACCES, "Permission denied")
 
 
 def test_a_bucket_that_is_not_there_and_an_unknown_store_are_refused(store):
