@@ -35,6 +35,7 @@ MOST_LOST, STARTING = 3, -1
 """When more workers are lost while they compute a shard, or start, that is taken to be the reason."""
 PACKAGES = ["bertrelay", "torch", "transformers", "tokenizers", "pyarrow"]
 """They decide the results: every node has the same versions."""
+_same = set[str]()  # nodes that have those of this process
 
 
 def _ray() -> Any:
@@ -48,39 +49,40 @@ def _ray() -> Any:
 
 @contextmanager
 def connected(engine: Engine) -> Iterator[None]:
-    """Connects to the cluster of `engine`; a connection that this process has is used as it is, unchecked.
+    """Connects to the cluster of `engine`; a connection that this process has is used as it is, and stays.
 
     Raises RequestError where none answers, where a node has other versions, and for sensitive data where a dashboard
     runs that is not allowed.
     """
     ray = _ray()
-    if ray.is_initialized():
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        _connect(engine)
+    try:
+        _check_dashboard(engine)
+        _check_versions()
         yield
-        return
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+def _connect(engine: Engine) -> None:
+    """Connects this process, whose signal handlers stay. Raises RequestError where no cluster answers."""
     address = os.environ.get("RAY_ADDRESS") if engine.engine == RAY else engine.engine
     handlers = {number: signal.getsignal(number) for number in STOPPING}
     try:
         _check_answers(address)
-        found = _connect(address)
+        _init(address)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RequestError(
             f"engine: expected a Ray cluster at {address or 'this machine'}, found none that answers ({reason}); start "
             "it with `ray start --head` and the same versions of Ray and Python, or give the address of its head"
         ) from error
-    try:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():  # Ray has set its own
-                signal.signal(number, handler)
-        if is_sensitive() and found.dashboard_url and not engine.dashboard:
-            raise RequestError(
-                f"engine: expected no dashboard beside sensitive data, found one at {found.dashboard_url}; start the "
-                "cluster with --include-dashboard=false, or allow it with --dashboard"
-            )
-        _check_versions()
-        yield
-    finally:
-        ray.shutdown()
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():  # Ray has set its own
+            signal.signal(number, handler)
 
 
 def _check_answers(address: str | None) -> None:
@@ -90,48 +92,76 @@ def _check_answers(address: str | None) -> None:
         socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
 
 
-def _connect(address: str | None) -> Any:
+def _init(address: str | None) -> None:
     """Connects to the cluster there; without an address to the one of this machine, or else starts one."""
     ray = _ray()
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    if address is not None:
-        return ray.init(address, **how)
     try:
-        return ray.init("auto", **how)
+        ray.init(address or "auto", **how)
     except ConnectionError:
-        return ray.init("local", include_dashboard=False, **how)
+        if address:
+            raise
+        ray.init("local", include_dashboard=False, **how)
 
 
-def _check_versions() -> None:
-    """Raises RequestError for a node whose packages are others than those of this process."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+def _check_dashboard(engine: Engine) -> None:
+    """Raises RequestError for sensitive data on a cluster whose dashboard runs, unless `engine` allows it."""
+    if is_sensitive() and not engine.dashboard and (url := _dashboard_url()):
+        raise RequestError(
+            f"engine: expected no dashboard beside sensitive data, found one at {url}; start the cluster with "
+            "--include-dashboard=false, or allow it with --dashboard"
+        )
 
-    def versions(names: Sequence[str]) -> dict[str, str]:  # sent as it stands, as the package may be absent there
+
+def _dashboard_url() -> str:
+    """Where the dashboard of the connected cluster runs; empty where none does."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    return (_internal_kv_get("webui:url", namespace="dashboard") or b"").decode()
+
+
+def _version_reader() -> Callable[[], dict[str, str]]:
+    """What reads the versions of PACKAGES; a closure, as Ray sends one as it stands to where they may be absent."""
+
+    def read() -> dict[str, str]:
         from importlib.metadata import PackageNotFoundError, version
 
         found = {}
-        for name in names:
+        for name in PACKAGES:
             try:
                 found[name] = version(name)
             except PackageNotFoundError:
                 found[name] = "none"
         return found
 
-    ray = _ray()
-    here, asked = versions(PACKAGES), ray.remote(num_cpus=0)(versions)
+    return read
+
+
+def _check_same(here: dict[str, str], there: dict[str, str], node: str) -> None:
+    """Raises RequestError where the versions of a node are others than those of the process that is called."""
+    for name in PACKAGES:
+        if there[name] != here[name]:
+            raise RequestError(
+                f"engine: expected {name} {here[name]} on every node, found {there[name]} on node {node}; install the "
+                "same versions there"
+            )
+
+
+def _check_versions() -> None:
+    """Raises RequestError for a node whose packages are others than those of this process; each is asked once."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ray, read = _ray(), _version_reader()
+    here, asked = read(), ray.remote(num_cpus=0)(read)
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    for node, address in nodes.items():
+    for node in nodes.keys() - _same:
         on_node = asked.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
         try:
-            there = ray.get(on_node.remote(PACKAGES), timeout=NODE_SECONDS)
+            there = ray.get(on_node.remote(), timeout=NODE_SECONDS)
         except ray.exceptions.RayError as error:
-            raise RequestError(f"engine: node {address} gives no answer ({type(error).__name__})") from error
-        for name in PACKAGES:
-            if there[name] != here[name]:
-                raise RequestError(
-                    f"engine: expected {name} {here[name]} on every node, found {there[name]} on node {address}; "
-                    "install the same versions there"
-                )
+            raise RequestError(f"engine: node {nodes[node]} gives no answer ({type(error).__name__})") from error
+        _check_same(here, there, nodes[node])
+        _same.add(node)
 
 
 class Resources(NamedTuple):
@@ -180,20 +210,26 @@ class _Worker:
     def _privacy(self) -> AbstractContextManager[None]:
         return sensitive_data(self._group_read) if self._is_sensitive else nullcontext()
 
-    def start(self, job: tuple[SpanOutputs, Callable[[], Compute]], folder: str, cpus: int) -> None:
-        """Loads the model. job: the shards, and `start` of `Shards.fill`. folder: which relative paths start from."""
+    def start(self, job: Sequence[Any], versions: dict[str, str], folder: str, cpus: int) -> None:
+        """Loads the model, where the node, which may have joined late, has these versions.
+
+        job: a reference to the shards and `start` of `Shards.fill`; in a list it is not read before the check.
+        folder: which relative paths start from.
+        """
+        node = _ray().util.get_node_ip_address()
+        _check_same(versions, _version_reader()(), node)
         import torch
 
         os.environ["RAYON_NUM_THREADS"] = str(cpus)  # of tokenizers
         torch.set_num_threads(cpus)  # a node's environment may say otherwise
         with self._privacy():
-            self._shards, load = job
+            self._shards, load = _ray().get(job[0])
             if Path(folder).is_dir():
                 os.chdir(folder)
             if not self._shards.is_visible():
                 raise RequestError(
-                    f"{self._shards.location}: expected a folder that all workers share, found none on node "
-                    f"{_ray().util.get_node_ip_address()}. Use a folder on a disk that every node mounts"
+                    f"{self._shards.location}: expected a folder that all workers share, found none on node {node}. "
+                    "Use a folder on a disk that every node mounts"
                 )
             self._compute = load()
 
@@ -238,7 +274,7 @@ class WorkerPool:
         self._new = set[int]()  # that are, since the bar was advanced
         self._lost = Counter[int]()  # workers, by the shard that they were computing
         self._calls: dict[Any, tuple[Any, list[int]]] = {}  # to a worker, and the shards it has; none while it starts
-        self._job = ray.put((shards, start))
+        self._job, self._versions = [ray.put((shards, start))], _version_reader()()
 
     def fill(self, bar: Bar) -> None:
         """Returns when all shards are on the disk.
@@ -270,7 +306,8 @@ class WorkerPool:
         """Starts one more worker, as soon as a node has its resources free."""
         ray = _ray()
         worker = self._resources.reserved(ray.remote(_Worker)).remote(is_sensitive(), current_umask() == GROUP_READS)
-        self._calls[worker.start.remote(self._job, str(Path.cwd()), self._resources.cpus)] = worker, []
+        call = worker.start.remote(self._job, self._versions, str(Path.cwd()), self._resources.cpus)
+        self._calls[call] = worker, []
 
     def _handle_result(self, call: Any) -> None:
         """Gives the worker of a call that has returned its next shards, or replaces it if it was lost."""

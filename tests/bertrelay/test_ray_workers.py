@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import resource
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -34,15 +36,18 @@ ROWS, IN_SHARD = 240, 10
 def cluster():
     from ray.cluster_utils import Cluster
 
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     nodes = Cluster()
-    nodes.add_node(num_cpus=0, include_dashboard=False)  # the head, which these tests need to live
+    # the head, which these tests need to live
+    nodes.add_node(num_cpus=0, include_dashboard=False, ray_client_server_port=port)
     for _ in range(2):
         nodes.add_node(num_cpus=1)
     nodes.wait_for_nodes()
     before = os.environ.get("RAY_ADDRESS")
     os.environ["RAY_ADDRESS"] = nodes.address
     with RAY.connected():  # once for all tests
-        yield
+        yield SimpleNamespace(client=f"ray://127.0.0.1:{port}", session=Path(nodes.head_node.get_session_dir_path()))
     os.environ.pop("RAY_ADDRESS") if before is None else os.environ.update(RAY_ADDRESS=before)
     nodes.shutdown()
 
@@ -55,7 +60,7 @@ def plain():
     return lambda spans, _: map(lines_of, spans)
 
 
-def once(marker, act):
+def once(marker, act, content=lines_of):
     """The first worker to compute shard 7 calls `act`."""
 
     def compute(spans, _):
@@ -63,7 +68,7 @@ def once(marker, act):
             if span.first == 7 * IN_SHARD and not marker.exists():
                 marker.touch()
                 act()
-            yield lines_of(span)
+            yield content(span)
 
     return lambda: compute
 
@@ -81,13 +86,24 @@ def raises():
     raise ValueError("Anna Smith, born 1950")
 
 
+def quotes(note):
+    raise ValueError(note)
+
+
+def files_that_quote(note, cluster):
+    """Of what Ray keeps of its session: logs above all."""
+    return [path for path in cluster.session.rglob("*") if path.is_file() and note.encode() in path.read_bytes()]
+
+
 def may_write_little():
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 
 
+SPANS = [Span(first, first + IN_SHARD, IN_SHARD) for first in range(0, ROWS, IN_SHARD)]
+
+
 def shards_of(folder, engine=RAY):
-    spans = [Span(first, first + IN_SHARD, IN_SHARD) for first in range(0, ROWS, IN_SHARD)]
-    shards = Shards(folder / "out.jsonl", spans, engine=engine)
+    shards = Shards(folder / "out.jsonl", SPANS, engine=engine)
     shards.begin({"of": "squares"})
     return shards
 
@@ -112,6 +128,26 @@ def slow():
             yield lines_of(span)
 
     return compute
+
+
+def run_apart(script, **given):
+    """What another process does with it; a worker is sent the functions of this module, `t`, as they stand."""
+    script = f"import test_ray_workers as t, ray\nray.cloudpickle.register_pickle_by_value(t)\n{script}"
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    return subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, check=False, **given)
+
+
+CLIENT = """
+import pathlib
+folder, engine = pathlib.Path({folder!r}), t.Engine(engine={address!r})
+with engine.connected():
+    rows, _ = t.fill(folder, t.once(folder / "killed", t.ends), engine)
+    assert rows == t.EXPECTED and (folder / "killed").exists()
+    t.encode_file(folder / "model", folder / "in.txt", folder / "there.npy", engine=engine)
+    t.shards_of(folder, engine).remove()
+    with t.sensitive_data():
+        t.fill(folder, t.once(folder / "raised", t.partial(t.quotes, {note!r})), engine, read=lambda span: span)
+"""
 
 
 def test_where_no_cluster_answers_the_error_comes_at_once(monkeypatch):
@@ -187,11 +223,32 @@ class TestWorkers:
         found = metadata.version("torch")
         versions = {name: metadata.version(name) for name in ray_workers.PACKAGES} | {"torch": "1.0"}
         monkeypatch.setattr(metadata, "version", versions.__getitem__)
-        with pytest.raises(RequestError, match=rf"expected torch 1.0 on every node, found {found.replace('+', '.')}"):
+        message = rf"expected torch 1.0 on every node, found {re.escape(found)} on node [\d.]+; install the same"
+        with pytest.raises(RequestError, match=message):  # of the workers, as on a node that joins late
+            fill(tmp_path)
+        monkeypatch.setattr(ray_workers, "_same", set())
+        with pytest.raises(RequestError, match=message):
             ray_workers._check_versions()
         versions["torch"], versions["pyarrow"] = found, "none"  # as where it is absent
         with pytest.raises(RequestError, match=r"expected pyarrow none on every node, found \d+"):
             ray_workers._check_versions()
+
+    def test_a_connection_of_the_users_own_is_checked_and_stays(self, monkeypatch):
+        from ray._private.services import get_webui_url_from_internal_kv
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        with sensitive_data(), RAY.connected():
+            pass
+        _internal_kv_put("webui:url", "head:8265", namespace="dashboard")
+        assert get_webui_url_from_internal_kv() == "head:8265"
+        with pytest.raises(RequestError, match="found one at head:8265"), sensitive_data(), RAY.connected():
+            pass
+        _internal_kv_put("webui:url", "", namespace="dashboard")
+        monkeypatch.setattr(ray_workers, "_same", set())
+        monkeypatch.setattr(metadata, "version", lambda _: "1.0")
+        with pytest.raises(RequestError, match=r"expected bertrelay 1\.0 on every node"), RAY.connected():
+            pass
+        assert ray.is_initialized()
 
     def test_a_worker_has_as_many_threads_as_cores(self, tmp_path):
         def threads(spans, _):
@@ -205,9 +262,8 @@ class TestWorkers:
         assert {square for _, square in fill(tmp_path, lambda: threads)[0]} == {"1 1"}
 
     def test_a_call_that_is_killed_resumes_at_what_is_missing(self, tmp_path):
-        script = (
-            "import test_ray_workers as t, os, signal, pathlib, ray\n"
-            "ray.cloudpickle.register_pickle_by_value(t)\n"
+        killed = run_apart(
+            "import os, signal, pathlib\n"
             f"folder = pathlib.Path({str(tmp_path)!r})\n"
             "count = t.ray_workers.WorkerPool._update_progress\n"
             "def stop(self, at_work, bar):\n"
@@ -216,8 +272,6 @@ class TestWorkers:
             "t.ray_workers.WorkerPool._update_progress = stop\n"
             "t.fill(folder, t.slow)\n"
         )
-        path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-        killed = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, check=False)
         assert killed.returncode == -signal.SIGKILL
         missing = len(shards_of(tmp_path).missing())
         assert 4 < missing < 20
@@ -253,10 +307,10 @@ class TestWorkers:
 
 
 def test_a_dashboard_beside_sensitive_data_is_refused_unless_it_is_allowed(monkeypatch):
-    found = SimpleNamespace(dashboard_url="head:8265")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
-    monkeypatch.setattr(ray_workers, "_connect", lambda _: found)
+    monkeypatch.setattr(ray_workers, "_connect", lambda _: None)
+    monkeypatch.setattr(ray_workers, "_dashboard_url", lambda: "head:8265")
     monkeypatch.setattr(ray_workers, "_check_versions", lambda: None)
     with sensitive_data():
         with pytest.raises(RequestError, match="expected no dashboard beside sensitive data, found one at head:8265"):
@@ -272,7 +326,7 @@ def test_other_versions_of_ray_are_named(monkeypatch):
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 1.0")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray_workers, "_connect", differs)
+    monkeypatch.setattr(ray_workers, "_init", differs)
     with pytest.raises(RequestError, match=r"found none that answers \(Version mismatch: The .*same versions of Ray"):
         RAY.connected().__enter__()
 
