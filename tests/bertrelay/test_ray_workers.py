@@ -250,6 +250,17 @@ class TestWorkers:
             pass
         assert ray.is_initialized()
 
+    def test_through_a_clusters_client_port_all_is_the_same(self, cluster, make_encoder, many, tmp_path):
+        note = " ".join(["Quillfeather,", "born 1960"])
+        (tmp_path / "in.txt").write_text("\n".join(many) + "\n")
+        make_encoder().save(tmp_path / "model")
+        encode_file(tmp_path / "model", tmp_path / "in.txt", tmp_path / "here.npy")
+        script = CLIENT.format(folder=str(tmp_path), address=cluster.client, note=note)
+        found = run_apart(script, capture_output=True, text=True)
+        assert re.search("WorkError: an unforeseen ValueError", found.stderr), found.stderr
+        assert (tmp_path / "there.npy").read_bytes() == (tmp_path / "here.npy").read_bytes()
+        assert "born" not in found.stderr and not files_that_quote(note, cluster)
+
     def test_a_worker_has_as_many_threads_as_cores(self, tmp_path):
         def threads(spans, _):
             import torch
