@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -206,6 +207,15 @@ class TestWorkers:
         written = set(range(len(shards.spans))).difference(shards.missing())
         assert all(shards.path(number).read_text().count("\n") == IN_SHARD for number in written)
         assert fill(tmp_path)[0] == EXPECTED
+
+    def test_rays_logs_quote_no_sensitive_data(self, cluster, tmp_path):
+        note = " ".join(["Quillfeather,", "born 1950"])  # not as it stands in a line that a traceback shows
+        fill(tmp_path, once(tmp_path / "first", partial(print, note[::-1], flush=True)))
+        assert files_that_quote(note[::-1], cluster)
+        shards_of(tmp_path).remove()
+        with pytest.raises(WorkError, match="unforeseen ValueError"), sensitive_data():
+            fill(tmp_path, lambda: lambda notes, _: map(quotes, notes), read=lambda _: note)
+        assert not files_that_quote(note, cluster)
 
     def test_a_folder_that_they_do_not_share_is_refused(self, tmp_path, monkeypatch):
         (tmp_path / "other").mkdir()
