@@ -13,6 +13,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -270,6 +271,25 @@ class TestWorkers:
         assert re.search("WorkError: an unforeseen ValueError", found.stderr), found.stderr
         assert (tmp_path / "there.npy").read_bytes() == (tmp_path / "here.npy").read_bytes()
         assert "born" not in found.stderr and not files_that_quote(note, cluster)
+
+    def test_a_recipe_runs_on_them_and_ends_the_same(self, make_encoder, many, tmp_path, monkeypatch):
+        from pipelines.cli import main
+
+        (tmp_path / "in.txt").write_text("\n".join(many) + "\n")
+        make_encoder().save(tmp_path / "model")
+        stage = '[vectors]\nuses = "bertrelay.encode"\nmodel = "model"\nsentences = { path = "in.txt" }\n'
+        (tmp_path / "here.toml").write_text(stage)
+        (tmp_path / "there.toml").write_text(f'engine = "ray"\nworkers = 1\n{stage}')
+        pools = mock.Mock(wraps=ray_workers.WorkerPool)
+        monkeypatch.setattr(ray_workers, "WorkerPool", pools)
+        contents = []
+        for runs, *given in (["1", "here"], ["2", "there"], ["3", "here", "--set", "engine=ray"]):
+            with mock.patch.dict(os.environ), pytest.raises(SystemExit) as ended:
+                main(["run", str(tmp_path / f"{given[0]}.toml"), "--runs", str(tmp_path / runs), *given[1:]])
+            assert ended.value.code == 0
+            contents.append((tmp_path / runs / given[0] / "vectors/latest/vectors.npy").read_bytes())
+            assert pools.call_count == len(contents) - 1
+        assert len(set(contents)) == 1
 
     def test_a_worker_has_as_many_threads_as_cores(self, tmp_path):
         def threads(spans, _):
