@@ -28,6 +28,7 @@ from bertrelay.encode_files import encode_file
 from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.privacy import sensitive_data
+from bertrelay.progress import Bar
 
 ray = pytest.importorskip("ray")
 RAY = Engine(engine="ray")
@@ -178,6 +179,27 @@ class TestWorkers:
 
         rows, _ = fill(tmp_path, start, read=lambda span: json.dumps(lines_of(span)))
         assert rows == EXPECTED
+
+    def test_the_bar_has_the_number_of_workers_and_counts_each_row_once(self, tmp_path):
+        def together(spans, _):
+            for span in spans:
+                (tmp_path / f"{os.getpid()}.here").touch()
+                while len(list(tmp_path.glob("*.here"))) < 2:
+                    pass
+                yield lines_of(span)
+
+        class Recorder(Bar):
+            calls = []  # noqa: RUF012
+
+            def advance(self, amount=1, note=""):
+                self.calls.append((amount, note))
+
+        shards = shards_of(tmp_path)
+        shards.write(3, lines_of(SPANS[3]))
+        ray_workers.WorkerPool(shards, RAY, lambda: together).fill(Recorder())
+        amounts, notes = zip(*Recorder.calls, strict=True)
+        assert sum(amounts) == ROWS - IN_SHARD
+        assert set(notes) >= {"2 workers"} and notes[-1] == "0 workers"
 
     def test_one_that_is_killed_is_replaced(self, tmp_path):
         rows, _ = fill(tmp_path, once(tmp_path / "marker", ends))
