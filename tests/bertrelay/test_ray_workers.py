@@ -21,6 +21,7 @@ import pytest
 
 from bertrelay import encode_shards, ray_workers
 from bertrelay.data import datasets
+from bertrelay.data.datasets import DatasetShards
 from bertrelay.data.shards import Shards, Span, json_line
 from bertrelay.distributed import ProcessGroup
 from bertrelay.encode_datasets import encode_dataset
@@ -239,6 +240,25 @@ class TestWorkers:
         with pytest.raises(WorkError, match="unforeseen ValueError"), sensitive_data():
             fill(tmp_path, lambda: lambda notes, _: map(quotes, notes), read=lambda _: note)
         assert not files_that_quote(note, cluster)
+
+    def test_a_full_disk_for_a_dataset_is_an_error_and_nothing_is_half_published(self, tmp_path):
+        def fill_dataset(start):
+            shards = DatasetShards(str(tmp_path / "out"), SPANS, pa.schema({"row": pa.int64()}), engine=RAY)
+            shards.begin({"of": "rows"})
+            shards.fill(start, "counting", "rows")
+            shards.finish()
+
+        def tables_of(span):
+            yield pa.table({"row": range(span.first, span.end)})
+
+        with pytest.raises(WorkError, match=r"out cannot be written \(part-00007.parquet\): .*File too large.*resumes"):
+            fill_dataset(once(tmp_path / "marker", may_write_little, tables_of))
+        shards = {path.name: pq.read_metadata(path).num_rows for path in (tmp_path / "out").glob("*.parquet")}
+        marked = {f"part-{path.name.split('-')[1]}.parquet" for path in (tmp_path / "out/_shards").iterdir()}
+        assert set(shards.values()) <= {IN_SHARD} and marked <= shards.keys() and "part-00007.parquet" not in shards
+        assert not (tmp_path / "out/_SUCCESS").exists()
+        fill_dataset(lambda: lambda spans, _: map(tables_of, spans))
+        assert sorted(pq.read_table(tmp_path / "out")["row"].to_pylist()) == list(range(ROWS))
 
     def test_a_folder_that_they_do_not_share_is_refused(self, tmp_path, monkeypatch):
         (tmp_path / "other").mkdir()
