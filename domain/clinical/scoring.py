@@ -245,9 +245,7 @@ class SortedNotes:
 
 
 @contextmanager
-def sorted_notes(
-    notes: "Table | ParquetInput", beside: Path, rejects: Rejects, block: int
-) -> Iterator[SortedNotes]:
+def sorted_notes(notes: "Table | ParquetInput", beside: Path, rejects: Rejects, block: int) -> Iterator[SortedNotes]:
     """Reads `notes` once. Rows without an admission, or that cannot be read, go to `rejects`.
 
     beside: where there is space for as much text again. block: characters of a span.
