@@ -70,28 +70,35 @@ class SpanReader(Generic[AnyRecord]):
     """The records of one span after the other. Spans that rise are read in one pass; an earlier one begins another.
 
     records: begins a pass. source: what errors call the file.
+    size: of a record, where those of a span are its own; it checks that they are the same as before.
     """
 
-    def __init__(self, records: Callable[[], Iterator[AnyRecord]], source: str | Path) -> None:
-        self._begin, self._source = records, source
+    def __init__(
+        self,
+        records: Callable[[], Iterator[AnyRecord]],
+        source: str | Path,
+        size: Callable[[AnyRecord], int] | None = None,
+    ) -> None:
+        self._begin, self._source, self._size = records, source, size
         self._records: Iterator[AnyRecord] = iter(())
         self._place: int | None = None
 
     def read(self, span: Span) -> Iterator[AnyRecord]:
         """The records of `span`, to be read before the next call.
 
-        Raises WorkError where the source has fewer than before.
+        Raises WorkError where the source has fewer than before, or others.
         """
         if self._place is None or span.first < self._place:
             self._records, self._place = self._begin(), 0
-        left = span.end - span.first
+        left, size = span.end - span.first, span.size if self._size else 0
         records = islice(self._records, span.first - self._place, None)
         self._place = span.end
         for record in islice(records, left):
             yield record
-            left -= 1
-        if left:
-            raise WorkError(f"{self._source} became shorter while it was read; run the same command again")
+            left, size = left - 1, size - (self._size(record) if self._size else 0)
+        if left or size:
+            how = "became shorter" if left else "changed"
+            raise WorkError(f"{self._source} {how} while it was read; run the same command again")
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

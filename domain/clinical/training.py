@@ -4,10 +4,9 @@ They write `model/`, `scores.parquet` (validation and test), `slices.json`, `flo
 `curves.json`, of one with classes `confusion.json`.
 """
 
-from array import array
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,18 @@ from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans
+from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, sync_contents, write_json
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
-from bertrelay.progress import Bar, progress
+from bertrelay.progress import Bar
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.tokenizer import plain_rules
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
-from domain.clinical.chunks import Chunker, ChunkTokens, unknown_shares, warn_of_unknown
+from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, warn_of_unknown
 from domain.clinical.classifier import OutcomeModel, start_model
 from domain.clinical.labelled_notes import LabelledNotes, read_labelled_notes
 from domain.clinical.metrics import Floats, auprc_of, auroc_of, mean_of_known
@@ -37,6 +38,7 @@ from domain.clinical.model_evaluation import ScoredSplit, evaluate_model
 from domain.clinical.outcomes import OUTCOMES, PAPERS_C, Kind, OutcomeModelSettings
 from domain.clinical.prediction import chunk_log_odds
 from domain.clinical.records import canonical_id
+from domain.clinical.scoring import BLOCK_CHARACTERS
 from domain.clinical.settings import LearningSettings, OutcomeSettings, ReadmissionSettings
 
 CRITERION = "dev/auroc"
@@ -144,7 +146,8 @@ def _trained(
     rules = plain_rules(model.tokenizer).to_str()
     parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": settings.chunking.model_dump()}
     folder = context.cache / "chunks" / fingerprint(parts | {"format": FORMAT})[:32]
-    tokens = stored_chunk_tokens(notes.texts(), len(notes), chunker, folder)
+    engine = context.engine if context.process_group.size == 1 else LOCALLY
+    tokens = stored_chunk_tokens(notes.texts, notes.table["characters"].tolist(), chunker, folder, engine)
     unknown, is_unreadable = unknown_shares(tokens, len(notes), chunker)
     if len(unread := np.flatnonzero(is_unreadable)):
         raise RequestError(
@@ -181,27 +184,69 @@ def _true_risks(notes: LabelledNotes, file: Path) -> Floats:
     return risks
 
 
-def stored_chunk_tokens(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> ChunkTokens:
-    """The chunks of `count` texts, read from `folder` or written there first, by whichever process comes first.
+def stored_chunk_tokens(
+    texts: Callable[[], Iterator[str]],
+    characters: Sequence[int],
+    chunker: Chunker,
+    folder: Path,
+    engine: Engine = LOCALLY,
+) -> ChunkTokens:
+    """The chunks of some texts, read from `folder` or written there first, by whichever process comes first.
 
+    texts: begins to read them; they have so many `characters` each.
     folder: named by the caller after everything the chunks depend on.
+    engine: where they are cut; this process sends the texts.
+    Killed, it resumes at the shards that are missing. Raises WorkError for texts that changed.
     """
+    spans = cut_spans(((size, size) for size in characters), BLOCK_CHARACTERS)
+    shards = Shards(folder, spans, suffix=".npz", write=_write_shard, engine=engine)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / DONE).is_file():
-            folder.mkdir(exist_ok=True)
-            written, lost = array("q"), Counter(lost_chunks=0, lost_characters=0)
-            with progress("cutting notes into chunks", count, "admissions") as bar, (folder / IDS).open("wb") as file:
-                for number, chunks in enumerate(chunker.of_texts(texts)):
-                    for chunk in chunks.kept:
-                        file.write(chunk.ids.data)
-                        written.extend((number, chunk.start, chunk.end, len(chunk.ids)))
-                    lost.update(lost_chunks=chunks.lost_chunks, lost_characters=chunks.lost_characters)
-                    bar.advance()
-            (folder / CHUNKS).write_bytes(written.tobytes())
-            sync_contents(folder)
-            write_json(folder / DONE, lost)  # last: its presence means all is there
+            reader = SpanReader(texts, "notes: the input", len)
+            with engine.connected():
+                shards.begin({"block": BLOCK_CHARACTERS})
+                shards.fill(
+                    partial(_start, chunker),
+                    "cutting notes into chunks",
+                    "characters",
+                    read=lambda span: list(reader.read(span)),
+                )
+            _assemble(shards, folder)
+        shards.remove()
     admissions, starts, ends, lengths = np.fromfile(folder / CHUNKS, np.int64).reshape(-1, 4).T.copy()
     ids: Any = np.memmap(folder / IDS, np.int32, "r") if len(lengths) else np.zeros(0, np.int32)
-    spans = np.stack([starts, ends], axis=1)
-    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, spans, **read_json(folder / DONE) or {})
+    texts_of_chunks = np.stack([starts, ends], axis=1)
+    lost = read_json(folder / DONE) or {}
+    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, texts_of_chunks, **lost)
+
+
+def _start(chunker: Chunker) -> Compute:
+    """Cuts the texts of spans into chunks, whose admissions count from the first one of their span."""
+
+    def tokens(spans: Iterable[list[str]], bar: Bar) -> Iterator[ChunkTokens]:
+        for texts in spans:
+            yield chunk_tokens(texts, chunker)
+            bar.advance(sum(map(len, texts)))
+
+    return tokens
+
+
+def _write_shard(path: Path, tokens: ChunkTokens) -> None:
+    chunks = np.column_stack([tokens.admissions, tokens.spans, tokens.lengths])  # (chunks, 4)
+    with path.open("wb") as file:
+        np.savez(file, ids=tokens.ids, chunks=chunks, lost=[tokens.lost_chunks, tokens.lost_characters])
+
+
+def _assemble(shards: Shards, folder: Path) -> None:
+    """Writes what all shards hold to `folder`."""
+    folder.mkdir(exist_ok=True)
+    lost = np.zeros(2, np.int64)
+    with (folder / IDS).open("wb") as ids, (folder / CHUNKS).open("wb") as chunks:
+        for path, span in zip(shards.complete(), shards.spans, strict=True):
+            with np.load(path) as shard:
+                ids.write(shard["ids"].tobytes())
+                chunks.write((shard["chunks"] + [span.first, 0, 0, 0]).tobytes())
+                lost += shard["lost"]
+    sync_contents(folder)
+    write_json(folder / DONE, dict(zip(("lost_chunks", "lost_characters"), lost.tolist(), strict=True)))  # all is there

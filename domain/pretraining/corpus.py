@@ -1,15 +1,13 @@
-"""A corpus of documents: sentences tokenized once, in shards of some ten thousand, memory-mapped from the run's cache.
+"""A corpus of documents: sentences tokenized once, in shards that are memory-mapped from the run's cache.
 
-A shard is an Arrow file, a document a row, and a JSON file that is written after it and records how far the input was
-read. A kill costs the shard that was being written, and no more.
+The input is read through for where shards end and for what cannot be used, and again for the text of those that are
+missing. A shard is an Arrow file, a document a row.
 """
 
 import secrets
-import shutil
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
@@ -21,32 +19,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from filelock import FileLock
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from bertrelay.data.records import Rejects
+from bertrelay.data.shards import MANIFEST, Compute, Shards, Span, SpanReader, cut_spans
 from bertrelay.data.tables import Unusable
+from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, read_json, sync, write_json
+from bertrelay.files import read_json, sync, write_json
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.leaves import content_parts
-from bertrelay.progress import log, progress
+from bertrelay.progress import Bar, log
 from bertrelay.tokenizer import before_sentences, plain_rules
-from domain.pretraining.readers import NO_TEXT, Files, SkippedDocument, TextDocument, files_of, read_all
+from domain.pretraining.readers import NO_TEXT, Files, Item, SkippedDocument, TextDocument, files_of, outdated, read_all
 from domain.pretraining.settings import DocumentSource
 from domain.sentences import sentence_spans
 
-VERSION = 2  # raised when the same documents begin to give other sentences or tokens
-SHARD_SENTENCES = 2**16
+VERSION = 3  # raised when the same documents begin to give other sentences, tokens or shards
+SHARD_CHARACTERS = 2**23  # of text, in some 65,000 sentences
 BATCH = 2048  # sentences tokenized at once
 SCHEMA = pa.schema(
     {"group": pa.int64(), "held_out": pa.bool_(), "lengths": pa.list_(pa.int32()), "ids": pa.list_(pa.int32())}
 )
 HASH_KEY = b"bertrelay documents"
 KEY_BYTES = 32
-FACTS, REJECTS, KEY = "corpus.json", "rejects.jsonl", "groups.key"
+FACTS, REJECTS, KEY = "corpus.json", "rejects.jsonl", "key"
 
 Tokenize = Callable[[list[str]], Iterator[list[int]]]
-Group = Callable[[TextDocument], tuple[int, bool]]
+GroupedText = tuple[str, int, bool]
+"""The text of a document, and what `grouped` gives for it: all that a worker sees of it."""
 
 
 # Shards
@@ -57,8 +59,8 @@ def grouped(document: TextDocument, key: bytes, held_out_share: float) -> tuple[
 
     A document without a group goes by its own id, or by its text where it has none. Hashes need no list of all groups
     in memory, and choose who is held out whoever else is there: one without a secret chooses, in every corpus the same,
-    and only its verdict is written. The other one has a `key` that is drawn for a corpus and deleted with its last
-    shard, so that nobody can try which patient it is of.
+    and only its verdict is written. The other one has a `key` that is drawn for a corpus and deleted when it is
+    whole, so that nobody can try which patient it is of.
     """
     kind, name = ("group", document.group) if document.group else ("document", document.id or document.text)
     named = f"{kind}\0{name}".encode()
@@ -67,72 +69,40 @@ def grouped(document: TextDocument, key: bytes, held_out_share: float) -> tuple[
     return group, place < held_out_share * 2.0**64
 
 
-@dataclass
-class Draft:
-    """The documents of a shard to be written, each with its sentences, and all else that was read for it.
+def _start(rules: Tokenizer) -> Compute:
+    """Cuts documents into sentences and tokenizes them; of a span, a list of `GroupedText`, a batch of `SCHEMA`."""
+    space = before_sentences(rules)
 
-    after: file and number of the last item.
-    """
+    def tokenize(sentences: list[str]) -> Iterator[list[int]]:
+        for start in range(0, len(sentences), BATCH):
+            texts = [space + sentence for sentence in sentences[start : start + BATCH]]
+            yield from (row.ids for row in rules.encode_batch_fast(texts, add_special_tokens=False))
 
-    after: tuple[int, int] = (0, 0)
-    documents: list[tuple[TextDocument, list[str]]] = field(default_factory=list)
-    sentences: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
-    rejects: list[Unusable] = field(default_factory=list)
+    def batches(spans: Iterable[list[GroupedText]], bar: Bar) -> Iterator[pa.RecordBatch]:
+        for documents in spans:
+            yield pa.RecordBatch.from_pylist(list(_rows(documents, tokenize)), SCHEMA)
+            bar.advance(sum(len(text) for text, *_ in documents))
 
-
-def drafts(files: Files, start: tuple[int, int], rejects: Rejects) -> Iterator[Draft]:
-    """What the files give after `start`, in runs of whole documents with `SHARD_SENTENCES` or some more."""
-    draft = Draft(start)
-    for file, number, item in read_all(files, *start):
-        match item:
-            case Unusable():
-                rejects.add(item.file, item.line, item.reason)
-                draft.rejects.append(item)
-            case SkippedDocument():
-                rejects.used()
-                draft.left_out[item.reason] += 1
-            case TextDocument(text):
-                rejects.used()
-                sentences = [" ".join(text[start:end].split()) for start, end in sentence_spans(text)]
-                draft.documents.append((item, sentences))
-                draft.sentences += len(sentences)
-        draft.after = (file, number)
-        if draft.sentences >= SHARD_SENTENCES:
-            yield draft
-            draft = Draft(draft.after)
-    if draft.documents or draft.left_out or draft.rejects:
-        yield draft
+    return batches
 
 
-def write_shard(path: Path, draft: Draft, tokenize: Tokenize, group: Group, unknown_id: int | None) -> dict[str, Any]:
-    """Tokenizes and writes a shard, and returns its facts; both are on the disk then, the facts as JSON beside it.
-
-    Sentences without a token (control characters and the like) go, and documents of such sentences alone.
-    """
-    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
-    tokenized = tokenize(list(chain.from_iterable(sentences for _, sentences in draft.documents)))
-    for document, sentences in draft.documents:
-        rows = [ids for ids in islice(tokenized, len(sentences)) if ids]
-        if rows:
+def _rows(documents: list[GroupedText], tokenize: Tokenize) -> Iterator[dict[str, Any]]:
+    """Of the documents. Sentences without a token (control characters …) go, and documents of such sentences alone."""
+    cut = [[" ".join(text[start:end].split()) for start, end in sentence_spans(text)] for text, *_ in documents]
+    tokenized = tokenize(list(chain.from_iterable(cut)))
+    for (_, group, held_out), sentences in zip(documents, cut, strict=True):
+        if rows := [ids for ids in islice(tokenized, len(sentences)) if ids]:
             ids = np.fromiter(chain.from_iterable(rows), np.int32)
-            for column, value in zip(columns.values(), (*group(document), list(map(len, rows)), ids), strict=True):
-                column.append(value)
+            yield {"group": group, "held_out": held_out, "lengths": list(map(len, rows)), "ids": ids}
+
+
+def _write_shard(path: Path, batch: pa.RecordBatch) -> None:
     with path.open("wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
-        writer.write_batch(pa.RecordBatch.from_pydict(columns, SCHEMA))
-    sync(path)
-    facts = {
-        "after": draft.after,
-        "documents": len(columns["ids"]),
-        "documents_of_one_sentence": sum(len(lengths) == 1 for lengths in columns["lengths"]),
-        "sentences": sum(map(len, columns["lengths"])),
-        "tokens": sum(map(len, columns["ids"])),
-        "unknown_tokens": sum(int(np.count_nonzero(ids == unknown_id)) for ids in columns["ids"]),
-        "left_out": dict(draft.left_out + Counter({NO_TEXT: len(draft.documents) - len(columns["ids"])})),
-        "rejects": [(item.file, item.line, item.reason) for item in draft.rejects],
-    }
-    write_json(path.with_suffix(".json"), facts, compact=True)
-    return facts
+        writer.write_batch(batch)
+
+
+def _open_shard(path: Path) -> pa.Table:
+    return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
 
 
 # The corpus
@@ -153,8 +123,8 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         self.facts: dict[str, Any] = read_json(folder / FACTS) or {}
         self.rejects = folder / REJECTS
-        files = [pa.memory_map(str(_shard(folder, number))) for number in range(self.facts["shards"])]
-        shards = pa.concat_tables([pa.ipc.open_stream(file).read_all() for file in files])
+        paths = [folder / f"{number:06}.arrow" for number in range(self.facts["shards"])]
+        shards = pa.concat_tables(map(_open_shard, paths))
         self.sentence_starts = _starts(pc.list_flatten(shards["lengths"]).to_numpy())
         self.document_starts = _starts(pc.list_value_length(shards["lengths"]).to_numpy())
         self.held_out: NDArray[np.bool_] = shards["held_out"].to_numpy()
@@ -187,13 +157,15 @@ def build_corpus(
     digests: Digests,
     held_out_share: float = 0.0,
     rejects_limit: float = 0.01,
+    engine: Engine = LOCALLY,
 ) -> Corpus:
-    """The corpus of `sources`, prepared unless it is in the cache; killed, it resumes at the shard it was at.
+    """The corpus of `sources`, prepared unless it is in the cache; killed, it resumes at the shards that are missing.
 
     held_out_share: of documents, or groups, to hold out.
     rejects_limit: the share of documents that may be unusable; those without text are counted and stop nothing.
+    engine: where sentences are cut and tokenized; this process reads the documents and sends their text.
     Raises RequestError for input that cannot be read or holds no text, and where nothing or all would be held out;
-    WorkError for too many unusable documents.
+    WorkError for too many unusable documents, and for input that changes meanwhile.
     """
     files = [(source, file) for source in sources for file in files_of(source)]
     decisive = {
@@ -203,16 +175,17 @@ def build_corpus(
         "held_out_share": held_out_share,
     }
     key = fingerprint(decisive)[:32]
-    corpora = cache / "documents"
-    folder, building = corpora / key, corpora / f"{key}.partial"
-    corpora.mkdir(parents=True, exist_ok=True)
-    with FileLock(corpora / f"{key}.lock"):
+    folder = cache / "documents" / key
+    building = Shards(folder, ()).folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
         if not folder.is_dir():
             if not (building / FACTS).is_file():
-                _prepare(building, files, tokenizer, held_out_share, rejects_limit)
-            (building / KEY).unlink(missing_ok=True)
+                with engine.connected():
+                    _prepare(folder, files, tokenizer, held_out_share, rejects_limit, engine)
+            (building / MANIFEST).unlink(missing_ok=True)  # and the key of the groups with it
             building.rename(folder)
-            sync(corpora)
+            sync(folder.parent)
     corpus = Corpus(folder)
     facts, held_out, documents = corpus.facts, int(corpus.held_out.sum()), len(corpus.held_out)
     log(
@@ -230,54 +203,71 @@ def build_corpus(
 
 
 def _prepare(
-    folder: Path, files: Files, tokenizer: PreTrainedTokenizerBase, held_out_share: float, rejects_limit: float
+    output: Path,
+    files: Files,
+    tokenizer: PreTrainedTokenizerBase,
+    held_out_share: float,
+    rejects_limit: float,
+    engine: Engine,
 ) -> None:
-    """Writes the shards that are not there yet, and what they all hold to `corpus.json`."""
-    if not (folder / KEY).is_file():  # shards whose key is gone are made again
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        with atomic_write(folder / KEY) as path:
-            path.write_bytes(secrets.token_bytes(KEY_BYTES))
-    group = partial(grouped, key=(folder / KEY).read_bytes(), held_out_share=held_out_share)
-    rules, unknown_id = plain_rules(tokenizer), tokenizer.unk_token_id
-    space = before_sentences(rules)
+    """Fills the shards of `output`, and writes what they all hold to `corpus.json` beside them."""
+    reasons, left_out = outdated(files), Counter[str]()
+    listed = output.with_name(f"{output.name}.{REJECTS}")
+    with Rejects(listed, rejects_limit) as rejects:
+        sizes = _sizes(read_all(files, reasons, shown=True), rejects, left_out)
+        spans = cut_spans(((size, size) for size in sizes), SHARD_CHARACTERS)
+    shards = Shards(output, spans, suffix=".arrow", write=_write_shard, engine=engine)
+    key = (read_json(shards.folder / MANIFEST) or {}).get(KEY) or secrets.token_hex(KEY_BYTES)
+    shards.begin({"block": SHARD_CHARACTERS, KEY: key})
+    group = partial(grouped, key=bytes.fromhex(key), held_out_share=held_out_share)
 
-    def tokenize(sentences: list[str]) -> Iterator[list[int]]:
-        for start in range(0, len(sentences), BATCH):
-            texts = [space + sentence for sentence in sentences[start : start + BATCH]]
-            yield from (row.ids for row in rules.encode_batch_fast(texts, add_special_tokens=False))
+    def texts() -> Iterator[TextDocument]:
+        return (item for item in read_all(files, reasons) if isinstance(item, TextDocument))
 
-    shards: list[dict[str, Any]] = []
-    with Rejects(folder / REJECTS, rejects_limit) as rejects:
-        while (done := read_json(_shard(folder, len(shards)).with_suffix(".json"))) is not None:
-            rejects.used(done["documents"] + sum(done["left_out"].values()))
-            for file, line, reason in done["rejects"]:
-                rejects.add(file, line, reason)
-            shards.append(done)
-        sentences = sum(shard["sentences"] for shard in shards)
-        if shards:
-            log(f"preparing documents: resuming after {sentences:,} sentences")
-        at = tuple(shards[-1]["after"]) if shards else (0, 0)
-        with progress("preparing documents", len(files), "files", at[0]) as bar:
-            for draft in drafts(files, at, rejects):
-                shards.append(write_shard(_shard(folder, len(shards)), draft, tokenize, group, unknown_id))
-                sentences += shards[-1]["sentences"]
-                bar.advance(draft.after[0] - at[0], f"{sentences:,} sentences")
-                at = draft.after
-            bar.advance(len(files) - at[0])
-    left_out: Counter[str] = sum((Counter(shard["left_out"]) for shard in shards), Counter())
-    counted = ("documents", "documents_of_one_sentence", "sentences", "tokens", "unknown_tokens")
-    counts = {name: sum(shard[name] for shard in shards) for name in counted}
+    reader = SpanReader(texts, "documents: the input", lambda document: len(document.text))
+
+    def read(span: Span) -> list[GroupedText]:
+        return [(document.text, *group(document)) for document in reader.read(span)]
+
+    shards.fill(partial(_start, plain_rules(tokenizer)), "preparing documents", "characters", read)
+    counts = Counter[str]()
+    for path in shards.complete():
+        counts.update(_counts(path, tokenizer.unk_token_id))
+    left_out += Counter({NO_TEXT: sum(span.end - span.first for span in spans) - counts["documents"]})
     if not counts["documents"]:
         raise RequestError(
             f"documents: no document with text was found (left out {_listed(left_out)}). Check files and columns."
         )
-    facts = {**counts, "left_out": left_out, "rejects": rejects.counts, "shards": len(shards)}
-    write_json(folder / FACTS, facts)  # last: its presence means all is there
+    listed.replace(shards.folder / REJECTS)
+    facts = {**counts, "left_out": left_out, "rejects": rejects.counts, "shards": len(spans)}
+    write_json(shards.folder / FACTS, facts)  # last: its presence means all is there
 
 
-def _shard(folder: Path, number: int) -> Path:
-    return folder / f"{number:06}.arrow"
+def _sizes(items: Iterable[Item], rejects: Rejects, left_out: Counter[str]) -> Iterator[int]:
+    """The characters of each text; counts what else there is."""
+    for item in items:
+        if isinstance(item, Unusable):
+            rejects.add(item.file, item.line, item.reason)
+            continue
+        rejects.used()
+        if isinstance(item, SkippedDocument):
+            left_out[item.reason] += 1
+        else:
+            yield len(item.text)
+
+
+def _counts(path: Path, unknown_id: int | None) -> dict[str, int]:
+    """What a shard holds, for `corpus.json`."""
+    shard = _open_shard(path)
+    sentences = pc.list_value_length(shard["lengths"]).to_numpy()  # (documents,)
+    ids = pc.list_flatten(shard["ids"]).to_numpy()  # (tokens,)
+    return {
+        "documents": len(sentences),
+        "documents_of_one_sentence": int(np.count_nonzero(sentences == 1)),
+        "sentences": int(sentences.sum()),
+        "tokens": len(ids),
+        "unknown_tokens": int(np.count_nonzero(ids == unknown_id)),
+    }
 
 
 def _listed(counts: Mapping[str, int]) -> str:

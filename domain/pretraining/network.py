@@ -20,7 +20,7 @@ from bertrelay.new_encoder import bert_config, start_positions, train_wordpiece
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
 from bertrelay.tokenizer import as_fast, check_vocabulary, load_tokenizer, plain_rules
-from domain.pretraining.readers import TextDocument, files_of, read_all
+from domain.pretraining.readers import TextDocument, files_of, outdated, read_all
 from domain.pretraining.settings import Objective, PretrainSettings
 
 LABELS: dict[Objective, str] = {"mlm": "masked_ids", "nsp": "is_random"}
@@ -88,7 +88,7 @@ def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedMo
         torch.manual_seed(settings.seed)
         if isinstance(settings.base, NewEncoder):
             files = [(source, file) for source in settings.documents for file in files_of(source)]
-            texts = (item.text for _, _, item in read_all(files) if isinstance(item, TextDocument))
+            texts = (item.text for item in read_all(files, outdated(files)) if isinstance(item, TextDocument))
             size = settings.base
             tokenizer = train_wordpiece(texts, size.vocabulary, size.max_tokens, lowercase=not size.cased)
             network: PreTrainedModel = BertForPreTraining(bert_config(size, tokenizer))

@@ -11,7 +11,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import IO, NamedTuple
 from xml.etree import ElementTree
@@ -78,18 +78,17 @@ def files_of(source: DocumentSource) -> list[Path]:
     return found
 
 
-def read_all(files: Files, file: int = 0, item: int = 0) -> Iterator[tuple[int, int, Item]]:
-    """Streams the documents of all files, each with the place of its file and, from 1, its own in it.
+def read_all(files: Files, reasons: Mapping[tuple[int, int], str], shown: bool = False) -> Iterator[Item]:
+    """Streams the documents of all files.
 
-    file, item: where to resume; files before it are not read. Records that PubMed has revised or deleted are left out.
+    reasons: why records are left out, as `outdated` finds them. shown: whether progress is.
     """
-    papers = {place: path for place, (source, path) in enumerate(files) if (source.format or format_of(path)) == "xml"}
-    reasons = outdated(papers) if papers else {}
-    for place, (source, path) in enumerate(files[file:], file):
-        skipped = item if place == file else 0
-        for number, found in enumerate(islice(read_documents(source, path), skipped, None), skipped + 1):
-            reason = reasons.get((place, number))
-            yield place, number, SkippedDocument(reason) if reason else found
+    with progress("reading documents", len(files), "files", shown=shown) as bar:
+        for place, (source, path) in enumerate(files):
+            for number, found in enumerate(read_documents(source, path), 1):
+                reason = reasons.get((place, number))
+                yield SkippedDocument(reason) if reason else found
+            bar.advance()
 
 
 def read_documents(source: DocumentSource, file: Path) -> Iterator[Item]:
@@ -298,16 +297,19 @@ PUBMED_FILE = re.compile(r"pubmed(\d\d)n(\d+)\.xml")  # the year, and a number t
 CITATION_COLUMNS = ["item", "number", "version", "is_deletion"]
 
 
-def outdated(files: Mapping[int, Path]) -> dict[tuple[int, int], str]:
-    """The records in XML files that are out of date, with the reason: by the place of the file and of the item in it.
+def outdated(files: Files) -> dict[tuple[int, int], str]:
+    """The records in XML files that PubMed has revised or deleted, with the reason: by the places of file and item.
 
-    files: by their places. Items are those of `read_papers`, from 1. The highest version of a citation is kept, and of
-    equal ones that of the newest file; files are as old as PubMed's names, others as they are ordered.
+    Items are those of `read_papers`, from 1. The highest version of a citation is kept, and of equal ones that of the
+    newest file; files are as old as PubMed's names, others as they are ordered.
     """
+    papers = {place: path for place, (source, path) in enumerate(files) if (source.format or format_of(path)) == "xml"}
+    if not papers:
+        return {}
     tables = []
-    with progress("searching for revised records", len(files), "files") as bar:
-        for place in sorted(files, key=lambda place: _age(files[place])):
-            table = pd.DataFrame(_citations(files[place]), columns=CITATION_COLUMNS, dtype="int64")
+    with progress("searching for revised records", len(papers), "files") as bar:
+        for place in sorted(papers, key=lambda place: _age(papers[place])):
+            table = pd.DataFrame(_citations(papers[place]), columns=CITATION_COLUMNS, dtype="int64")
             tables.append(table.assign(place=place))
             bar.advance(1)
     records = pd.concat(tables, ignore_index=True).sort_values(["number", "version"], kind="stable")

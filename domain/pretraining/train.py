@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.backbone import save_network
+from bertrelay.engine import LOCALLY
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
@@ -100,10 +101,11 @@ def pretrain(settings: PretrainSettings, folder: Path, cache: Path | None = None
 def run(settings: PretrainSettings, context: StageContext) -> Metrics:
     """Prepares the corpus, scores the base on held-out documents, trains it, scores it again, and writes `model/`."""
     network, tokenizer = start_network(settings, context.cache)
+    engine = context.engine if context.process_group.size == 1 else LOCALLY
     with accelerator().main_process_first():
         digests = Digests(context.cache / "digests.json")
         corpus = build_corpus(
-            settings.documents, tokenizer, context.cache, digests, settings.held_out_share, settings.max_rejects
+            settings.documents, tokenizer, context.cache, digests, settings.held_out_share, settings.max_rejects, engine
         )
     sequences = Sequences(corpus, tokenizer, settings)
     held_out = None

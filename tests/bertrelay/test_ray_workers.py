@@ -28,8 +28,17 @@ from bertrelay.encode_datasets import encode_dataset
 from bertrelay.encode_files import encode_file
 from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.fingerprint import Digests
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar
+from bertrelay.settings import InputFile
+from domain.clinical import training as clinical_training
+from domain.clinical.chunks import Chunker
+from domain.clinical.outcomes import ChunkSettings
+from domain.clinical.training import stored_chunk_tokens
+from domain.pretraining import corpus
+from domain.pretraining.corpus import build_corpus
+from domain.pretraining.settings import DocumentSource
 
 ray = pytest.importorskip("ray")
 RAY = Engine(engine="ray")
@@ -383,6 +392,39 @@ class TestWorkers:
         files = [sorted((tmp_path / name).iterdir()) for name in ("here", "there")]
         contents = [{path.name: path.read_bytes() for path in each} for each in files]
         assert contents[0] == contents[1] and len(contents[0]) == 2 + 7  # of 21, 20 and 20 rows
+
+    def test_chunks_of_notes_are_cut_as_by_one_process(self, word_piece, many, tmp_path, monkeypatch):
+        monkeypatch.setattr(clinical_training, "BLOCK_CHARACTERS", 100)
+        chunker, texts = Chunker(word_piece, ChunkSettings(max_tokens=8, max_chunks=2)), [*many, ""]
+        assemble, modes = clinical_training._assemble, list[int]()
+
+        def assembled(shards, folder):
+            modes.extend(stat.S_IMODE(path.stat().st_mode) for path in shards.complete())
+            assemble(shards, folder)
+
+        monkeypatch.setattr(clinical_training, "_assemble", assembled)
+        for name, engine in (("here", LOCALLY), ("there", RAY)):
+            with sensitive_data():
+                stored_chunk_tokens(lambda: iter(texts), list(map(len, texts)), chunker, tmp_path / name, engine)
+            monkeypatch.setattr(Shards, "_fill_own", None)  # this process computes nothing any more
+        files = [sorted((tmp_path / name).iterdir()) for name in ("here", "there")]
+        contents = [{path.name: path.read_bytes() for path in each} for each in files]
+        assert contents[0] == contents[1] and len(contents[0]) == 3
+        assert len(modes) > 10 and set(modes) == {0o600}
+
+    def test_documents_are_tokenized_as_by_one_process(self, word_piece, many, tmp_path, monkeypatch):
+        monkeypatch.setattr(corpus, "SHARD_CHARACTERS", 100)
+        rows = [{"text": f"{text}. {text}", "owner": number % 9} for number, text in enumerate(many)]
+        (tmp_path / "in.jsonl").write_text("".join(map(json_line, [*rows, {"text": ""}])))
+        source, built = DocumentSource(path=InputFile(tmp_path / "in.jsonl"), group="owner"), []
+        for name, engine in (("here", LOCALLY), ("there", RAY)):
+            built.append(build_corpus([source], word_piece, tmp_path / name, Digests(), 0.3, engine=engine))
+            monkeypatch.setattr(Shards, "_fill_own", None)  # this process computes nothing any more
+        here, there = built
+        for name in ("sentence_starts", "document_starts", "groups", "held_out"):
+            assert getattr(here, name).tolist() == getattr(there, name).tolist(), name
+        assert here.tokens(0, here.sentence_starts[-1]).tolist() == there.tokens(0, there.sentence_starts[-1]).tolist()
+        assert here.facts == there.facts and here.facts["shards"] > 5 and 0 < here.held_out.sum() < len(many)
 
     def test_the_others_do_the_work_of_a_node_that_is_lost(self, tmp_path):  # the last, as it is gone afterwards
         rows, _ = fill(tmp_path, once(tmp_path / "marker", takes_its_node_along))

@@ -113,7 +113,7 @@ def test_a_span_ends_with_the_item_that_brings_it_to_the_limit():
     assert cut_spans([], 7) == []
 
 
-def test_records_of_spans_are_read_in_one_pass_and_a_source_that_became_shorter_is_an_error():
+def test_records_of_spans_are_read_in_one_pass_and_a_source_that_changed_is_an_error():
     passes, wanted = [], [Span(1, 3, 0), Span(4, 6, 0), Span(0, 2, 0)]
 
     def begin():
@@ -125,3 +125,7 @@ def test_records_of_spans_are_read_in_one_pass_and_a_source_that_became_shorter_
     assert list(reader.read(wanted[2])) == ["a", "b"] and len(passes) == 2  # an earlier one begins another pass
     with pytest.raises(WorkError, match=r"x\.txt became shorter"):
         [list(SpanReader(lambda: iter("abcde"), "x.txt").read(span)) for span in wanted]
+    lines = SpanReader(lambda: iter(["a", "bcd", "e"]), "x.txt", len)
+    assert list(lines.read(Span(0, 2, 4))) == ["a", "bcd"]
+    with pytest.raises(WorkError, match=r"x\.txt changed while"):
+        list(lines.read(Span(2, 3, 2)))

@@ -10,8 +10,9 @@ from noted_patients import stays, write_stays
 from scipy.special import expit
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
+from domain.clinical import training
 from domain.clinical.chunks import Chunker, chunk_tokens
 from domain.clinical.classifier import load_model, start_model
 from domain.clinical.evaluation import while_reading
@@ -136,13 +137,42 @@ def test_stored_chunks_are_those_in_memory_and_are_cut_once(bert, tmp_path):
     model = start_model(bert, OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 16, "max_chunks": 2}}))
     chunker, texts = Chunker(model.tokenizer, model.settings.chunking), [*stays(40)["text"], "", "Slept well."]
     inside = chunk_tokens(texts, chunker)
-    stored = stored_chunk_tokens(texts, len(texts), chunker, tmp_path / "chunks")
-    again = stored_chunk_tokens(["never read"], 1, chunker, tmp_path / "chunks")
+    stored = stored_chunk_tokens(lambda: iter(texts), list(map(len, texts)), chunker, tmp_path / "chunks")
+    again = stored_chunk_tokens(lambda: iter(["never read"]), [10], chunker, tmp_path / "chunks")
     for other in (stored, again):
         for name in ("ids", "starts", "lengths", "admissions", "spans", "lost_chunks", "lost_characters"):
             assert np.array_equal(getattr(other, name), getattr(inside, name)), name
     assert inside.lost_chunks > 0 and inside.lost_characters > 0
     assert np.bincount(inside.admissions, minlength=42)[-2:].tolist() == [0, 1]
+
+
+def test_chunks_are_stored_in_shards_of_which_a_failure_costs_one(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "BLOCK_CHARACTERS", 1000)
+    model = start_model(bert, OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 16, "max_chunks": 2}}))
+    chunker, texts, cut = Chunker(model.tokenizer, model.settings.chunking), [*stays(40)["text"], ""], []
+    inside = chunk_tokens(texts, chunker)
+    monkeypatch.setattr(training, "chunk_tokens", lambda each, chunker: cut.append(each) or chunk_tokens(each, chunker))
+
+    def store(given):
+        cut.clear()
+        return stored_chunk_tokens(lambda: iter(given), list(map(len, texts)), chunker, tmp_path / "chunks")
+
+    with pytest.raises(WorkError, match="notes: the input became shorter while it was read; run the same command"):
+        store(texts[:25])
+    done = sum(map(len, cut))
+    assert len(cut) > 4 and 18 < done <= 25
+    with pytest.raises(WorkError, match="notes: the input changed while it was read"):
+        store([*texts[:-1], "."])
+    assert cut[0][0] == texts[done]
+    done += sum(map(len, cut))
+    store(texts)
+    assert cut == [texts[done:]]
+    chunks = np.column_stack([inside.admissions, inside.spans, inside.lengths])
+    found = {path.name: path.read_bytes() for path in (tmp_path / "chunks").iterdir()}
+    assert found.pop("ids.bin") == inside.ids.tobytes() and found.pop("chunks.bin") == chunks.tobytes()
+    lost = {"lost_chunks": inside.lost_chunks, "lost_characters": inside.lost_characters}
+    assert json.loads(found.pop("done.json")) == lost and not found
+    assert {path.name for path in tmp_path.iterdir()} == {"chunks", "chunks.lock"}
 
 
 def test_the_score_while_reading_is_that_of_the_first_chunks():

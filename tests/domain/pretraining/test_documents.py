@@ -23,6 +23,7 @@ from domain.pretraining.readers import (
     SkippedDocument,
     TextDocument,
     files_of,
+    outdated,
     read_all,
 )
 from domain.pretraining.settings import DocumentSource
@@ -30,7 +31,8 @@ from domain.pretraining.settings import DocumentSource
 
 def read(*paths: Path, **settings: Any) -> list[Item]:
     sources = [DocumentSource(path=str(path), **settings) for path in paths]
-    return [item for _, _, item in read_all([(source, file) for source in sources for file in files_of(source)])]
+    files = [(source, file) for source in sources for file in files_of(source)]
+    return list(read_all(files, outdated(files)))
 
 
 def texts(*paths: Path, **settings: Any) -> list[str]:
@@ -195,10 +197,10 @@ def test_broken_medline_is_reported_with_its_line(tmp_path: Path) -> None:
 def test_medline_of_any_length_is_read_in_the_memory_of_one_document(tmp_path: Path) -> None:
     abstract = f"<AbstractText>{'A sentence of some length. ' * 40}</AbstractText>"
     file = written(tmp_path / "a.xml.gz", medline(*(citation(n, "A title.", abstract) for n in range(500))))
-    source = DocumentSource(path=str(file))
-    assert sum(1 for _ in read_all([(source, file)])) == 500  # whatever is made once is made here
+    assert len(read(file)) == 500  # whatever is made once is made here
+    files = [(DocumentSource(path=str(file)), file)]
     tracemalloc.start()
-    assert sum(1 for _ in read_all([(source, file)])) == 500
+    assert sum(1 for _ in read_all(files, outdated(files))) == 500
     assert tracemalloc.get_traced_memory()[1] < 3e5  # the text alone is 0.5 MB
     tracemalloc.stop()
 
