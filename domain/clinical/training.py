@@ -216,9 +216,8 @@ def stored_chunk_tokens(
         shards.remove()
     admissions, starts, ends, lengths = np.fromfile(folder / CHUNKS, np.int64).reshape(-1, 4).T.copy()
     ids: Any = np.memmap(folder / IDS, np.int32, "r") if len(lengths) else np.zeros(0, np.int32)
-    texts_of_chunks = np.stack([starts, ends], axis=1)
-    lost = read_json(folder / DONE) or {}
-    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, texts_of_chunks, **lost)
+    lost, places = read_json(folder / DONE) or {}, np.stack([starts, ends], axis=1)
+    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, places, **lost)
 
 
 def _start(chunker: Chunker) -> Compute:
