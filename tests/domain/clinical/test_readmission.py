@@ -10,6 +10,7 @@ from noted_patients import stays, write_stays
 from scipy.special import expit
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
+from bertrelay.engine import Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
 from domain.clinical import training
@@ -22,6 +23,7 @@ from domain.clinical.recalibration import fit_recalibration
 from domain.clinical.settings import ReadmissionSettings
 from domain.clinical.training import chunk_weights, run, stored_chunk_tokens
 
+NOWHERE = Engine(engine="ray://127.0.0.1:9")  # a cluster that does not answer
 CHUNKING = {"max_tokens": 24}
 TRAINING = {"epochs": 4, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
 
@@ -138,7 +140,7 @@ def test_stored_chunks_are_those_in_memory_and_are_cut_once(bert, tmp_path):
     chunker, texts = Chunker(model.tokenizer, model.settings.chunking), [*stays(40)["text"], "", "Slept well."]
     inside = chunk_tokens(texts, chunker)
     stored = stored_chunk_tokens(lambda: iter(texts), list(map(len, texts)), chunker, tmp_path / "chunks")
-    again = stored_chunk_tokens(lambda: iter(["never read"]), [10], chunker, tmp_path / "chunks")
+    again = stored_chunk_tokens(lambda: iter(["never read"]), [10], chunker, tmp_path / "chunks", NOWHERE)
     for other in (stored, again):
         for name in ("ids", "starts", "lengths", "admissions", "spans", "lost_chunks", "lost_characters"):
             assert np.array_equal(getattr(other, name), getattr(inside, name)), name
@@ -173,6 +175,11 @@ def test_chunks_are_stored_in_shards_of_which_a_failure_costs_one(bert, tmp_path
     lost = {"lost_chunks": inside.lost_chunks, "lost_characters": inside.lost_characters}
     assert json.loads(found.pop("done.json")) == lost and not found
     assert {path.name for path in tmp_path.iterdir()} == {"chunks", "chunks.lock"}
+
+
+def test_chunks_are_cut_on_the_engine_of_the_stage(clinic, bert, tmp_path):
+    with pytest.raises(RequestError, match=r"engine: expected (a )?Ray"):
+        run(settings(clinic, bert), StageContext(tmp_path, tmp_path / "cache", engine=NOWHERE))
 
 
 def test_the_score_while_reading_is_that_of_the_first_chunks():

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from torch import nn
 
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import Stopped
+from bertrelay.engine import Engine
+from bertrelay.errors import RequestError, Stopped
 from bertrelay.new_encoder import train_wordpiece
 from bertrelay.stage import StageContext
 from bertrelay.training.batches import rank_batch
@@ -115,6 +116,12 @@ def test_it_learns_and_shows_before_and_after(trained: tuple[Path, dict[str, Any
     assert metrics["best_step"] == best["step"] and metrics["mlm_loss"] == best["mlm_loss"]
     written = {path.name for path in (folder / "output").iterdir()} - {"work"}
     assert written == {"corpus.json", "metrics.jsonl", "model", "rejects.jsonl"}
+
+
+def test_documents_are_prepared_on_the_engine_of_the_stage(given: dict[str, Any], tmp_path: Path) -> None:
+    nowhere = Engine(engine="ray://127.0.0.1:9")  # a cluster that does not answer
+    with pytest.raises(RequestError, match=r"engine: expected (a )?Ray"):
+        run(PretrainSettings.model_validate(given), StageContext(tmp_path, tmp_path / "cache", engine=nowhere))
 
 
 def test_the_model_can_be_trained_on(
