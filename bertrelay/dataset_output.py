@@ -18,7 +18,7 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device
 from bertrelay.progress import Bar
 
-Columns = Callable[[pa.Table], Mapping[str, list[Any]]]
+ComputeColumns = Callable[[pa.Table], Mapping[str, list[Any]]]
 """The values of the columns that a model adds to a block of rows."""
 
 
@@ -32,7 +32,7 @@ class WrittenDataset(NamedTuple):
 def fill_dataset(
     output: str,
     spans: Sequence[Span],
-    schema: pa.Schema,
+    columns: Sequence[pa.Field],
     manifest: dict[str, object],
     start: Callable[[], Compute],
     *,
@@ -45,13 +45,15 @@ def fill_dataset(
 ) -> WrittenDataset:
     """Writes the dataset `output`, a shard for each of `spans`; this process is connected to `engine`.
 
+    columns: besides ROW, which is the first.
     output: a folder or an address; one that ends in `.lance` is a dataset of Lance, which LanceDB opens.
     manifest: what decides the rows; one that is finished is left as it is.
-    start, description, unit, read: as of `SpanOutputs.fill`; the contents are tables of `schema`.
+    start, description, unit, read: as of `SpanOutputs.fill`; the contents are tables of all columns.
     overwrite: replace a finished dataset of another manifest, which is an error otherwise.
     """
     as_lance, key, rate = is_lance(output), fingerprint(manifest), None
-    shards = DatasetShards(unfinished(output) if as_lance else output, spans, schema, process_group, engine)
+    schema, place = pa.schema([pa.field(ROW, pa.int64()), *columns]), unfinished(output) if as_lance else output
+    shards = DatasetShards(place, spans, schema, process_group, engine)
 
     def is_done() -> bool:
         return _is_written(output, key, overwrite) if as_lance else shards.is_finished(manifest)
@@ -102,11 +104,13 @@ def read_rows(output: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 def add_columns(
     model: str | Path,
-    read: Callable[[], ParquetInput],
+    source: str,
     output: str,
+    texts: Sequence[str],
     added: Sequence[pa.Field],
-    load: Callable[[Path, str], Columns],
+    load: Callable[[Path, str], ComputeColumns],
     *,
+    keep: Sequence[str],
     precision: str,
     description: str,
     cache: Path | None = None,
@@ -115,15 +119,16 @@ def add_columns(
     overwrite: bool = False,
     **options: object,
 ) -> WrittenDataset:
-    """Writes the rows of an input to the dataset `output`, with the columns `added` that a model computes from them.
+    """Writes the rows of `source` to the dataset `output`, with the columns `added` that a model computes of `texts`.
 
-    read: opens the input, in the main process alone.
     load: (folder, precision) -> the columns of a block, in the process that computes.
     options: what decides the columns besides model, input and precision.
     """
     from bertrelay.backbone import model_folder  # which loads torch: not before the request is checked
 
-    where, inputs = Engine.of(engine, process_group), on_main(read, process_group)
+    names = [field.name for field in added]
+    inputs = on_main(lambda: ParquetInput(source, texts, keep, names), process_group)
+    where = Engine.of(engine, process_group)
     with where.connected():
         folder = on_main(lambda: model_folder(model, cache_dir=cache and cache / "hub"), process_group)
         precision = where.precision(precision, default_device(), process_group)
@@ -131,7 +136,7 @@ def add_columns(
         return fill_dataset(
             output,
             inputs.spans,
-            pa.schema([pa.field(ROW, pa.int64()), *inputs.schema, *added]),
+            [*inputs.schema, *added],
             manifest,
             partial(_start, inputs, added, partial(load, folder, precision)),
             description=description,
@@ -142,7 +147,7 @@ def add_columns(
         )
 
 
-def _start(inputs: ParquetInput, added: Sequence[pa.Field], load: Callable[[], Columns]) -> Compute:
+def _start(inputs: ParquetInput, added: Sequence[pa.Field], load: Callable[[], ComputeColumns]) -> Compute:
     """Loads the model, and gives the tables of shards."""
     columns_of = load()
 

@@ -66,7 +66,7 @@ def encode_dataset(
         written = fill_dataset(
             output,
             inputs.spans,
-            pa.schema([pa.field(ROW, pa.int64()), *inputs.schema, vector]),
+            [*inputs.schema, vector],
             manifest,
             partial(_start, encoder, inputs, vectors, options, is_sent=not where.is_local),
             description="encoding",

@@ -13,8 +13,8 @@ class EncodeSettings(Settings):
     """The vectors of a table's sentences, in `vectors.npy` or `vectors.parquet`: row i for sentence i.
 
     sentences: one column of text: plain lines, `text` of a table, or the column it names.
-    output: `parquet` has the text beside the vectors, in columns `text` and `vector`. `dataset` is a folder of Parquet
-        files, `vectors`, made of such a folder.
+    output: `parquet` has the text beside the vectors, in columns `text` and `vector`. `dataset` reads a folder of
+        Parquet files and writes another, `vectors`.
     keep: columns that a dataset has too.
     vectors: in fewer bits: `int8`, each times 127 over its largest element, or `binary`, the signs, 8 in a byte.
     prompt: which of the model's prompts precedes each sentence; the model's default when absent.
@@ -34,8 +34,13 @@ class EncodeSettings(Settings):
     def _dataset(self) -> Self:
         if self.output != "dataset":
             refuse_idle(self, "keep", because="output is no dataset")
-        elif self.sentences.path is None or len(self.sentences.columns or [""]) > 1:
-            raise ValueError("output: expected one column of a folder of Parquet files in `sentences` for a dataset")
+            return self
+        columns = self.sentences.columns or [""]
+        if self.sentences.path is None or len(columns) > 1 or not isinstance(columns[0], str):
+            raise ValueError(
+                "output: a dataset is made of a folder of Parquet files and the name of one column of text"
+            )
+        refuse_idle(self.sentences, "format", "header", because="a dataset has Parquet files")
         return self
 
 

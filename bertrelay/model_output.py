@@ -4,22 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypedDict, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from bertrelay.data.shards import Shards, Span, locked_output
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main, wait_for_all
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device
-
-
-class DatasetOptions(TypedDict, total=False):
-    """The options of all commands that write datasets, see `bertrelay.encode_dataset`."""
-
-    cache: Path | None
-    process_group: ProcessGroup
-    engine: Engine | str
-    overwrite: bool
 
 
 class Scan(NamedTuple):

@@ -35,7 +35,7 @@ MOST_LOST, STARTING = 3, -1
 """When more workers are lost while they compute a shard, or start, that is taken to be the reason."""
 PACKAGES = ["bertrelay", "torch", "transformers", "tokenizers", "pyarrow"]
 """They decide the results: every node has the same versions."""
-_same = set[str]()  # nodes that have those of this process
+_checked_nodes = set[str]()  # which have those of this process
 
 
 def _ray() -> Any:
@@ -154,14 +154,14 @@ def _check_versions() -> None:
     ray, read = _ray(), _version_reader()
     here, asked = read(), ray.remote(num_cpus=0)(read)
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    for node in nodes.keys() - _same:
+    for node in nodes.keys() - _checked_nodes:
         on_node = asked.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
         try:
             there = ray.get(on_node.remote(), timeout=NODE_SECONDS)
         except ray.exceptions.RayError as error:
             raise RequestError(f"engine: node {nodes[node]} gives no answer ({type(error).__name__})") from error
         _check_same(here, there, nodes[node])
-        _same.add(node)
+        _checked_nodes.add(node)
 
 
 class Resources(NamedTuple):
@@ -213,7 +213,8 @@ class _Worker:
     def start(self, job: Sequence[Any], versions: dict[str, str], folder: str, cpus: int) -> None:
         """Loads the model, where the node, which may have joined late, has these versions.
 
-        job: a reference to the shards and `start` of `Shards.fill`; in a list it is not read before the check.
+        job: a list of one reference, to the shards and the `start` of `SpanOutputs.fill`. Ray reads a bare reference
+            before the call, one in a list here, after the versions are checked.
         folder: which relative paths start from.
         """
         node = _ray().util.get_node_ip_address()

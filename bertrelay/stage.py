@@ -40,6 +40,11 @@ class StageContext:
     def work(self) -> Path:
         return self.output / WORK
 
+    @property
+    def engine_before_training(self) -> Engine:
+        """Where what a training needs is computed before it: processes that share a training use no cluster."""
+        return self.engine if self.process_group.size == 1 else LOCALLY
+
 
 Run = Callable[[Settings, StageContext], Metrics]
 """What a stage does. Every process calls it; files are written by the main one unless shared on purpose."""

@@ -20,7 +20,6 @@ from bertrelay.distributed import wait_for_all
 from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
-from bertrelay.engine import LOCALLY
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, read_json, write_json
 from bertrelay.fingerprint import fingerprint
@@ -108,7 +107,7 @@ def fill_targets(
                 write_npy(building, blocks, rows, teacher.dim)
         wait_for_all(context.process_group)
     else:
-        engine = context.engine if context.process_group.size == 1 else LOCALLY
+        engine = context.engine_before_training
         with engine.connected():
             precision = engine.precision(precision, teacher.device, context.process_group)
             path = context.cache / "targets" / f"{key[:32]}-{precision}" / "vectors.npy"

@@ -55,10 +55,11 @@ def is_dataset(name: str) -> bool:
     return is_address(name) or name.endswith(("/", LANCE)) or Path(name).is_dir()
 
 
-def is_parquet(name: str) -> bool:
-    """Whether an input is a Parquet dataset: an address, a Parquet file, or a folder with one."""
-    place = Path(name)
-    return is_address(name) or name.endswith(PARQUET) or (place.is_dir() and any(place.glob(f"*{PARQUET}")))
+def writes_dataset(source: str, output: str) -> bool:
+    """Whether a dataset is written from one: from an address, a Parquet file or a folder with one, or to an address."""
+    place = Path(source)
+    is_parquet = source.endswith(PARQUET) or (place.is_dir() and any(place.glob(f"*{PARQUET}")))
+    return is_address(output) or (is_dataset(output) and (is_address(source) or is_parquet))
 
 
 def is_lance(url: str) -> bool:
@@ -157,14 +158,14 @@ class ParquetInput:
     """The rows of the Parquet files of a folder or store, in the order of the files' names, or of one file.
 
     texts: the columns of text that are computed from. keep: further columns that are read. added: the columns that the
-        output has besides, whose names these may not have.
+        output has besides, if any, whose names these may not have.
     Raises RequestError where there is no Parquet file or column, and for columns of other types.
     """
 
     def __init__(self, url: str, texts: Sequence[str], keep: Sequence[str] = (), added: Sequence[str] = ()) -> None:
         self.location, self.texts, self.keep = Location(url), list(texts), list(keep)
         self.name, self.columns = url, [*keep, *texts]
-        if taken := {ROW, *added}.intersection([*texts, *keep]):
+        if added and (taken := {ROW, *added}.intersection([*texts, *keep])):
             raise RequestError(f"{', '.join(taken)}: the output has a column of that name; rename that of the input")
         files = self._files()
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
@@ -230,12 +231,14 @@ class ParquetInput:
         return [Span(each.row, each.row + each.rows, each.rows) for each in self.row_groups]
 
     def records(self) -> Iterator[Record]:
-        """All rows of the columns in the order of `columns`, with the file and the number of the row in it."""
+        """All rows of the columns in the order of `columns`, with the file and, from 1, the number of the row in it."""
+        first_rows = dict[str, int]()
         for groups, span in zip(self.row_groups, self.spans, strict=True):
+            first = first_rows.setdefault(groups.file, groups.row)
             for block in self.blocks(span):
                 rows = zip(*(block[name].to_pylist() for name in (ROW, *self.columns)), strict=True)
                 for row, *values in rows:
-                    yield Record(tuple(values), groups.file, row + 1)
+                    yield Record(tuple(values), groups.file, row - first + 1)
 
     def blocks(self, span: Span) -> Iterator[pa.Table]:
         """The rows of a shard as tables of BLOCK_ROWS, with their numbers in the column `row`; reads nothing else.
@@ -291,7 +294,7 @@ class DatasetShards(SpanOutputs):
 
     def is_visible(self) -> bool:
         """Whether the manifest that `begin` wrote is here."""
-        return not self._waited(lambda: self._manifest() is None)
+        return not self._poll(lambda: self._manifest() is None)
 
     def is_finished(self, manifest: dict[str, object]) -> bool:
         """Whether all shards of this manifest are there already."""
@@ -362,12 +365,12 @@ class DatasetShards(SpanOutputs):
 
     def absent(self) -> int:
         """How many shards are not there."""
-        return self._waited(lambda: len(self.missing()))
+        return self._poll(lambda: len(self.missing()))
 
-    def _waited(self, absent: Callable[[], int]) -> int:
-        """What `absent` counts in the end; a store may show late what has been written."""
+    def _poll(self, left: Callable[[], int]) -> int:
+        """What `left` counts in the end; a store may show late what has been written."""
         until = time.monotonic() + LISTED_SECONDS
-        while (count := absent()) and not self._location.is_local and time.monotonic() < until:
+        while (count := left()) and not self._location.is_local and time.monotonic() < until:
             time.sleep(1)
         return count
 

@@ -5,7 +5,6 @@ Importing this loads neither torch nor transformers, so that an invalid request 
 
 import hashlib
 import json
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +19,13 @@ from bertrelay.data.tables import Record, Table
 from bertrelay.data.writing import write_table
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
-from bertrelay.files import check_output, check_place, write_text
+from bertrelay.files import check_output, write_text
 from bertrelay.fingerprint import Digests
 from bertrelay.model_output import ModelOutput, model_output
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
-from domain.clinical.outcomes import OutcomeName, ScoreOptions
+from domain.clinical.outcomes import OutcomeModelSettings, OutcomeName, ScoreOptions
 from domain.clinical.records import canonical_id, given_note, note_database, sort_notes, stays_of, warn_of_mixed_ids
 
 if TYPE_CHECKING:
@@ -45,14 +44,14 @@ BLOCK_CHARACTERS = 400_000
 DATASET_CHARACTERS = 4_000_000
 """As much is a shard of a dataset, some 800 admissions."""
 LEAST_CHARACTERS = 200
-"""Of an admission, when shards are cut: those with little or no text are rows as well."""
+"""What an admission counts as at least when shards are cut, as one without text is a row too."""
 SUMMARISED = ("unknown_share", "reason", "n_chunks", "alarm")
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
 VERSION = 4
 
 
 class ScoredFile(NamedTuple):
-    """What `score_file` did.
+    """What `score_file` or `score_dataset` did.
 
     without_text, unknown_text: admissions that have a row and no probability, without text or as the vocabulary knows
         no word of it. rejected: rows that could not be used.
@@ -105,7 +104,7 @@ def score_file(
 
     from bertrelay.backbone import model_folder
     from domain.clinical.classifier import read_description
-    from domain.clinical.scorer import OutcomeScorer, admission_page, columns_of, joined
+    from domain.clinical.scorer import OutcomeScorer, admission_page, joined
 
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     how = read_description(folder, task)
@@ -119,19 +118,18 @@ def score_file(
                 found.of_one(settings.admission)  # before any is scored
             return found
 
-        shown: dict[str, Any] = settings.model_dump(include={"with_text", "cleaned"})
-        block, precision = [BLOCK_CHARACTERS, LEAST_CHARACTERS], settings.precision
-        work = stack.enter_context(
-            model_output(
-                output, folder, sort, block=block, precision=precision, engine=engine, version=VERSION, **shown
-            )
-        )
+        decisive: dict[str, Any] = {
+            "version": VERSION,
+            **settings.model_dump(include={"precision", "with_text", "cleaned"}),
+        }
+        block = [BLOCK_CHARACTERS, LEAST_CHARACTERS]
+        work = stack.enter_context(model_output(output, folder, sort, block=block, engine=engine, **decisive))
         rate = _fill(work, settings)
         if page is not None:
             text = joined(work.scan.of_one(settings.admission), settings.cleaned)
             scorer = OutcomeScorer.load(work.folder)
             write_text(Path(page), admission_page(scorer.explain(text, precision=work.precision), how))
-        write_scores(work.shards.rows(), [*columns_of(how), *["top_text"] * settings.with_text, "chunks"], output)
+        write_scores(work.shards.rows(), score_columns(how, settings.with_text), output)
         found = _summary(work.shards.rows(), has_alarms=how.threshold is not None)
     return found._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
 
@@ -159,33 +157,37 @@ def score_dataset(
     import pyarrow as pa
 
     from bertrelay.backbone import model_folder
-    from bertrelay.data.datasets import ROW, Location
+    from bertrelay.data.datasets import Location
     from bertrelay.dataset_output import fill_dataset, read_rows
     from bertrelay.hardware import default_device
     from domain.clinical.classifier import read_description
-    from domain.clinical.scorer import columns_of
 
     settings, where = options_of(ScoreOptions, options), Engine.of(engine)
-    source, place = notes_source(notes, settings.id_column, settings.text_column), Location(output.rstrip("/"))
+    source, place = notes_source(notes, settings.id_column, settings.text_column), Location(output)
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     how = read_description(folder, task)
-    types = score_types([*columns_of(how), *["top_text"] * settings.with_text, "chunks"])
-    schema = pa.schema([pa.field(ROW, pa.int64()), *(pa.field(*each) for each in types.items())])
-    beside = Path(place.path() if place.is_local else f"{tempfile.gettempdir()}/bertrelay-{os.getpid()}")
-    check_place(beside)
-    listed = beside.with_name(f"{beside.name}.rejects.jsonl") if place.is_local else None
-    rejects = Rejects(listed, settings.max_rejects, keep_empty=False)
-    decisive: dict[str, object] = {"model": Digests().of_folder(folder), "version": VERSION}
+    types = score_types(score_columns(how, settings.with_text))
+    columns = [pa.field(*each) for each in types.items()]
     with where.connected(), ExitStack() as stack:
+        beside, listed = Path(place.path()), None
+        if place.is_local:
+            with place.errors("written"):
+                beside.parent.mkdir(parents=True, exist_ok=True)
+            listed = beside.with_name(f"{beside.name}.rejects.jsonl")
+        else:
+            beside = Path(stack.enter_context(tempfile.TemporaryDirectory()), "notes")
+        rejects = Rejects(listed, settings.max_rejects, keep_empty=False)
         with rejects:
             found = stack.enter_context(sorted_notes(source, beside, rejects, DATASET_CHARACTERS))
         settings = settings.model_copy(update={"precision": where.precision(settings.precision, default_device())})
+        manifest: dict[str, object] = {"model": Digests().of_folder(folder), "input": found.digest, "version": VERSION}
+        manifest |= settings.model_dump(include={"precision", "with_text", "cleaned"})
         written = fill_dataset(
             output,
             found.spans,
-            schema,
-            decisive | {"input": found.digest, **settings.model_dump(include={"precision", "with_text", "cleaned"})},
-            partial(_start_tables, folder, settings, schema),
+            columns,
+            manifest,
+            partial(_start_tables, folder, settings, columns),
             description="scoring",
             unit="admissions",
             read=lambda span: (span.first, found.of(span)),
@@ -224,7 +226,6 @@ class SortedNotes:
 
     def __init__(self, base: "sqlite3.Connection", names: Sequence[str], digest: str, block: int) -> None:
         self._base, self.names, self.digest = base, names, digest
-        # Of `block` characters or little more; an admission counts as `LEAST_CHARACTERS` at least.
         self.spans = cut_spans(((max(LEAST_CHARACTERS, size), 1) for size in sort_notes(base).values()), block)
 
     def of(self, span: Span) -> Notes:
@@ -295,7 +296,7 @@ def _fill(work: ModelOutput[SortedNotes], settings: ScoreOptions) -> float | Non
 
 
 def _start(folder: Path, settings: ScoreOptions) -> Callable[[Notes], Iterator[dict[str, Any]]]:
-    """Loads the model, which gives the rows of admissions by their names."""
+    """Loads the model, and returns what gives a row for each admission."""
     from domain.clinical.scorer import OutcomeScore, OutcomeScorer, flat, joined
 
     scorer = OutcomeScorer.load(folder)
@@ -328,13 +329,13 @@ def _start_lines(folder: Path, settings: ScoreOptions) -> Compute:
     return lines
 
 
-def _start_tables(folder: Path, settings: ScoreOptions, schema: "pa.Schema") -> Compute:
+def _start_tables(folder: Path, settings: ScoreOptions, columns: "Sequence[pa.Field]") -> Compute:
     """Loads the model, for the shards of a dataset; spans come with the number of their first admission."""
     import pyarrow as pa
 
     from bertrelay.data.datasets import ROW
 
-    rows_of = _start(folder, settings)
+    rows_of, schema = _start(folder, settings), pa.schema([pa.field(ROW, pa.int64()), *columns])
 
     def tables(spans: Iterator[tuple[int, Notes]], bar: Bar) -> Iterator[list[pa.Table]]:
         for first, admissions in spans:
@@ -343,6 +344,13 @@ def _start_tables(folder: Path, settings: ScoreOptions, schema: "pa.Schema") -> 
             bar.advance(len(admissions))
 
     return tables
+
+
+def score_columns(how: OutcomeModelSettings, with_text: bool) -> list[str]:
+    """The columns of what is written. with_text: of the text of the top chunk too."""
+    from domain.clinical.scorer import columns_of
+
+    return [*columns_of(how), *["top_text"] * with_text, "chunks"]
 
 
 def score_types(columns: Sequence[str]) -> "dict[str, pa.DataType]":

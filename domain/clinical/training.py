@@ -38,9 +38,9 @@ from domain.clinical.model_evaluation import ScoredSplit, evaluate_model
 from domain.clinical.outcomes import OUTCOMES, PAPERS_C, Kind, OutcomeModelSettings
 from domain.clinical.prediction import chunk_log_odds
 from domain.clinical.records import canonical_id
-from domain.clinical.scoring import BLOCK_CHARACTERS
 from domain.clinical.settings import LearningSettings, OutcomeSettings, ReadmissionSettings
 
+SHARD_CHARACTERS = 400_000  # of notes, whose chunks a kill costs at most
 CRITERION = "dev/auroc"
 IDS, CHUNKS, DONE, FORMAT = "ids.bin", "chunks.bin", "done.json", 2
 
@@ -146,7 +146,7 @@ def _trained(
     rules = plain_rules(model.tokenizer).to_str()
     parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": settings.chunking.model_dump()}
     folder = context.cache / "chunks" / fingerprint(parts | {"format": FORMAT})[:32]
-    engine = context.engine if context.process_group.size == 1 else LOCALLY
+    engine = context.engine_before_training
     tokens = stored_chunk_tokens(notes.texts, notes.table["characters"].tolist(), chunker, folder, engine)
     unknown, is_unreadable = unknown_shares(tokens, len(notes), chunker)
     if len(unread := np.flatnonzero(is_unreadable)):
@@ -198,14 +198,14 @@ def stored_chunk_tokens(
     engine: where they are cut; this process sends the texts.
     Killed, it resumes at the shards that are missing. Raises WorkError for texts that changed.
     """
-    spans = cut_spans(((size, size) for size in characters), BLOCK_CHARACTERS)
+    spans = cut_spans(((size, size) for size in characters), SHARD_CHARACTERS)
     shards = Shards(folder, spans, suffix=".npz", write=_write_shard, engine=engine)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / DONE).is_file():
             reader = SpanReader(texts, "notes: the input", len)
             with engine.connected():
-                shards.begin({"block": BLOCK_CHARACTERS})
+                shards.begin({"block": SHARD_CHARACTERS})
                 shards.fill(
                     partial(_start, chunker),
                     "cutting notes into chunks",

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.backbone import save_network
-from bertrelay.engine import LOCALLY
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
@@ -101,7 +100,7 @@ def pretrain(settings: PretrainSettings, folder: Path, cache: Path | None = None
 def run(settings: PretrainSettings, context: StageContext) -> Metrics:
     """Prepares the corpus, scores the base on held-out documents, trains it, scores it again, and writes `model/`."""
     network, tokenizer = start_network(settings, context.cache)
-    engine = context.engine if context.process_group.size == 1 else LOCALLY
+    engine = context.engine_before_training
     with accelerator().main_process_first():
         digests = Digests(context.cache / "digests.json")
         corpus = build_corpus(

@@ -17,6 +17,7 @@ from domain.biomedical.ner.settings import TagOptions, TagSettings
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, QuestionFormat
 from domain.findings import exit_code, overall, report, splits_of
 from pipelines.cli.options import (
+    DATASET_HELP,
     Fields,
     JsonOption,
     ModelArgument,
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from domain.biomedical.ner.tagging import TaggedFile
     from domain.biomedical.qa.answering import AnsweredFile
     from domain.findings import Finding
+
+DATASETS = "input and output are Parquet datasets"
+NO_DATASETS = "input and output are not both Parquet datasets"
 
 ner = typer.Typer(help="Find the entities of biomedical texts.", no_args_is_help=True)
 qa = typer.Typer(help="Answer questions from the texts beside them.", no_args_is_help=True)
@@ -75,7 +79,7 @@ def tag(
     ],
     output: Annotated[
         str,
-        argument("OUTPUT", "The suffix chooses the format, no suffix is brat; of a dataset a dataset, as of encode."),
+        argument("OUTPUT", f"The suffix chooses the format, no suffix is brat; {DATASET_HELP}"),
     ],
     reading: Annotated[Fields, TagSettings, "format"],
     how: TagOptions,
@@ -99,18 +103,17 @@ def tag(
 
       bertrelay ner tag MODEL s3://bucket/abstracts s3://bucket/tagged --keep pmid --engine ray
     """
-    from bertrelay.data.datasets import is_address, is_parquet
+    from bertrelay.data.datasets import writes_dataset
 
     check_request(model, options.processes)
     if output == DASH:
         raise RequestError(f"output: expected a file or a folder, found {DASH}; nothing is written to standard output")
-    if is_parquet(source) or is_address(output):
-        because = "the input is a Parquet dataset"
-        check_idle(options, "output_format", because=because)
-        check_idle(how, "max_rejects", "with_text", because=because)
+    if writes_dataset(source, output):
+        idle = {"--input-format": reading["format"], "--format": options.output_format, "--with-text": how.with_text}
+        check_idle({**idle, "--max-rejects": how.max_rejects != TagOptions().max_rejects}, DATASETS)
         tagged: WrittenDataset | TaggedFile = _tag_dataset(model, source, output, how, options, cluster)
     else:
-        check_idle(options, "column", "keep", because="the input is no Parquet dataset")
+        check_idle({"--column": options.column != "text", "--keep": options.keep}, NO_DATASETS)
         tagged = _tag_file(model, source, Path(output), reading["format"], how, options, cluster)
     print_result(tagged, output, options.as_json)
 
@@ -183,7 +186,7 @@ def answer(
     ],
     output: Annotated[
         str,
-        argument("OUTPUT", "A .jsonl, .csv or .parquet file; or a dataset: FOLDER/, s3://BUCKET/FOLDER or NAME.lance."),
+        argument("OUTPUT", f"A .jsonl, .csv or .parquet file; {DATASET_HELP}"),
     ],
     reading: Annotated[Fields, AnswerSettings, "id", "question", "context", "format"],
     how: AnswerOptions,
@@ -204,19 +207,18 @@ def answer(
 
       bertrelay qa answer MODEL s3://bucket/questions s3://bucket/answers --keep id --engine ray
     """
-    from bertrelay.data.datasets import is_address, is_dataset, is_parquet
+    from bertrelay.data.datasets import writes_dataset
 
     check_request(model, options.processes)
-    if is_dataset(output) and (is_parquet(questions) or is_address(output)):
-        because, given = "the output is a dataset", AnswerSettings.model_construct(**reading)
-        check_idle(options, "page", because=because)
-        check_idle(how, "max_rejects", "with_text", because=because)
-        check_idle(given, "id", "format", because=because)
+    if writes_dataset(questions, output):
+        idle = {"--input-format": reading["format"], "--id": reading["id"], "--html": options.page}
+        idle |= {"--with-text": how.with_text, "--max-rejects": how.max_rejects != AnswerOptions().max_rejects}
+        check_idle(idle, DATASETS)
         answered: WrittenDataset | AnsweredFile = _answer_dataset(
             model, questions, output, reading, how, options, cluster
         )
     else:
-        check_idle(options, "keep", because="the output is no dataset")
+        check_idle({"--keep": options.keep}, NO_DATASETS)
         answered = _answer_file(model, questions, Path(output), reading, how, options, cluster)
     print_result(answered, output, options.as_json)
 

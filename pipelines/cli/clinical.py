@@ -16,6 +16,7 @@ from domain.findings import exit_code
 from domain.terms.settings import TERM, TermsSettings
 from pipelines.cli.biomedical import data
 from pipelines.cli.options import (
+    DATASET_HELP,
     FILE_HELP,
     Fields,
     JsonOption,
@@ -23,6 +24,7 @@ from pipelines.cli.options import (
     OutputOptions,
     TableOptions,
     argument,
+    check_idle,
     check_request,
     command,
     print_result,
@@ -107,7 +109,7 @@ def score(
     ],
     output: Annotated[
         str,
-        argument("OUT", "A .csv, .jsonl or .parquet file; or a dataset: FOLDER/, s3://BUCKET/FOLDER or NAME.lance."),
+        argument("OUT", f"A .csv, .jsonl or .parquet file; {DATASET_HELP}"),
     ],
     options: ScoreCommand,
     cluster: Engine,
@@ -138,8 +140,7 @@ def score(
 
         task: OutcomeName | None = "readmission" if is_readmission else None
         if is_dataset(output):
-            if settings.pop("page"):
-                raise RequestError("--html: expected a file as OUT, found a dataset; leave it out, or name a file")
+            check_idle({"--html": settings.pop("page")}, "OUT is a dataset")
             scored = score_dataset(model, notes, output, task=task, engine=cluster, **settings)
         else:
             scored = score_file(model, notes, output, task=task, engine=cluster, **settings)

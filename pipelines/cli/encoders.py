@@ -16,6 +16,7 @@ from bertrelay.files import check_output, check_place
 from bertrelay.languages import CODE
 from bertrelay.settings import ModelSource
 from pipelines.cli.options import (
+    DATASET_HELP,
     FILE_HELP,
     ColumnOptions,
     Fields,
@@ -67,9 +68,7 @@ class EncodeOptions(ColumnOptions, ProcessesOption):
 def encode(
     model: ModelArgument,
     source: Annotated[str, argument("INPUT", f"{FILE_HELP} - is standard input.")],
-    output: Annotated[
-        str, argument("OUTPUT", "A .npy or .parquet file; or a dataset: FOLDER/, s3://BUCKET/FOLDER, or NAME.lance.")
-    ],
+    output: Annotated[str, argument("OUTPUT", f"A .npy or .parquet file; {DATASET_HELP}")],
     settings: Annotated[Fields, EncodeSettings, "vectors", "prompt", "precision", "batch_tokens"],
     options: EncodeOptions,
     cluster: Engine,
@@ -95,7 +94,8 @@ def encode(
     check_request(model, options.processes)
     settings |= {"prompt_name": settings.pop("prompt"), "engine": cluster}
     if is_dataset(output):
-        check_idle(options, "skip_invalid", "format", "header", because="input and output are Parquet datasets")
+        given = {"--skip-invalid": options.skip_invalid, "--format": options.format, "--no-header": not options.header}
+        check_idle(given, "input and output are Parquet datasets")
         with distributed(options.processes) as process_group:
             from bertrelay.encode_datasets import encode_dataset
 
@@ -113,8 +113,7 @@ def _encode_file(
     from bertrelay.data.sentences import check_first
     from bertrelay.data.vectors import SUFFIXES
 
-    if options.keep:
-        raise RequestError("--keep: expected a dataset as output (FOLDER/, NAME.lance or an address), found a file")
+    check_idle({"--keep": options.keep}, "the output is a file, and no dataset (FOLDER/, NAME.lance or an address)")
     check_output(output, SUFFIXES, source, overwrite=options.overwrite)
     with input_file(source, output) as name:
         table = options.table(name, options.column)

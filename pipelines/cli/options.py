@@ -17,7 +17,7 @@ from bertrelay.data.tables import Format, Table
 from bertrelay.distributed import ProcessGroup, joined
 from bertrelay.errors import RequestError
 from bertrelay.progress import printable
-from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder, refuse_idle
+from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder
 from pipelines.error_handling import stopping_at_once
 from pipelines.hub import set_hub_access
 from pipelines.launch import check_process_group, launch_again
@@ -36,6 +36,7 @@ PANELS = {
 COLOURS = {"RUN": "green", "RESUME": "yellow", "SKIP": "bright_black"}
 COLOURS |= {"good": "green", "warn": "yellow", "fail": "red"}
 MODEL_HELP = "A model folder, a hub id (name or name@revision), or package:name/path."
+DATASET_HELP = "or a dataset: FOLDER/, s3://BUCKET/FOLDER or NAME.lance."
 FILE_HELP = "Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked."
 
 Fields = dict[str, Any]
@@ -231,12 +232,10 @@ def distributed(processes: int | None) -> Iterator[ProcessGroup]:
         yield process_group
 
 
-def check_idle(settings: Settings, *keys: str, because: str) -> None:
-    """Raises RequestError for options that are given and without effect."""
-    try:
-        refuse_idle(settings, *keys, because=because)
-    except ValueError as error:
-        raise RequestError(str(error)) from None
+def check_idle(given: Mapping[str, object], because: str) -> None:
+    """Raises RequestError for those options, by their names, that have a value and no effect."""
+    if idle := [name for name, value in given.items() if value]:
+        raise RequestError(f"{', '.join(idle)}: without effect, because {because}. Leave it out.")
 
 
 def print_result(result: Any, output: Path | str, as_json: bool = False) -> None:

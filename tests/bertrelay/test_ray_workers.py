@@ -288,7 +288,7 @@ class TestWorkers:
         message = rf"expected torch 1.0 on every node, found {re.escape(found)} on node [\d.]+; install the same"
         with pytest.raises(RequestError, match=message):  # of the workers, as on a node that joins late
             fill(tmp_path)
-        monkeypatch.setattr(ray_workers, "_same", set())
+        monkeypatch.setattr(ray_workers, "_checked_nodes", set())
         with pytest.raises(RequestError, match=message):
             ray_workers._check_versions()
         versions["torch"], versions["pyarrow"] = found, "none"  # as where it is absent
@@ -306,7 +306,7 @@ class TestWorkers:
         with pytest.raises(RequestError, match="found one at head:8265"), sensitive_data(), RAY.connected():
             pass
         _internal_kv_put("webui:url", "", namespace="dashboard")
-        monkeypatch.setattr(ray_workers, "_same", set())
+        monkeypatch.setattr(ray_workers, "_checked_nodes", set())
         monkeypatch.setattr(metadata, "version", lambda _: "1.0")
         with pytest.raises(RequestError, match=r"expected bertrelay 1\.0 on every node"), RAY.connected():
             pass
@@ -394,7 +394,7 @@ class TestWorkers:
         assert contents[0] == contents[1] and len(contents[0]) == 2 + 7  # of 21, 20 and 20 rows
 
     def test_chunks_of_notes_are_cut_as_by_one_process(self, word_piece, many, tmp_path, monkeypatch):
-        monkeypatch.setattr(clinical_training, "BLOCK_CHARACTERS", 100)
+        monkeypatch.setattr(clinical_training, "SHARD_CHARACTERS", 100)
         chunker, texts = Chunker(word_piece, ChunkSettings(max_tokens=8, max_chunks=2)), [*many, ""]
         assemble, modes = clinical_training._assemble, list[int]()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import Compute, Shards, Span, SpanReader, cut_spans
@@ -18,10 +18,10 @@ from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_place
-from bertrelay.model_output import DatasetOptions, Scan, model_output
+from bertrelay.model_output import Scan, model_output
 from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
-from bertrelay.settings import Precision, options_of
+from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents import SUFFIXES, FormatName, WrittenName, read_documents
 from domain.biomedical.documents.document import Document, Entity
@@ -29,7 +29,7 @@ from domain.biomedical.documents.writing import check_held, check_written, jsonl
 from domain.biomedical.ner.settings import TagOptions, TagSettings
 
 if TYPE_CHECKING:
-    from bertrelay.dataset_output import Columns, WrittenDataset
+    from bertrelay.dataset_output import ComputeColumns, WrittenDataset
 
 BLOCK_CHARACTERS = 400_000
 """As much text is tagged before it is on the disk: some 60,000 words, the most that a kill costs."""
@@ -213,38 +213,47 @@ def tag_dataset(
     *,
     column: str = "text",
     keep: Sequence[str] = (),
-    precision: Precision = "auto",
-    batch_tokens: int | None = None,
-    **options: Unpack[DatasetOptions],
+    cache: Path | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    engine: Engine | str = LOCAL,
+    overwrite: bool = False,
+    **options: Any,
 ) -> "WrittenDataset":
     """Writes the rows of the Parquet files of `source` to the dataset `output`, with their entities.
 
     source, output: folders, or addresses such as `s3://bucket/folder`, as of `bertrelay.encode_dataset`.
-    column: of the text. keep: further columns that the output has. It has besides `row`, and `entities`, each with
-        start, end, type, text and confidence.
-    options: `cache`, `process_group`, `engine` and `overwrite`, as of `bertrelay.encode_dataset`.
+    column: of the text. The output has `row`, the columns of `keep`, the text, and `entities`: start, end, type, text
+        and confidence of each.
+    cache, process_group, engine, overwrite: as of `bertrelay.encode_dataset`.
+    options: `precision` and `batch_tokens` of `TagOptions`.
+    Killed and called again it resumes. Raises as `encode_dataset` does.
     """
     import pyarrow as pa
 
-    from bertrelay.data.datasets import ParquetInput
     from bertrelay.dataset_output import add_columns
 
+    asked = options_of(TagOptions, options)
     kinds = {"start": pa.int32(), "end": pa.int32(), "type": pa.string(), "text": pa.string()}
     entity = pa.struct([*kinds.items(), ("confidence", pa.float64())])
     return add_columns(
         model,
-        partial(ParquetInput, source, [column], keep, ["entities"]),
+        source,
         output,
+        [column],
         [pa.field("entities", pa.list_(entity))],
-        partial(_load_columns, column, batch_tokens),
-        precision=precision,
+        partial(_load_tagger, column, asked.batch_tokens),
+        keep=keep,
+        precision=asked.precision,
         description="tagging",
-        **options,
+        cache=cache,
+        process_group=process_group,
+        engine=engine,
+        overwrite=overwrite,
     )
 
 
-def _load_columns(column: str, batch_tokens: int | None, folder: Path, precision: str) -> "Columns":
-    """Loads the model, for the entities of blocks of rows."""
+def _load_tagger(column: str, batch_tokens: int | None, folder: Path, precision: str) -> "ComputeColumns":
+    """Loads the model, and returns what finds the entities of a block of rows."""
     from domain.biomedical.ner.tagger import EntityTagger
 
     tagger = EntityTagger.load(folder)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from markupsafe import Markup
 
@@ -21,10 +21,10 @@ from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
-from bertrelay.model_output import DatasetOptions, Scan, model_output
+from bertrelay.model_output import Scan, model_output
 from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
-from bertrelay.settings import Precision, options_of
+from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.document import Unfit, shown_id, usable, with_distinct_ids
 from domain.biomedical.documents.page import HUES, Highlight, marked, render, shown
@@ -33,7 +33,7 @@ from domain.biomedical.qa.questions import DUPLICATE, Question
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFormat, QuestionFormat, TableFormat
 
 if TYPE_CHECKING:
-    from bertrelay.dataset_output import Columns, WrittenDataset
+    from bertrelay.dataset_output import ComputeColumns, WrittenDataset
     from domain.biomedical.qa.answerer import Reply
 
 BLOCK_CHARACTERS = 400_000
@@ -224,63 +224,67 @@ def answer_dataset(
     question_column: str = "question",
     context_column: str = "context",
     keep: Sequence[str] = (),
-    top: int = 5,
-    whole_words: bool | None = None,
-    precision: Precision = "auto",
-    batch_tokens: int | None = None,
-    **options: Unpack[DatasetOptions],
+    cache: Path | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    engine: Engine | str = LOCAL,
+    overwrite: bool = False,
+    **options: Any,
 ) -> "WrittenDataset":
     """Writes the rows of the Parquet files of `source` to the dataset `output`, with their answers.
 
     source, output: folders, or addresses such as `s3://bucket/folder`, as of `bertrelay.encode_dataset`.
-    question_column, context_column: of texts. keep: further columns that the output has. It has besides `row`, the
-        columns of `answer_file`, and `reason`, why a row has no answer where nothing could be asked.
-    options: `cache`, `process_group`, `engine` and `overwrite`, as of `bertrelay.encode_dataset`.
+    question_column, context_column: of texts. The output has `row`, the columns of `keep`, both texts, what
+        `answer_file` gives for a question, and `reason`: why a question cannot be asked, which has no answer then.
+    cache, process_group, engine, overwrite: as of `bertrelay.encode_dataset`.
+    options: `top`, `whole_words`, `precision` and `batch_tokens` of `AnswerOptions`.
+    Killed and called again it resumes. Raises as `encode_dataset` does.
     """
     import pyarrow as pa
 
-    from bertrelay.data.datasets import ParquetInput
     from bertrelay.dataset_output import add_columns
 
+    asked = options_of(AnswerOptions, options)
     candidate = pa.struct([(name, kind) for name, kind in COLUMNS.items() if name not in ("id", "sentence")])
     kinds = {name: kind for name, kind in COLUMNS.items() if name != "id"}
     kinds |= {"nbest": pa.list_(candidate), "reason": pa.string()}
-    texts, how = [question_column, context_column], {"top": top, "batch_tokens": batch_tokens}
+    texts, decisive = [question_column, context_column], asked.model_dump(include={"top", "whole_words"})
     return add_columns(
         model,
-        partial(ParquetInput, source, texts, keep, list(kinds)),
+        source,
         output,
+        texts,
         [pa.field(name, kind) for name, kind in kinds.items()],
-        partial(_load_columns, texts, whole_words, how),
-        precision=precision,
+        partial(_load_answerer, texts, asked),
+        keep=keep,
+        precision=asked.precision,
         description="answering",
-        top=top,
-        whole_words=whole_words,
-        **options,
+        cache=cache,
+        process_group=process_group,
+        engine=engine,
+        overwrite=overwrite,
+        **decisive,
     )
 
 
-def _load_columns(
-    texts: Sequence[str], whole_words: bool | None, how: dict[str, Any], folder: Path, precision: str
-) -> "Columns":
-    """Loads the model, for the answers of blocks of rows."""
+def _load_answerer(texts: Sequence[str], options: AnswerOptions, folder: Path, precision: str) -> "ComputeColumns":
+    """Loads the model, and returns what answers the questions of a block of rows."""
     from domain.biomedical.qa.answerer import QuestionAnswerer
 
-    answerer = QuestionAnswerer.load(folder, whole_words=whole_words)
+    answerer = QuestionAnswerer.load(folder, whole_words=options.whole_words)
+    how: dict[str, Any] = {"top": options.top, "precision": precision, "batch_tokens": options.batch_tokens}
 
     def columns(block: Any) -> dict[str, list[Any]]:
         given = zip(*(block[column].to_pylist() for column in texts), strict=True)
         asked = [built("", 0, row, Question, str(row), *both) for row, both in enumerate(given)]
-        usable = (each for each in asked if isinstance(each, Question))
-        replies = answerer.replies(usable, precision=precision, **how)
-        rows = []
+        replies = answerer.replies((each for each in asked if isinstance(each, Question)), **how)
+        found: list[Row] = []
         for each in asked:
-            if isinstance(each, Question):
-                row = _row(*next(replies))
-                rows.append(row | {"reason": None if row["nbest"] else TOO_LONG})
+            if isinstance(each, Unusable):
+                found.append({"reason": each.reason})
             else:
-                rows.append({"reason": each.reason})
-        return {name: [row.get(name) for row in rows] for name in (*COLUMNS, "nbest", "reason")}
+                question, reply = next(replies)
+                found.append(_row(question, reply) if reply else {"reason": TOO_LONG})
+        return {name: [row.get(name) for row in found] for name in (*COLUMNS, "nbest", "reason")}
 
     return columns
 

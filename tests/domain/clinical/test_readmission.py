@@ -149,7 +149,7 @@ def test_stored_chunks_are_those_in_memory_and_are_cut_once(bert, tmp_path):
 
 
 def test_chunks_are_stored_in_shards_of_which_a_failure_costs_one(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "BLOCK_CHARACTERS", 1000)
+    monkeypatch.setattr(training, "SHARD_CHARACTERS", 1000)
     model = start_model(bert, OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 16, "max_chunks": 2}}))
     chunker, texts, cut = Chunker(model.tokenizer, model.settings.chunking), [*stays(40)["text"], ""], []
     inside = chunk_tokens(texts, chunker)
