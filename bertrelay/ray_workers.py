@@ -8,6 +8,7 @@ process or its node, others compute; a call that is killed resumes at the shards
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections import Counter, deque
@@ -101,7 +102,9 @@ def _init(address: str | None) -> None:
     except ConnectionError:
         if address:
             raise
-        ray.init("local", include_dashboard=False, **how)
+        # Sockets need a short path, which $TMPDIR of a sensitive stage is not; what memory cannot hold goes there.
+        short, temporary = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray", tempfile.gettempdir()
+        ray.init("local", include_dashboard=False, _temp_dir=short, object_spilling_directory=temporary, **how)
 
 
 def _check_dashboard(engine: Engine) -> None:

@@ -29,7 +29,7 @@ from bertrelay.encode_files import encode_file
 from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
-from bertrelay.privacy import sensitive_data
+from bertrelay.privacy import sensitive_data, temporary_files_in
 from bertrelay.progress import Bar
 from bertrelay.settings import InputFile
 from domain.clinical import training as clinical_training
@@ -444,6 +444,22 @@ def test_a_dashboard_beside_sensitive_data_is_refused_unless_it_is_allowed(monke
             pass
     with RAY.connected():
         pass
+
+
+def test_a_new_cluster_has_short_paths_and_its_data_where_temporary_files_are(tmp_path, monkeypatch):
+    """Sockets have paths of 107 bytes at most."""
+    given = {}
+
+    def init(address, **options):
+        if address == "auto":
+            raise ConnectionError
+        given.update(options)
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    with temporary_files_in(tmp_path / "work"):
+        ray_workers._init(None)
+    assert given["_temp_dir"] == "/tmp/ray" and given["object_spilling_directory"] == str(tmp_path / "work")
 
 
 def test_other_versions_of_ray_are_named(monkeypatch):
