@@ -166,7 +166,7 @@ class InputFile(Source):
         if not value:
             raise ValueError("expected a file or folder, found an empty text")
         if "://" in value:
-            raise ValueError(f"expected a file or folder of this machine, found the address {value}")
+            raise ValueError(f"expected a file or folder of this machine, found the address {value}; copy it here")
         return cls(value if value.startswith("@") else absolute(value))
 
 

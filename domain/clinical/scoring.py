@@ -169,15 +169,14 @@ def score_dataset(
     types = score_types(score_columns(how, settings.with_text))
     columns = [pa.field(*each) for each in types.items()]
     with where.connected(), ExitStack() as stack:
-        beside, listed = Path(place.path()), None
         if place.is_local:
+            beside = Path(place.path())
             with place.errors("written"):
                 beside.parent.mkdir(parents=True, exist_ok=True)
-            listed = beside.with_name(f"{beside.name}.rejects.jsonl")
         else:
             beside = Path(stack.enter_context(tempfile.TemporaryDirectory()), "notes")
-        rejects = Rejects(listed, settings.max_rejects, keep_empty=False)
-        with rejects:
+        listed = beside.with_name(f"{beside.name}.rejects.jsonl") if place.is_local else None
+        with Rejects(listed, settings.max_rejects, keep_empty=False) as rejects:
             found = stack.enter_context(sorted_notes(source, beside, rejects, DATASET_CHARACTERS))
         settings = settings.model_copy(update={"precision": where.precision(settings.precision, default_device())})
         manifest: dict[str, object] = {"model": Digests().of_folder(folder), "input": found.digest, "version": VERSION}

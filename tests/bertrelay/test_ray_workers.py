@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -194,7 +195,8 @@ class TestWorkers:
         def together(spans, _):
             for span in spans:
                 (tmp_path / f"{os.getpid()}.here").touch()
-                while len(list(tmp_path.glob("*.here"))) < 2:
+                until = time.monotonic() + 60
+                while len(list(tmp_path.glob("*.here"))) < 2 and time.monotonic() < until:
                     pass
                 yield lines_of(span)
 
