@@ -51,6 +51,7 @@ def fill_dataset(
     start, description, unit, read: as of `SpanOutputs.fill`; the contents are tables of all columns.
     overwrite: replace a finished dataset of another manifest, which is an error otherwise.
     """
+    manifest = {**manifest, "spans": fingerprint({"rows": [span[:2] for span in spans]})}
     as_lance, key, rate = is_lance(output), fingerprint(manifest), None
     schema, place = pa.schema([pa.field(ROW, pa.int64()), *columns]), unfinished(output) if as_lance else output
     shards = DatasetShards(place, spans, schema, process_group, engine)

@@ -45,6 +45,10 @@ class Engine(Settings):
         if self.is_local:
             others = [name for name in Engine.model_fields if name != "engine"]
             refuse_idle(self, *others, because="engine is local")
+        if self.gpus_per_worker and self.gpus_per_worker > 1 and self.gpus_per_worker % 1:
+            raise ValueError(
+                f"gpus_per_worker: expected a share of one or a whole number, found {self.gpus_per_worker}"
+            )
         return self
 
     @classmethod

@@ -94,17 +94,28 @@ def _check_answers(address: str | None) -> None:
 
 
 def _init(address: str | None) -> None:
-    """Connects to the cluster there; without an address to the one of this machine, or else starts one."""
+    """Connects to the cluster there; without an address to the one that `ray start` began here, or else starts one."""
     ray = _ray()
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    try:
-        ray.init(address or "auto", **how)
-    except ConnectionError:
-        if address:
-            raise
-        # Sockets need a short path, which $TMPDIR of a sensitive stage is not; what memory cannot hold goes there.
-        short, temporary = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray", tempfile.gettempdir()
+    # Sockets need a short path, which $TMPDIR of a sensitive stage is not; what memory cannot hold goes there.
+    short, temporary = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray", tempfile.gettempdir()
+    if address := address or _started_here(Path(short)):
+        ray.init(address, **how)
+    else:
         ray.init("local", include_dashboard=False, _temp_dir=short, object_spilling_directory=temporary, **how)
+
+
+def _started_here(folder: Path) -> str | None:
+    """The cluster that `ray start` recorded in Ray's folder; None where none was, or it has ended.
+
+    Ray's "auto" would also find those that other calls have started for themselves.
+    """
+    try:
+        address = (folder / "ray_current_cluster").read_text(encoding="utf-8").strip()
+        _check_answers(address)
+    except OSError:
+        return None
+    return address
 
 
 def _check_dashboard(engine: Engine) -> None:
@@ -185,13 +196,13 @@ def resources_of(engine: Engine) -> Resources:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores, cards = ([int(node.get(kind, 0)) for node in nodes] for kind in ("CPU", "GPU"))
     gpus = engine.gpus_per_worker if engine.gpus_per_worker is not None else float(max(cards) > 0)
-    fitting = [int(has // gpus) if gpus else 1 for has in cards]  # workers of a node, by GPUs
+    fitting = [int(has / gpus + 1e-9) if gpus else 1 for has in cards]  # workers of a node, by GPUs
     shares = [max(1, has // most) for has, most in zip(cores, fitting, strict=True) if has and most]
     cpus = engine.cpus_per_worker or min(shares, default=1)
     for name, wanted, most in (("gpus_per_worker", gpus, max(cards)), ("cpus_per_worker", cpus, max(cores))):
         if wanted > most:
             raise RequestError(f"{name}: expected a node that has {wanted:g}, found {most} at most in the cluster")
-    by_gpus = [int(has // gpus) if gpus else has_cores for has, has_cores in zip(cards, cores, strict=True)]
+    by_gpus = [most if gpus else has for has, most in zip(cores, fitting, strict=True)]
     workers = sum(min(has // cpus, most) for has, most in zip(cores, by_gpus, strict=True))
     return Resources(engine.workers or max(1, workers), cpus, gpus)
 
@@ -200,7 +211,20 @@ def precision_of(engine: Engine, asked: str) -> str:
     """What `asked` is where a worker computes."""
     if asked != "auto":
         return asked
-    return str(_result(resources_of(engine).reserved(_ray().remote(resolve_precision)).remote(asked)))
+    ray, resources = _ray(), resources_of(engine)
+    call = resources.reserved(ray.remote(resolve_precision)).remote(asked)
+    while not ray.wait([call], timeout=PATIENCE_SECONDS)[0]:
+        _log_waiting(resources)
+    try:
+        return str(_result(call))
+    except ray.exceptions.RayError as error:
+        raise WorkError(
+            f"a worker was lost before it began ({type(error).__name__}); run the same command again"
+        ) from error
+
+
+def _log_waiting(resources: Resources) -> None:
+    log(f"no worker has started yet; each needs {resources.cpus} cores and {resources.gpus:g} GPUs")
 
 
 class _Worker:
@@ -291,17 +315,16 @@ class WorkerPool:
         try:
             for _ in range(min(self._resources.workers, len(self._to_do))):
                 self._start_worker()
-            while self._calls:
+            while self._to_do or any(numbers for _, numbers in self._calls.values()):
                 for call in ray.wait(list(self._calls), timeout=POLL_SECONDS)[0]:
                     self._handle_result(call)
                 at_work = sum(bool(numbers) for _, numbers in self._calls.values())
                 self._update_progress(at_work, bar)
-                if at_work or not self._unfinished:
+                if at_work:
                     last_work = time.monotonic()
                 elif time.monotonic() - last_work > PATIENCE_SECONDS:
                     last_work = time.monotonic()
-                    needs = f"{self._resources.cpus} cores and {self._resources.gpus:g} GPUs"
-                    log(f"no worker has started yet; each needs {needs}")
+                    _log_waiting(self._resources)
         finally:
             for worker, _ in self._calls.values():
                 ray.kill(worker)
@@ -323,12 +346,15 @@ class WorkerPool:
             self._count_written()
             computing = [number for number in numbers if number in self._unfinished][:1]
             self._lost.update(computing if numbers else [STARTING])
-            often = [number for number, count in self._lost.items() if count > MOST_LOST]
+            # A node that is lost takes along all workers that start on it.
+            most = {STARTING: MOST_LOST * self._resources.workers}
+            often = [number for number, count in self._lost.items() if count > most.get(number, MOST_LOST)]
             if often:
-                what = "while it loaded the model" if STARTING in often else f"over shard {often[0]:,}"
+                _check_versions()  # a node that joined late may lack a package
+                what = "while they loaded the model" if STARTING in often else f"over shard {often[0]:,}"
                 raise WorkError(
-                    f"{MOST_LOST + 1} workers were lost {what} ({type(error).__name__}), perhaps because memory ran "
-                    "out; give fewer --workers a node, or less with --batch-tokens. The same command resumes"
+                    f"{self._lost[often[0]]} workers were lost {what} ({type(error).__name__}), perhaps because memory "
+                    "ran out; give fewer --workers a node, or less with --batch-tokens. The same command resumes"
                 ) from error
             self._to_do.extendleft(number for number in reversed(numbers) if number in self._unfinished)
             if self._to_do:

@@ -16,9 +16,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,7 +30,9 @@ from bertrelay.data.tables import Record
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, on_main
 from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.files import atomic_write, sync
 from bertrelay.fingerprint import fingerprint
+from bertrelay.privacy import apply_umask, is_sensitive
 from bertrelay.progress import log
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://")
@@ -114,7 +116,8 @@ class Location:
         try:
             yield
         except (OSError, pa.ArrowException) as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
+            may_quote = is_sensitive() and not isinstance(error, OSError)  # as Arrow does what it cannot convert
+            first = type(error).__name__ if may_quote else (str(error).splitlines() or [type(error).__name__])[0]
             kind = WorkError if getattr(error, "errno", None) in FULL else RequestError
             raise kind(
                 f"{self.url} cannot be {done}: {first}. Check the address, that it is there, and that you may do so "
@@ -138,9 +141,14 @@ class Location:
                 return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a small file at once."""
-        with self.errors("written"), self.filesystem.open_output_stream(self.path(name)) as file:
-            file.write(content)
+        """Writes a small file, whole or not at all."""
+        with self.errors("written"):
+            if self.is_local:
+                with atomic_write(Path(self.path(name))) as building:
+                    building.write_bytes(content)
+            else:
+                with self.filesystem.open_output_stream(self.path(name)) as file:
+                    file.write(content)
 
 
 @dataclass(frozen=True)
@@ -294,12 +302,12 @@ class DatasetShards(SpanOutputs):
 
     def is_visible(self) -> bool:
         """Whether the manifest that `begin` wrote is here."""
-        return not self._poll(lambda: self._manifest() is None)
+        return not self._poll(lambda: _key_of(self._manifest()) != self._key)
 
     def is_finished(self, manifest: dict[str, object]) -> bool:
         """Whether all shards of this manifest are there already."""
-        wanted, names = {SUCCESS, *map(self._name, range(len(self.spans)))}, self._location.names()
-        return self._manifest() == manifest and wanted <= names.keys()
+        self._key = _key_of(manifest)
+        return self._manifest() == manifest and SUCCESS in self._location.names() and not self.missing()
 
     def begin(self, manifest: dict[str, object], overwrite: bool = False) -> None:
         """Makes the folder, or resumes one of the same manifest; one of another restarts.
@@ -307,7 +315,7 @@ class DatasetShards(SpanOutputs):
         overwrite: a finished one too, which is an error otherwise.
         Raises RequestError for a folder that has anything else in it, and where it may not be written.
         """
-        self._key = fingerprint(manifest)[:16]
+        self._key = _key_of(manifest)
         on_main(lambda: self._make(manifest, overwrite), self.process_group)
         if self._location.is_local:
             check_shared(Path(self._location.path()), self.process_group)
@@ -320,7 +328,7 @@ class DatasetShards(SpanOutputs):
                 "and no manifest. Name another output, or move them away"
             )
         if known == manifest:
-            self._remove([SUCCESS])  # a shard was removed since
+            self._remove([SUCCESS])  # a shard was removed or damaged since
         elif known is not None:
             if SUCCESS in names and not overwrite:
                 raise RequestError(
@@ -331,7 +339,10 @@ class DatasetShards(SpanOutputs):
             self._remove([SUCCESS, *(f"{MARKERS}/{name}" for name in self._location.names(MARKERS)), *shards])
         with self._location.errors("written"):
             self._location.filesystem.create_dir(self._location.path(MARKERS), recursive=True)
-        self._location.write(MANIFEST, json.dumps(manifest, indent=2).encode())
+            if self._location.is_local and is_sensitive():  # an earlier folder may be open to more people
+                apply_umask(Path(self._location.path()))
+        if known != manifest:
+            self._location.write(MANIFEST, json.dumps(manifest, indent=2).encode())
 
     def _manifest(self) -> dict[str, object] | None:
         content = self._location.read(MANIFEST)
@@ -349,18 +360,13 @@ class DatasetShards(SpanOutputs):
     def _name(self, number: int) -> str:
         return f"part-{number:05}{PARQUET}"
 
-    def _sizes(self) -> dict[int, int]:
-        """The bytes of each shard that is whole, by its number: as its marker states, and as it is there."""
+    def missing(self) -> list[int]:
+        """The numbers of the shards that are not there, or not as long as a marker states, in order."""
         marked = re.compile(rf"{self._key}-(\d+)-(\d+)")
         found = (marked.fullmatch(name) for name in self._location.names(MARKERS))
-        stated = {int(match[1]): int(match[2]) for match in found if match}
+        stated = {(int(match[1]), int(match[2])) for match in found if match}  # several where one was written again
         there = self._location.names()
-        sizes = {number: there[name].size for number in stated if (name := self._name(number)) in there}
-        return {number: size for number, size in sizes.items() if size == stated[number]}
-
-    def missing(self) -> list[int]:
-        """The numbers of the shards that are not there, or not whole, in order."""
-        whole = self._sizes()
+        whole = {number for number, size in stated if (at := there.get(self._name(number))) and at.size == size}
         return [number for number in range(len(self.spans)) if number not in whole]
 
     def absent(self) -> int:
@@ -380,25 +386,40 @@ class DatasetShards(SpanOutputs):
         It is written to a file here first, so that a store gets it whole or not at all.
         """
         name, local = self._name(number), self._location.is_local
-        with tempfile.TemporaryDirectory(
-            dir=self._location.path() if local else None, prefix=UNFINISHED + writer
-        ) as folder:
-            building = Path(folder) / name
-            rows = 0
-            with self._location.errors(f"written ({name})"), pq.ParquetWriter(building, self._schema) as file:
-                for table in content:  # a row group each
-                    file.write_table(table.cast(self._schema))
-                    rows += len(table)
+        errors = partial(self._location.errors, f"written ({name})")
+        with errors():
+            place = self._location.path() if local else None
+            folder = tempfile.TemporaryDirectory(dir=place, prefix=UNFINISHED + writer)
+        with folder:
+            building = Path(folder.name) / name
+            rows = self._build(building, content, errors)
             if rows != self.spans[number].size:
                 raise WorkError(f"{self.location}/{name}: expected {self.spans[number].size:,} rows, found {rows:,}")
             size = building.stat().st_size
-            with self._location.errors(f"written ({name})"):
+            with errors():
                 if local:
+                    sync(building)
                     building.replace(self._location.path(name))
                 else:
                     store = self._location.filesystem
                     fs.copy_files(str(building), self._location.path(name), fs.LocalFileSystem(), store)
         self._location.write(f"{MARKERS}/{self._key}-{number:05}-{size}", b"")
+
+    def _build(
+        self, path: Path, content: Iterable[pa.Table], errors: Callable[[], AbstractContextManager[None]]
+    ) -> int:
+        """Writes a Parquet file with a row group of each table; its rows. errors: around what is done with the file."""
+        with errors():
+            file, rows = pq.ParquetWriter(path, self._schema), 0
+        try:
+            for table in content:
+                with errors():
+                    file.write_table(table.cast(self._schema))
+                rows += len(table)
+        finally:
+            with errors():
+                file.close()
+        return rows
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -421,8 +442,11 @@ class DatasetShards(SpanOutputs):
             if rows != span.size:
                 raise WorkError(f"{self.location}/{self._name(number)}: expected {span.size:,} rows, found {rows:,}")
         self._location.write(SUCCESS, json.dumps({"rows": sum(span.size for span in self.spans)}).encode())
-        with self._location.errors("written"):
-            self._location.filesystem.delete_dir(self._location.path(MARKERS))
         if self._location.is_local:  # what was written when a process was killed
             for left in Path(self._location.path()).glob(f"{UNFINISHED}*"):
-                shutil.rmtree(left)
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _key_of(manifest: dict[str, object] | None) -> str:
+    """What the markers of the shards of this manifest begin with."""
+    return "" if manifest is None else fingerprint(manifest)[:16]

@@ -216,6 +216,7 @@ class Shards(SpanOutputs):
         self.output = output
         self.suffix = suffix
         self._write = write
+        self._manifest: dict[str, object] | None = None
         self.folder = output.with_name(output.name + ".partial")
 
     @property
@@ -225,7 +226,7 @@ class Shards(SpanOutputs):
 
     def is_visible(self) -> bool:
         """Whether the folder that `begin` made is here."""
-        return read_json(self.folder / MANIFEST) is not None
+        return read_json(self.folder / MANIFEST) == self._manifest
 
     def begin(self, manifest: dict[str, object]) -> None:
         """Makes the folder, or resumes one of the same manifest; returns when every process sees the main one's.
@@ -233,6 +234,7 @@ class Shards(SpanOutputs):
         One of another manifest restarts. Raises RequestError for a folder of anything else, for a symbolic link,
         and where the processes do not share it.
         """
+        self._manifest = manifest
         if self.process_group.is_main:
             self._make_folder(manifest)
         check_shared(self.folder, self.process_group)

@@ -217,6 +217,17 @@ class TestWorkers:
         rows, _ = fill(tmp_path, once(tmp_path / "marker", ends))
         assert rows == EXPECTED and (tmp_path / "marker").exists()
 
+    def test_those_that_find_no_place_are_not_waited_for(self, tmp_path):
+        class Tenant:
+            def here(self):
+                pass
+
+        tenant = ray.remote(num_cpus=1)(Tenant).remote()
+        ray.get(tenant.here.remote())
+        rows, _ = fill(tmp_path, engine=Engine(engine="ray", workers=2))
+        assert rows == EXPECTED
+        ray.kill(tenant)
+
     def test_a_shard_that_kills_each_of_them_is_named(self, tmp_path):
         def always(spans, _):
             for span in spans:
@@ -392,7 +403,7 @@ class TestWorkers:
             given = str(tmp_path / "in"), f"{tmp_path / name}/"
             assert encode_dataset(make_encoder(), *given, engine=engine, precision="fp32").sentences == len(many)
         files = [sorted((tmp_path / name).iterdir()) for name in ("here", "there")]
-        contents = [{path.name: path.read_bytes() for path in each} for each in files]
+        contents = [{path.name: path.read_bytes() for path in each if path.is_file()} for each in files]
         assert contents[0] == contents[1] and len(contents[0]) == 2 + 7  # of 21, 20 and 20 rows
 
     def test_chunks_of_notes_are_cut_as_by_one_process(self, word_piece, many, tmp_path, monkeypatch):
@@ -410,7 +421,7 @@ class TestWorkers:
                 stored_chunk_tokens(lambda: iter(texts), list(map(len, texts)), chunker, tmp_path / name, engine)
             monkeypatch.setattr(Shards, "_fill_own", None)  # this process computes nothing any more
         files = [sorted((tmp_path / name).iterdir()) for name in ("here", "there")]
-        contents = [{path.name: path.read_bytes() for path in each} for each in files]
+        contents = [{path.name: path.read_bytes() for path in each if path.is_file()} for each in files]
         assert contents[0] == contents[1] and len(contents[0]) == 3
         assert len(modes) > 10 and set(modes) == {0o600}
 
@@ -453,15 +464,21 @@ def test_a_new_cluster_has_short_paths_and_its_data_where_temporary_files_are(tm
     given = {}
 
     def init(address, **options):
-        if address == "auto":
-            raise ConnectionError
-        given.update(options)
+        given.update(options, address=address)
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:9")  # which has ended
     with temporary_files_in(tmp_path / "work"):
         ray_workers._init(None)
-    assert given["_temp_dir"] == "/tmp/ray" and given["object_spilling_directory"] == str(tmp_path / "work")
+    expected = {"_temp_dir": str(tmp_path / "ray"), "object_spilling_directory": str(tmp_path / "work")}
+    assert given["address"] == "local" and expected.items() <= given.items()
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        (tmp_path / "ray/ray_current_cluster").write_text(address)
+        ray_workers._init(None)
+    assert given["address"] == address
 
 
 def test_other_versions_of_ray_are_named(monkeypatch):

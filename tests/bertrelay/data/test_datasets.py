@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from itertools import pairwise
 from urllib.request import Request, urlopen
 
@@ -15,9 +16,11 @@ from filelock import FileLock
 from pyarrow import fs
 
 from bertrelay.data import datasets
-from bertrelay.data.datasets import DatasetShards, ParquetInput, is_dataset
+from bertrelay.data.datasets import DatasetShards, ParquetInput, is_dataset, writes_dataset
+from bertrelay.data.shards import Shards
 from bertrelay.encode_datasets import encode_dataset
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.privacy import sensitive_data
 
 ROWS, IN_GROUP = 61, 4
 PLAIN = {"Content-Type": "text/plain"}
@@ -68,7 +71,8 @@ def read_output(address):
     """All rows in their order, and the names of the files, by which readers of datasets find the same."""
     filesystem, folder = opened(address)
     table = pq.read_table(folder, filesystem=filesystem)
-    found = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+    found = filesystem.get_file_info(fs.FileSelector(folder))
+    found = [each for each in found if each.type == fs.FileType.File]
     return table.sort_by("row"), {each.path.removeprefix(f"{folder}/"): each for each in found}
 
 
@@ -152,17 +156,49 @@ def test_a_finished_dataset_that_lost_a_shard_is_finished_no_more_until_it_is_wr
     assert shards.is_finished({"of": "rows"})
     filesystem, folder = opened(address("output"))
     filesystem.delete_file(f"{folder}/part-00001.parquet")
+    with filesystem.open_output_stream(f"{folder}/part-00002.parquet") as file:
+        file.write(b"PAR1")
+    with filesystem.open_output_stream(f"{folder}/_shards/{shards._key}-00001-999999") as file:
+        file.write(b"")  # of other hardware, whose vectors fill another file
     assert not shards.is_finished({"of": "rows"})
     again = shards_of(address("output"), spans)
     assert "_SUCCESS" not in read_output_names(address("output"))
-    again.fill(start, "counting", "rows")
+    assert again.fill(start, "counting", "rows").size == 10
     again.finish()
+    assert again.is_finished({"of": "rows"})
     assert read_output(address("output"))[0]["row"].to_pylist() == list(range(15))
 
 
 def read_output_names(address):
     filesystem, folder = opened(address)
     return {each.base_name for each in filesystem.get_file_info(fs.FileSelector(folder))}
+
+
+def test_a_manifest_stays_as_it_is_where_a_call_resumes(address, monkeypatch):
+    spans = [datasets.Span(0, 5, 5)]
+    shards_of(address("output"), spans).write(0, rows_of(spans[0]))
+    monkeypatch.setattr(datasets.Location, "write", None)  # a kill while it is written would cost all shards
+    assert shards_of(address("output"), spans).missing() == []
+
+
+def test_a_shard_is_not_visible_where_a_folder_has_another_manifest(tmp_path):
+    shards = shards_of(str(tmp_path), [datasets.Span(0, 5, 5)])
+    assert shards.is_visible()
+    (tmp_path / "_manifest.json").write_text('{"of": "yesterday"}')
+    assert not shards.is_visible()
+    file = Shards(tmp_path / "out.jsonl", [])
+    file.begin({"of": "rows"})
+    assert file.is_visible()
+    (tmp_path / "out.jsonl.partial/manifest.json").write_text('{"of": "yesterday"}')
+    assert not file.is_visible()
+
+
+def test_an_error_about_sensitive_data_quotes_none_of_it(tmp_path):
+    shards = shards_of(str(tmp_path), [datasets.Span(0, 1, 1)])
+    for context, shown in ((nullcontext(), True), (sensitive_data(), False)):
+        with context, pytest.raises(RequestError, match="part-00000") as caught:
+            shards.write(0, [pa.table({"row": ["Anna Smith"]})])
+        assert ("Anna" in str(caught.value)) == shown
 
 
 def test_a_shard_with_other_rows_is_no_shard(address):
@@ -237,7 +273,7 @@ def test_a_call_that_is_killed_while_it_writes_resumes_and_leaves_nothing(addres
     shards.fill(start, "counting", "rows")
     shards.finish()
     assert read_output(address("output"))[0]["row"].to_pylist() == list(range(30))
-    names = {"_SUCCESS", "_manifest.json", *(f"part-{number:05}.parquet" for number in range(6))}
+    names = {"_SUCCESS", "_manifest.json", "_shards", *(f"part-{number:05}.parquet" for number in range(6))}
     assert read_output_names(address("output")) == names
 
 
@@ -307,7 +343,7 @@ def test_an_input_that_cannot_be_right_is_refused_with_the_file(make_encoder, ma
         ParquetInput(address("input"), ["text"])
     pq.write_table(pa.table({"text": ["a"], "row": [1]}), f"{folder}/3.parquet", filesystem=filesystem)
     with pytest.raises(RequestError, match="row: the output has a column of that name"):
-        ParquetInput(write_input(address("input2"), many, row=[1] * ROWS), ["text"], ["row"])
+        ParquetInput(write_input(address("input2"), many, row=[1] * ROWS), ["text"], ["row"], ["vector"])
 
 
 def test_an_output_of_something_else_stays(address):
@@ -333,8 +369,8 @@ def test_a_store_that_allows_nothing_is_one_error(store):
 def test_a_full_disk_or_quota_is_no_fault_of_the_request(tmp_path):
     location = datasets.Location(str(tmp_path))
     (tmp_path / "full").symlink_to("/dev/full")  # the kernel's own full disk
-    with pytest.raises(WorkError, match=r"cannot be written: .*No space left"):
-        location.write("full", b"a")
+    with pytest.raises(WorkError, match=r"cannot be written: .*No space left"), location.errors("written"):
+        (tmp_path / "full").write_bytes(b"a")
     with pytest.raises(WorkError, match="quota"), location.errors("written"):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
     with pytest.raises(RequestError, match="Permission denied"), location.errors("written"):
@@ -355,6 +391,10 @@ def test_datasets_are_told_from_files(tmp_path):
         )
     )
     assert not any(map(is_dataset, ("vectors.npy", "folder/vectors.parquet", "-")))
+    assert not writes_dataset(str(tmp_path), "out/") and not writes_dataset("in.parquet", "out.jsonl")
+    (tmp_path / "in.parquet").touch()
+    written = ((str(tmp_path), "out/"), ("in.parquet", "out/"), ("s3://b/in", "out/"), ("in.txt", "s3://b/out"))
+    assert all(writes_dataset(*each) for each in written)
 
 
 def test_other_file_systems_are_fsspecs(many):
