@@ -1,9 +1,10 @@
 """The workers of a Ray cluster on this machine beside one process, while nodes, callers and workers are killed.
 
 Claims: files of vectors, entities and scores are those of one process, byte for byte, though a node and later the
-caller were killed in the middle; one worker with all cores takes at most 1.1 times as long as one process; workers of
-a core each are together at least 0.8 times as many times as fast as one, on a fifth of the sentences; of 10,000,000 rows between two datasets of a server that speaks S3, with workers killed, none is lost or there twice, and
-the caller takes at most 50 MB more than for 100,000.
+caller were killed in the middle; one worker with all cores takes at most 1.1 times as long as one process; N workers of
+a core are at least 0.8 N times as fast as one, on a fifth of the sentences; of 10,000,000 rows between two datasets of
+a server that speaks S3, with workers killed, none is lost or there twice, and the caller takes at most 50 MB more than
+for 100,000.
 
     python -m benchmarks.cluster --data DIR                                   about two hours
     python -m benchmarks.cluster --data DIR --parts bytes --sentences 20000
