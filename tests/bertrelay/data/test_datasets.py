@@ -18,7 +18,9 @@ from pyarrow import fs
 from bertrelay.data import datasets
 from bertrelay.data.datasets import DatasetShards, ParquetInput, is_dataset, writes_dataset
 from bertrelay.data.shards import Shards
+from bertrelay.dataset_output import fill_dataset
 from bertrelay.encode_datasets import encode_dataset
+from bertrelay.engine import LOCALLY
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.privacy import sensitive_data
 
@@ -306,6 +308,19 @@ def test_a_lance_dataset_has_the_same_rows_and_is_there_whole_or_not_at_all(make
         encode_dataset(encoder, source, output, vectors="int8", **given)
     encode_dataset(encoder, source, output, vectors="int8", overwrite=True, **given)
     assert str(lance.dataset(output).schema.field("vector").type) == "fixed_size_list<item: int8>[16]"
+
+
+def test_a_lance_dataset_is_written_in_a_store(store, tmp_path, monkeypatch):
+    lance = pytest.importorskip("lance")
+    endpoint = "http://" + store.split("endpoint_override=")[1].split("&")[0]
+    given = dict.fromkeys(("AWS_ENDPOINT", "AWS_ENDPOINT_URL"), endpoint)
+    for name, value in {**given, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    output, spans = f"s3://output/{tmp_path.name}.lance", [datasets.Span(0, 5, 5), datasets.Span(5, 9, 4)]
+    how = {"description": "counting", "unit": "rows", "engine": LOCALLY}
+    assert fill_dataset(output, spans, [], {"of": "rows"}, start, **how).rows == 9
+    assert lance.dataset(output).to_table().to_pydict() == {"row": list(range(9))}
+    assert fill_dataset(output, spans, [], {"of": "rows"}, start, **how).rows_per_second is None  # it is there
 
 
 def test_a_folder_that_another_call_writes_is_refused(make_encoder, many, tmp_path):
