@@ -32,6 +32,11 @@ def address(request, tmp_path):
     return lambda name: store.format(f"{name}/{tmp_path.name}")
 
 
+@pytest.fixture(scope="module")
+def cluster(store, cluster):
+    """Workers have the keys of the store."""
+
+
 @pytest.fixture
 def command(request):
     found = COMMANDS[request.param]
@@ -104,6 +109,17 @@ def test_workers_of_a_cluster_write_the_same_dataset(command, call, tmp_path):
     files = [sorted((tmp_path / engine).glob("part-*")) for engine in ("local", "ray")]
     assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
     assert len(files[0]) > 3
+
+
+@pytest.mark.usefixtures("cluster")
+def test_workers_of_a_cluster_write_to_a_store(tagger, store, call, tmp_path):
+    given, written = (store.format(f"{bucket}/{tmp_path.name}") for bucket in ("input", "output"))
+    write_dataset(given, rows_of(COMMANDS["tag"]))
+    call("ner", "tag", tagger, given, "local/", "--precision", "fp32")
+    call("ner", "tag", tagger, given, written, "--precision", "fp32", "--engine", "ray")
+    place, files = datasets.Location(written), sorted((tmp_path / "local").glob("part-*"))
+    assert [place.read(path.name) for path in files] == [path.read_bytes() for path in files]
+    assert len(read_dataset(written)) == ROWS
 
 
 def test_notes_of_a_dataset_are_scored_into_a_file_and_of_a_file_into_a_dataset(
