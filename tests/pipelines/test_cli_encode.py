@@ -167,8 +167,8 @@ def test_a_dataset_becomes_a_dataset(encode, vectors, tmp_path):
 @pytest.mark.parametrize(
     ("output", "more", "told"),
     [
-        ("{}/out/", ["--skip-invalid"], "skip_invalid: without effect, because input and output are Parquet datasets"),
-        ("{}/out.npy", ["--keep", "id"], "--keep: expected a dataset as output"),
+        ("{}/out/", ["--skip-invalid"], "--skip-invalid: without effect, because input and output are Parquet"),
+        ("{}/out.npy", ["--keep", "id"], "--keep: without effect, because the output is a file"),
         ("{}/out/", ["--column", "none"], "expected a column 'none', found note"),
     ],
 )
