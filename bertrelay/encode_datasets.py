@@ -15,7 +15,7 @@ from bertrelay.data.vectors import DTYPES, Stored, quantized, stored_columns
 from bertrelay.dataset_output import fill_dataset
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.encode_files import EncodedFile
-from bertrelay.encode_shards import encoder_digest
+from bertrelay.encode_shards import encoder_digest, on_cpu
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions, check_finite, encode_blocks
 from bertrelay.engine import LOCAL, Engine
@@ -63,12 +63,13 @@ def encode_dataset(
         }
         prompt_name, prompt = options.get("prompt_name"), options.get("prompt")
         manifest |= {"prompt": encoder.prompts.text(prompt_name) if prompt is None else prompt, "vectors": vectors}
+        given = encoder if where.is_local else on_cpu(encoder)
         written = fill_dataset(
             output,
             inputs.spans,
             [*inputs.schema, vector],
             manifest,
-            partial(_start, encoder, inputs, vectors, options, is_sent=not where.is_local),
+            partial(_start, given, inputs, vectors, options, is_sent=not where.is_local),
             description="encoding",
             unit="sentences",
             process_group=process_group,

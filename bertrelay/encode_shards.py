@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -120,7 +121,8 @@ def fill_file(
     if process_group.is_main:
         missing = sum(spans[number].size for number in shards.missing())
         check_space(shards.folder, (rows + missing) * columns * dtype.itemsize)
-    start = partial(_start, encoder, read_block, place, stored, options, is_sent=not engine.is_local)
+    given = encoder if engine.is_local else on_cpu(encoder)
+    start = partial(_start, given, read_block, place, stored, options, is_sent=not engine.is_local)
     filled = shards.fill(start, description, "sentences")
     if process_group.is_main:
         blocks = (open_stored(path, dtype) for path in shards.complete())
@@ -130,6 +132,11 @@ def fill_file(
         shards.remove()
     wait_for_all(process_group)
     return filled
+
+
+def on_cpu(encoder: SentenceEncoder) -> SentenceEncoder:
+    """The encoder as it is sent to workers, which may have no accelerator; the one of the caller stays where it is."""
+    return encoder if encoder.device.type == "cpu" else deepcopy(encoder).to("cpu")
 
 
 def _start(

@@ -70,7 +70,7 @@ class SpanReader(Generic[AnyRecord]):
     """The records of one span after the other. Spans that rise are read in one pass; an earlier one begins another.
 
     records: begins a pass. source: what errors call the file.
-    size: of a record, where those of a span are its own; it checks that they are the same as before.
+    size: of a record, where a span's size is the sum of its records'.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class SpanReader(Generic[AnyRecord]):
     def read(self, span: Span) -> Iterator[AnyRecord]:
         """The records of `span`, to be read before the next call.
 
-        Raises WorkError where the source has fewer than before, or others.
+        Raises WorkError where the source has fewer than before, or records of another size in all.
         """
         if self._place is None or span.first < self._place:
             self._records, self._place = self._begin(), 0

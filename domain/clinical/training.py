@@ -248,4 +248,5 @@ def _assemble(shards: Shards, folder: Path) -> None:
                 chunks.write((shard["chunks"] + [span.first, 0, 0, 0]).tobytes())
                 lost += shard["lost"]
     sync_contents(folder)
-    write_json(folder / DONE, dict(zip(("lost_chunks", "lost_characters"), lost.tolist(), strict=True)))  # all is there
+    counts = dict(zip(("lost_chunks", "lost_characters"), lost.tolist(), strict=True))
+    write_json(folder / DONE, counts)  # last: its presence means all is there

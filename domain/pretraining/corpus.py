@@ -87,7 +87,7 @@ def _start(rules: Tokenizer) -> Compute:
 
 
 def _rows(documents: list[GroupedText], tokenize: Tokenize) -> Iterator[dict[str, Any]]:
-    """Of the documents. Sentences without a token (control characters …) go, and documents of such sentences alone."""
+    """Rows of `SCHEMA`. Sentences without a token (control characters …) are left out, and documents of no others."""
     cut = [[" ".join(text[start:end].split()) for start, end in sentence_spans(text)] for text, *_ in documents]
     tokenized = tokenize(list(chain.from_iterable(cut)))
     for (_, group, held_out), sentences in zip(documents, cut, strict=True):
