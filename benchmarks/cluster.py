@@ -112,11 +112,14 @@ def cluster(*cores: int) -> Iterator[tuple[str, Callable[[], None]]]:
 # The same bytes
 
 
-def write_inputs(options: Namespace) -> None:
-    """Sentences, abstracts and notes; and a tagger and a scorer that start from MiniLM, in `runs`."""
-    folder = options.scratch
-    with (folder / "sentences.txt").open("w") as file:
+def write_sentences(options: Namespace) -> None:
+    with (options.scratch / "sentences.txt").open("w") as file:
         file.writelines(f"{sentence}\n" for sentence in sentences(options.sentences, seed=1))
+
+
+def write_inputs(options: Namespace) -> None:
+    """Abstracts and notes; and a tagger and a scorer that start from MiniLM, in `runs`."""
+    folder = options.scratch
     with gzip.open(options.data / ABSTRACTS, "rt", encoding="utf-8") as file:
         texts = [json.loads(line)["text"] for line in file]
     with (folder / "abstracts.jsonl").open("w") as file:
@@ -306,9 +309,9 @@ def store_claims(options: Namespace) -> list[Claim]:
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     claims, results = [], {}
-    if {BYTES, OVERHEAD, SCALING} & {*options.parts}:
-        write_inputs(options)
+    write_sentences(options)
     if BYTES in options.parts:
+        write_inputs(options)
         claims += bytes_claims(options)
     for part, measured in ((OVERHEAD, overhead_claims), (SCALING, scaling_claims)):
         if part in options.parts:
