@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from bertrelay.data.datasets import ParquetInput
+    from bertrelay.data.datasets import Location, ParquetInput
 
 Notes = dict[str, list[str]]
 """The notes of admissions by their names."""
@@ -45,6 +45,8 @@ DATASET_CHARACTERS = 4_000_000
 """As much is a shard of a dataset, some 800 admissions."""
 LEAST_CHARACTERS = 200
 """What an admission counts as at least when shards are cut, as one without text is a row too."""
+DECISIVE = {"precision", "with_text", "cleaned"}
+"""The options that decide what is written."""
 SUMMARISED = ("unknown_share", "reason", "n_chunks", "alarm")
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
 VERSION = 4
@@ -118,10 +120,7 @@ def score_file(
                 found.of_one(settings.admission)  # before any is scored
             return found
 
-        decisive: dict[str, Any] = {
-            "version": VERSION,
-            **settings.model_dump(include={"precision", "with_text", "cleaned"}),
-        }
+        decisive = {"version": VERSION, **settings.model_dump(include=DECISIVE)}
         block = [BLOCK_CHARACTERS, LEAST_CHARACTERS]
         work = stack.enter_context(model_output(output, folder, sort, block=block, engine=engine, **decisive))
         rate = _fill(work, settings)
@@ -169,18 +168,13 @@ def score_dataset(
     types = score_types(score_columns(how, settings.with_text))
     columns = [pa.field(*each) for each in types.items()]
     with where.connected(), ExitStack() as stack:
-        if place.is_local:
-            beside = Path(place.path())
-            with place.errors("written"):
-                beside.parent.mkdir(parents=True, exist_ok=True)
-        else:
-            beside = Path(stack.enter_context(tempfile.TemporaryDirectory()), "notes")
+        beside = _beside(place, stack)
         listed = beside.with_name(f"{beside.name}.rejects.jsonl") if place.is_local else None
         with Rejects(listed, settings.max_rejects, keep_empty=False) as rejects:
             found = stack.enter_context(sorted_notes(source, beside, rejects, DATASET_CHARACTERS))
         settings = settings.model_copy(update={"precision": where.precision(settings.precision, default_device())})
         manifest: dict[str, object] = {"model": Digests().of_folder(folder), "input": found.digest, "version": VERSION}
-        manifest |= settings.model_dump(include={"precision", "with_text", "cleaned"})
+        manifest |= settings.model_dump(include=DECISIVE)
         written = fill_dataset(
             output,
             found.spans,
@@ -197,6 +191,16 @@ def score_dataset(
     summary = _summary(read_rows(output, summarised), has_alarms=how.threshold is not None)
     rate = written.rows_per_second and written.rows_per_second * summary.chunks / summary.admissions
     return summary._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
+
+
+def _beside(place: "Location", stack: ExitStack) -> Path:
+    """Where notes are sorted: beside a folder; for a store in a private folder, which goes when `stack` ends."""
+    if not place.is_local:
+        return Path(stack.enter_context(tempfile.TemporaryDirectory()), "notes")
+    beside = Path(place.path())
+    with place.errors("written"):
+        beside.parent.mkdir(parents=True, exist_ok=True)
+    return beside
 
 
 def notes_source(notes: str, id_column: str, text_column: str) -> "Table | ParquetInput":
