@@ -52,7 +52,7 @@ def encode_file(
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
     engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers see the
-        files of `source` and the folder of `output`.
+        folder of `output`.
     options: `prompt_name`, `precision`, `batch_tokens` and more, see `EncodingOptions`.
 
     Killed and called again, with as many processes or others, it resumes at the first shard that is missing.

@@ -1,7 +1,8 @@
 """Vectors of any number of sentences, computed in shards that survive a kill and that processes share."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -57,10 +58,11 @@ def fill_vectors(
 
     A manifest beside it describes what the vectors are of; another call with the same one computes nothing.
 
-    read_block: (first, end) -> the sentences of these rows; called in rising order, from one thread.
+    read_block: (first, end) -> the sentences of these rows; called in this process from one thread, in rising order
+        but for what a lost worker had.
     key: what decides the vectors besides prompt and precision, such as digests of model and text.
     process_group: each of several processes computes its share; all return when the file is whole.
-    engine: in place of several processes a cluster, to whose workers `read_block` is sent.
+    engine: in place of several processes a cluster, to whose workers the sentences are sent.
     place: what an error calls the sentence of a row.
     Returns how many vectors were missing. Raises RequestError when the processes do not share the folder of `path`,
     and WorkError for a vector that is not finite.
@@ -122,8 +124,12 @@ def fill_file(
         missing = sum(spans[number].size for number in shards.missing())
         check_space(shards.folder, (rows + missing) * columns * dtype.itemsize)
     given = encoder if engine.is_local else on_cpu(encoder)
-    start = partial(_start, given, read_block, place, stored, options, is_sent=not engine.is_local)
-    filled = shards.fill(start, description, "sentences")
+    start = partial(_start, given, place, stored, options, is_sent=not engine.is_local)
+
+    def read(span: Span) -> tuple[int, Sequence[str]]:
+        return span.first, read_block(span.first, span.end)
+
+    filled = shards.fill(start, description, "sentences", read)
     if process_group.is_main:
         blocks = (open_stored(path, dtype) for path in shards.complete())
         write_vectors(output, blocks, rows, columns, texts or read_block, dtype)
@@ -141,21 +147,29 @@ def on_cpu(encoder: SentenceEncoder) -> SentenceEncoder:
 
 def _start(
     encoder: SentenceEncoder,
-    read_block: ReadBlock,
     place: Callable[[int], str],
     stored: Stored,
     options: EncodingOptions,
     *,
     is_sent: bool,
 ) -> Compute:
-    """What encodes the sentences of spans. is_sent: whether another process did so, where devices may be others."""
+    """What encodes blocks of sentences, each with its first row.
+
+    is_sent: whether another process sent the encoder, where devices may be others.
+    """
     if is_sent:
         encoder.to(default_device())
 
-    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[NDArray[np.generic]]:
-        blocks = (read_block(span.first, span.end) for span in spans)
-        for span, vectors in zip(spans, encode_blocks(encoder, blocks, bar, **options), strict=True):
-            check_finite(encoder, vectors, place, span.first)
+    def compute(blocks: Iterable[tuple[int, Sequence[str]]], bar: Bar) -> Iterator[NDArray[np.generic]]:
+        firsts = deque[int]()  # of the blocks that are read and not yet encoded
+
+        def texts() -> Iterator[Sequence[str]]:
+            for first, sentences in blocks:
+                firsts.append(first)
+                yield sentences
+
+        for vectors in encode_blocks(encoder, texts(), bar, **options):
+            check_finite(encoder, vectors, place, firsts.popleft())
             yield quantized(vectors, stored)
 
     return compute

@@ -5,7 +5,7 @@ Loads neither torch nor transformers before there is a model to load, so that an
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertrelay.data.records import read, rows
 from bertrelay.data.sentences import as_table
-from bertrelay.data.shards import Compute, Shards, Span, SpanReader, cut_spans, json_line, write_lines
+from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans, json_line, write_lines
 from bertrelay.data.tables import Record, Table
 from bertrelay.data.writing import write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
@@ -97,7 +97,7 @@ def rerank_file(
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
     engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers see the
-        model, `pairs` and the folder of `output`.
+        model and the folder of `output`.
     options: the fields of `RerankOptions`.
 
     Killed and called again, with any number of processes, it resumes at the first shard that is missing.
@@ -119,7 +119,8 @@ def rerank_file(
         top=source.top,
     ) as work:
         how = {"precision": work.precision, "batch_tokens": asked.batch_tokens}
-        filled = work.shards.fill(partial(_start, work.folder, source, how), "scoring", "pairs")
+        reader = SpanReader(source.questions, source.table.name)
+        filled = work.shards.fill(partial(_start, work.folder, source, how), "scoring", "pairs", reader.read)
         if work.is_main:
             _assemble(work.shards, source, output)
     return RerankedFile(work.scan.size, work.scan.items if source.ranks else None, filled.rate)
@@ -289,10 +290,10 @@ def _scan(source: PairSource) -> Scan:
 
 def _start(folder: Path, source: PairSource, how: dict[str, Any]) -> Compute:
     """Loads the model."""
-    scorer, reader = load_scorer(folder), SpanReader(source.questions, source.table.name)
+    scorer = load_scorer(folder)
 
-    def lines(spans: Sequence[Span], bar: Bar) -> Iterator[list[str]]:
-        for questions in (list(reader.read(span)) for span in spans):
+    def lines(blocks: Iterable[list[PairQuery]], bar: Bar) -> Iterator[list[str]]:
+        for questions in blocks:
             pairs = [(question.text, candidate.text) for question in questions for candidate in question.candidates]
             scores = iter(scorer.predict(pairs, **how).tolist())
             yield [_line(each, list(islice(scores, len(each.candidates))), source) for each in questions]

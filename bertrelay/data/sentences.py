@@ -98,4 +98,4 @@ def block_reader(table: Table, cache: Path | None = None, skip_invalid: bool = F
         return (record.values[0] for record in sentence_records(table, cache, rejects))
 
     reader = SpanReader(texts, table.name)
-    return lambda first, end: list(reader.read(Span(first, end, end - first)))
+    return lambda first, end: reader.read(Span(first, end, end - first))

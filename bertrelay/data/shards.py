@@ -83,22 +83,20 @@ class SpanReader(Generic[AnyRecord]):
         self._records: Iterator[AnyRecord] = iter(())
         self._place: int | None = None
 
-    def read(self, span: Span) -> Iterator[AnyRecord]:
-        """The records of `span`, to be read before the next call.
+    def read(self, span: Span) -> list[AnyRecord]:
+        """The records of `span`.
 
         Raises WorkError where the source has fewer than before, or records of another size in all.
         """
         if self._place is None or span.first < self._place:
             self._records, self._place = self._begin(), 0
-        left, size = span.end - span.first, span.size if self._size else 0
-        records = islice(self._records, span.first - self._place, None)
+        wanted = span.end - span.first
+        records = list(islice(self._records, span.first - self._place, span.end - self._place))
         self._place = span.end
-        for record in islice(records, left):
-            yield record
-            left, size = left - 1, size - (self._size(record) if self._size else 0)
-        if left or size:
-            how = "became shorter" if left else "changed"
+        if len(records) < wanted or (self._size and sum(map(self._size, records)) != span.size):
+            how = "became shorter" if len(records) < wanted else "changed"
             raise WorkError(f"{self._source} {how} while it was read; run the same command again")
+        return records
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

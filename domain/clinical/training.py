@@ -206,12 +206,7 @@ def stored_chunk_tokens(
             reader = SpanReader(texts, "notes: the input", len)
             with engine.connected():
                 shards.begin({"block": SHARD_CHARACTERS})
-                shards.fill(
-                    partial(_start, chunker),
-                    "cutting notes into chunks",
-                    "characters",
-                    read=lambda span: list(reader.read(span)),
-                )
+                shards.fill(partial(_start, chunker), "cutting notes into chunks", "characters", reader.read)
             _assemble(shards, folder)
         shards.remove()
     admissions, starts, ends, lengths = np.fromfile(folder / CHUNKS, np.int64).reshape(-1, 4).T.copy()

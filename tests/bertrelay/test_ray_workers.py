@@ -42,7 +42,7 @@ from domain.pretraining.corpus import build_corpus
 from domain.pretraining.settings import DocumentSource
 
 ray = pytest.importorskip("ray")
-RAY = Engine(engine="ray")
+RAY, ONE = Engine(engine="ray"), Engine(engine="ray", workers=1)
 ROWS, IN_SHARD = 240, 10
 
 
@@ -60,8 +60,11 @@ def cluster():
     nodes.wait_for_nodes()
     before = os.environ.get("RAY_ADDRESS")
     os.environ["RAY_ADDRESS"] = nodes.address
+    this = sys.modules[__name__]
+    ray.cloudpickle.register_pickle_by_value(this)  # a worker does not load all that is imported here
     with RAY.connected():  # once for all tests
         yield SimpleNamespace(client=f"ray://127.0.0.1:{port}", session=Path(nodes.head_node.get_session_dir_path()))
+    ray.cloudpickle.unregister_pickle_by_value(this)
     os.environ.pop("RAY_ADDRESS") if before is None else os.environ.update(RAY_ADDRESS=before)
     nodes.shutdown()
 
@@ -116,13 +119,13 @@ def may_write_little():
 SPANS = [Span(first, first + IN_SHARD, IN_SHARD) for first in range(0, ROWS, IN_SHARD)]
 
 
-def shards_of(folder, engine=RAY):
+def shards_of(folder, engine=ONE):
     shards = Shards(folder / "out.jsonl", SPANS, engine=engine)
     shards.begin({"of": "squares"})
     return shards
 
 
-def fill(folder, start=plain, engine=RAY, **options):
+def fill(folder, start=plain, engine=ONE, **options):
     with engine.connected():
         shards = shards_of(folder, engine)
         filled = shards.fill(start, "squaring", "rows", **options)
@@ -188,7 +191,7 @@ class TestWorkers:
         def start():
             return lambda pieces, _: (json.loads(piece) for piece in pieces)
 
-        rows, _ = fill(tmp_path, start, read=lambda span: json.dumps(lines_of(span)))
+        rows, _ = fill(tmp_path, start, RAY, read=lambda span: json.dumps(lines_of(span)))
         assert rows == EXPECTED
 
     def test_the_bar_has_the_number_of_workers_and_counts_each_row_once(self, tmp_path):
@@ -214,7 +217,7 @@ class TestWorkers:
         assert set(notes) >= {"2 workers"} and notes[-1] == "0 workers"
 
     def test_one_that_is_killed_is_replaced(self, tmp_path):
-        rows, _ = fill(tmp_path, once(tmp_path / "marker", ends))
+        rows, _ = fill(tmp_path, once(tmp_path / "marker", ends), read=lambda span: span)
         assert rows == EXPECTED and (tmp_path / "marker").exists()
 
     def test_those_that_find_no_place_are_not_waited_for(self, tmp_path):
@@ -228,23 +231,21 @@ class TestWorkers:
         assert rows == EXPECTED
         ray.kill(tenant)
 
-    def test_a_shard_that_kills_each_of_them_is_named(self, tmp_path):
+    def test_a_shard_that_kills_each_of_them_is_named(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(ray_workers, "MOST_LOST", 1)
+
         def always(spans, _):
             for span in spans:
                 if span.first == 7 * IN_SHARD:
                     ends()
                 yield lines_of(span)
 
-        with pytest.raises(WorkError, match=r"4 workers were lost over shard 7 .*memory ran out.*resumes"):
+        with pytest.raises(WorkError, match=r"2 workers were lost over shard 7 .*memory ran out.*resumes"):
             fill(tmp_path, lambda: always)
-        assert fill(tmp_path)[0] == EXPECTED
 
-    def test_an_error_reaches_the_user_and_names_no_record_of_sensitive_data(self, tmp_path):
+    def test_an_error_reaches_the_user(self, tmp_path):
         with pytest.raises(WorkError, match="ValueError: Anna Smith"):
-            fill(tmp_path, once(tmp_path / "first", raises))
-        with pytest.raises(WorkError, match="unforeseen ValueError") as caught, sensitive_data():
-            fill(tmp_path, once(tmp_path / "second", raises))
-        assert "Anna" not in str(caught.value)
+            fill(tmp_path, once(tmp_path / "marker", raises))
 
     def test_a_full_disk_on_a_node_is_an_error_and_nothing_is_half_written(self, tmp_path):
         with pytest.raises(WorkError, match=r"could not write .*File too large"):
@@ -254,18 +255,18 @@ class TestWorkers:
         assert all(shards.path(number).read_text().count("\n") == IN_SHARD for number in written)
         assert fill(tmp_path)[0] == EXPECTED
 
-    def test_rays_logs_quote_no_sensitive_data(self, cluster, tmp_path):
+    def test_neither_errors_nor_rays_logs_quote_sensitive_data(self, cluster, tmp_path):
         note = " ".join(["Quillfeather,", "born 1950"])  # not as it stands in a line that a traceback shows
         fill(tmp_path, once(tmp_path / "first", partial(print, note[::-1], flush=True)))
         assert files_that_quote(note[::-1], cluster)
         shards_of(tmp_path).remove()
-        with pytest.raises(WorkError, match="unforeseen ValueError"), sensitive_data():
+        with pytest.raises(WorkError, match="unforeseen ValueError") as caught, sensitive_data():
             fill(tmp_path, lambda: lambda notes, _: map(quotes, notes), read=lambda _: note)
-        assert not files_that_quote(note, cluster)
+        assert note not in str(caught.value) and not files_that_quote(note, cluster)
 
     def test_a_full_disk_for_a_dataset_is_an_error_and_nothing_is_half_published(self, tmp_path):
         def fill_dataset(start):
-            shards = DatasetShards(str(tmp_path / "out"), SPANS, pa.schema({"row": pa.int64()}), engine=RAY)
+            shards = DatasetShards(str(tmp_path / "out"), SPANS, pa.schema({"row": pa.int64()}), engine=ONE)
             shards.begin({"of": "rows"})
             shards.fill(start, "counting", "rows")
             shards.finish()
@@ -364,7 +365,7 @@ class TestWorkers:
                 rows = [{"row": row, "square": f"{torch_has} {tokenizers_have}"} for row in range(span.first, span.end)]
                 yield map(json_line, rows)
 
-        assert {square for _, square in fill(tmp_path, lambda: threads)[0]} == {"1 1"}
+        assert {square for _, square in fill(tmp_path, lambda: threads, RAY)[0]} == {"1 1"}
 
     def test_a_call_that_is_killed_resumes_at_what_is_missing(self, tmp_path):
         killed = run_apart(
@@ -383,11 +384,10 @@ class TestWorkers:
         rows, filled = fill(tmp_path)
         assert rows == EXPECTED and filled.size <= missing * IN_SHARD
 
-    @pytest.mark.parametrize("stored", ["float32", "int8"])
-    def test_a_file_is_encoded_as_by_one_process(self, make_encoder, many, tmp_path, monkeypatch, stored):
+    def test_a_file_is_encoded_as_by_one_process(self, make_encoder, many, tmp_path, monkeypatch):
         monkeypatch.setattr(encode_shards, "BLOCK_SENTENCES", 8)
         (tmp_path / "in.txt").write_text("\n".join(many) + "\n")
-        given = {"precision": "fp32", "vectors": stored}
+        given = {"precision": "fp32", "vectors": "int8"}
         encode_file(make_encoder(), tmp_path / "in.txt", tmp_path / "here.npy", **given)
         encoded = encode_file(make_encoder(), tmp_path / "in.txt", tmp_path / "there.npy", engine=RAY, **given)
         assert encoded.sentences == len(many)
@@ -440,7 +440,7 @@ class TestWorkers:
         assert here.facts == there.facts and here.facts["shards"] > 5 and 0 < here.held_out.sum() < len(many)
 
     def test_the_others_do_the_work_of_a_node_that_is_lost(self, tmp_path):  # the last, as it is gone afterwards
-        rows, _ = fill(tmp_path, once(tmp_path / "marker", takes_its_node_along))
+        rows, _ = fill(tmp_path, once(tmp_path / "marker", takes_its_node_along), RAY)
         assert rows == EXPECTED and (tmp_path / "marker").exists()
 
 

@@ -6,14 +6,14 @@ Importing this loads neither torch nor transformers, so that an invalid request 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.shards import Compute, Shards, Span, SpanReader, cut_spans
+from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
@@ -96,7 +96,7 @@ def tag_file(
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
     engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers see the
-        model, `documents` and the folder of `output`.
+        model and the folder of `output`.
     options: the fields of `TagOptions`. What is left out is listed in `OUTPUT.rejects.jsonl` and, if the output's
         format cannot hold it, in `OUTPUT.refused.jsonl`.
 
@@ -122,8 +122,8 @@ def tag_file(
         engine=engine,
     ) as work:
         how = {"precision": work.precision, "batch_tokens": asked.batch_tokens}
-        start = partial(_start, work.folder, written, partial(read, Rejects(None, limit=1)), documents, how)
-        filled = work.shards.fill(start, "tagging", "words")
+        reader = SpanReader(partial(read, Rejects(None, limit=1)), documents)
+        filled = work.shards.fill(partial(_start, work.folder, written, how), "tagging", "words", reader.read)
         entities = _assemble(work.shards, output, written, refused) if work.is_main else {}
     counts = work.scan.items, work.scan.size, entities, work.scan.rejected, refused.counts.total()
     return TaggedFile(*counts, filled.rate)
@@ -145,7 +145,7 @@ def _scan(read: ReadDocuments, rejects: Rejects, refused: Rejects, output: Writt
             plain = replace(document, entities=())
             check_held(plain, output, refused)
             digest.update(jsonl_line(plain).encode(errors="surrogatepass"))
-            yield len(document.text), sum(1 for _ in WORD.finditer(document.text))
+            yield len(document.text), _words(document)
 
     with rejects:
         spans = cut_spans(sizes(), BLOCK_CHARACTERS)
@@ -169,19 +169,21 @@ def _check_types(types: Sequence[str], output: WrittenName) -> None:
             )
 
 
-def _start(
-    folder: Path, output: WrittenName, read: Callable[[], Iterator[Document]], source: Path, how: dict[str, Any]
-) -> Compute:
+def _words(document: Document) -> int:
+    return sum(1 for _ in WORD.finditer(document.text))
+
+
+def _start(folder: Path, output: WrittenName, how: dict[str, Any]) -> Compute:
     """Loads the model. Raises RequestError where the format `output` cannot hold its types."""
     from domain.biomedical.ner.tagger import EntityTagger
 
-    tagger, reader = EntityTagger.load(folder), SpanReader(read, source)
+    tagger = EntityTagger.load(folder)
     _check_types(tagger.model.labels.types, output)
 
-    def lines(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[str]]:
-        for span in spans:
-            yield (jsonl_line(_rounded(document)) for document in tagger.tag_documents(reader.read(span), **how))
-            bar.advance(span.size)
+    def lines(blocks: Iterable[list[Document]], bar: Bar) -> Iterator[Iterator[str]]:
+        for documents in blocks:
+            yield (jsonl_line(_rounded(document)) for document in tagger.tag_documents(documents, **how))
+            bar.advance(sum(map(_words, documents)))
 
     return lines
 

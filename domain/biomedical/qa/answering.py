@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 from markupsafe import Markup
 
 from bertrelay.data.records import Rejects, rows
-from bertrelay.data.shards import Compute, Shards, Span, SpanReader, cut_spans, json_line
+from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans, json_line
 from bertrelay.data.tables import Table, Unusable, format_of
 from bertrelay.data.writing import write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
@@ -207,8 +207,8 @@ def answer_file(
         whole_words=given.whole_words,
     ) as work:
         how = {"top": given.top, "precision": work.precision, "batch_tokens": given.batch_tokens}
-        start = partial(_start, work.folder, given.whole_words, source, how)
-        filled = work.shards.fill(start, "answering", "questions")
+        reader, start = SpanReader(source.questions, source.path), partial(_start, work.folder, given.whole_words, how)
+        filled = work.shards.fill(start, "answering", "questions", reader.read)
         without_answer, refused = _assemble(source, work.shards, output, page) if work.is_main else (0, [])
     if refused:
         first = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
@@ -309,16 +309,16 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
     return dict(answered._asdict())
 
 
-def _start(folder: Path, whole_words: bool | None, source: QuestionFile, how: dict[str, Any]) -> Compute:
+def _start(folder: Path, whole_words: bool | None, how: dict[str, Any]) -> Compute:
     """Loads the model."""
     from domain.biomedical.qa.answerer import QuestionAnswerer
 
-    answerer, reader = QuestionAnswerer.load(folder, whole_words=whole_words), SpanReader(source.questions, source.path)
+    answerer = QuestionAnswerer.load(folder, whole_words=whole_words)
 
-    def lines(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[str]]:
-        for span in spans:
-            yield (json_line(_row(*answered)) for answered in answerer.replies(reader.read(span), **how))
-            bar.advance(span.size)
+    def lines(blocks: Iterable[list[Question]], bar: Bar) -> Iterator[Iterator[str]]:
+        for questions in blocks:
+            yield (json_line(_row(*answered)) for answered in answerer.replies(questions, **how))
+            bar.advance(len(questions))
 
     return lines
 
