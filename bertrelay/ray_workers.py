@@ -1,8 +1,8 @@
 """Shards computed by the workers of a Ray cluster.
 
 A worker is an actor that loads the model once, takes shards, and writes each as one process would. This process
-reads the input through, hands out shards with what a file has for them, and assembles. What a worker had when it was lost, with its
-process or its node, others compute; a call that is killed resumes at the shards that are missing.
+reads the input through, hands out shards with what a file has for them, and assembles. What a worker had when it was
+lost, with its process or its node, others compute; a call that is killed resumes at the shards that are missing.
 """
 
 import os
