@@ -186,7 +186,8 @@ class ExportSettings(Settings):
     formats: the engines to export for: onnx is ONNX Runtime.
     precision: of the graphs; in int8 they are smaller, and vectors move a little.
     lowest_cosine: of int8 graphs: as many products stay in fp32 as it takes that no cosine is lower.
-    sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, of the model and of its graphs.
+    parent: a model that this one is to be as good as, such as its teacher: is measured beside it.
+    sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, of the model, its graphs and its parent.
     max_rejects: the share of records that may be unusable.
 
     The model is an encoder, or a tagger, question answerer, scorer or cross-encoder; the vectors of these are the means
@@ -198,6 +199,7 @@ class ExportSettings(Settings):
     formats: Annotated[list[Literal["onnx", "openvino"]], Field(min_length=1)] = ["onnx"]
     precision: GraphPrecision = "fp32"
     lowest_cosine: Annotated[float | None, Field(gt=0, lt=1), WHEN_SET] = None
+    parent: Annotated[ModelSource | None, WHEN_SET] = None
     sts: dict[str, StsTable] = {}
     parallel: list[UnlimitedSource] = []
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01

@@ -28,7 +28,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.files import write_tensors
-from bertrelay.graphs import GRAPHS, PACKAGES, SENTENCE, TOKENS, Backend, GraphBackend, import_openvino
+from bertrelay.graphs import GRAPHS, PACKAGES, SENTENCE, TOKENS, GraphBackend, import_openvino
 from bertrelay.heads import HEAD_WEIGHTS, head_weights, load_with_head
 from bertrelay.model_files import read_model_file, refusing
 from bertrelay.progress import log
@@ -352,7 +352,7 @@ def _without_notices() -> Iterator[None]:
 
 
 def run(settings: ExportSettings, context: StageContext) -> Metrics:
-    """Writes `model/`, and measures each of its graphs beside the model; the main process does it alone."""
+    """Writes `model/`, and measures its graphs beside the model and its parent; the main process does it alone."""
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
@@ -366,19 +366,21 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
     excluded = _export(exported, folder, settings.formats, settings.precision, settings.lowest_cosine)
     if (variance := read_variance(settings.model)) is not None:
         save_variance(variance, folder)
-    encoders: dict[Backend, SentenceEncoder] = {"torch": model}
-    encoders |= {each: SentenceEncoder.load(folder, backend=each) for each in settings.formats}
+    encoders = {"torch": model} | {each: SentenceEncoder.load(folder, backend=each) for each in settings.formats}
+    if settings.parent is not None:
+        parent = SentenceEncoder.load(settings.parent, "cpu", backend="torch", cache_dir=context.cache / "hub")
+        encoders = {"parent": parent, **encoders}
     exact, metrics = model.encode(sentences, precision="fp32"), Metrics()
     rates = speeds(list(encoders.values()), sentences, "auto")
-    for (backend, encoder), rate in zip(encoders.items(), rates, strict=True):
+    for (name, encoder), rate in zip(encoders.items(), rates, strict=True):
         found = {"sentences_per_second": rate, **tests.metrics(tests.encoded(encoder, "fp32"))}
-        if backend == "torch":
-            size = sum(weights.numel() * weights.element_size() for weights in model.parameters())
+        if name not in GRAPHS:
+            size = sum(weights.numel() * weights.element_size() for weights in encoder.parameters())
         else:
             vectors = encoder.encode(sentences)
             found |= moved(exact, vectors, None) | {"difference_max": float(np.abs(exact - vectors).max())}
             if settings.lowest_cosine is not None:
                 found["products_in_fp32"] = excluded
-            size = sum(file.stat().st_size for file in (folder / GRAPHS[backend]).parent.iterdir())
-        metrics |= {f"{backend}/{name}": value for name, value in {**found, "size_mb": size / 1e6}.items()}
+            size = sum(file.stat().st_size for file in (folder / GRAPHS[name]).parent.iterdir())
+        metrics |= {f"{name}/{metric}": value for metric, value in {**found, "size_mb": size / 1e6}.items()}
     return metrics

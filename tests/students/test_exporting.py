@@ -11,6 +11,8 @@ import onnxruntime
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.numpy import load_file
+from scipy.stats import spearmanr
 from tokenizers import Tokenizer
 from torch import nn
 
@@ -105,12 +107,15 @@ def exported(encoder, tmp_path_factory):
     return folder
 
 
-def test_int8_is_smaller_and_its_distance_is_that_of_the_graph(encoder, exported, tmp_path, context):
+def test_int8_is_smaller_and_its_distance_is_that_of_the_graph(encoder, exported, tiny_encoder, tmp_path, context):
     encoder.save(tmp_path / "model")
+    parent = tiny_encoder("bert", encoder.tokenizer, layers=3, seed=1)
+    parent.save(tmp_path / "parent")
     rows = [("sentence1", "sentence2", "score"), *((TEXTS[0], text, str(len(text))) for text in TEXTS[2:])]
     sts = tmp_path / "sts.tsv"
     sts.write_text("".join("\t".join(row) + "\n" for row in rows))
-    given = {"model": str(tmp_path / "model"), "precision": "int8", "sts": {"few": {"path": str(sts)}}}
+    models = {name: str(tmp_path / name) for name in ("model", "parent")}
+    given = {**models, "precision": "int8", "sts": {"few": {"path": str(sts)}}}
     for left in ("model/onnx", ".model.k1lled"):  # by a stage that was killed
         (context.output / left).mkdir(parents=True)
     metrics = run(ExportSettings.model_validate(given), context)
@@ -128,9 +133,14 @@ def test_int8_is_smaller_and_its_distance_is_that_of_the_graph(encoder, exported
     assert metrics["onnx/cosine_min"] == pytest.approx(cosines.min(), abs=2e-3)
     assert metrics["onnx/cosine_mean"] == pytest.approx(cosines.mean(), abs=2e-4)
     assert metrics["onnx/cosine_mean"] < 1
-    assert {"torch/sts/few/spearman_cosine", "onnx/sts/few/spearman_cosine", "torch/sentences_per_second"} <= set(
-        metrics
-    )
+    for name in ("parent", "torch", "onnx"):
+        assert {f"{name}/sentences_per_second", f"{name}/sts/few/spearman_cosine"} <= set(metrics)
+    first, *others = parent.encode([TEXTS[0], *TEXTS[2:]], precision="fp32")
+    cosines = [first @ other / np.linalg.norm(first) / np.linalg.norm(other) for other in others]
+    expected = spearmanr(cosines, [len(text) for text in TEXTS[2:]]).statistic
+    assert metrics["parent/sts/few/spearman_cosine"] == pytest.approx(expected, abs=1e-6)
+    weights = load_file(tmp_path / "parent/model.safetensors").values()
+    assert metrics["parent/size_mb"] == sum(each.nbytes for each in weights) / 1e6
 
 
 def test_int8_goes_no_farther_than_it_may(tiny_encoder, tmp_path, capsys):
