@@ -1,8 +1,8 @@
 """Shards computed by the workers of a Ray cluster.
 
 A worker is an actor that loads the model once, takes shards, and writes each as one process would. This process
-reads the input through, hands out shards with what a file has for them, and assembles. What a worker had when it was
-lost, with its process or its node, others compute; a call that is killed resumes at the shards that are missing.
+hands them out, of a file with its texts, of a dataset by number, and assembles. What a worker had when it was lost,
+with its process or its node, others compute; a call that is killed resumes at the shards that are missing.
 """
 
 import os
@@ -31,7 +31,7 @@ PATIENCE_SECONDS, NODE_SECONDS, ANSWER_SECONDS = 30.0, 60.0, 10.0
 """Until a message when no worker has started; until a node has to report its versions, and the head of a cluster to
 answer."""
 SHARDS_AT_ONCE = 8
-"""The most that a worker is given at once: it reads the next one while it computes."""
+"""The most that a worker is given at once, so that it seldom waits for this process."""
 MOST_LOST, STARTING = 3, -1
 """When more workers are lost while they compute a shard, or start, that is taken to be the reason."""
 PACKAGES = ["bertrelay", "torch", "transformers", "tokenizers", "pyarrow"]

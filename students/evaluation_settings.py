@@ -186,7 +186,7 @@ class ExportSettings(Settings):
     formats: the engines to export for: onnx is ONNX Runtime.
     precision: of the graphs; in int8 they are smaller, and vectors move a little.
     lowest_cosine: of int8 graphs: as many products stay in fp32 as it takes that no cosine is lower.
-    parent: a model that this one is to be as good as, such as its teacher: is measured beside it.
+    parent: a model that this one is to be as good as, such as its teacher; it is measured beside it.
     sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, of the model, its graphs and its parent.
     max_rejects: the share of records that may be unusable.
 

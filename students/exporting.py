@@ -359,17 +359,16 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
         tests = EvaluationSets.read(settings, context, rejects)
     sentences = _general_sentences()
     exported, folder = _Exported.load(settings.model, context.cache / "hub"), context.output / "model"
-    model = exported.encoder
+    model, encoders = exported.encoder, dict[str, SentenceEncoder]()
+    if settings.parent is not None:
+        encoders["parent"] = _Exported.load(settings.parent, context.cache / "hub").encoder
     for left in (folder, *folder.parent.glob(f".{folder.name}.*")):  # by a stage that was stopped
         rmtree(left, ignore_errors=True)
     _check_request(settings.formats, settings.precision, settings.lowest_cosine)
     excluded = _export(exported, folder, settings.formats, settings.precision, settings.lowest_cosine)
     if (variance := read_variance(settings.model)) is not None:
         save_variance(variance, folder)
-    encoders = {"torch": model} | {each: SentenceEncoder.load(folder, backend=each) for each in settings.formats}
-    if settings.parent is not None:
-        parent = SentenceEncoder.load(settings.parent, "cpu", backend="torch", cache_dir=context.cache / "hub")
-        encoders = {"parent": parent, **encoders}
+    encoders |= {"torch": model} | {each: SentenceEncoder.load(folder, backend=each) for each in settings.formats}
     exact, metrics = model.encode(sentences, precision="fp32"), Metrics()
     rates = speeds(list(encoders.values()), sentences, "auto")
     for (name, encoder), rate in zip(encoders.items(), rates, strict=True):

@@ -90,11 +90,11 @@ class SpanReader(Generic[AnyRecord]):
         """
         if self._place is None or span.first < self._place:
             self._records, self._place = self._begin(), 0
-        wanted = span.end - span.first
         records = list(islice(self._records, span.first - self._place, span.end - self._place))
         self._place = span.end
-        if len(records) < wanted or (self._size and sum(map(self._size, records)) != span.size):
-            how = "became shorter" if len(records) < wanted else "changed"
+        is_short = len(records) < span.end - span.first
+        if is_short or (self._size and sum(map(self._size, records)) != span.size):
+            how = "became shorter" if is_short else "changed"
             raise WorkError(f"{self._source} {how} while it was read; run the same command again")
         return records
 

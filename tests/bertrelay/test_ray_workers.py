@@ -23,7 +23,7 @@ import pytest
 from bertrelay import encode_shards, ray_workers
 from bertrelay.data import datasets
 from bertrelay.data.datasets import DatasetShards
-from bertrelay.data.shards import Shards, Span, json_line
+from bertrelay.data.shards import Shards, Span, SpanReader, json_line
 from bertrelay.distributed import ProcessGroup
 from bertrelay.encode_datasets import encode_dataset
 from bertrelay.encode_files import encode_file
@@ -160,7 +160,7 @@ folder, engine = pathlib.Path({folder!r}), t.Engine(engine={address!r})
 with engine.connected():
     rows, _ = t.fill(folder, t.once(folder / "killed", t.ends), engine)
     assert rows == t.EXPECTED and (folder / "killed").exists()
-    t.encode_file(folder / "model", folder / "in.txt", folder / "there.npy", engine=engine)
+    t.encode_file(folder / "model", folder / "in.txt", folder / "there.npy", engine=engine, vectors="int8")
     t.shards_of(folder, engine).remove()
     with t.sensitive_data():
         t.fill(folder, t.once(folder / "raised", t.partial(t.quotes, {note!r})), engine, read=lambda span: span)
@@ -189,7 +189,7 @@ class TestWorkers:
 
     def test_what_is_read_here_is_sent_to_them(self, tmp_path):
         def start():
-            return lambda pieces, _: (json.loads(piece) for piece in pieces)
+            return lambda blocks, _: map(json.loads, blocks)
 
         rows, _ = fill(tmp_path, start, RAY, read=lambda span: json.dumps(lines_of(span)))
         assert rows == EXPECTED
@@ -217,7 +217,9 @@ class TestWorkers:
         assert set(notes) >= {"2 workers"} and notes[-1] == "0 workers"
 
     def test_one_that_is_killed_is_replaced(self, tmp_path):
-        rows, _ = fill(tmp_path, once(tmp_path / "marker", ends), read=lambda span: span)
+        passes, reader = [], SpanReader(lambda: passes.append(1) or iter(range(ROWS)), "rows")
+        rows, _ = fill(tmp_path, once(tmp_path / "marker", ends), read=lambda span: (reader.read(span), span)[1])
+        assert len(passes) == 2  # what the lost worker had is read again
         assert rows == EXPECTED and (tmp_path / "marker").exists()
 
     def test_those_that_find_no_place_are_not_waited_for(self, tmp_path):
@@ -232,6 +234,7 @@ class TestWorkers:
         ray.kill(tenant)
 
     def test_a_shard_that_kills_each_of_them_is_named(self, tmp_path, monkeypatch):
+        assert ray_workers.MOST_LOST == 3  # docs/clusters.md
         monkeypatch.setattr(ray_workers, "MOST_LOST", 1)
 
         def always(spans, _):
@@ -330,7 +333,7 @@ class TestWorkers:
         note = " ".join(["Quillfeather,", "born 1960"])
         (tmp_path / "in.txt").write_text("\n".join(many) + "\n")
         make_encoder().save(tmp_path / "model")
-        encode_file(tmp_path / "model", tmp_path / "in.txt", tmp_path / "here.npy")
+        encode_file(tmp_path / "model", tmp_path / "in.txt", tmp_path / "here.npy", vectors="int8")
         script = CLIENT.format(folder=str(tmp_path), address=cluster.client, note=note)
         found = run_apart(script, capture_output=True, text=True)
         assert re.search("WorkError: an unforeseen ValueError", found.stderr), found.stderr
@@ -387,9 +390,8 @@ class TestWorkers:
     def test_a_file_is_encoded_as_by_one_process(self, make_encoder, many, tmp_path, monkeypatch):
         monkeypatch.setattr(encode_shards, "BLOCK_SENTENCES", 8)
         (tmp_path / "in.txt").write_text("\n".join(many) + "\n")
-        given = {"precision": "fp32", "vectors": "int8"}
-        encode_file(make_encoder(), tmp_path / "in.txt", tmp_path / "here.npy", **given)
-        encoded = encode_file(make_encoder(), tmp_path / "in.txt", tmp_path / "there.npy", engine=RAY, **given)
+        encode_file(make_encoder(), tmp_path / "in.txt", tmp_path / "here.npy", precision="fp32")
+        encoded = encode_file(make_encoder(), tmp_path / "in.txt", tmp_path / "there.npy", engine=RAY, precision="fp32")
         assert encoded.sentences == len(many)
         assert (tmp_path / "there.npy").read_bytes() == (tmp_path / "here.npy").read_bytes()
         assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "here.npy", "there.npy"}
