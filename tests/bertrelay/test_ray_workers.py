@@ -217,8 +217,19 @@ class TestWorkers:
         assert set(notes) >= {"2 workers"} and notes[-1] == "0 workers"
 
     def test_one_that_is_killed_is_replaced(self, tmp_path):
-        passes, reader = [], SpanReader(lambda: passes.append(1) or iter(range(ROWS)), "rows")
-        rows, _ = fill(tmp_path, once(tmp_path / "marker", ends), read=lambda span: (reader.read(span), span)[1])
+        passes = []
+
+        def begin():
+            passes.append(1)
+            return iter(range(ROWS))
+
+        reader = SpanReader(begin, "rows")
+
+        def read(span):
+            assert reader.read(span) == [*range(span.first, span.end)]
+            return span
+
+        rows, _ = fill(tmp_path, once(tmp_path / "marker", ends), read=read)
         assert len(passes) == 2  # what the lost worker had is read again
         assert rows == EXPECTED and (tmp_path / "marker").exists()
 
