@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from bertrelay.data.vectors import Vectors, not_finite_row
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import WorkError, check_count
-from bertrelay.inference import computed, padded, padded_rows, sorted_batches, to_device
+from bertrelay.hardware import to_device
+from bertrelay.inference import computed, padded, padded_rows, sorted_batches
 from bertrelay.progress import Bar
 from bertrelay.progress import progress as progress_of
 from bertrelay.texts import texts_of

@@ -10,7 +10,7 @@ import platform
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -61,6 +61,12 @@ def as_device(device: "str | torch.device | None") -> "torch.device":
             f"device: expected cpu, or an accelerator of this machine such as cuda or cuda:1, found {shown(device)}; "
             f"without one it is {default_device()}"
         ) from error
+
+
+def to_device(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
+    """A tensor on `device`; a GPU reads one of the host by itself, and the host does not wait for it."""
+    is_pinned = device.type == "cuda" and tensor.device.type == "cpu"
+    return (tensor.pin_memory() if is_pinned else tensor).to(device, non_blocking=True)
 
 
 def cpu_is_requested() -> bool:
@@ -147,13 +153,23 @@ def _torch_is_built_for(platform: str) -> bool:
     return version.is_file() and bool(re.search(rf"^({platform})\b.*=\s*['\"]", version.read_text(), re.MULTILINE))
 
 
-def autocast(device: "torch.device", precision: str) -> AbstractContextManager[None]:
-    """Autocast to bf16 or fp16 on `device`, or nothing for fp32; TF32 products for tf32."""
+@contextmanager
+def autocast(device: "torch.device", precision: str) -> Iterator[None]:
+    """Autocast to bf16 or fp16 on `device`, or nothing for fp32; TF32 products for tf32.
+
+    A GPU computes attention without cuDNN, which takes a quarter of a second to plan for each new shape of a batch.
+    """
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     if precision in ("fp32", "tf32"):
-        return matmul_precision(precision)
-    return torch.autocast(device.type, dtype=torch.float16 if precision == "fp16" else torch.bfloat16)
+        with matmul_precision(precision):
+            yield
+        return
+    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    is_gpu, dtype = device.type == "cuda", torch.float16 if precision == "fp16" else torch.bfloat16
+    with torch.autocast(device.type, dtype=dtype), sdpa_kernel(kernels) if is_gpu else nullcontext():
+        yield
 
 
 @contextmanager

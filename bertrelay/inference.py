@@ -23,9 +23,9 @@ def batch_shape(longest: int, rows: int, batch_tokens: int, max_tokens: int) -> 
 
     Both are rounded up a little, so that few shapes occur: oneDNN compiles kernels for each and keeps them.
     """
-    width = max(longest, min(_rounded_up(longest, WIDTH_BITS), max_tokens))
+    width = max(longest, min(rounded_up(longest, WIDTH_BITS), max_tokens))
     full = max(1, batch_tokens // width)
-    return width, min(full, _rounded_up(rows, HEIGHT_BITS))
+    return width, min(full, rounded_up(rows, HEIGHT_BITS))
 
 
 def sorted_batches(
@@ -48,7 +48,7 @@ def padded_rows(rows: NDArray[np.int64], height: int) -> NDArray[np.int64]:
     return np.pad(rows, (0, height - len(rows)), mode="edge")
 
 
-def _rounded_up(number: int, bits: int) -> int:
+def rounded_up(number: int, bits: int) -> int:
     """The next number that has no more than `bits` binary digits before its zeros."""
     step = 1 << max(0, number.bit_length() - bits)
     return -(-number // step) * step
@@ -81,11 +81,6 @@ class Network(Protocol):
     def backbone(self) -> Any: ...
 
     def train(self, mode: bool = True) -> object: ...
-
-
-def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the host on `device`; a GPU reads it by itself, and the host goes on."""
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def best_batch_tokens(device: torch.device, requested: int | None = None) -> int:

@@ -21,6 +21,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import check_dimensions
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.hardware import to_device
 from bertrelay.leaves import content_parts
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
@@ -104,7 +105,7 @@ class Candidates(NamedTuple):
         return cls(normalize(torch.from_numpy(targets.vectors[rows]), dim=-1), torch.from_numpy(rows))
 
     def to(self, device: torch.device) -> "Candidates":
-        return Candidates(*(part.to(device) for part in self))
+        return Candidates(*(to_device(part, device) for part in self))
 
 
 def ranking_divergence(
@@ -255,14 +256,14 @@ class ContrastiveTask(DistillationTask):
         return vectors
 
     def batch_losses(self, vectors: Tensor, items: Items, epoch: int) -> Mapping[str, Tensor]:  # noqa: ARG002
-        taught = {name: tensor.to(vectors.device) for name, tensor in self._taught(items).items()}
+        taught = {name: to_device(tensor, vectors.device) for name, tensor in self._taught(items).items()}
         objectives = self.settings.objectives
         is_english, is_other = items < len(self.corpus.english), self._is_translation(items)
         numbers = self.corpus.targets[items]
         english_texts = self.corpus.english.at(items[is_english])
         texts = self.corpus.translations.at(items[is_other] - len(self.corpus.english))
         pairs = BatchPairs.find(numbers[is_english], english_texts, numbers[is_other], texts)
-        rows = (torch.from_numpy(np.flatnonzero(each)).to(vectors.device) for each in (is_english, is_other))
+        rows = (to_device(torch.from_numpy(np.flatnonzero(each)), vectors.device) for each in (is_english, is_other))
         english, other = (vectors[each] for each in rows)  # by rows, as a mask would wait for the device
         loss = partial(pair_loss, pairs=pairs, temperature=objectives.temperature)
         contrasted = objectives.contrastive * matryoshka(loss, objectives.dimensions, english, other)

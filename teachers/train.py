@@ -24,6 +24,7 @@ from bertrelay.errors import RequestError, check_dimensions
 from bertrelay.evaluation.similarity import nearest, pairwise, unit
 from bertrelay.evaluation.statistics import share, spearman
 from bertrelay.files import read_json, write_json
+from bertrelay.hardware import to_device
 from bertrelay.layout import in_folder_order
 from bertrelay.new_encoder import bert_config, new_network, train_wordpiece
 from bertrelay.pooling import Pooling, Projection
@@ -253,7 +254,7 @@ class InBatchTeacherTask(TeacherTask):
 
         def loss(anchors: Tensor, candidates: Tensor) -> Tensor:
             scores = cosines(anchors, candidates) / self.settings.temperature  # (items, candidates)
-            return contrastive_loss(scores, positives.to(scores.device), excluded.to(scores.device))
+            return contrastive_loss(scores, to_device(positives, scores.device), to_device(excluded, scores.device))
 
         return loss
 
@@ -263,7 +264,7 @@ class InBatchTeacherTask(TeacherTask):
         gold = self.labels[torch.from_numpy(items)]
 
         def loss(first: Tensor, second: Tensor) -> Tensor:
-            return cosent_loss(alike(first, second) / self.settings.temperature, gold.to(first.device))
+            return cosent_loss(alike(first, second) / self.settings.temperature, to_device(gold, first.device))
 
         return loss
 

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
+from bertrelay.hardware import to_device
+
 NEVER = -torch.inf
 
 
@@ -37,7 +39,8 @@ def cosent_loss(scores: Tensor, gold: Tensor) -> Tensor:
     value is one of a batch; times its items it is a sum over them, as all losses are.
     """
     differences = scores[None, :] - scores[:, None]  # (i, j): s_j − s_i
-    wrong = differences[gold[:, None] > gold[None, :]]
+    # Not differences[mask]: how many there are is known when a GPU has computed them.
+    wrong = differences.masked_fill(~(gold[:, None] > gold[None, :]), NEVER).flatten()
     return len(scores) * torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)
 
 
@@ -110,7 +113,7 @@ def _text_ids(texts: Sequence[str]) -> NDArray[np.intp]:
 
 def pair_loss(english: Tensor, other: Tensor, pairs: BatchPairs, temperature: float) -> Tensor:
     """Half the sum of InfoNCE from translations (pairs, dim) to English (sentences, dim) and of that back."""
-    pairs = BatchPairs(*(part.to(english.device) for part in pairs))
+    pairs = BatchPairs(*(to_device(part, english.device) for part in pairs))
     scores = cosines(other, english) / temperature  # (pairs, sentences)
     to_english = contrastive_loss(scores, pairs.english_of, pairs.not_negative)
     own = torch.arange(len(other), device=other.device)

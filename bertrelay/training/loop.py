@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from bertrelay.cpu_kernels import is_asynchronous
 from bertrelay.distributed import ProcessGroup, check_shared, host_group
 from bertrelay.errors import RequestError, Stopped, WorkError
-from bertrelay.hardware import autocast, matmul_precision, resolve_precision
+from bertrelay.hardware import autocast, matmul_precision, resolve_precision, to_device
 from bertrelay.progress import Bar, log, progress
 from bertrelay.signals import STOPPING, deferred_stop_signals
 from bertrelay.stage import Metrics
@@ -52,6 +52,7 @@ from bertrelay.training.checkpoint import (
     save_checkpoint,
     unique_tensors,
 )
+from bertrelay.training.cuda_graphs import can_replay, replaying
 from bertrelay.training.log import TrainingLog, accelerator
 from bertrelay.training.settings import TrainingSettings
 
@@ -244,6 +245,7 @@ class Training:
         check_shared(work, ProcessGroup(self.rank, self.processes))  # all of them read its checkpoints
         task.model.to(self.device).train()
         self.recomputing = enable_gradient_checkpointing(task.model) if settings.gradient_checkpointing else []
+        self.is_replayed = settings.cuda_graphs and can_replay(self.device, self.processes) and not self.recomputing
         self.host_group = host_group(self.device) if self.processes > 1 else None
         self.optimizer = build_optimizer(task.model, settings)
         self.model = self.accelerator.prepare_model(task.model)
@@ -265,6 +267,7 @@ class Training:
         total, began = self.schedule.total_steps, time.monotonic() - self.state.seconds
         with (
             matmul_precision(self.precision),
+            replaying(self.task.model) if self.is_replayed else nullcontext(),
             deferred_stop_signals() as stop,
             progress("training", total, "steps", done=self.state.step) as bar,
             ThreadPoolExecutor(1, "batches") as self.other_thread,
@@ -386,7 +389,7 @@ class Training:
         """Does the same for losses that compare the items of all micro-batches and processes."""
         order = np.argsort(own.batch)
         rows = [order[np.searchsorted(own.batch[order], items)] for items in own.items]
-        places = [torch.from_numpy(each).to(self.device, non_blocking=True) for each in rows]
+        places = [to_device(torch.from_numpy(each), self.device) for each in rows]
         outputs = []  # with the graph that the backward pass needs, where no other micro-batch needs the memory
         for index, batch in enumerate(own.micro_batches):
             with self._micro_batch(own, index), torch.set_grad_enabled(own.is_one):
@@ -437,7 +440,7 @@ class Training:
             group["lr"] = rate * group["rate_factor"]
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=not self.is_replayed)
         self.state.step += 1
 
     def _collect(self) -> str:

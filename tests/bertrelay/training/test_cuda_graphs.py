@@ -1,0 +1,137 @@
+"""Recorded passes of a network, with a stand-in for CUDA's graphs that computes again what a graph would replay."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import BertConfig, BertModel
+
+from bertrelay.backbone import freeze_pooler
+from bertrelay.training import cuda_graphs, loop
+from bertrelay.training.cuda_graphs import replaying
+from bertrelay.training.loop import Batch, train
+from bertrelay.training.settings import TrainingSettings
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+SETTINGS = {"seed": 1, "epochs": 3, "batch_items": 7, "learning_rate": 1e-3, "precision": "fp32"}
+
+
+class Head(nn.Module):
+    """A BERT with a linear map on the first token."""
+
+    def __init__(self, dropout=0.1):
+        super().__init__()
+        torch.manual_seed(0)
+        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        config = BertConfig(vocab_size=50, max_position_embeddings=40, **SIZES, **dict.fromkeys(names, dropout))
+        self.network, self.linear = BertModel(config), nn.Linear(16, 1)
+        freeze_pooler(self.network)
+
+    def forward(self, ids, mask):
+        return self.linear(self.network(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0])
+
+
+class Lengths:
+    """A sentence's target is how long it is."""
+
+    criterion = None
+
+    def __init__(self, items=40, longest=39):
+        self.model = Head()
+        generator = np.random.default_rng(0)
+        self.lengths = self.padded_lengths = generator.integers(3, longest + 1, items)
+        self.ids = [generator.integers(1, 50, length) for length in self.lengths]
+
+    def collate(self, items, epoch):  # noqa: ARG002
+        width = self.lengths[items].max()
+        ids = np.stack([np.pad(self.ids[item], (0, width - self.lengths[item])) for item in items])
+        inputs = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy((ids > 0).astype(np.int64))}
+        return Batch({**inputs, "targets": torch.from_numpy(self.lengths[items] / 40).float()}, {"error": len(items)})
+
+    def loss(self, model, batch):
+        found = model(batch.inputs["input_ids"], batch.inputs["attention_mask"])[:, 0]
+        return {"error": (found - batch.inputs["targets"]).square().sum()}
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """The passes that were replayed, by name."""
+    names = []
+
+    def recorded(passed, pool):
+        passed()  # which adds nothing: the gradients of its results are zero so far
+
+        def replay():
+            names.append(passed.__name__)
+            with torch.enable_grad():
+                passed()
+
+        return replay, pool
+
+    monkeypatch.setattr(cuda_graphs, "recorded", recorded)
+    monkeypatch.setattr(loop, "can_replay", lambda *_: True)
+    return names
+
+
+def trained(folder, **settings):
+    task = Lengths()
+    train(task, TrainingSettings(**{**SETTINGS, **settings}), folder)
+    assert "forward" not in vars(task.model.network)
+    return task.model.state_dict()
+
+
+@pytest.mark.parametrize("settings", [{}, {"device_tokens": 100}], ids=["one micro-batch", "several"])
+def test_replayed_passes_end_with_the_bits_of_passes_that_are_launched(tmp_path, replays, settings, monkeypatch):
+    found = trained(tmp_path / "replayed", **settings)
+    assert replays.count("forward") == replays.count("backward") > 8
+    monkeypatch.setattr(cuda_graphs, "RECORDED_AT", 1000)
+    replays.clear()
+    expected = trained(tmp_path / "launched", **settings)
+    assert not replays
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+def test_padding_changes_no_result_and_graphs_can_be_turned_off(replays):
+    task = Lengths()
+    task.model = Head(dropout=0.0).train()
+    batch = task.collate(np.arange(33), 0)
+    assert batch.inputs["input_ids"].shape == (33, 38)
+
+    def gradients():
+        task.model.zero_grad(set_to_none=False)
+        task.loss(task.model, batch)["error"].backward()
+        return {name: weight.grad.clone() for name, weight in task.model.named_parameters() if weight.grad is not None}
+
+    expected = gradients()
+    with replaying(task.model):
+        for _ in range(3):
+            found = gradients()
+            for name, gradient in expected.items():
+                torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
+            assert found.keys() == expected.keys()
+    assert replays == ["forward", "backward"] * 2
+
+
+def test_a_second_forward_pass_before_the_backward_pass_leaves_the_first_ones_memory_alone(replays):
+    task = Lengths()
+    task.model.train()
+    batches = [task.collate(np.array(items), 0) for items in ([0, 1, 2], [0, 2, 1])]
+    with replaying(task.model):
+        task.loss(task.model, batches[0])["error"].backward()
+        task.model.zero_grad(set_to_none=False)
+        losses = [task.loss(task.model, batch)["error"] for batch in batches]
+        sum(losses).backward()
+    assert replays == ["forward", "backward"]
+
+
+def test_graphs_are_for_one_gpu(tmp_path):
+    assert not cuda_graphs.can_replay(torch.device("cpu"), 1)
+    assert not cuda_graphs.can_replay(torch.device("cuda"), 2)
+    assert cuda_graphs.can_replay(torch.device("cuda"), 1)
+    trained(tmp_path)
+
+
+def test_without_them_or_with_checkpointing_every_kernel_is_launched(tmp_path, replays):
+    trained(tmp_path / "off", cuda_graphs=False)
+    trained(tmp_path / "checkpointing", gradient_checkpointing=True)
+    assert not replays
