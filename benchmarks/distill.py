@@ -1,8 +1,8 @@
 """Distillation beside sentence-transformers: seconds for one epoch and the accuracy that it reaches.
 
 Claims, on a CPU that computes in bf16: at most a sixth of the time of its default and a third of its fastest setting,
-at a translation accuracy not below theirs; forced to fp32 at most 1/2.5 of the time of its default. With --device cuda:
-at most a quarter, and 1/1.5 of the fastest. On both: 30 % of the bf16 matrix rate.
+at a translation accuracy not below theirs; forced to fp32 at most 1/2.5 of the time of its default; and 30 % of the
+bf16 matrix rate. With --device cuda: at most a quarter, and 1/1.5 of the fastest.
 
     python -m benchmarks.distill --data DIR                 half an hour on 2 cores
     python -m benchmarks.distill --data DIR --rows 500 --rounds 1
@@ -197,7 +197,7 @@ def compete(options: Namespace, test: dict[str, list[str]]) -> dict[str, Result]
         return {**answer, "accuracy": translation_accuracy(options.scratch / f"{name}-{number}", test)}
 
     works: dict[str, Any] = {RATE: lambda _: {RATE: matrix_rate()}}
-    for name, sizes in {**PEERS, **AUTO, **FP32}.items():
+    for name, sizes in {**PEERS, **AUTO, **(FP32 if options.device == "cpu" else {})}.items():
         function = f"benchmarks.{'distill_peer' if name in PEERS else 'distill'}:prepare"
         works[name] = partial(turn, name, Contender(function, sizes, **settings, variant=name))
     return in_turns(works, options.rounds)
@@ -249,7 +249,9 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     work = operations_of(options.scratch)
     share = Spread.of_ratios([work / seconds for seconds in ours.values()], rates)
     print(f"bf16 matrix rate {Spread.of(rate / 1e12 for rate in rates)} TFLOP/s; {ours.name} reaches {share} of it")
-    judged = [*claims(results, options.device), at_least(MATRIX_SHARE, "the bf16 matrix rate", share)]
+    judged = claims(results, options.device)
+    if options.device == "cpu":
+        judged.append(at_least(MATRIX_SHARE, "the bf16 matrix rate", share))
     return judged, {"accuracy_at_start": at_start, "contenders": results, "operations": work, "matrix_rate": rates}
 
 

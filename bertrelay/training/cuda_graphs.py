@@ -12,9 +12,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from bertrelay.inference import rounded_up
+from bertrelay.progress import log
 
 SHAPE_BITS = 4  # 16 to 31 tokens stay as they are, 32 to 63 become even; a twentieth of a batch is padding at most
 MOST_SHAPES = 64  # of each, the result stays in the GPU's memory
@@ -54,6 +56,7 @@ class ReplayedNetwork:
         self.seen: Counter[Any] = Counter()
         self.recorded: dict[Any, Passes] = {}
         self.pool: Any = None
+        self.most_shapes = MOST_SHAPES
         self.waiting: Passes | None = None  # for the backward pass: the next forward pass would overwrite its memory
 
     def __call__(self, **inputs: Any) -> Any:
@@ -66,11 +69,7 @@ class ReplayedNetwork:
         rows, width = inputs["input_ids"].shape
         inputs = self._padded(inputs, rows, width)
         shape = (*inputs["input_ids"].shape, *inputs)
-        if torch.is_grad_enabled() and self.waiting is None:
-            self.seen[shape] += 1
-            if self.seen[shape] >= RECORDED_AT and shape not in self.recorded and len(self.recorded) < MOST_SHAPES:
-                self.recorded[shape] = self._record(inputs)
-        passes = self.recorded.get(shape) if torch.is_grad_enabled() and self.waiting is None else None
+        passes = self._passes(shape, inputs)
         if passes is None:
             kind, outputs = _tensors(self.original(**inputs))
         else:
@@ -93,55 +92,72 @@ class ReplayedNetwork:
             padded[name][:rows, :width] = given
         return padded
 
-    def _record(self, inputs: Inputs) -> "Passes":
-        device, passes = inputs["input_ids"].device, Passes(self.original, self.network, inputs)
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):  # dropout as if nothing was recorded
-            self.pool = passes.record(self.pool)
-        return passes
+    def _passes(self, shape: Any, inputs: Inputs) -> "Passes | None":
+        """Those recorded for a shape, or None where the kernels are to be launched."""
+        if not torch.is_grad_enabled() or self.waiting is not None:
+            return None
+        self.seen[shape] += 1
+        if shape not in self.recorded and self.seen[shape] >= RECORDED_AT and len(self.recorded) < self.most_shapes:
+            device, passes = inputs["input_ids"].device, Passes(self.network, self.original, inputs)
+            try:  # and leave dropout as if nothing was recorded
+                with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                    self.pool = passes.record(self.pool)
+            except RuntimeError as error:
+                self.most_shapes = 0
+                log(f"cuda_graphs: launching every kernel, as recording failed ({str(error).partition(chr(10))[0]})")
+                return None
+            self.recorded[shape] = passes
+        return self.recorded.get(shape)
 
 
-class Passes:
-    """A forward and a backward pass for one shape of a batch, whose tensors stay where they are."""
+class Passes(nn.Module):
+    """A forward and a backward pass of `network` for one shape of a batch, whose tensors stay where they are."""
 
-    def __init__(self, forward: Callable[..., Any], network: nn.Module, inputs: Inputs) -> None:
-        self.network_forward, self.inputs = forward, {name: each.clone() for name, each in inputs.items()}
-        self.weights = [each for each in network.parameters() if each.requires_grad]
+    def __init__(self, network: PreTrainedModel, forward: Callable[..., Any], inputs: Inputs) -> None:
+        super().__init__()
+        self.network, self.original = network, forward
+        self.inputs = {name: each.clone() for name, each in inputs.items()}
+        # In the same memory as the weights, to which autograd may have tied passes that were launched.
+        self.leaves = {each: each.detach().requires_grad_() for each in network.parameters() if each.requires_grad}
         self.outputs: Inputs = {}
         self.gradients: list[Tensor] = []  # of the outputs
-        self.used: set[nn.Parameter] = set()
+        self.used: list[nn.Parameter] = []  # weights that have a gradient
         self.kind: type = dict
 
     def record(self, pool: Any) -> Any:
         """Records both, in memory of `pool`, which all shapes share; returns it."""
-        without = [each for each in self.weights if each.grad is None]
+        without = [each for each in self.leaves if each.grad is None]
         for each in without:
             each.grad = torch.zeros_like(each)
-        self.replay_forward, pool = recorded(self.forward, pool)
+        self.replay_forward, pool = recorded(self.pass_forward, pool)
         self.gradients = [torch.zeros_like(each) for each in self.outputs.values()]
-        self.replay_backward, pool = recorded(self.backward, pool)
-        for each in without:
-            if each not in self.used:
-                each.grad = None  # as without a graph: the optimizer leaves it as it is
+        self.replay_backward, pool = recorded(self.pass_backward, pool)
         self.outputs = {name: each.detach() for name, each in self.outputs.items()}
+        for each in set(without) - set(self.used):
+            each.grad = None  # as without a graph: the optimizer leaves it as it is
         return pool
 
     def read(self, inputs: Inputs) -> None:
         for name, each in inputs.items():
             self.inputs[name].copy_(each)
 
-    def forward(self) -> None:
+    def pass_forward(self) -> None:
         kind = self.inputs["input_ids"].device.type
+        leaves = {name: self.leaves[each] for name, each in self.named_parameters() if each.requires_grad}
         with torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind), cache_enabled=False):
-            self.kind, outputs = _tensors(self.network_forward(**self.inputs))
+            self.kind, outputs = _tensors(functional_call(self, leaves, kwargs=self.inputs))
         self.outputs = {name: each for name, each in outputs.items() if each.requires_grad}
 
-    def backward(self) -> None:
+    def forward(self, **inputs: Tensor) -> Any:
+        return self.original(**inputs)
+
+    def pass_backward(self) -> None:
         """Adds to the gradients of the weights."""
-        outputs = list(self.outputs.values())
-        found = torch.autograd.grad(outputs, self.weights, self.gradients, allow_unused=True)
-        new = {each: gradient for each, gradient in zip(self.weights, found, strict=True) if gradient is not None}
+        outputs, leaves = list(self.outputs.values()), list(self.leaves.values())
+        found = torch.autograd.grad(outputs, leaves, self.gradients, allow_unused=True)
+        new = {each: gradient for each, gradient in zip(self.leaves, found, strict=True) if gradient is not None}
+        self.used = list(new)
         torch._foreach_add_([cast(Tensor, each.grad) for each in new], list(new.values()))
-        self.used = set(new)
 
 
 def recorded(passed: Callable[[], None], pool: Any) -> tuple[Callable[[], None], Any]:
@@ -151,10 +167,12 @@ def recorded(passed: Callable[[], None], pool: Any) -> tuple[Callable[[], None],
     with torch.cuda.stream(stream):
         # Another thread prepares batches meanwhile, which is no part of this.
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        passed()
-        graph.capture_end()
+        try:
+            passed()
+        finally:
+            graph.capture_end()
     torch.cuda.current_stream().wait_stream(stream)
-    return graph.replay, pool or graph.pool()
+    return graph.replay, graph.pool() if pool is None else pool
 
 
 def _tensors(output: Any) -> tuple[type, Inputs]:

@@ -249,6 +249,7 @@ class Training:
         self.host_group = host_group(self.device) if self.processes > 1 else None
         self.optimizer = build_optimizer(task.model, settings)
         self.model = self.accelerator.prepare_model(task.model)
+        self.weights = [each for each in self.model.parameters() if each.requires_grad]
         self.schedule = BatchSchedule(task.lengths, settings, getattr(task, "groups", None))
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
         self.ahead: Future[RankBatch] | None = None  # of the next step
@@ -315,7 +316,7 @@ class Training:
             return signal_number
         sums = self._backward(own, counts)
         self.scaler.unscale_(self.optimizer)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
+        norm = nn.utils.clip_grad_norm_(self.weights, self.settings.max_grad_norm)
         torch.maximum(self.found_inf, (~norm.isfinite()).float(), out=self.found_inf)
         self._update()
         masks = [batch.inputs["attention_mask"].numpy() for batch in own.micro_batches] if own.weight else []

@@ -118,7 +118,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(given, tmp_path, objecti
 def test_activations_that_are_computed_again_give_the_same_bits(given, tmp_path):
     given = {**given, "precision": "bf16", "deterministic": True}
     try:
-        _, expected = distill(tmp_path / "once", given)
+        _, expected = distill(tmp_path / "once", given, cuda_graphs=False)
         _, weights = distill(tmp_path / "again", given, gradient_checkpointing=True)
     finally:
         torch.use_deterministic_algorithms(False)

@@ -62,7 +62,7 @@ def replays(monkeypatch):
         passed()  # which adds nothing: the gradients of its results are zero so far
 
         def replay():
-            names.append(passed.__name__)
+            names.append(passed.__name__.removeprefix("pass_"))
             with torch.enable_grad():
                 passed()
 
@@ -122,6 +122,17 @@ def test_a_second_forward_pass_before_the_backward_pass_leaves_the_first_ones_me
         losses = [task.loss(task.model, batch)["error"] for batch in batches]
         sum(losses).backward()
     assert replays == ["forward", "backward"]
+
+
+def test_a_network_that_cannot_be_recorded_is_trained_kernel_by_kernel(tmp_path, replays, monkeypatch, capfd):
+    def fail(*_):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(cuda_graphs, "recorded", fail)
+    trained(tmp_path)
+    assert not replays
+    message = "launching every kernel, as recording failed (operation not permitted when stream is capturing)"
+    assert capfd.readouterr().err.count(message) == 1
 
 
 def test_graphs_are_for_one_gpu(tmp_path):
