@@ -8,7 +8,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,7 @@ class ParallelCorpus:
     dev_untrained: the same, of other domains and languages.
     facts: the content of `corpus.json`: counts, and the drop reasons of each source.
     rejects: the file that lists the records that could not be used.
+    own_vectors: an item learns the teacher's vector of itself instead; the teacher encodes all texts that are taught.
     """
 
     english: Sentences
@@ -110,6 +111,7 @@ class ParallelCorpus:
     dev_untrained: dict[str, Translations]
     facts: dict[str, Any]
     rejects: Path
+    own_vectors: bool = False
 
     @classmethod
     def open(cls, folder: Path) -> "ParallelCorpus":
@@ -143,6 +145,25 @@ class ParallelCorpus:
             first += size
         return texts
 
+    def rows(self, items: NDArray[np.integer]) -> NDArray[np.integer]:
+        """The rows of the teacher's vectors that `items` learn; NO_TARGET for a retained text."""
+        return np.where(items < self.taught, items, NO_TARGET) if self.own_vectors else self.targets[items]
+
+    def weights_of(self, items: NDArray[np.integer]) -> NDArray[np.int32]:
+        """How much each of `items` counts: 1 where each has a vector of its own."""
+        return np.ones(len(items), np.int32) if self.own_vectors else np.array(self.weights[items])
+
+    @property
+    def dev_texts(self) -> list[str]:
+        """The distinct sentences of `dev` that the teacher encodes."""
+        own = [sentence for pairs in self.dev.values() for sentence in pairs.other] if self.own_vectors else []
+        return list(dict.fromkeys([*(text for pairs in self.dev.values() for text in pairs.english), *own]))
+
+    @property
+    def encoded(self) -> int:
+        """How many of the first items the teacher encodes."""
+        return self.taught if self.own_vectors else len(self.english)
+
     @property
     def taught(self) -> int:
         """How many items have a target: all but the retained texts, which come last."""
@@ -169,7 +190,7 @@ def build_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | None
             building.rename(folder)
             pa.default_memory_pool().release_unused()  # digests and masks of all pairs
             release_memory()
-    corpus = ParallelCorpus.open(folder)
+    corpus = replace(ParallelCorpus.open(folder), own_vectors=settings.own_vectors)
     rejects = Rejects(None, settings.max_rejects)  # the limit may be lower than it was when the list was written
     rejects.used(corpus.facts["records"] - sum(corpus.facts["rejects"].values()))
     for line in corpus.rejects.read_text(encoding="utf-8").splitlines():

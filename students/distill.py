@@ -32,7 +32,7 @@ from bertrelay.training.loop import Batch, train
 from students.build import Targets, fill_targets, start_student
 from students.corpus import NO_TARGET, ParallelCorpus, build_corpus
 from students.given_vectors import open_teacher, prompt_of
-from students.metrics import Encode, encoded_once, english_of, parallel_metrics, save_variance, translation_metrics
+from students.metrics import Encode, encoded_once, parallel_metrics, save_variance, translation_metrics
 from students.retention import (
     ACCURACY,
     average_with_start,
@@ -70,7 +70,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     student, sizes = start_student(settings, corpus, teacher, targets, context)
     # Those of the teacher's teachers too; vectors that are given have none.
     student.spaces = (encoder_digest(teacher), *teacher.spaces) if isinstance(teacher, SentenceEncoder) else ()
-    dev_teacher = encoded_once(teacher, english_of(corpus.dev), settings.precision, prompt=prompt)
+    dev_teacher = encoded_once(teacher, corpus.dev_texts, settings.precision, prompt=prompt)
     retained = retained_targets(student, corpus, context)
     set_rates(student, settings.frozen_layers, settings.layer_decay)
     del teacher  # its vectors are on the disk; its memory is the student's now
@@ -137,7 +137,7 @@ class DistillationTask:
     Texts that are retained are items too; what they learn is the start's vector.
 
     retained: the start's vectors of the retained texts, if there are any.
-    dev_teacher: gives the teacher's vectors of the held-out English.
+    dev_teacher: gives the teacher's vectors of the held-out sentences, without own vectors of the English alone.
     """
 
     model: SentenceEncoder
@@ -167,7 +167,7 @@ class DistillationTask:
         """The vectors (items, dim) that `items` learn, the weights of the teacher's and of the start's, and the number
         of the English sentence of each, (items,).
         """
-        rows, weights = self.corpus.targets[items], np.array(self.corpus.weights[items])
+        rows, weights = self.corpus.rows(items), self.corpus.weights_of(items)
         targets, is_retained = np.array(self.targets.vectors[rows]), rows == NO_TARGET
         taught = {"targets": torch.from_numpy(targets), "weights": torch.from_numpy(weights * ~is_retained)}
         if self.retained:
@@ -224,7 +224,9 @@ class DistillationTask:
         kinds = (pairs.values(), untrained.values())
         sentences = [sentence for of in kinds for translations in of for side in translations for sentence in side]
         encode = encoded_once(self.model, sentences, self.settings.precision)
-        metrics = parallel_metrics(pairs, encode, self.dev_teacher, self.targets.variance)
+        metrics = parallel_metrics(
+            pairs, encode, self.dev_teacher, self.targets.variance, own_vectors=self.corpus.own_vectors
+        )
         distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
         metrics = {f"dev/{name}": value for name, value in metrics.items()}
         for language, (english, other) in untrained.items():

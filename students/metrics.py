@@ -52,10 +52,12 @@ def parallel_metrics(
     teacher: Encode | None,
     variance: float | None,
     proportion: Proportion = plain_proportion,
+    own_vectors: bool = False,
 ) -> Metrics:
     """Translation accuracy of every language and, where there is a teacher, the distances to its vectors.
 
     variance: of the training targets, the unit of relative distances; there are none where it is not known.
+    own_vectors: the distance of a translation is to the teacher's vector of itself, not to that of its English.
     """
     metrics: Metrics = {}
     for language, sentences in pairs.items():
@@ -66,7 +68,8 @@ def parallel_metrics(
     english = english_of(pairs)
     metrics |= mse_metrics(ENGLISH, student(english), teacher(english), variance)
     for language, sentences in pairs.items():
-        metrics |= mse_metrics(language, student(sentences.other), teacher(sentences.english), variance)
+        wanted = sentences.other if own_vectors else sentences.english
+        metrics |= mse_metrics(language, student(sentences.other), teacher(wanted), variance)
     return metrics
 
 

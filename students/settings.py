@@ -321,10 +321,13 @@ class DistillSettings(TrainingSettings):
     base: what it starts from: a pretrained model, a size, or the teacher's layers.
     teacher_prompt: which of the teacher's prompts precedes each English sentence, or `{ text = "query: " }`; the
         teacher's default when absent.
+    own_vectors: a translation learns the teacher's vector of itself, as a multilingual teacher gives it, and not that
+        of its English: for a student that is to be like a larger one.
     student_prompt: which of the base's prompts precedes each sentence, or `{ text = "query: " }`; none when absent. It
         is the default of the student, so that `encode` uses it too.
     trim_vocabulary: leave out the pieces of a pretrained base that `parallel` does not use, before training.
-    layers: keep so many of the base's layers, evenly spread. With either, sizes before and after are metrics.
+    layers: keep so many of the base's layers, those that its vectors need most. With either, sizes before and after are
+        metrics.
     dropout: while training, in every layer; the base's own when absent.
     frozen_layers: the token embeddings and so many of the lowest layers keep their weights; 0: the embeddings alone.
     layer_decay: the learning rate of a layer, as a share of that of the layer above it.
@@ -347,6 +350,7 @@ class DistillSettings(TrainingSettings):
     teacher: Teacher
     base: Base
     teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
+    own_vectors: Annotated[bool, WHEN_SET] = False
     student_prompt: Annotated[Prompt | None, WHEN_SET] = None
     trim_vocabulary: bool = False
     layers: Positive | None = None

@@ -132,7 +132,7 @@ def shrink(
     trim: leave out the pieces that `texts` do not use. No vector of `texts` changes by that.
     languages: code to text in it, which is among `texts` too. Pieces of its scripts stay, until the share `coverage` of
         the tokens of held-out text is cut as before.
-    layers: so many are kept, evenly spread; dimensions: so many are left of a vector.
+    layers: so many are kept, those that the vectors need most; dimensions: so many are left of a vector.
     Raises RequestError for what a model has not or cannot lose.
     """
     check_count("layers", layers)
@@ -142,7 +142,7 @@ def shrink(
     table = encoder.backbone.get_input_embeddings()  # the bulk of a model; trimming makes a table of its own
     smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
     if layers is not None:
-        keep_layers(smaller.backbone, layers)
+        keep_layers(smaller, layers, texts)
     if dimensions is not None:
         axes = principal_axes(smaller.encode(sample_of(texts, SAMPLE), precision=precision), dimensions)
         smaller.projection = projection_onto(axes, smaller)

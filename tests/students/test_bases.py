@@ -101,13 +101,13 @@ def test_a_shortened_base_computes_what_its_layers_do_and_so_when_loaded(kind, c
     path = next(
         path for path in ("encoder.layer", "layers", "encoder.block") if path in dict(whole.backbone.named_modules())
     )
-    layers = whole.backbone.get_submodule(path)
+    layers, own = whole.backbone.get_submodule(path), list(base.backbone.get_submodule(path))
     count = min(count, len(layers) - 1)
-    kept = np.linspace(0, len(layers) - 1, count).round().astype(int)
-    for place, layer in enumerate(layers):
-        if place not in kept:
+    keep_layers(base, count, texts)
+    kept = list(base.backbone.get_submodule(path))
+    for layer, same in zip(layers, own, strict=True):
+        if same not in kept:
             layer.register_forward_hook(gives_what_it_gets)
-    keep_layers(base.backbone, count)
     base.save(tmp_path)
     sentences = [*texts[:9], " ".join(texts[:5])]
     expected = encoded(whole, sentences)

@@ -1,6 +1,7 @@
 import json
 import shutil
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
 from students.build import Targets
+from students.corpus import ParallelCorpus
 from students.distill import CRITERION, ContrastiveTask, DistillationTask, run
 from students.index import build_index, open_index
 from students.metrics import read_variance
@@ -100,6 +102,18 @@ def test_the_mean_of_the_targets_scores_1_and_the_teacher_0(corpus, task):
 
     assert score(repeated.mean(axis=0)) == pytest.approx(1, rel=1e-6)
     assert score(task.targets.vectors[corpus.targets[:]]) == 0
+
+
+def test_with_own_vectors_every_text_counts_once_and_learns_its_own(task):
+    task.corpus = replace(task.corpus, own_vectors=True)
+    items = np.arange(len(task.corpus))
+    vectors = np.random.default_rng(2).normal(size=(len(items), 16)).astype(np.float32)
+    task.targets = Targets(vectors, 2.5, False)
+    drawn = np.random.default_rng(1).normal(size=vectors.shape)
+    batch = task.collate(items, 0)
+    loss = task.loss(lambda *_: torch.tensor(drawn), batch)["mse"]
+    assert batch.counts == {"mse": len(items)} == {"mse": 3 + 6}
+    assert loss.item() == pytest.approx(((drawn - vectors) ** 2).sum() / 2.5)
 
 
 def test_cosine_and_weights_of_objectives_by_hand(task):
@@ -307,6 +321,18 @@ def test_the_student_searches_the_english_index_of_its_teacher_in_its_languages(
     )
     with pytest.raises(RequestError, match="found another one"):
         open_index(student, tmp_path / "other")
+
+
+def test_own_vectors_are_the_teachers_of_all_texts_and_of_the_held_out_ones(context, given):
+    metrics = distill(context, given, own_vectors=True, epochs=1)
+    teacher, student = (SentenceEncoder.load(path) for path in (given["teacher"], context.output / "model"))
+    [folder] = (context.cache / "corpora").glob("*/")
+    corpus = ParallelCorpus.open(folder)
+    [path] = context.cache.glob("targets/*/vectors.npy")
+    np.testing.assert_allclose(np.load(path), teacher.encode(list(corpus), precision="fp32"), atol=1e-5)
+    german = corpus.dev["de"].other
+    errors = student.encode(german, precision="fp32") - teacher.encode(german, precision="fp32")
+    assert metrics["dev/mse/de"] == pytest.approx((errors**2).mean(), rel=1e-3)
 
 
 def test_what_is_shared_between_runs_is_made_once(context, given, tmp_path, monkeypatch):
