@@ -67,8 +67,8 @@ NO_VARIANCE = 1e-10  # of the vectors' mean square: what rounding leaves of vect
 class Targets:
     """The teacher's space, as far as a student sees it.
 
-    vectors: memory-mapped, row i for English sentence i, float32 (sentences, dim).
-    variance: mean squared distance of the targets to their mean, each weighted by its translations. Errors are
+    vectors: memory-mapped, row i for the ith sentence that the teacher encodes, float32 (sentences, dim).
+    variance: mean squared distance of the targets to their mean, each weighted as in the loss. Errors are
         divided by it, so that 1 is what the mean vector scores and 0 the teacher, whatever its scale.
     is_unit: every vector has length 1.
     """
@@ -230,7 +230,7 @@ def _pieces_of(token: str, tokenizer: PreTrainedTokenizerFast, vocabulary: Mappi
 
 
 def keep_layers(encoder: SentenceEncoder, count: int, texts: Iterable[str]) -> None:
-    """Keeps `count` layers of the network, those that its vectors need most: the others are left out one by one.
+    """Keeps `count` layers of the network; the others are left out one by one.
 
     Each time it is the layer without which the vectors of LAYER_SENTENCES of the `texts` move the least from those of
     the whole encoder. So six of twelve layers of a multilingual E5 that was distilled start at a mean cosine of 0.62 to
@@ -251,8 +251,11 @@ def keep_layers(encoder: SentenceEncoder, count: int, texts: Iterable[str]) -> N
             config.layer_types = [kinds[index] for index in kept]
 
     kept, sentences = list(range(len(stack))), sample_of(texts, LAYER_SENTENCES)
+    if not sentences:
+        raise RequestError("layers: expected text to choose them by, found none")
     # T5's first layer holds what all others add to their attention.
-    needed = {index for index in kept if any("relative_attention_bias" in key for key in stack[index].state_dict())}
+    biased = [index for index in kept if any("relative_attention_bias" in key for key in stack[index].state_dict())]
+    needed = biased if len(biased) == 1 else []
     whole = encoder.encode(sentences, precision="fp32")
 
     def cosine_without(layer: int) -> float:

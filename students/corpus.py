@@ -87,12 +87,12 @@ def mapped(path: Path) -> pa.Table:
 
 @dataclass(frozen=True)
 class ParallelCorpus:
-    """A corpus as a student learns from it: items, each a sentence to encode and the English sentence it should equal.
+    """A corpus as a student learns from it: items, each a sentence and the row of the teacher's vector it learns.
 
     The first items are the distinct English sentences, item i with target i; all the translations follow, and then
     the texts whose vectors are retained.
 
-    english: the distinct English training sentences, which the teacher encodes.
+    english: the distinct English training sentences.
     targets: row of `english` whose teacher vector an item learns; NO_TARGET for a retained text. int32 (items,)
     weights: of an English item the number of its translations, of any other 1. int32 (items,)
     dev: the sentences held out, by language; no English one of them is in training in any language.

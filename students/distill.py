@@ -90,7 +90,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
 
 
 class Candidates(NamedTuple):
-    """What every sentence ranks: unit vectors (candidates, dim) of the teacher, and which English sentences they are.
+    """What every sentence ranks: unit vectors (candidates, dim) of the teacher, and which rows of its vectors they are.
 
     They stay the same, so that a sentence's loss depends neither on its batch nor on the number of processes.
     """
@@ -130,7 +130,8 @@ def ranking_divergence(
 
 @dataclass
 class DistillationTask:
-    """Squared error of the student to the teacher's vector of the English, for the English and its translations.
+    """Squared error of the student to the teacher's vector of the English, for the English and its translations; or of
+    each sentence itself (`own_vectors`).
 
     An item is one sentence; a distinct English sentence is one item with the weight of its translations. The error
     is divided by the targets' variance, so that 1 is what the mean vector scores and clipping means something.

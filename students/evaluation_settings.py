@@ -124,7 +124,7 @@ class ShrinkSettings(Settings):
     languages: keep pieces of these languages beyond the corpus, which has text of each: a tenth of it is held out.
         Of English too, where the corpus has parallel sources.
     coverage: the share of the tokens of held-out text, in each language, that must be cut as before.
-    layers: keep so many layers, those that the vectors of the corpus need most.
+    layers: keep so many layers; each time the one whose removal moves the corpus's vectors least is left out.
     dimensions: so many dimensions of a vector, along which those of the corpus are longest.
     sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, before and after; none of them is trained on.
     max_rejects: the share of records that may be unusable.

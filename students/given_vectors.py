@@ -86,8 +86,8 @@ class VectorTable:
 
     def _incomplete(self, missing: int, total: int, where: str = "") -> RequestError:
         return RequestError(
-            f"teacher: {missing:,} of {total:,} English sentences have no vector in {self._name}. It has to have one "
-            f"for every English sentence of the training, dev and test data.{where} Add them, or leave them out."
+            f"teacher: {missing:,} of {total:,} sentences have no vector in {self._name}. It has to have one "
+            f"for every sentence to encode, of training, dev and test data.{where} Add them, or leave them out."
         )
 
     def _refuse_contradictions(self) -> None:

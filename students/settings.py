@@ -202,7 +202,7 @@ class Filters(Settings):
 
 
 class GivenVectors(DataSource):
-    """A teacher's vectors as files, for one that is behind an API: of all English sentences, training and held-out.
+    """A teacher's vectors as files, for one that is behind an API: of all it is to encode, training and held-out.
 
     vectors: Parquet with the columns `text` and `vector`, as `bertrelay encode` writes it; or `.npy` with `texts`.
     texts: the text of each row of a `.npy`, a line each.
@@ -274,15 +274,15 @@ Prompt = Annotated[
 class Objectives(Settings):
     """The weights of the losses of a student. Each is a mean over the batch; the sum of them is minimised.
 
-    mse: squared distance to the teacher's vector of the English, in units of the targets' variance.
+    mse: squared distance to the teacher's vector, in units of the targets' variance.
     cosine: 1 − its cosine.
     contrastive: of an English sentence and its translation among the other sentences of the batch (InfoNCE, both
         ways); the English and all its translations come in one batch.
-    ranking: how a sentence ranks the teacher's vectors of its own English and of `candidates` other English sentences:
-        the KL divergence of the softmax of its cosines from the softmax of the teacher's own (Fang et al. 2021, SEED).
+    ranking: how a sentence ranks the teacher's vector that it learns and those of `candidates` other sentences: the KL
+        divergence of the softmax of its cosines from the softmax of the teacher's own (Fang et al. 2021, SEED).
     retention: squared distance to the start's vector, of the texts that are `retained`, in units of their variance.
     temperature: cosines are divided by it before the softmax of `contrastive` and of `ranking`.
-    candidates: so many English sentences, the same in every step.
+    candidates: so many sentences that the teacher has encoded, the same in every step.
     dimensions: Matryoshka: `contrastive` is the mean of it over vectors cut to these dimensions, and whole ones.
     cut_teacher: the teacher is Matryoshka too: `cosine` and `ranking` are such means as well, its vectors cut likewise.
     """
@@ -315,19 +315,19 @@ class Objectives(Settings):
 
 
 class DistillSettings(TrainingSettings):
-    """A student that learns to give, for English and for its translations, the teacher's vector of the English.
+    """A student that learns the teacher's vector of English, for the English and for its translations.
 
     teacher: an encoder, or the vectors that one has made, `{ vectors = "vectors.parquet" }`.
     base: what it starts from: a pretrained model, a size, or the teacher's layers.
-    teacher_prompt: which of the teacher's prompts precedes each English sentence, or `{ text = "query: " }`; the
+    teacher_prompt: which of the teacher's prompts precedes each sentence it encodes, or `{ text = "query: " }`; the
         teacher's default when absent.
     own_vectors: a translation learns the teacher's vector of itself, as a multilingual teacher gives it, and not that
         of its English: for a student that is to be like a larger one.
     student_prompt: which of the base's prompts precedes each sentence, or `{ text = "query: " }`; none when absent. It
         is the default of the student, so that `encode` uses it too.
     trim_vocabulary: leave out the pieces of a pretrained base that `parallel` does not use, before training.
-    layers: keep so many of the base's layers, those that its vectors need most. With either, sizes before and after are
-        metrics.
+    layers: keep so many of the base's layers; each time the one whose removal moves the vectors least is left out. With
+        either, sizes before and after are metrics.
     dropout: while training, in every layer; the base's own when absent.
     frozen_layers: the token embeddings and so many of the lowest layers keep their weights; 0: the embeddings alone.
     layer_decay: the learning rate of a layer, as a share of that of the layer above it.

@@ -132,7 +132,7 @@ def shrink(
     trim: leave out the pieces that `texts` do not use. No vector of `texts` changes by that.
     languages: code to text in it, which is among `texts` too. Pieces of its scripts stay, until the share `coverage` of
         the tokens of held-out text is cut as before.
-    layers: so many are kept, those that the vectors need most; dimensions: so many are left of a vector.
+    layers: so many are kept, chosen by the vectors of `texts`; dimensions: so many are left of a vector.
     Raises RequestError for what a model has not or cannot lose.
     """
     check_count("layers", layers)

@@ -245,7 +245,7 @@ class Training:
         check_shared(work, ProcessGroup(self.rank, self.processes))  # all of them read its checkpoints
         task.model.to(self.device).train()
         self.recomputing = enable_gradient_checkpointing(task.model) if settings.gradient_checkpointing else []
-        self.is_replayed = settings.cuda_graphs and can_replay(self.device, self.processes) and not self.recomputing
+        self.is_replayed = can_replay(self.device, self.processes)
         self.host_group = host_group(self.device) if self.processes > 1 else None
         self.optimizer = build_optimizer(task.model, settings)
         self.model = self.accelerator.prepare_model(task.model)
@@ -266,9 +266,10 @@ class Training:
         """Trains until the last step, the end of patience, or a signal."""
         self._build_gradient_buckets()
         total, began = self.schedule.total_steps, time.monotonic() - self.state.seconds
+        captures = self.settings.cuda_graphs and not self.recomputing
         with (
             matmul_precision(self.precision),
-            replaying(self.task.model) if self.is_replayed else nullcontext(),
+            replaying(self.task.model, capture=captures) if self.is_replayed else nullcontext(),
             deferred_stop_signals() as stop,
             progress("training", total, "steps", done=self.state.step) as bar,
             ThreadPoolExecutor(1, "batches") as self.other_thread,

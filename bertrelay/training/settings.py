@@ -24,10 +24,10 @@ class TrainingSettings(Settings):
 
     The rest changes how the work is done and never its result:
 
-    device_tokens: padded tokens of a micro-batch; fewer need less memory.
+    device_tokens: padded tokens of a micro-batch; fewer need less memory. One GPU takes up to a quarter more.
     gradient_checkpointing: compute a layer's activations again in the backward pass; less memory, slower by a third.
-    cuda_graphs: on one GPU, replay the passes of a network whose kernels are recorded, in place of launching each of
-        them; several times as fast where batches are small, and more memory. Not with gradient_checkpointing.
+    cuda_graphs: on one GPU, capture the passes of a network as CUDA graphs and replay them; several times as fast where
+        batches are small, and more memory. Not with gradient_checkpointing.
     checkpoint_every, log_every: in steps.
     tracker: also log to a tracker, beside `metrics.jsonl`. wandb writes offline unless WANDB_MODE is set.
     """

@@ -216,6 +216,7 @@ def _training(result: Result, settings: CardSettings, with_files: bool) -> dict[
     return {
         "stage": result.stage,
         "made_of": {name: text for name, text in made_of.items() if text},
+        "own_vectors": parts.get("own_vectors", False),
         "english": f"{corpus['english']:,}",
         "translations": listed("train"),
         "held_out": listed("dev"),

@@ -107,9 +107,9 @@ def test_a_list_whose_every_entry_is_left_out_is_reported(tmp_path):
         read_recipe("multilingual", registry.REGISTRY, overrides)
 
 
-def test_the_languages_of_the_flagship_reach_its_sources_tests_and_compact_forms(tmp_path):
+def test_the_languages_of_the_flagship_reach_its_sources_tests_and_trimmed_form(tmp_path):
     chosen = ["cs", "ko", "sv"]
-    given = [f"vars.languages={json.dumps(chosen)}", "vars.compact=true"]
+    given = [f"vars.languages={json.dumps(chosen)}", "vars.trimmed=true"]
     on_files = [f"vars.data={tmp_path}", f"vars.catalogues={tmp_path}"]
     for overrides, kinds in ((given, {"hub"}), ([*given, *on_files], {"english", "path"})):
         steps = {step.name: step.settings for step in read_recipe("multilingual", registry.REGISTRY, overrides).steps}

@@ -323,8 +323,9 @@ def test_the_student_searches_the_english_index_of_its_teacher_in_its_languages(
         open_index(student, tmp_path / "other")
 
 
-def test_own_vectors_are_the_teachers_of_all_texts_and_of_the_held_out_ones(context, given):
-    metrics = distill(context, given, own_vectors=True, epochs=1)
+@pytest.mark.parametrize("objectives", [{}, {"contrastive": 1.0, "ranking": 1.0}], ids=["mse", "contrastive"])
+def test_own_vectors_are_the_teachers_of_all_texts_and_of_the_held_out_ones(context, given, objectives):
+    metrics = distill(context, given, own_vectors=True, epochs=1, objectives=objectives)
     teacher, student = (SentenceEncoder.load(path) for path in (given["teacher"], context.output / "model"))
     [folder] = (context.cache / "corpora").glob("*/")
     corpus = ParallelCorpus.open(folder)

@@ -45,10 +45,10 @@ def test_vectors_are_found_by_text_whatever_its_spaces_and_its_form(given, tmp_p
 
 def test_what_is_missing_or_contradicts_is_told(given, tmp_path):
     table = VectorTable.open(given(TEXTS, np.eye(4)), tmp_path / "cache")
-    with pytest.raises(RequestError, match=r"2 of 3 English sentences have no vector in .*v\."):
+    with pytest.raises(RequestError, match=r"2 of 3 sentences have no vector in .*v\."):
         table.encode(["a dog", "a wolf", "a fox"])
     listed = tmp_path / "listed.txt"
-    with pytest.raises(RequestError, match=r"2 of 4 English .* They are in .*listed\.txt, a line each"):
+    with pytest.raises(RequestError, match=r"2 of 4 sentences .* They are in .*listed\.txt, a line each"):
         table.require([["a dog", "a wolf"], ["a fox", "a bird"]], listed)
     assert listed.read_text() == "a wolf\na fox\n"
     table.require([["a dog"], ["a bird"]], listed)

@@ -1,10 +1,10 @@
-"""Recorded passes of a network, with a stand-in for CUDA's graphs that computes again what a graph would replay."""
+"""Captured passes of a network, with a stand-in for CUDA graphs that computes again what a graph would replay."""
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from bertrelay.backbone import freeze_pooler
 from bertrelay.training import cuda_graphs, loop
@@ -17,18 +17,20 @@ SETTINGS = {"seed": 1, "epochs": 3, "batch_items": 7, "learning_rate": 1e-3, "pr
 
 
 class Head(nn.Module):
-    """A BERT with a linear map on the first token."""
+    """A BERT with a linear map on the first token, which may be tied to the embeddings of words."""
 
-    def __init__(self, dropout=0.1):
+    def __init__(self, dropout=0.1, tied=False):
         super().__init__()
         torch.manual_seed(0)
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         config = BertConfig(vocab_size=50, max_position_embeddings=40, **SIZES, **dict.fromkeys(names, dropout))
-        self.network, self.linear = BertModel(config), nn.Linear(16, 1)
+        self.network, self.linear = BertModel(config), nn.Linear(16, 50)
+        if tied:
+            self.linear.weight = self.network.embeddings.word_embeddings.weight
         freeze_pooler(self.network)
 
     def forward(self, ids, mask):
-        return self.linear(self.network(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0])
+        return self.linear(self.network(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0])[:, 7:8]
 
 
 class Lengths:
@@ -36,8 +38,8 @@ class Lengths:
 
     criterion = None
 
-    def __init__(self, items=40, longest=39):
-        self.model = Head()
+    def __init__(self, items=40, longest=39, tied=False):
+        self.model = Head(tied=tied)
         generator = np.random.default_rng(0)
         self.lengths = self.padded_lengths = generator.integers(3, longest + 1, items)
         self.ids = [generator.integers(1, 50, length) for length in self.lengths]
@@ -58,7 +60,7 @@ def replays(monkeypatch):
     """The passes that were replayed, by name."""
     names = []
 
-    def recorded(passed, pool):
+    def captured(passed, pool):
         passed()  # which adds nothing: the gradients of its results are zero so far
 
         def replay():
@@ -68,30 +70,31 @@ def replays(monkeypatch):
 
         return replay, pool
 
-    monkeypatch.setattr(cuda_graphs, "recorded", recorded)
+    monkeypatch.setattr(cuda_graphs, "captured", captured)
     monkeypatch.setattr(loop, "can_replay", lambda *_: True)
     return names
 
 
-def trained(folder, **settings):
-    task = Lengths()
+def trained(folder, tied=False, **settings):
+    task = Lengths(tied=tied)
     train(task, TrainingSettings(**{**SETTINGS, **settings}), folder)
     assert "forward" not in vars(task.model.network)
     return task.model.state_dict()
 
 
+@pytest.mark.parametrize("tied", [False, True], ids=["a head", "a tied head"])
 @pytest.mark.parametrize("settings", [{}, {"device_tokens": 100}], ids=["one micro-batch", "several"])
-def test_replayed_passes_end_with_the_bits_of_passes_that_are_launched(tmp_path, replays, settings, monkeypatch):
-    found = trained(tmp_path / "replayed", **settings)
+def test_replayed_passes_end_with_the_bits_of_eager_ones(tmp_path, replays, tied, settings):
+    found = trained(tmp_path / "replayed", tied, **settings)
     assert replays.count("forward") == replays.count("backward") > 8
-    monkeypatch.setattr(cuda_graphs, "RECORDED_AT", 1000)
     replays.clear()
-    expected = trained(tmp_path / "launched", **settings)
-    assert not replays
-    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+    for eager in ({"cuda_graphs": False}, {"gradient_checkpointing": True}):
+        expected = trained(tmp_path / next(iter(eager)), tied, **settings, **eager)
+        assert not replays
+        assert all(torch.equal(found[name], weight) for name, weight in expected.items())
 
 
-def test_padding_changes_no_result_and_graphs_can_be_turned_off(replays):
+def test_padding_changes_no_gradient(replays):
     task = Lengths()
     task.model = Head(dropout=0.0).train()
     batch = task.collate(np.arange(33), 0)
@@ -112,7 +115,8 @@ def test_padding_changes_no_result_and_graphs_can_be_turned_off(replays):
     assert replays == ["forward", "backward"] * 2
 
 
-def test_a_second_forward_pass_before_the_backward_pass_leaves_the_first_ones_memory_alone(replays):
+def test_a_second_forward_pass_before_the_backward_pass_runs_eagerly(replays):
+    """It would overwrite what the first one keeps for its backward pass."""
     task = Lengths()
     task.model.train()
     batches = [task.collate(np.array(items), 0) for items in ([0, 1, 2], [0, 2, 1])]
@@ -124,25 +128,32 @@ def test_a_second_forward_pass_before_the_backward_pass_leaves_the_first_ones_me
     assert replays == ["forward", "backward"]
 
 
-def test_a_network_that_cannot_be_recorded_is_trained_kernel_by_kernel(tmp_path, replays, monkeypatch, capfd):
+def test_the_classifiers_of_transformers_are_replayed_too(replays):
+    """They give the BERT in them its ids by position, and return_dict."""
+    torch.manual_seed(0)
+    classifier = BertForSequenceClassification(BertConfig(vocab_size=50, max_position_embeddings=40, **SIZES)).train()
+    ids = torch.tensor([[1, 2, 3], [4, 5, 0]])
+    with replaying(classifier):
+        for _ in range(3):
+            classifier(input_ids=ids, attention_mask=(ids > 0).long()).logits.sum().backward()
+            classifier.zero_grad(set_to_none=False)
+        assert replays == ["forward", "backward"] * 2
+        expected = classifier.eval()(input_ids=ids, attention_mask=(ids > 0).long()).logits
+    torch.testing.assert_close(classifier(input_ids=ids, attention_mask=(ids > 0).long()).logits, expected)
+
+
+def test_a_network_whose_passes_cannot_be_captured_is_trained_eagerly(tmp_path, replays, monkeypatch, capfd):
     def fail(*_):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(cuda_graphs, "recorded", fail)
+    monkeypatch.setattr(cuda_graphs, "captured", fail)
     trained(tmp_path)
     assert not replays
-    message = "launching every kernel, as recording failed (operation not permitted when stream is capturing)"
+    message = "as capturing their passes failed (operation not permitted when stream is capturing)"
     assert capfd.readouterr().err.count(message) == 1
 
 
-def test_graphs_are_for_one_gpu(tmp_path):
+def test_graphs_are_for_one_gpu():
     assert not cuda_graphs.can_replay(torch.device("cpu"), 1)
     assert not cuda_graphs.can_replay(torch.device("cuda"), 2)
     assert cuda_graphs.can_replay(torch.device("cuda"), 1)
-    trained(tmp_path)
-
-
-def test_without_them_or_with_checkpointing_every_kernel_is_launched(tmp_path, replays):
-    trained(tmp_path / "off", cuda_graphs=False)
-    trained(tmp_path / "checkpointing", gradient_checkpointing=True)
-    assert not replays
