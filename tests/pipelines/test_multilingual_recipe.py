@@ -1,4 +1,4 @@
-"""The recipes multilingual and compact to their ends, with tiny models: the students, their figures and cards."""
+"""The recipes multilingual and compact to their ends, with tiny models: the students, their scores and cards."""
 
 import gzip
 from itertools import product
@@ -47,7 +47,7 @@ def write_data(folder):
         file.writelines(f"{PAIRS[row][0]},{PAIRS[row + 1][0]},{row % 6}\n" for row in range(40))
 
 
-def test_the_students_have_figures_cards_and_their_teachers_space(tiny_encoder, call, tmp_path, monkeypatch):
+def test_the_students_have_scores_cards_and_their_teachers_space(tiny_encoder, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path)
     english, korean = zip(*PAIRS, strict=True)
