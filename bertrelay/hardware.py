@@ -166,9 +166,10 @@ def autocast(device: "torch.device", precision: str) -> Iterator[None]:
         with matmul_precision(precision):
             yield
         return
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
     kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-    is_gpu, dtype = device.type == "cuda", torch.float16 if precision == "fp16" else torch.bfloat16
-    with torch.autocast(device.type, dtype=dtype), sdpa_kernel(kernels) if is_gpu else nullcontext():
+    attention = sdpa_kernel(kernels) if device.type == "cuda" else nullcontext()
+    with torch.autocast(device.type, dtype=dtype), attention:
         yield
 
 

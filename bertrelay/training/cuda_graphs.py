@@ -75,8 +75,9 @@ class ReplayedNetwork:
         In a training it is computed from a padded batch. Any other call reaches the network as it is.
         """
         named = {**dict(zip(["input_ids"], args, strict=False)), **options}
-        unset = {"return_dict": True}
-        inputs = {name: each for name, each in named.items() if each is not None and unset.get(name) is not each}
+        inputs = {name: each for name, each in named.items() if each is not None}
+        if inputs.get("return_dict") is True:  # as it is by default
+            del inputs["return_dict"]
         if not self.network.training or len(args) > 1 or not NEEDED <= inputs.keys() <= KNOWN:
             return self.original(*args, **options)
         rows, width = inputs["input_ids"].shape
