@@ -3,7 +3,7 @@ teacher's layers under a new vocabulary.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -21,20 +21,18 @@ from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.similarity import pairwise
 from bertrelay.files import atomic_write, read_json, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import default_device
 from bertrelay.layout import Prompts
 from bertrelay.new_encoder import WORD_START, layer_sizes, new_network, train_unigram
 from bertrelay.pooling import Projection
-from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.log import accelerator
 from students.corpus import ParallelCorpus
-from students.coverage import sample_of
 from students.given_vectors import VectorTable, prompt_of
 from students.metrics import before_and_after, counts
+from students.pruning import keep_layers, keep_neurons
 from students.settings import DistillSettings, TeacherCopy
 from students.vocabulary import trim_vocabulary
 
@@ -46,9 +44,6 @@ COPIED_CONFIG = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
 )
 ROLES = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
-STACKS = ("encoder.layer", "transformer.layer", "layers", "encoder.block")
-"""Where the layers are: BERT, XLM-R and MPNet; DistilBERT; ModernBERT, Qwen3 and Gemma; T5."""
-LAYER_SENTENCES = 256  # of which the vectors choose the layers that are kept
 VOCABULARY_SENTENCES = 500_000  # enough to learn pieces from; they are held in memory
 FITTED_SENTENCES = 32_768
 RIDGE = 0.01  # of the vectors' mean square
@@ -229,55 +224,6 @@ def _pieces_of(token: str, tokenizer: PreTrainedTokenizerFast, vocabulary: Mappi
     return pieces or [tokenizer.unk_token_id]
 
 
-def keep_layers(encoder: SentenceEncoder, count: int, texts: Iterable[str]) -> None:
-    """Keeps `count` layers of the network; the others are left out one by one.
-
-    Each time it is the layer without which the vectors of LAYER_SENTENCES of the `texts` move the least from those of
-    the whole encoder. So six of twelve layers of a multilingual E5 that was distilled start at a mean cosine of 0.62 to
-    it, and at 0.43 where every other one is left out.
-    Raises RequestError when it has fewer, or shares its layers as ALBERT does.
-    """
-    path = layer_stack(encoder.backbone, "layers")
-    parent, _, name = path.rpartition(".")
-    stack = cast(nn.ModuleList, encoder.backbone.get_submodule(path))
-    if count > len(stack):
-        raise RequestError(f"layers: expected at most the {len(stack)} of the base, found {count}")
-    config, kinds = encoder.backbone.config, getattr(encoder.backbone.config, "layer_types", None)
-
-    def keep(kept: Sequence[int]) -> None:
-        setattr(encoder.backbone.get_submodule(parent), name, nn.ModuleList([stack[index] for index in kept]))
-        config.num_hidden_layers = len(kept)
-        if kinds:  # a layer attends as it did, to all tokens or to near ones
-            config.layer_types = [kinds[index] for index in kept]
-
-    kept, sentences = list(range(len(stack))), sample_of(texts, LAYER_SENTENCES)
-    if not sentences:
-        raise RequestError("layers: expected text to choose them by, found none")
-    # T5's first layer holds what all others add to their attention.
-    biased = [index for index in kept if any("relative_attention_bias" in key for key in stack[index].state_dict())]
-    needed = biased if len(biased) == 1 else []
-    whole = encoder.encode(sentences, precision="fp32")
-
-    def cosine_without(layer: int) -> float:
-        keep([index for index in kept if index != layer])
-        return float(pairwise(whole, encoder.encode(sentences, precision="fp32")).mean())
-
-    with progress("choosing layers", len(stack) - count, "layers left out") as bar:
-        while len(kept) > count:
-            kept.remove(max((index for index in kept if index not in needed), key=cosine_without))
-            bar.advance(1)
-    keep(kept)
-
-
-def layer_stack(backbone: PreTrainedModel, setting: str) -> str:
-    """Where the list of layers is. Raises RequestError, about `setting`, for a network without one, such as ALBERT."""
-    modules = dict(backbone.named_modules())
-    path = next((path for path in STACKS if isinstance(modules.get(path), nn.ModuleList)), None)
-    if path is None:
-        raise RequestError(f"{setting}: a {backbone.config.model_type!r} network has no layers of their own")
-    return path
-
-
 def set_dropout(backbone: PreTrainedModel, share: float) -> None:
     """Sets every dropout of the network to `share`; the saved configuration stays the base's own."""
     for module in backbone.modules():
@@ -340,7 +286,9 @@ def _made_student(
         bare = trim_vocabulary(bare, corpus)
     if settings.layers:
         keep_layers(bare, settings.layers, corpus)
-    if settings.trim_vocabulary or settings.layers:
+    if settings.intermediate_size:
+        keep_neurons(bare, settings.intermediate_size, corpus)
+    if settings.trim_vocabulary or settings.layers or settings.intermediate_size:
         sizes = before_and_after(before, counts(bare))
     needs_fit = bare.dim != teacher.dim or not targets.is_unit
     student = SentenceEncoder(

@@ -125,11 +125,13 @@ class ShrinkSettings(Settings):
         Of English too, where the corpus has parallel sources.
     coverage: the share of the tokens of held-out text, in each language, that must be cut as before.
     layers: keep so many layers; each time the one whose removal moves the corpus's vectors least is left out.
+    intermediate_size: keep so many neurons of each feed-forward layer, those that its output depends on most.
     dimensions: so many dimensions of a vector, along which those of the corpus are longest.
     sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, before and after; none of them is trained on.
     max_rejects: the share of records that may be unusable.
 
-    Fewer layers or dimensions give other vectors. `students.distill` can start from such a model, and train it again.
+    Fewer layers, neurons or dimensions give other vectors. `students.distill` can start from such a model, and train it
+    again.
     """
 
     model: ModelSource
@@ -138,6 +140,7 @@ class ShrinkSettings(Settings):
     languages: Annotated[list[LanguageCode], EachOnce] = []
     coverage: Annotated[float, Field(gt=0, le=1)] = COVERAGE
     layers: Positive | None = None
+    intermediate_size: Annotated[Positive | None, WHEN_SET] = None
     dimensions: Positive | None = None
     sts: dict[str, StsTable] = {}
     parallel: list[UnlimitedSource] = []
@@ -146,8 +149,11 @@ class ShrinkSettings(Settings):
 
     @model_validator(mode="after")
     def _something_to_do(self) -> Self:
-        if not (self.trim_vocabulary or self.layers or self.dimensions):
-            raise ValueError("expected trim_vocabulary, layers or dimensions: without any the model stays as it is")
+        if not (self.trim_vocabulary or self.layers or self.intermediate_size or self.dimensions):
+            raise ValueError(
+                "expected trim_vocabulary, layers, intermediate_size or dimensions: without any the model stays as it "
+                "is"
+            )
         if not self.trim_vocabulary:
             refuse_idle(self, "languages", because="trim_vocabulary = false")
         if not self.languages:

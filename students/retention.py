@@ -14,8 +14,9 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.checkpoint import unique_tensors
-from students.build import START, Targets, layer_stack, targets_of
+from students.build import START, Targets, targets_of
 from students.corpus import ParallelCorpus
+from students.pruning import layer_stack
 from students.settings import TranslationColumns
 
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)

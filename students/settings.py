@@ -326,8 +326,9 @@ class DistillSettings(TrainingSettings):
     student_prompt: which of the base's prompts precedes each sentence, or `{ text = "query: " }`; none when absent. It
         is the default of the student, so that `encode` uses it too.
     trim_vocabulary: leave out the pieces of a pretrained base that `parallel` does not use, before training.
-    layers: keep so many of the base's layers; each time the one whose removal moves the vectors least is left out. With
-        either, sizes before and after are metrics.
+    layers: keep so many of the base's layers; each time the one whose removal moves the vectors least is left out.
+    intermediate_size: keep so many neurons of each feed-forward layer of the base, those that its output depends on
+        most. With any of the three, sizes before and after are metrics.
     dropout: while training, in every layer; the base's own when absent.
     frozen_layers: the token embeddings and so many of the lowest layers keep their weights; 0: the embeddings alone.
     layer_decay: the learning rate of a layer, as a share of that of the layer above it.
@@ -354,6 +355,7 @@ class DistillSettings(TrainingSettings):
     student_prompt: Annotated[Prompt | None, WHEN_SET] = None
     trim_vocabulary: bool = False
     layers: Positive | None = None
+    intermediate_size: Annotated[Positive | None, WHEN_SET] = None
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     frozen_layers: Annotated[int, Field(ge=0)] | None = None
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0

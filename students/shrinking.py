@@ -26,13 +26,14 @@ from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, pairwise
 from bertrelay.pooling import Projection, Projections, projection_of, projections_of
 from bertrelay.stage import Metrics, StageContext
-from students.build import keep_layers, linear_projection
+from students.build import linear_projection
 from students.corpus import mapped, write_arrow
 from students.coverage import LanguagePieces, pieces_of_languages, sample_of
 from students.evaluate import EvaluationSets
 from students.evaluation_settings import COVERAGE, CorpusTable, ShrinkSettings
 from students.metrics import before_and_after, counts, read_variance, save_variance
 from students.pairs import PairCounts, read_pairs
+from students.pruning import keep_layers, keep_neurons
 from students.settings import ENGLISH
 from students.vocabulary import check_can_be_read_again, trim_vocabulary
 
@@ -122,6 +123,7 @@ def shrink(
     languages: Mapping[str, Iterable[str]] | None = None,
     coverage: float = COVERAGE,
     layers: int | None = None,
+    intermediate_size: int | None = None,
     dimensions: int | None = None,
     precision: str = "auto",
 ) -> Shrunk:
@@ -132,10 +134,12 @@ def shrink(
     trim: leave out the pieces that `texts` do not use. No vector of `texts` changes by that.
     languages: code to text in it, which is among `texts` too. Pieces of its scripts stay, until the share `coverage` of
         the tokens of held-out text is cut as before.
-    layers: so many are kept, chosen by the vectors of `texts`; dimensions: so many are left of a vector.
+    layers: so many are kept, chosen by the vectors of `texts`; intermediate_size: so many neurons of each feed-forward
+        layer; dimensions: so many are left of a vector.
     Raises RequestError for what a model has not or cannot lose.
     """
     check_count("layers", layers)
+    check_count("intermediate_size", intermediate_size)
     check_count("dimensions", dimensions)
     check_can_be_read_again(texts)
     encoder = as_encoder(model)
@@ -143,6 +147,8 @@ def shrink(
     smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
     if layers is not None:
         keep_layers(smaller, layers, texts)
+    if intermediate_size is not None:
+        keep_neurons(smaller, intermediate_size, texts)
     if dimensions is not None:
         axes = principal_axes(smaller.encode(sample_of(texts, SAMPLE), precision=precision), dimensions)
         smaller.projection = projection_onto(axes, smaller)
@@ -151,7 +157,7 @@ def shrink(
     if trim:
         needed = pieces_of_languages(smaller, texts, languages, coverage) if languages else needed
         smaller = trim_vocabulary(smaller, texts, needed.ids)
-    if layers is not None or dimensions is not None:
+    if not layers == intermediate_size == dimensions is None:
         smaller.spaces = ()  # its vectors are those of no other encoder
     return Shrunk(smaller, axes, needed.metrics)
 
@@ -167,7 +173,7 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     if not sample:
         raise RequestError("corpus: expected text, found blank lines alone; check that it is the right file")
     larger = as_encoder(settings.model, context.cache)
-    options = settings.model_dump(include={"coverage", "layers", "dimensions", "precision"})
+    options = settings.model_dump(include={"coverage", "layers", "intermediate_size", "dimensions", "precision"})
     by_language = {language: texts.of(language) for language in settings.kept_languages}
     shrunk = shrink(larger, texts, trim=settings.trim_vocabulary, languages=by_language, **options)
     shrunk.encoder.save(context.output / "model")

@@ -247,7 +247,7 @@ def shrink(
         list[str], argument("CORPUS", f"Text in the languages the model is for; de=FILE names one. {FILE_HELP}")
     ],
     output: Annotated[Path, argument("OUT", "Folder of the smaller model, which must not exist.")],
-    settings: Annotated[Fields, ShrinkSettings, "coverage", "layers", "dimensions", "precision"],
+    settings: Annotated[Fields, ShrinkSettings, "coverage", "layers", "intermediate_size", "dimensions", "precision"],
     options: ShrinkOptions,
 ) -> None:
     """Make a model smaller, and compare its size, speed and scores before and after.
@@ -256,7 +256,8 @@ def shrink(
 
     Of languages that are named, as many tokens more are kept as a tenth of their text, held out, needs.
 
-    Fewer layers or dimensions do change vectors. A recipe can train the model again: `students.distill`, `base = OUT`.
+    Fewer layers, neurons or dimensions do change vectors. A recipe can train the model again: `students.distill`,
+    `base = OUT`.
 
     For example:
 

@@ -255,7 +255,7 @@ WRONG = {
         "english.txt two.txt pairs.csv --gold pairs.csv": r"output: pairs\.csv is the input itself; name another",
     },
     "shrink model": {
-        "english.txt small --no-trim": "^expected trim_vocabulary, layers or dimensions",
+        "english.txt small --no-trim": "^expected trim_vocabulary, layers, intermediate_size or dimensions",
         "table.csv small --column german": "has no column 'german'",
         "english.txt small --parallel english.de": "--parallel: expected LANGUAGE=ENGLISH,OTHER or LANGUAGE=TABLE",
         "english.txt small --parallel deutsch=none.tsv": "expected a language code",

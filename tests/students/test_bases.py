@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from bertrelay.encoder import SentenceEncoder
-from students.build import keep_layers, set_dropout
+from bertrelay.errors import RequestError
+from students.build import set_dropout
 from students.distill import run
+from students.pruning import FEED_FORWARD, keep_layers, keep_neurons
 from students.settings import DistillSettings
 from students.vocabulary import trim_vocabulary
 
@@ -114,6 +116,30 @@ def test_a_shortened_base_computes_what_its_layers_do_and_so_when_loaded(kind, c
     for encoder in (base, SentenceEncoder.load(tmp_path)):
         assert encoder.backbone.config.num_hidden_layers == count
         np.testing.assert_allclose(encoded(encoder, sentences), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_base_without_its_idle_neurons_gives_the_same_vectors(kind, publish, texts, tmp_path):
+    """An idle neuron's activation is 0, gated or not."""
+    base = SentenceEncoder.load(publish(kind)).eval()
+    if base.backbone.config.model_type == "t5":
+        with pytest.raises(RequestError, match="the neurons of a 't5' network cannot be left out"):
+            keep_neurons(base, 4, texts)
+        return
+    neurons = base.backbone.config.intermediate_size
+    for name, module in base.backbone.named_modules():
+        if any(name.endswith(f".{up}") for ups, _ in FEED_FORWARD for up in ups):
+            with torch.no_grad():
+                module.weight[1:neurons:2] = 0.0  # of a map to both halves, the half that is not the gate or is it
+                if module.bias is not None:
+                    module.bias[1:neurons:2] = 0.0
+    expected = encoded(base, texts[:9])
+    keep_neurons(base, neurons // 2, texts)
+    base.save(tmp_path)
+    again = SentenceEncoder.load(tmp_path)
+    assert again.backbone.config.intermediate_size == neurons // 2
+    for encoder in (base, again):
+        np.testing.assert_allclose(encoded(encoder, texts[:9]), expected, atol=1e-5)
 
 
 def gives_what_it_gets(_, given, output):

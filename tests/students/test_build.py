@@ -14,7 +14,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.pooling import Projection
 from students import build as room
-from students.build import copy_of, fill_targets, keep_layers, set_dropout, start_student
+from students.build import copy_of, fill_targets, set_dropout, start_student
 from students.settings import DistillSettings
 
 NEW = {"layers": 2, "dim": 24, "heads": 2, "vocabulary": 150, "max_tokens": 32}
@@ -285,41 +285,9 @@ def test_a_copy_that_learns_leaves_its_teacher_as_it_is(teacher_of):
     assert all(torch.equal(weight, before[name]) for name, weight in teacher.state_dict().items())
 
 
-# Fewer layers
+# Dropout
 
 STACKED = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"]
-
-
-def stack(encoder):
-    return next(list(part) for part in encoder.backbone.modules() if isinstance(part, torch.nn.ModuleList))
-
-
-@pytest.mark.parametrize("kind", STACKED)
-def test_layers_that_move_the_vectors_least_are_left_out(tiny_encoder, tmp_path, kind):
-    encoder = tiny_encoder(kind, SENTENCES, layers=5)
-    layers = stack(encoder)
-    for index in (1, 3, 4):
-        for name, weight in layers[index].named_parameters():
-            if "norm" not in name.lower() and "relative" not in name:
-                torch.nn.init.zeros_(weight)  # such a layer gives what it gets
-    expected = vectors(encoder)
-    keep_layers(encoder, 2, SENTENCES)
-    assert [layers.index(layer) for layer in stack(encoder)] == [0, 2]
-    np.testing.assert_allclose(vectors(encoder), expected, atol=1e-4)
-    encoder.save(tmp_path / "model")
-    again = SentenceEncoder.load(tmp_path / "model")
-    assert again.backbone.config.num_hidden_layers == 2
-    np.testing.assert_array_equal(vectors(again), vectors(encoder))
-
-
-def test_layers_that_are_shared_or_not_there_are_not_dropped(tiny_encoder):
-    with pytest.raises(RequestError, match="layers: a 'albert' network has no layers of their own"):
-        keep_layers(tiny_encoder("albert", SENTENCES), 1, SENTENCES)
-    with pytest.raises(RequestError, match="at most the 2 of the base, found 3"):
-        keep_layers(tiny_encoder("bert", SENTENCES), 3, SENTENCES)
-
-
-# Dropout
 
 
 @pytest.mark.parametrize("kind", [*STACKED, "albert"])
@@ -333,20 +301,6 @@ def test_dropout_is_everywhere_or_nowhere_as_set(tiny_encoder, kind):
     set_dropout(encoder.backbone, 0.5)
     assert not torch.allclose(encoder.train()(ids, torch.ones_like(ids)), whole, atol=1e-2)
     assert encoder.backbone.config.to_dict() == own
-
-
-def test_a_shortened_network_computes_what_its_layers_do_in_a_row(tiny_encoder):
-    encoder = tiny_encoder("bert", SENTENCES, layers=4)
-    ids = torch.tensor(encoder.tokenize(SENTENCES[:1]))
-    layers = stack(encoder)
-    keep_layers(encoder, 2, SENTENCES)
-    kept = [layer for layer in layers if layer in stack(encoder)]
-    assert len(kept) == 2
-    hidden = encoder.backbone.embeddings(ids)
-    for layer in kept:
-        output = layer(hidden)
-        hidden = output[0] if isinstance(output, tuple) else output
-    torch.testing.assert_close(encoder.backbone(ids).last_hidden_state, hidden)
 
 
 def test_a_start_is_made_once_and_read_again_bit_for_bit(corpus, make_teacher, tiny_encoder, context, toy, monkeypatch):
