@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
-from bertrelay.backbone import WEIGHTS, has_types, model_folder
+from bertrelay.backbone import WEIGHTS, has_types, model_folder, position_limit
 from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.evaluation.similarity import pairwise
-from bertrelay.files import write_tensors
+from bertrelay.files import read_json, write_json, write_tensors
 from bertrelay.graphs import GRAPHS, PACKAGES, SENTENCE, TOKENS, GraphBackend, import_openvino
 from bertrelay.heads import HEAD_WEIGHTS, head_weights, load_with_head
 from bertrelay.model_files import read_model_file, refusing
@@ -45,6 +45,7 @@ ROWS, WIDTH = 2, 8  # of the batch that is traced; the graph takes any
 KEPT_SUFFIXES = (".json", ".txt", ".model", ".safetensors")
 NOT_KEPT = (*WEIGHTS, "*.index.json", "modules.json", "config_sentence_transformers.json")
 """Of a model with a head, whose folder others keep other things in: its configs, tokenizer and small weights."""
+TOKENIZER_CONFIG = "tokenizer_config.json"
 CALIBRATION_SENTENCES = 128  # by which products are ordered
 
 
@@ -80,6 +81,9 @@ class _Exported(NamedTuple):
             for file in self.folder.iterdir():
                 if file.suffix in KEPT_SUFFIXES and not any(file.match(name) for name in NOT_KEPT):
                     copyfile(file, folder / file.name)
+            rules, limit = read_json(folder / TOKENIZER_CONFIG), position_limit(self.headed)
+            if rules and limit and rules.get("model_max_length", limit + 1) > limit:  # a graph does not know it
+                write_json(folder / TOKENIZER_CONFIG, rules | {"model_max_length": limit})
             write_tensors(folder / HEAD_WEIGHTS, head_weights(self.headed))
 
     def graph(self) -> "tuple[_EncoderGraph | _HeadedGraph, list[str], list[str]]":

@@ -97,6 +97,7 @@ KINDS = {
     "scorer": ("bert", save_outcomes, scored),
     "scorer by means": ("bert", lambda base, folder: save_outcomes(base, folder, pooling="mean"), scored),
     "scorer of RoBERTa": ("xlm-roberta", save_outcomes, scored),
+    "scorer of ALBERT": ("albert", save_outcomes, scored),
     "cross-encoder": ("bert", lambda base, folder: start_cross_encoder(base).save(folder), ranked),
     "cross-encoder of RoBERTa": ("xlm-roberta", lambda base, folder: start_cross_encoder(base).save(folder), ranked),
 }
@@ -130,6 +131,17 @@ def in_the_runtimes(folder, inputs, names):
     model = import_openvino().Core().compile_model(folder / "openvino/openvino_model.xml", "CPU", options)
     found = model(given)
     yield [found[name] for name in names]
+
+
+def test_a_graph_knows_how_many_tokens_its_network_reads_where_the_tokenizer_does_not(saved, tmp_path):
+    folder, _ = saved("cross-encoder")
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": int(1e30)}))
+    export(folder, tmp_path / "exported")
+    assert AutoTokenizer.from_pretrained(tmp_path / "exported").model_max_length == 40
+    pair = (TEXTS[0], "heart " * 100)
+    scores = [CrossEncoder.load(each).predict(pair, precision="fp32") for each in (folder, tmp_path / "exported")]
+    assert scores[1] == pytest.approx(scores[0], abs=ROUNDING)
 
 
 @pytest.mark.parametrize("kind", KINDS)
