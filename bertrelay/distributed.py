@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import uuid4
 
 from bertrelay.errors import RequestError, WorkError
@@ -15,7 +15,7 @@ from bertrelay.files import write_error
 if TYPE_CHECKING:
     import torch
 
-TIMEOUT = timedelta(hours=6)  # while one process evaluates, the others wait
+TIMEOUT = timedelta(hours=6)  # while one process evaluates at the end, the others wait
 
 AnyValue = TypeVar("AnyValue")
 
@@ -95,6 +95,25 @@ def gather(value: AnyValue, process_group: ProcessGroup) -> list[AnyValue]:
     values = [value] * process_group.size
     _collective("all_gather_object", process_group, values, value)
     return values
+
+
+def in_shares(compute: Callable[[Any], Any], items: Any, process_group: ProcessGroup) -> Any:
+    """What `compute` makes of `items`, one result for each, in order: a list, or an array where it makes arrays.
+
+    Every process calls it with the same items, computes a share of them and gets all results. Raises as `from_main`
+    does.
+    """
+    if process_group.size == 1:
+        return compute(items)
+    import numpy as np
+
+    shares = gather(compute(items[process_group.rank :: process_group.size]), process_group)
+    whole: Any = [None] * len(items)
+    if isinstance(shares[0], np.ndarray):
+        whole = np.empty((len(items), *shares[0].shape[1:]), shares[0].dtype)
+    for rank, share in enumerate(shares):
+        whole[rank :: process_group.size] = share
+    return whole
 
 
 def wait_for_all(process_group: ProcessGroup) -> None:

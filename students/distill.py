@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax, normalize
 
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.encode_shards import encoder_digest
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import check_dimensions
@@ -216,7 +217,7 @@ class DistillationTask:
             losses["ranking"] = objectives.ranking * matryoshka(misranked, dimensions, vectors, targets)
         return losses
 
-    def evaluate(self) -> Metrics:
+    def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
         """Translation accuracy and distances by language, and accuracy on the domains and languages not trained.
 
         The mean of both kinds chooses the weights: of 1 − the relative distance, and of accuracy where none is trained.
@@ -224,7 +225,7 @@ class DistillationTask:
         pairs, untrained = self.corpus.dev, self.corpus.dev_untrained
         kinds = (pairs.values(), untrained.values())
         sentences = [sentence for of in kinds for translations in of for side in translations for sentence in side]
-        encode = encoded_once(self.model, sentences, self.settings.precision)
+        encode = encoded_once(self.model, sentences, self.settings.precision, process_group=process_group)
         metrics = parallel_metrics(
             pairs, encode, self.dev_teacher, self.targets.variance, own_vectors=self.corpus.own_vectors
         )

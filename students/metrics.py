@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, nearest
 from bertrelay.files import read_json, write_json
@@ -35,10 +36,11 @@ def encoded_once(
     precision: str,
     progress: bool = False,
     prompt: str | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> Encode:
     """Finds the vectors of `sentences`, each encoded once for all metrics, after `prompt` or the default one."""
     encode = partial(encoder.encode, prompt=prompt, precision=precision, show_progress_bar=progress)
-    return sts.encoded_once(encode, sentences)
+    return sts.encoded_once(lambda distinct: in_shares(encode, distinct, process_group), sentences)
 
 
 def english_of(pairs: Mapping[str, Translations]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
 from bertrelay.data.records import Rejects
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
@@ -92,7 +94,7 @@ class PairTask:
         logits = model(**inputs)
         return {LOSS: F.binary_cross_entropy_with_logits(logits, batch.inputs["labels"], reduction="sum")}
 
-    def evaluate(self) -> Metrics:
+    def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
         dev = cast(Examples, self.dev)
-        scores = self.model.predict(pairs_of(dev), precision=self.settings.precision)
+        scores = in_shares(partial(self.model.predict, precision=self.settings.precision), pairs_of(dev), process_group)
         return {DEV: spearman(scores, np.array(dev.labels))}

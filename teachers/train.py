@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -16,7 +17,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import wait_for_all
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares, wait_for_all
 from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
@@ -203,19 +204,22 @@ class TeacherTask:
                 loss = triplet_loss(anchor, positive, negative, self.settings.margin)
         return {self.settings.objective: loss}
 
-    def evaluate(self) -> Metrics:
+    def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
+        encode = partial(self.model.encoder.encode, precision=self.settings.precision)
         metrics: Metrics = {}
         if self.data.dev is not None:
-            metrics[OWN[self.settings.objective]] = self._own_metric(self.data.dev)
+            vectors = in_shares(encode, self.data.dev.sentences, process_group)
+            metrics[OWN[self.settings.objective]] = self._own_metric(self.data.dev, vectors)
         if self.data.dev_sts:
-            by_set = sts_metrics(self.data.dev_sts, self._encode, intervals=False)
+            shared = partial(in_shares, encode, process_group=process_group)
+            by_set = sts_metrics(self.data.dev_sts, shared, intervals=False)
             known = [value for value in by_set.values() if value is not None]
             metrics |= {f"dev/{name}": value for name, value in by_set.items()}
             metrics[STS_MEAN] = float(np.mean(known)) if known else None
         return metrics
 
-    def _own_metric(self, dev: Examples) -> float | None:
-        columns = np.moveaxis(self._encode(dev.sentences)[dev.indices], 1, 0)  # (sentences of an item, items, dim)
+    def _own_metric(self, dev: Examples, vectors: NDArray[np.float32]) -> float | None:
+        columns = np.moveaxis(vectors[dev.indices], 1, 0)  # (sentences of an item, items, dim)
         match self.settings.objective:
             case "cosine" | "cosent" | "angle":
                 return spearman(pairwise(*columns), np.array(dev.labels))
@@ -229,10 +233,6 @@ class TeacherTask:
                 u, v = (torch.from_numpy(vectors).to(self.model.encoder.device) for vectors in columns)
                 guesses = self.model.logits(u, v).argmax(dim=-1).tolist()
                 return share(np.array([self.data.classes[guess] for guess in guesses]) == np.array(dev.labels))
-
-    def _encode(self, sentences: Sequence[str]) -> NDArray[np.float32]:
-        vectors: NDArray[np.float32] = self.model.encoder.encode(sentences, precision=self.settings.precision)
-        return vectors
 
 
 class InBatchTeacherTask(TeacherTask):

@@ -1,14 +1,18 @@
 """What the tests share: one thread, tiny random encoders, and the folders a stage runs in."""
 
+import importlib
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
+from bertrelay.distributed import ProcessGroup
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.new_encoder import train_unigram, train_wordpiece
 from bertrelay.stage import StageContext
@@ -52,6 +56,43 @@ def tiny_encoder():
         return SentenceEncoder(network, tokenizer, **parts).eval()
 
     return make
+
+
+@pytest.fixture
+def evaluated_twice(monkeypatch):
+    """`evaluated_twice("domain.x.train")`: the metrics at the end of each training of the module, by one process and by
+    two that share the work, which here are threads.
+    """
+
+    def in_two(task):
+        barrier, shares = Barrier(2, timeout=60), [None, None]
+
+        def gather(value, process_group):
+            barrier.wait()
+            shares[process_group.rank] = value
+            barrier.wait()
+            return list(shares)
+
+        monkeypatch.setattr("bertrelay.distributed.gather", gather)
+        monkeypatch.setattr("domain.pretraining.train.gather", gather)
+        with ThreadPoolExecutor(2) as both:
+            first, second = both.map(lambda rank: task.evaluate(ProcessGroup(rank, 2)), range(2))
+        assert first == second
+        return first
+
+    def by_training(module):
+        real, found = importlib.import_module(module).train, []
+
+        def train(task, *arguments):
+            metrics = real(task, *arguments)
+            task.model.eval()
+            found.append((task.evaluate(), in_two(task)))
+            return metrics
+
+        monkeypatch.setattr(f"{module}.train", train)
+        return found
+
+    return by_training
 
 
 @pytest.fixture

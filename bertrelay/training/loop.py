@@ -25,11 +25,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from bertrelay.cpu_kernels import is_asynchronous
-from bertrelay.distributed import ProcessGroup, check_shared, host_group
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, host_group
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.hardware import autocast, matmul_precision, resolve_precision, to_device
 from bertrelay.progress import Bar, log, progress
@@ -113,8 +113,8 @@ class Task(Protocol):
         """Summed losses under the names of `batch.counts`; calls `model` once."""
         ...
 
-    def evaluate(self) -> Metrics:
-        """Validation metrics of the current weights; called in the main process only."""
+    def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
+        """Validation metrics of the current weights; every process of the group calls it, and computes its share."""
         ...
 
 
@@ -478,15 +478,11 @@ class Training:
     def _evaluate(self, criterion: str) -> None:
         """Evaluates, and keeps the weights when they are the best so far."""
         self._collect()
-        shared: list[Metrics] = [{}]
-        if self.accelerator.is_main_process:
-            self.task.model.eval()
-            with torch.inference_mode():
-                shared = [self.task.evaluate()]
-            self.task.model.train()
-        if self.processes > 1:
-            broadcast_object_list(shared)
-        metrics = shared[0]
+        processes = ProcessGroup(self.accelerator.process_index, self.processes)
+        self.task.model.eval()
+        with torch.inference_mode():
+            metrics = from_main(self.task.evaluate(processes), processes)
+        self.task.model.train()
         self.log.write({"step": self.state.step, **metrics})
         score, best = metrics[criterion], self.state.best_metrics.get(criterion)
         if score is not None and math.isfinite(score) and (best is None or score > best):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares
 from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, sync_contents, write_json
@@ -77,20 +78,21 @@ class OutcomeTask:
         of_chunks = negative_log_likelihood(logits, inputs["labels"], self.notes.outcome.kind)  # (chunks,)
         return {self.notes.outcome.name: (inputs["weights"] * of_chunks).sum()}
 
-    def evaluate(self) -> Metrics:
+    def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
         """AUROC and average precision of the validation admissions, of several labels their means."""
-        validation = self.scored("validation")
+        validation = self.scored("validation", process_group=process_group)
         found = validation.probabilities(self.outcome_model.settings)
         metrics = {CRITERION: auroc_of, "dev/auprc": auprc_of}
         return {name: mean_of_known(metric, found, validation.labels) for name, metric in metrics.items()}
 
-    def scored(self, split: str, bar: Bar | None = None) -> ScoredSplit:
+    def scored(self, split: str, bar: Bar | None = None, process_group: ProcessGroup = SINGLE_PROCESS) -> ScoredSplit:
         """The admissions of a split, with the probabilities of their chunks."""
         is_in = self.notes.is_in(split)
         chunks = np.flatnonzero(is_in[self.tokens.admissions])
         numbers = (np.cumsum(is_in) - 1)[self.tokens.admissions[chunks]]
         precision = resolve_precision(self.precision, self.outcome_model.network.device)
-        log_odds = chunk_log_odds(self.outcome_model, self.tokens, chunks, precision, bar=bar)
+        compute = partial(chunk_log_odds, self.outcome_model, self.tokens, precision=precision, bar=bar)
+        log_odds = in_shares(compute, chunks, process_group)
         return ScoredSplit(split, self.notes.table[is_in], self.notes.labels[is_in], numbers, expit(log_odds))
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.backbone import save_network
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, gather
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
@@ -42,14 +43,14 @@ class HeldOut:
     def __init__(self, items: Items, sequences: Sequences, settings: PretrainSettings) -> None:
         self.items, self.sequences, self.settings = items, sequences, settings
 
-    def metrics(self, model: Pretraining) -> Metrics:
+    def metrics(self, model: Pretraining, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
         """Each objective's metrics with a 95 % interval over documents (a pair is of its first segment's).
 
         `mlm_loss` in nats, `mlm_perplexity`, `mlm_accuracy`, `nsp_loss`, `nsp_accuracy`; and `log_likelihood`, minus
         the sum of the losses, which chooses the best weights.
         """
         metrics: Metrics = {}
-        for name, (loss, hits, count) in self._sums(model).items():
+        for name, (loss, hits, count) in self._sums(model, process_group).items():
             metrics |= with_interval(f"{name}_loss", _mean, loss, count)
             if name == "mlm":
                 metrics |= with_interval("mlm_perplexity", _perplexity, loss, count)
@@ -58,14 +59,15 @@ class HeldOut:
         return {**metrics, CRITERION: -float(sum(loss for loss in found if loss is not None))}
 
     @torch.inference_mode()
-    def _sums(self, model: Pretraining) -> dict[Objective, NDArray[np.float64]]:
+    def _sums(self, model: Pretraining, process_group: ProcessGroup) -> dict[Objective, NDArray[np.float64]]:
         """By objective and document: summed losses, hits, and how many there were, (3, documents)."""
         documents = np.unique(self.items.documents, return_inverse=True)[1]  # (items,)
         sums = {name: np.zeros((3, documents.max() + 1)) for name in model.objectives}
         was_training, device = model.training, next(model.parameters()).device
         model.eval()
         lengths = self.items.lengths
-        for chosen in micro_batches(np.arange(len(lengths)), lengths, lengths, self.settings.device_tokens):
+        batches = list(micro_batches(np.arange(len(lengths)), lengths, lengths, self.settings.device_tokens))
+        for chosen in batches[process_group.rank :: process_group.size]:
             batch = self.sequences.batch(self.items, chosen, SEED, epoch=0).to(device)
             with autocast(device, resolve_precision(self.settings.precision, device)):
                 logits = model(batch.inputs)
@@ -77,7 +79,8 @@ class HeldOut:
                 for total, values in zip(sums[name], columns, strict=True):
                     np.add.at(total, owners[name], values.cpu().numpy())
         model.train(was_training)
-        return sums
+        shares = gather(sums, process_group)
+        return {name: np.sum([share[name] for share in shares], axis=0) for name in sums}
 
 
 def _mean(total: Floats, count: Floats) -> float | None:
@@ -113,10 +116,11 @@ def run(settings: PretrainSettings, context: StageContext) -> Metrics:
         held_out = HeldOut(items, sequences, settings)
     model = Pretraining(network, settings.objectives).to(default_device())
     task = PretrainingTask(model, settings, Text(corpus, ~corpus.held_out), sequences, held_out)
-    before = task.evaluate() if context.process_group.is_main else {}
+    before = task.evaluate(context.process_group)
     metrics = train(task, settings, context.output, context.work)
+    if not task.criterion:
+        metrics |= task.evaluate(context.process_group)
     if context.process_group.is_main:
-        metrics |= {} if task.criterion else task.evaluate()
         write_json(context.output / "corpus.json", corpus.facts)
         copyfile(corpus.rejects, context.output / corpus.rejects.name)
         save_network(network, tokenizer, context.output / "model")
@@ -156,5 +160,5 @@ class PretrainingTask:
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         return {name: each.sum() for name, each in losses(model(batch.inputs), batch.inputs).items()}
 
-    def evaluate(self) -> Metrics:
-        return self.held_out.metrics(self.model) if self.held_out else {}
+    def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
+        return self.held_out.metrics(self.model, process_group) if self.held_out else {}

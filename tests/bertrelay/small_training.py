@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
+from bertrelay.distributed import SINGLE_PROCESS
 from bertrelay.errors import BertRelayError
 from bertrelay.training import checkpoint as checkpoints
 from bertrelay.training import in_batch, loop
@@ -101,7 +102,7 @@ class TwoLosses:
             nsp = nsp * self.poison if isinstance(self.poison, float) else nsp + torch.inf
         return {"mlm": mlm, "nsp": nsp}
 
-    def evaluate(self):
+    def evaluate(self, process_group=SINGLE_PROCESS):  # noqa: ARG002 (a sum is not worth sharing)
         """A score that every bit of the weights decides, and that no weights are good at for long."""
         total = sum(float(value.double().sum()) for value in self.model.state_dict().values())
         return {"score": float(np.sin(1e4 * total)), "unmeasured": None}

@@ -10,7 +10,7 @@ from small_training import CONTEXT, finish
 
 from bertrelay import encode_files, encode_shards, encoding
 from bertrelay.data import shards
-from bertrelay.distributed import ProcessGroup, check_shared, joined
+from bertrelay.distributed import ProcessGroup, check_shared, in_shares, joined
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from pipelines.launch import worker_environments
@@ -23,9 +23,23 @@ def worker(folder, environment):
     os.environ.update(environment)
     process_group = ProcessGroup.from_environment()
     with joined(process_group):
+        (folder / f"shares-{process_group.rank}").write_text(json.dumps(shares(process_group)))
         reported = [outcome(call) for call in calls(process_group, folder)]
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     (folder / f"reported-{process_group.rank}").write_text(json.dumps([*reported, " ".join(threads)]))
+
+
+def shares(process_group):
+    """The lines of which this process computes the lengths, and what it gets of all lines, of one, and of an array."""
+    lines = []
+
+    def lengths(share):
+        lines.extend(share)
+        return [len(line) for line in share]
+
+    squares = in_shares(lambda share: np.stack([share, share**2], axis=1), np.arange(5), process_group)
+    several, one = (in_shares(lengths, some, process_group) for some in (LINES[8:13], LINES[:1]))
+    return [several, one, lines, squares.tolist()]
 
 
 def outcome(call):
@@ -86,6 +100,17 @@ def test_two_processes_write_the_vectors_that_one_computes(reported, folder):
     for name in ("two.npy", "file.npy"):
         np.testing.assert_allclose(np.load(folder / name), expected, atol=2e-5)
     assert not list(folder.glob("*.partial"))
+
+
+@pytest.mark.usefixtures("reported")
+def test_each_process_computes_a_share_and_gets_all_results(folder):
+    first, second = (json.loads((folder / f"shares-{rank}").read_text()) for rank in range(2))
+    for of_lines, of_one, _, squares in (first, second):
+        assert of_lines == [8, 8, 9, 9, 9]  # A dog 8. to A dog 12.
+        assert of_one == [8]
+        assert squares == [[0, 0], [1, 1], [2, 4], [3, 9], [4, 16]]
+    assert first[2] == [*LINES[8:13:2], LINES[0]]
+    assert second[2] == LINES[9:13:2]
 
 
 def test_processes_on_separate_disks_are_refused_before_they_compute(reported):

@@ -255,6 +255,13 @@ def distilled(given, tmp_path_factory):
     return context, distill(context, given)
 
 
+def test_two_processes_that_share_an_evaluation_find_what_one_does(context, given, evaluated_twice):
+    found = evaluated_twice("students.distill")
+    distill(context, given, epochs=1)
+    [(alone, shared)] = found
+    assert shared == pytest.approx(alone, abs=1e-5) and alone[CRITERION] is not None
+
+
 def logged(context, key):
     log = (context.output / "metrics.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, log) if key in line]

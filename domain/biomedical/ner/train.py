@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bertrelay.data.records import Rejects
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
 from bertrelay.hardware import default_device
@@ -79,7 +80,7 @@ class NerTask:
         self.windows = self.subwords.windows(model.max_tokens, model.overlap)
         self.tags = tag_numbers(examples, model.labels)  # (words,)
         self.lengths = self.padded_lengths = self.subwords.window_lengths(self.windows)
-        self.dev, self.dev_subwords = dev, model.splitter([example.tokens for example in dev])
+        self.dev = dev
         self.gold = [spans_of(example.tags) for example in dev]
         self.criterion = "dev/f1" if dev else None
 
@@ -114,11 +115,12 @@ class NerTask:
             return {"tags": cross_entropy(emissions, tags, reduction="sum")}
         return {"tags": -self.model.crf.log_likelihood(emissions, tags, WordSequences(*of_sequences)).sum()}
 
-    def evaluate(self) -> Metrics:
+    def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
         """Strict precision, recall and F1 on the dev data, and of several types each one's F1."""
         if not self.dev:
             return {}
-        found, types = self._decoded().token_spans(), self.entity_model.labels.types
+        types = self.entity_model.labels.types
+        found = in_shares(lambda examples: self._decoded(examples).token_spans(), self.dev, process_group)
         untaggable = [example.untaggable for example in self.dev]
         counts = count_entities(self.gold, untaggable, found, np.arange(len(self.gold)), types)
         metrics = entity_metrics(counts, types)
@@ -127,12 +129,13 @@ class NerTask:
 
     def temperature(self) -> float:
         """What scores are best divided by."""
-        found = self._decoded()
+        found = self._decoded(self.dev)
         return fit_temperature(found.confidences, which_are_right(self.gold, found.token_spans()))
 
-    def _decoded(self) -> Decoded:
+    def _decoded(self, examples: Sequence[Example]) -> Decoded:
+        subwords = self.entity_model.splitter([example.tokens for example in examples])
         decoding = partial(decode, self.entity_model)
-        (decoded,) = computed(self.model, [self.dev_subwords], lambda cut: len(cut.ids), decoding, self.precision)
+        (decoded,) = computed(self.model, [subwords], lambda cut: len(cut.ids), decoding, self.precision)
         return decoded
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import compress
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch.nn.functional import log_softmax
 from torch.nn.utils.rnn import pad_sequence
 
 from bertrelay.data.records import Rejects
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
 from bertrelay.hardware import default_device
@@ -131,8 +133,8 @@ class QaTask:
         chances = log_softmax(model(**inputs), dim=1).gather(1, answers.clamp(min=0))  # (windows, answers, 2)
         return {"answer": -chances.sum(-1).masked_fill(answers[..., 0] < 0, -torch.inf).logsumexp(dim=1).sum()}
 
-    def evaluate(self) -> Metrics:
-        return self.dev.metrics(self.qa_model) if self.dev else {}
+    def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
+        return self.dev.metrics(self.qa_model, process_group) if self.dev else {}
 
 
 def _trainable(questions: Sequence[Question], faults: Sequence[str | None], rejects: Rejects) -> Flags:
@@ -150,21 +152,21 @@ def _trainable(questions: Sequence[Question], faults: Sequence[str | None], reje
 
 
 class QaDevSet:
-    """Dev questions, tokenized once, and what a model scores on them; logs those that are too long for it."""
+    """Dev questions, and what a model scores on them; logs those that are too long for it."""
 
     def __init__(
         self, questions: Sequence[Question], model: AnswerModel, splitter: PairSplitter, precision: str
     ) -> None:
-        self.splitter, self.precision = splitter, precision
-        self.pools, self.subwords = Pools.of(questions), splitter(questions)
+        self.questions, self.splitter, self.precision = questions, splitter, precision
+        self.pools = Pools.of(questions)
         if not len(self.pools.known):
             raise RequestError("dev: expected questions with answers, found none of which it is known what is right")
-        is_too_long = self.subwords.too_long(model.max_tokens, model.stride)
+        is_too_long = splitter(questions).too_long(model.max_tokens, model.stride)
         log_too_long(model, list(compress(questions, is_too_long)), "dev: ")
 
-    def metrics(self, model: AnswerModel) -> Metrics:
+    def metrics(self, model: AnswerModel, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
         """Exact match and F1, where questions are impossible at the threshold that suits them best."""
-        nbest = self._nbest(model)
+        nbest = self._nbest(model, process_group)
         found = squad_metrics(self.pools.scores_at(nbest, self._threshold(model, nbest)), self.pools.scored)
         return {f"dev/{name}": value for name, value in found.items()}
 
@@ -187,7 +189,13 @@ class QaDevSet:
         )
         return best_threshold(nbest.gaps[self.pools.known], answered, unanswered)
 
-    def _nbest(self, model: AnswerModel) -> NBest:
-        compute = partial(nbest_of, model, self.splitter)
-        (nbest,) = computed(model.network, [self.subwords], lambda cut: cut.to_read, compute, self.precision)
+    def _nbest(self, model: AnswerModel, process_group: ProcessGroup = SINGLE_PROCESS) -> NBest:
+        def rows(questions: Sequence[Question]) -> list[tuple[Any, ...]]:
+            compute, subwords = partial(nbest_of, model, self.splitter), self.splitter(questions)
+            (nbest,) = computed(model.network, [subwords], lambda cut: cut.to_read, compute, self.precision)
+            return list(zip(*nbest, strict=True))
+
+        shared = in_shares(rows, self.questions, process_group)
+        nbest = NBest(*map(np.array, zip(*shared, strict=True)))
+        nbest.places[:, :, 0] = np.arange(len(self.questions))[:, None]  # the texts, by their place among all
         return self.pools.nbest(nbest)

@@ -473,7 +473,7 @@ def test_lines_of_several_steps_hold_the_means_over_all_their_items(tmp_path):
 
 def test_evaluation_is_once_an_epoch_by_default_and_a_missing_metric_selects_nothing(tmp_path):
     task = TwoLosses()
-    task.evaluate = lambda: {"score": None}
+    task.evaluate = lambda _: {"score": None}
     metrics = train(task, settings(evaluate_every=None), tmp_path)
     ends = np.cumsum([len(planned(task, epochs=n + 1)) - len(planned(task, epochs=n)) for n in range(3)])
     assert [line["step"] for line in logged(tmp_path) if "score" in line] == ends.tolist()

@@ -93,6 +93,13 @@ def trained(request, given, tmp_path_factory):
     return Trained(folder, learn(given, folder, decoder=decoder, scheme=scheme))
 
 
+def test_two_processes_that_share_an_evaluation_find_what_one_does(given, tmp_path, evaluated_twice):
+    found = evaluated_twice("domain.biomedical.ner.train")
+    learn(given, tmp_path / "model", epochs=4)
+    [(alone, shared)] = found
+    assert shared == alone and 0 < alone["dev/f1"] < 1
+
+
 def task_of(base, examples, *, max_tokens=40, overlap=8, **more):
     windows = {"max_tokens": max_tokens, "overlap": overlap}
     settings = NerSettings.model_validate({"base": str(base), "train": [{"path": "none.tsv"}], **windows, **more})

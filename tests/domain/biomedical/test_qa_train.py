@@ -46,6 +46,14 @@ def learnt(tiny_bert, tmp_path_factory):
     return load_model(folder / "output" / "model"), metrics
 
 
+def test_two_processes_that_share_an_evaluation_find_what_one_does(tiny_bert, tmp_path, evaluated_twice):
+    train, dev = write(tmp_path / "train.jsonl", many(300, 1)), write(tmp_path / "dev.jsonl", many(61, 2))
+    found = evaluated_twice("domain.biomedical.qa.train")
+    learn(tmp_path, tiny_bert, train=[train], dev=[dev], epochs=4, learning_rate=4e-3)
+    [(alone, shared)] = found
+    assert shared == alone and 0 < alone["dev/f1"] < 1
+
+
 def exact_match(model, questions):
     found = find_answers(model, [ask(each.question, each.context) for each in questions], precision="fp32")
     answers = [

@@ -46,6 +46,13 @@ def trained(clinic, bert, tmp_path_factory):
     return run(settings(clinic, bert, **more), StageContext(folder, folder / "cache")), folder
 
 
+def test_two_processes_that_share_an_evaluation_find_what_one_does(clinic, bert, tmp_path, evaluated_twice):
+    found = evaluated_twice("domain.clinical.training")
+    run(settings(clinic, bert, epochs=1), StageContext(tmp_path, tmp_path / "cache"))
+    [(alone, shared)] = found
+    assert shared == pytest.approx(alone, abs=1e-5) and 0.5 < alone["dev/auprc"] < 1
+
+
 def test_it_learns_who_comes_back(trained):
     metrics, _ = trained
     assert metrics["auroc"] > 0.75

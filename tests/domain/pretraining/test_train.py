@@ -90,6 +90,15 @@ def pretrain(folder: Path, given: dict[str, Any], cache: Path | None = None, **m
     return run(PretrainSettings.model_validate({**given, **more}), context)
 
 
+def test_two_processes_that_share_an_evaluation_find_what_one_does(
+    given: dict[str, Any], tmp_path: Path, evaluated_twice: Any
+) -> None:
+    found = evaluated_twice("domain.pretraining.train")
+    pretrain(tmp_path, given, epochs=1)
+    [(alone, shared)] = found
+    assert shared == pytest.approx(alone, rel=1e-5) and alone["mlm_loss"] > 0
+
+
 def looks(folder: Path) -> list[dict[str, Any]]:
     lines = map(json.loads, (folder / "output/metrics.jsonl").read_text().splitlines())
     return [line for line in lines if "log_likelihood" in line]
