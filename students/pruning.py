@@ -22,7 +22,7 @@ FEED_FORWARD = (
     (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
 )
 """The maps to the neurons of a layer and the map from them: BERT, XLM-R and MPNet; DistilBERT; ModernBERT; Qwen3 and
-Gemma."""
+Gemma. T5's are not there."""
 WIDTHS = ("hidden_dim", "intermediate_size")  # what configs call the number of neurons; the first is DistilBERT's
 SENTENCES = 256  # of the texts, by which the layers and neurons that are kept are chosen
 
@@ -81,8 +81,9 @@ def keep_neurons(encoder: SentenceEncoder, count: int, texts: Iterable[str]) -> 
 
     A neuron that is left out counts as its mean activation on the texts, which becomes a part of the bias. What it
     changes is then, in the mean square, its activation's variance times the squared length of its outgoing weights.
-    Of 1,536 neurons in each of the twelve layers of a multilingual E5 that was distilled, half of them keep a mean
-    cosine of 0.90, a quarter 0.75.
+    Without a bias it counts as 0, and its activation's mean square takes the place of the variance. Of 1,536 neurons in
+    each of the twelve layers of a multilingual E5 that was distilled, half of them keep a mean cosine of 0.90, a
+    quarter 0.75.
     Raises RequestError when there are fewer, and for a family whose feed-forward layers are not known.
     """
     stack = cast(nn.ModuleList, encoder.backbone.get_submodule(layer_stack(encoder.backbone, "intermediate_size")))
@@ -99,7 +100,7 @@ def keep_neurons(encoder: SentenceEncoder, count: int, texts: Iterable[str]) -> 
     known = [layer for layer in layers if layer is not None]
     seen = [_Activations(neurons) for _ in known]
     hooks = [layer.down.register_forward_pre_hook(of) for layer, of in zip(known, seen, strict=True)]
-    encoder.encode(sentences, precision="fp32", batch_size=1)  # alone, without padding
+    encoder.encode(sentences, precision="fp32", batch_size=1)  # alone, with next to no padding
     for hook in hooks:
         hook.remove()
     for layer, activations in zip(known, seen, strict=True):
@@ -120,6 +121,8 @@ class _FeedForward(NamedTuple):
         """Those of a layer, or None if its family is not known."""
         modules = dict(layer.named_modules())
         for up, down in FEED_FORWARD:
+            if any(name.startswith("ffn.") and name.endswith(f".{down}") for name in modules):
+                return None  # MobileBERT's layers have several
             found = [modules.get(name) for name in (*up, down)]
             maps = [module for module in found if isinstance(module, nn.Linear)]
             if len(maps) == len(found):
@@ -129,10 +132,11 @@ class _FeedForward(NamedTuple):
     @torch.no_grad()
     def keep(self, count: int, mean: Tensor, variance: Tensor) -> None:
         """Cuts the maps to `count` neurons; mean, variance: of the activations, (neurons,)."""
-        neurons, weight = self.down.in_features, self.down.weight.double().cpu()  # (dim, neurons)
-        kept = (variance * weight.square().sum(dim=0)).topk(count).indices.sort().values
-        if self.down.bias is not None:
-            self.down.bias.add_((weight @ mean.index_fill(0, kept, 0.0)).to(self.down.bias))
+        neurons, weight, bias = self.down.in_features, self.down.weight.cpu().double(), self.down.bias  # (dim, neurons)
+        lost = variance if bias is not None else variance + mean.square()
+        kept = (lost * weight.square().sum(dim=0)).topk(count).indices.sort().values
+        if bias is not None:
+            bias.add_((weight @ mean.index_fill(0, kept, 0.0)).float().to(bias))
         self.down.weight, self.down.in_features = nn.Parameter(self.down.weight[:, kept]), count
         for up in self.up:
             rows = torch.cat([kept + start for start in range(0, up.out_features, neurons)])
@@ -148,7 +152,7 @@ class _Activations:
         self.count, self.sum, self.squares = 0, torch.zeros(neurons).double(), torch.zeros(neurons).double()
 
     def __call__(self, _: nn.Module, inputs: tuple[Tensor]) -> None:
-        values = inputs[0].detach().double().cpu().flatten(0, -2)  # (tokens, neurons)
+        values = inputs[0].detach().cpu().double().flatten(0, -2)  # (tokens, neurons)
         self.count += len(values)
         self.sum += values.sum(dim=0)
         self.squares += values.square().sum(dim=0)

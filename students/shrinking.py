@@ -157,7 +157,7 @@ def shrink(
     if trim:
         needed = pieces_of_languages(smaller, texts, languages, coverage) if languages else needed
         smaller = trim_vocabulary(smaller, texts, needed.ids)
-    if not layers == intermediate_size == dimensions is None:
+    if (layers, intermediate_size, dimensions) != (None, None, None):
         smaller.spaces = ()  # its vectors are those of no other encoder
     return Shrunk(smaller, axes, needed.metrics)
 

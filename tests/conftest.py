@@ -77,7 +77,7 @@ def evaluated_twice(monkeypatch):
         monkeypatch.setattr("domain.pretraining.train.gather", gather)
         with ThreadPoolExecutor(2) as both:
             first, second = both.map(lambda rank: task.evaluate(ProcessGroup(rank, 2)), range(2))
-        assert first == second
+        assert first == second and all(share is not None for share in shares)
         return first
 
     def by_training(module):

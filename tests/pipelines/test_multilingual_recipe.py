@@ -60,6 +60,7 @@ def test_the_students_have_scores_cards_and_their_teachers_space(tiny_encoder, c
     given = ["vars.data=data", "vars.catalogues=share", 'vars.languages=["ko"]', *training]
     larger = ["vars.teacher=teacher", "vars.base=base", "vars.trimmed=true", "student.frozen_layers=1"]
     smaller = ["vars.parent=runs/multilingual/student/latest/model", "student.layers=1"]
+    smaller += ["student.intermediate_size=16"]
     for recipe, changes in {"multilingual": larger, "compact": smaller}.items():
         call("run", recipe, *(word for change in (*given, *changes) for word in ("--set", change)))
 
@@ -68,6 +69,7 @@ def test_the_students_have_scores_cards_and_their_teachers_space(tiny_encoder, c
 
     folders = {stage: folder(stage) for stage in ("student", "trimmed")} | {"compact": folder("student", "compact")}
     models = {name: SentenceEncoder.load(each / "model") for name, each in folders.items()}
+    assert models["compact"].backbone.config.intermediate_size == 16
     digests = {stage: encoder_digest(model) for stage, model in models.items()}
     teacher = encoder_digest(SentenceEncoder.load(tmp_path / "teacher"))
     assert models["student"].spaces == (teacher,)

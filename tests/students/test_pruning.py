@@ -88,17 +88,21 @@ def test_neurons_that_never_change_become_a_part_of_the_bias(tiny_encoder, tmp_p
     np.testing.assert_array_equal(vectors(SentenceEncoder.load(tmp_path / "model")), vectors(encoder))
 
 
-def test_the_neurons_that_stay_are_those_whose_loss_would_move_the_output_most(tiny_encoder):
-    """By the definition: the mean square of what a layer gives less with the neuron at its mean."""
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_the_neurons_that_stay_are_those_whose_loss_would_move_the_output_most(tiny_encoder, has_bias):
+    """By the definition: the mean square of what a layer gives less with the neuron at its mean, or at 0."""
     encoder = tiny_encoder("bert", SENTENCES, layers=1)
     (layer,) = stack(encoder)
     up, down = feed_forward(layer)
+    torch.nn.init.normal_(up.bias, std=3)  # so that some are large and nearly constant
+    if not has_bias:
+        down.bias = None
     activations = []
     with down.register_forward_pre_hook(lambda _, inputs: activations.append(inputs[0].detach()[0].clone())):
         encoder.encode(SENTENCES, precision="fp32", batch_size=1)
     values = torch.cat(activations)  # (tokens, neurons)
     lost = [
-        ((values[:, [neuron]] - values[:, neuron].mean()) @ down.weight[:, [neuron]].T).square().sum().item()
+        ((values[:, [neuron]] - has_bias * values[:, neuron].mean()) @ down.weight[:, [neuron]].T).square().sum().item()
         for neuron in range(values.shape[1])
     ]
     kept = sorted(np.argsort(lost)[-5:].tolist())
