@@ -1,6 +1,7 @@
 """What a network loses to become a smaller one: whole layers, and neurons of the feed-forward layers."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple, cast
 
 import torch
@@ -99,10 +100,10 @@ def keep_neurons(encoder: SentenceEncoder, count: int, texts: Iterable[str]) -> 
         raise RequestError("intermediate_size: expected text to choose neurons by, found none")
     known = [layer for layer in layers if layer is not None]
     seen = [_Activations(neurons) for _ in known]
-    hooks = [layer.down.register_forward_pre_hook(of) for layer, of in zip(known, seen, strict=True)]
-    encoder.encode(sentences, precision="fp32", batch_size=1)  # alone, with next to no padding
-    for hook in hooks:
-        hook.remove()
+    with ExitStack() as hooked:
+        for layer, activations in zip(known, seen, strict=True):
+            hooked.enter_context(layer.down.register_forward_pre_hook(activations))
+        encoder.encode(sentences, precision="fp32", batch_size=1)  # alone, with next to no padding
     for layer, activations in zip(known, seen, strict=True):
         layer.keep(count, activations.mean, activations.variance)
     setattr(config, width, count)

@@ -478,7 +478,7 @@ class Training:
     def _evaluate(self, criterion: str) -> None:
         """Evaluates, and keeps the weights when they are the best so far."""
         self._collect()
-        processes = ProcessGroup(self.accelerator.process_index, self.processes)
+        processes = ProcessGroup(self.rank, self.processes)
         self.task.model.eval()
         with torch.inference_mode():
             metrics = from_main(self.task.evaluate(processes), processes)
