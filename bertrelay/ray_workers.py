@@ -100,7 +100,10 @@ def _init(address: str | None) -> None:
     # Sockets need a short path, which $TMPDIR of a sensitive stage is not; what memory cannot hold goes there.
     short, temporary = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray", tempfile.gettempdir()
     if address := address or _started_here(Path(short)):
-        ray.init(address, **how)
+        try:
+            ray.init(address, **how)
+        except ConnectionAbortedError:  # a client's server is forked by a process with threads, and can end at once
+            ray.init(address, **how)
     else:
         ray.init("local", include_dashboard=False, _temp_dir=short, object_spilling_directory=temporary, **how)
 

@@ -167,6 +167,16 @@ with engine.connected():
 """
 
 
+def test_where_a_clusters_server_for_this_client_ends_as_it_starts_it_is_started_once_more(monkeypatch):
+    failure = ConnectionAbortedError("Starting Ray client server failed")
+    init = mock.Mock(side_effect=[failure, None, failure, failure])
+    monkeypatch.setattr(ray, "init", init)
+    ray_workers._init("ray://head:10001")
+    with pytest.raises(ConnectionAbortedError, match="client server failed"):
+        ray_workers._init("ray://head:10001")
+    assert init.call_count == 4
+
+
 def test_where_no_cluster_answers_the_error_comes_at_once(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(RequestError, match=r"expected a Ray cluster at ray://127\.0\.0\.1:9, found none that answers"):
