@@ -125,7 +125,8 @@ class ShrinkSettings(Settings):
         Of English too, where the corpus has parallel sources.
     coverage: the share of the tokens of held-out text, in each language, that must be cut as before.
     layers: keep so many layers; each time the one whose removal moves the corpus's vectors least is left out.
-    intermediate_size: keep so many neurons of each feed-forward layer, those that its output depends on most.
+    intermediate_size: keep so many neurons of each feed-forward layer, those that others do not make up for. What is
+        kept is fitted to the whole model.
     dimensions: so many dimensions of a vector, along which those of the corpus are longest.
     sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, before and after; none of them is trained on.
     max_rejects: the share of records that may be unusable.
@@ -184,6 +185,7 @@ class ShrinkSettings(Settings):
 
 
 GraphPrecision = Literal["fp32", "int8"]
+Opset = Literal[20, 23]
 
 
 class ExportSettings(Settings):
@@ -192,6 +194,7 @@ class ExportSettings(Settings):
     formats: the engines to export for: onnx is ONNX Runtime.
     precision: of the graphs; in int8 they are smaller, and vectors move a little.
     lowest_cosine: of int8 graphs: as many products stay in fp32 as it takes that no cosine is lower.
+    opset: of ONNX: 23 has an operator for attention, which is faster; 20 is for runtimes that do not read 23.
     parent: a model that this one is to be as good as, such as its teacher; it is measured beside it.
     sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, of the model, its graphs and its parent.
     max_rejects: the share of records that may be unusable.
@@ -205,6 +208,7 @@ class ExportSettings(Settings):
     formats: Annotated[list[Literal["onnx", "openvino"]], Field(min_length=1)] = ["onnx"]
     precision: GraphPrecision = "fp32"
     lowest_cosine: Annotated[float | None, Field(gt=0, lt=1), WHEN_SET] = None
+    opset: Opset = 23
     parent: Annotated[ModelSource | None, WHEN_SET] = None
     sts: dict[str, StsTable] = {}
     parallel: list[UnlimitedSource] = []

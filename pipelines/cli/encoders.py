@@ -305,7 +305,7 @@ EXPORT_OPTIONS = {"formats": "--format", "sts": "--sts FILE", "parallel": "--par
 def export(
     model: ModelArgument,
     output: Annotated[Path, argument("OUT", "Folder of the exported model, which must not exist.")],
-    settings: Annotated[Fields, ExportSettings, "formats", "precision", "lowest_cosine", "parent"],
+    settings: Annotated[Fields, ExportSettings, "formats", "precision", "lowest_cosine", "opset", "parent"],
     options: ExportOptions,
 ) -> None:
     """Export a model as a graph for ONNX Runtime or OpenVINO, and compare vectors, speed and scores.

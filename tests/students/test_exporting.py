@@ -175,6 +175,16 @@ def test_int8_goes_no_farther_than_it_may(tiny_encoder, tmp_path, capsys):
         ExportSettings.model_validate({"model": str(tmp_path / "model"), "lowest_cosine": 0.9})
 
 
+def test_an_older_opset_gives_the_same_without_the_operator_for_attention(encoder, exported, tmp_path):
+    export(encoder, tmp_path / "older", opset=20)
+    graphs = [onnx.load(folder / "onnx/model.onnx") for folder in (exported, tmp_path / "older")]
+    assert [graph.opset_import[0].version for graph in graphs] == [23, 20]
+    assert [sum(node.op_type == "Attention" for node in graph.graph.node) for graph in graphs] == [2, 0]
+    assert np.abs(by_onnx(exported, TEXTS) - by_onnx(tmp_path / "older", TEXTS)).max() < ROUNDING
+    with pytest.raises(RequestError, match="opset: expected 20 or 23, found 21"):
+        export(encoder, tmp_path / "other", opset=21)
+
+
 def test_a_rounded_product_is_that_of_onnx_runtime(tmp_path):
     torch.manual_seed(1)
     layer, values = nn.Linear(16, 8, bias=False), torch.randn(5, 16) + 0.5
