@@ -72,10 +72,8 @@ def test_what_is_kept_comes_nearer_to_the_whole_network_by_the_fit(tiny_encoder,
     prune(encoder, texts, layers=2)
     kept = [layers.index(layer) for layer in stack(encoder)]
     _Stack.of(plain, "layers").keep(kept)
-    lost = {
-        name: 1 - pairwise(whole, vectors(each, texts)).mean() for name, each in (("fit", encoder), ("plain", plain))
-    }
-    assert lost["fit"] < 0.7 * lost["plain"]
+    fitted, unfitted = (1 - pairwise(whole, vectors(each, texts)).mean() for each in (encoder, plain))
+    assert fitted < 0.7 * unfitted
 
 
 # Neurons
