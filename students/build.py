@@ -32,7 +32,7 @@ from bertrelay.training.log import accelerator
 from students.corpus import ParallelCorpus
 from students.given_vectors import VectorTable, prompt_of
 from students.metrics import before_and_after, counts
-from students.pruning import prune
+from students.pruning import keep_layers, keep_neurons
 from students.settings import DistillSettings, TeacherCopy
 from students.vocabulary import trim_vocabulary
 
@@ -284,7 +284,10 @@ def _made_student(
     before, sizes = counts(bare), Metrics()
     if settings.trim_vocabulary:
         bare = trim_vocabulary(bare, corpus)
-    prune(bare, corpus, layers=settings.layers, neurons=settings.intermediate_size)
+    if settings.layers:
+        keep_layers(bare, settings.layers, corpus)
+    if settings.intermediate_size:
+        keep_neurons(bare, settings.intermediate_size, corpus)
     if settings.trim_vocabulary or settings.layers or settings.intermediate_size:
         sizes = before_and_after(before, counts(bare))
     needs_fit = bare.dim != teacher.dim or not targets.is_unit

@@ -125,8 +125,7 @@ class ShrinkSettings(Settings):
         Of English too, where the corpus has parallel sources.
     coverage: the share of the tokens of held-out text, in each language, that must be cut as before.
     layers: keep so many layers; each time the one whose removal moves the corpus's vectors least is left out.
-    intermediate_size: keep so many neurons of each feed-forward layer, those that others do not make up for. What is
-        kept is fitted to the whole model.
+    intermediate_size: keep so many neurons of each feed-forward layer, those that its output depends on most.
     dimensions: so many dimensions of a vector, along which those of the corpus are longest.
     sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, before and after; none of them is trained on.
     max_rejects: the share of records that may be unusable.

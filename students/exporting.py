@@ -250,15 +250,13 @@ def _attention(
     return found.view(*found.shape[:2], heads, -1), None
 
 
-AttentionInterface.register(ATTENTION, _attention)
-AttentionMaskInterface.register(ATTENTION, eager_mask)
-
-
 def _write_onnx(exported: _Exported, path: Path, opset: Opset) -> None:
     from onnxscript.optimizer import optimize
 
     graph, inputs, outputs = exported.graph()
     backbone = graph.backbone
+    AttentionInterface.register(ATTENTION, _attention)
+    AttentionMaskInterface.register(ATTENTION, eager_mask)
     # Without the operator two products and a softmax are the fastest.
     backbone.set_attn_implementation(ATTENTION if opset >= OPERATOR else "eager")
     ids = torch.full((ROWS, WIDTH), exported.encoder.pad_id)
@@ -276,7 +274,7 @@ def _write_onnx(exported: _Exported, path: Path, opset: Opset) -> None:
             opset_version=opset,
             optimize=False,
         )
-        optimize(program.model)  # constants alone: of fused rotations ONNX Runtime refuses the shapes
+        optimize(program.model)  # without torch's fusions: ONNX Runtime refuses shapes of its fused rotary embedding
     for node in program.model.graph:
         node.metadata_props.clear()  # of the code that was traced, with its paths on this machine
     program.save(path)
@@ -382,7 +380,7 @@ def _quantize(exact: Path, path: Path, excluded: Sequence[str] = ()) -> None:
         quantize_dynamic(
             exact,
             path,
-            op_types_to_quantize=["MatMul", "Gemm", "Gather"],
+            op_types_to_quantize=["MatMul", "Gemm", "Gather"],  # all would be Attention too, taken for another operator
             per_channel=True,
             weight_type=QuantType.QInt8,
             nodes_to_exclude=[*excluded, *after],

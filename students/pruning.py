@@ -1,9 +1,8 @@
-"""Smaller networks: whole layers are left out, and neurons of the feed-forward layers, and the rest is fitted anew."""
+"""What a network loses to become a smaller one: whole layers, and neurons of the feed-forward layers."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,95 +11,61 @@ from transformers import PreTrainedModel
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
-from bertrelay.inference import computing
 from bertrelay.progress import progress
 from students.coverage import sample_of
 
 STACKS = ("encoder.layer", "transformer.layer", "layers", "encoder.block")
 """Where the layers are: BERT, XLM-R and MPNet; DistilBERT; ModernBERT, Qwen3 and Gemma; T5."""
-OWN_NORM = "post_feedforward_layernorm"  # Gemma's, of what a feed-forward layer gives, before it is added
 FEED_FORWARD = (
-    (("intermediate.dense",), "output.dense", "output.LayerNorm"),
-    (("ffn.lin1",), "ffn.lin2", "output_layer_norm"),
-    (("mlp.Wi",), "mlp.Wo", None),
-    (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj", OWN_NORM),
-    (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj", None),
+    (("intermediate.dense",), "output.dense"),
+    (("ffn.lin1",), "ffn.lin2"),
+    (("mlp.Wi",), "mlp.Wo"),
+    (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
 )
-"""The maps to the neurons of a layer, the map from them, and what normalises its sum with the layer's other vectors, if
-anything does: BERT, XLM-R and MPNet; DistilBERT; ModernBERT; Gemma; Qwen3. T5's are not there."""
+"""The maps to the neurons of a layer and the map from them: BERT, XLM-R and MPNet; DistilBERT; ModernBERT; Qwen3 and
+Gemma. T5's are not there."""
 WIDTHS = ("hidden_dim", "intermediate_size")  # what configs call the number of neurons; the first is DistilBERT's
-SENTENCES, FITTED_SENTENCES = 256, 2048  # by which layers are chosen, and by which the rest is fitted
-RIDGE = 0.001  # of the mean square of a neuron's activations: holds the fitted weights to those they were
+SENTENCES = 256  # of the texts, by which the layers and neurons that are kept are chosen
 
 
-def prune(
-    encoder: SentenceEncoder, texts: Iterable[str], *, layers: int | None = None, neurons: int | None = None
-) -> None:
-    """Keeps `layers` of the network's layers, and `neurons` of each feed-forward layer; None keeps them all.
+def keep_layers(encoder: SentenceEncoder, count: int, texts: Iterable[str]) -> None:
+    """Keeps `count` layers of the network; the others are left out one by one.
 
-    Layers are left out one by one: each time the one without which the vectors of SENTENCES of the `texts` move the
-    least from those of the whole encoder. Then, from the first kept layer to the last, the map from its neurons is
-    fitted by least squares on FITTED_SENTENCES: what it gives comes as near as it can to what the whole network has
-    before the next kept layer. Neurons are left out one by one too, or few at a time: those whose loss the others make
-    up best (Hassibi & Stork 1993, "Optimal Brain Surgeon").
-    Raises RequestError where there are fewer, and for a family whose layers, or their neurons, are not known.
+    Each time it is the layer without which the vectors of SENTENCES of the `texts` move the least from those of
+    the whole encoder. So six of twelve layers of a multilingual E5 that was distilled start at a mean cosine of 0.62 to
+    it, and at 0.43 where every other one is left out.
+    Raises RequestError when it has fewer, or shares its layers as ALBERT does.
     """
-    if layers is None and neurons is None:
-        return
-    stack = _Stack.of(encoder, "layers" if layers is not None else "intermediate_size")
-    feed_forward = [_FeedForward.of(layer) for layer in stack.layers]
-    config, kept = encoder.backbone.config, list(range(len(stack.layers)))
-    width = next((name for name in WIDTHS if hasattr(config, name)), None)
-    is_known = width is not None and None not in feed_forward
-    if neurons is not None:
-        if not is_known:
-            raise RequestError(f"intermediate_size: the neurons of a {config.model_type!r} network cannot be left out")
-        _check_at_most("intermediate_size", neurons, getattr(config, cast(str, width)))
-    if layers is not None:
-        _check_at_most("layers", layers, len(kept))
-        kept = _chosen_layers(encoder, stack, layers, _sample(texts, SENTENCES, "layers"))
-    if is_known and (neurons is not None or len(kept) < len(stack.layers)):
-        sentences = _sample(texts, FITTED_SENTENCES, "intermediate_size")
-        _fit(encoder, stack.layers, kept, cast(list[_FeedForward], feed_forward), neurons, sentences)
-    stack.keep(kept)
-    if neurons is not None:
-        setattr(config, cast(str, width), neurons)
+    path = layer_stack(encoder.backbone, "layers")
+    parent, _, name = path.rpartition(".")
+    stack = cast(nn.ModuleList, encoder.backbone.get_submodule(path))
+    if count > len(stack):
+        raise RequestError(f"layers: expected at most the {len(stack)} of the base, found {count}")
+    config, kinds = encoder.backbone.config, getattr(encoder.backbone.config, "layer_types", None)
 
-
-def _sample(texts: Iterable[str], count: int, setting: str) -> list[str]:
-    sentences = sample_of(texts, count)
-    if not sentences:
-        raise RequestError(f"{setting}: expected text to choose by, found none")
-    return sentences
-
-
-def _check_at_most(setting: str, count: int, there: int) -> None:
-    if count > there:
-        raise RequestError(f"{setting}: expected at most the {there:,} of the base, found {count:,}")
-
-
-class _Stack(NamedTuple):
-    """The layers of a network, and where they are held."""
-
-    backbone: PreTrainedModel
-    path: str
-    layers: list[nn.Module]
-    kinds: list[str]  # a layer attends to all tokens or to near ones, in networks that have both
-
-    @classmethod
-    def of(cls, encoder: SentenceEncoder, setting: str) -> "_Stack":
-        """Raises RequestError, about `setting`, for a network without one, such as ALBERT."""
-        path, config = layer_stack(encoder.backbone, setting), encoder.backbone.config
-        layers = list(cast(nn.ModuleList, encoder.backbone.get_submodule(path)))
-        return cls(encoder.backbone, path, layers, list(getattr(config, "layer_types", None) or []))
-
-    def keep(self, kept: Sequence[int]) -> None:
-        """Makes the network's layers these alone, in this order."""
-        (parent, _, name), config = self.path.rpartition("."), self.backbone.config
-        setattr(self.backbone.get_submodule(parent), name, nn.ModuleList([self.layers[index] for index in kept]))
+    def keep(kept: Sequence[int]) -> None:
+        setattr(encoder.backbone.get_submodule(parent), name, nn.ModuleList([stack[index] for index in kept]))
         config.num_hidden_layers = len(kept)
-        if self.kinds:
-            config.layer_types = [self.kinds[index] for index in kept]
+        if kinds:  # a layer attends as it did, to all tokens or to near ones
+            config.layer_types = [kinds[index] for index in kept]
+
+    kept, sentences = list(range(len(stack))), sample_of(texts, SENTENCES)
+    if not sentences:
+        raise RequestError("layers: expected text to choose them by, found none")
+    # T5's first layer holds what all others add to their attention.
+    biased = [index for index in kept if any("relative_attention_bias" in key for key in stack[index].state_dict())]
+    needed = biased if len(biased) == 1 else []
+    whole = encoder.encode(sentences, precision="fp32")
+
+    def cosine_without(layer: int) -> float:
+        keep([index for index in kept if index != layer])
+        return float(pairwise(whole, encoder.encode(sentences, precision="fp32")).mean())
+
+    with progress("choosing layers", len(stack) - count, "layers left out") as bar:
+        while len(kept) > count:
+            kept.remove(max((index for index in kept if index not in needed), key=cosine_without))
+            bar.advance(1)
+    keep(kept)
 
 
 def layer_stack(backbone: PreTrainedModel, setting: str) -> str:
@@ -112,82 +77,68 @@ def layer_stack(backbone: PreTrainedModel, setting: str) -> str:
     return path
 
 
-def _chosen_layers(encoder: SentenceEncoder, stack: _Stack, count: int, sentences: Sequence[str]) -> list[int]:
-    """Which layers stay; the network has all of them again."""
-    kept = everything = list(range(len(stack.layers)))
-    # T5's first layer holds what all others add to their attention.
-    biased = [i for i in kept if any("relative_attention_bias" in key for key in stack.layers[i].state_dict())]
-    needed = biased if len(biased) == 1 else []
-    whole = encoder.encode(sentences)
+def keep_neurons(encoder: SentenceEncoder, count: int, texts: Iterable[str]) -> None:
+    """Keeps `count` neurons of each feed-forward layer: those without which its output would change the most.
 
-    def cosine_without(layer: int) -> float:
-        stack.keep([index for index in kept if index != layer])
-        return float(pairwise(whole, encoder.encode(sentences)).mean())
-
-    with progress("choosing layers", len(kept) - count, "layers left out") as bar:
-        while len(kept) > count:
-            least = max((index for index in kept if index not in needed), key=cosine_without)
-            kept = [index for index in kept if index != least]
-            bar.advance(1)
-    stack.keep(everything)
-    return kept
+    A neuron that is left out counts as its mean activation on the texts, which becomes a part of the bias. What it
+    changes is then, in the mean square, its activation's variance times the squared length of its outgoing weights.
+    Without a bias it counts as 0, and its activation's mean square takes the place of the variance. Of 1,536 neurons in
+    each of the twelve layers of a multilingual E5 that was distilled, half of them keep a mean cosine of 0.90, a
+    quarter 0.75.
+    Raises RequestError when there are fewer, and for a family whose feed-forward layers are not known.
+    """
+    stack = cast(nn.ModuleList, encoder.backbone.get_submodule(layer_stack(encoder.backbone, "intermediate_size")))
+    layers, config = [_FeedForward.of(layer) for layer in stack], encoder.backbone.config
+    width = next((name for name in WIDTHS if hasattr(config, name)), None)
+    if width is None or None in layers:
+        raise RequestError(f"intermediate_size: the neurons of a {config.model_type!r} network cannot be left out")
+    neurons = cast(int, getattr(config, width))
+    if count > neurons:
+        raise RequestError(f"intermediate_size: expected at most the {neurons:,} of the base, found {count:,}")
+    sentences = sample_of(texts, SENTENCES)
+    if not sentences:
+        raise RequestError("intermediate_size: expected text to choose neurons by, found none")
+    known = [layer for layer in layers if layer is not None]
+    seen = [_Activations(neurons) for _ in known]
+    with ExitStack() as hooked:
+        for layer, activations in zip(known, seen, strict=True):
+            hooked.enter_context(layer.down.register_forward_pre_hook(activations))
+        encoder.encode(sentences, precision="fp32", batch_size=1)  # alone, with next to no padding
+    for layer, activations in zip(known, seen, strict=True):
+        layer.keep(count, activations.mean, activations.variance)
+    setattr(config, width, count)
 
 
 class _FeedForward(NamedTuple):
     """The linear maps to the neurons and from them; a gated layer has two of the first, or both as one of twice the
     rows.
-
-    norm: what is given the sum of the map's vectors and the layer's others, or its vectors alone if it is Gemma's; None
-    where that sum is what the layer gives.
     """
 
     up: list[nn.Linear]
     down: nn.Linear
-    norm: nn.Module | None
-    is_own_norm: bool
 
     @classmethod
     def of(cls, layer: nn.Module) -> "_FeedForward | None":
         """Those of a layer, or None if its family is not known."""
         modules = dict(layer.named_modules())
-        for up, down, norm in FEED_FORWARD:
+        for up, down in FEED_FORWARD:
             if any(name.startswith("ffn.") and name.endswith(f".{down}") for name in modules):
                 return None  # MobileBERT's layers have several
-            maps = [module for name in (*up, down) if isinstance(module := modules.get(name), nn.Linear)]
-            if len(maps) == len(up) + 1 and (norm is None or norm in modules):
-                return cls(maps[:-1], maps[-1], modules[norm] if norm else None, norm == OWN_NORM)
+            found = [modules.get(name) for name in (*up, down)]
+            maps = [module for module in found if isinstance(module, nn.Linear)]
+            if len(maps) == len(found):
+                return cls(maps[:-1], maps[-1])
         return None
 
-    @contextmanager
-    def watched(self, layer: nn.Module) -> Iterator["_Seen"]:
-        """What the last call of the layer computes."""
-        seen = _Seen()
-
-        def of_map(_: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-            seen.activations, seen.output = inputs[0], output
-
-        def of_norm(_: nn.Module, inputs: tuple[Tensor]) -> None:
-            seen.total = inputs[0]
-
-        def of_layer(_: nn.Module, __: object, output: Any) -> None:
-            seen.total = _hidden(output)
-
-        with (
-            self.down.register_forward_hook(of_map),
-            self.norm.register_forward_pre_hook(of_norm) if self.norm else layer.register_forward_hook(of_layer),
-        ):
-            yield seen
-
     @torch.no_grad()
-    def replace(self, kept: Tensor, weights: Tensor) -> None:
-        """Keeps these neurons, with these weights (dim, neurons) of the map from them, whose last column is its bias's
-        where it has one.
-        """
-        neurons, bias = self.down.in_features, self.down.bias
+    def keep(self, count: int, mean: Tensor, variance: Tensor) -> None:
+        """Cuts the maps to `count` neurons; mean, variance: of the activations, (neurons,)."""
+        neurons, weight, bias = self.down.in_features, self.down.weight.cpu().double(), self.down.bias  # (dim, neurons)
+        lost = variance if bias is not None else variance + mean.square()
+        kept = (lost * weight.square().sum(dim=0)).topk(count).indices.sort().values
         if bias is not None:
-            bias.copy_(weights[:, -1])
-            kept, weights = kept[:-1], weights[:, :-1]
-        self.down.weight, self.down.in_features = nn.Parameter(weights.to(self.down.weight)), len(kept)
+            bias.add_((weight @ mean.index_fill(0, kept, 0.0)).float().to(bias))
+        self.down.weight, self.down.in_features = nn.Parameter(self.down.weight[:, kept]), count
         for up in self.up:
             rows = torch.cat([kept + start for start in range(0, up.out_features, neurons)])
             up.weight, up.out_features = nn.Parameter(up.weight[rows]), len(rows)
@@ -195,145 +146,22 @@ class _FeedForward(NamedTuple):
                 up.bias = nn.Parameter(up.bias[rows])
 
 
-class _Seen:
-    """activations: of the neurons, (…, neurons); output: of the map from them; total: its sum with the others."""
+class _Activations:
+    """The mean and the variance of each neuron's activations, over all tokens, in float64."""
 
-    activations: Tensor
-    output: Tensor
-    total: Tensor
+    def __init__(self, neurons: int) -> None:
+        self.count, self.sum, self.squares = 0, torch.zeros(neurons).double(), torch.zeros(neurons).double()
 
+    def __call__(self, _: nn.Module, inputs: tuple[Tensor]) -> None:
+        values = inputs[0].detach().cpu().double().flatten(0, -2)  # (tokens, neurons)
+        self.count += len(values)
+        self.sum += values.sum(dim=0)
+        self.squares += values.square().sum(dim=0)
 
-@dataclass
-class _Batch:
-    """Sentences on their way through the whole network and the smaller one.
+    @property
+    def mean(self) -> Tensor:
+        return self.sum / self.count
 
-    mask: (rows, width), true for real tokens.
-    calls: what each layer is given beside the vectors of tokens.
-    whole, smaller: vectors of tokens, (rows, width, dim).
-    """
-
-    mask: Tensor
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
-    whole: Tensor = field(init=False)
-    smaller: Tensor = field(init=False)
-
-    def through(self, layer: nn.Module, index: int, hidden: Tensor) -> Tensor:
-        """What the layer makes of `hidden`, given what layer `index` is given."""
-        args, named = self.calls[index]
-        return _hidden(layer(hidden, *args, **named))
-
-
-def _hidden(output: Any) -> Tensor:
-    return cast(Tensor, output[0] if isinstance(output, tuple) else output)
-
-
-def _batches(encoder: SentenceEncoder, layers: Sequence[nn.Module], sentences: Sequence[str]) -> list[_Batch]:
-    """The sentences as they enter the first layer."""
-    batches: list[_Batch] = []
-
-    def begin(_: nn.Module, __: object, named: dict[str, Any]) -> None:
-        batches.append(_Batch(named["attention_mask"].bool()))
-
-    def record(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        batch = batches[-1]
-        if not batch.calls:
-            batch.whole = batch.smaller = args[0]
-        # A cache of keys and values would hold those of this call too.
-        batch.calls.append((args[1:], {name: each for name, each in named.items() if name != "past_key_values"}))
-
-    with ExitStack() as hooks:
-        hooks.enter_context(encoder.backbone.register_forward_pre_hook(begin, with_kwargs=True))
-        for layer in layers:
-            hooks.enter_context(layer.register_forward_pre_hook(record, with_kwargs=True))
-        encoder.encode(sentences, precision="fp32")
-    return batches
-
-
-def _fit(
-    encoder: SentenceEncoder,
-    layers: Sequence[nn.Module],
-    kept: Sequence[int],
-    feed_forward: Sequence[_FeedForward],
-    neurons: int | None,
-    sentences: Sequence[str],
-) -> None:
-    """Fits the kept layers, each to the last layer before the next kept one."""
-    batches, reached = _batches(encoder, layers, sentences), 0
-    with progress("fitting layers", len(kept), "layers") as bar:
-        for index, following in zip(kept, [*kept[1:], len(layers)], strict=True):
-            own, layer = feed_forward[index], layers[index]
-            goal = index if own.is_own_norm else following - 1
-            sums = _Sums(own.down)
-            with computing(encoder, "fp32"):
-                for batch in batches:
-                    for passed in range(reached, goal):
-                        batch.whole = batch.through(layers[passed], passed, batch.whole)
-                    with feed_forward[goal].watched(layers[goal]) as aim:
-                        batch.whole = batch.through(layers[goal], goal, batch.whole)
-                        total = aim.total
-                    with own.watched(layer) as seen:
-                        batch.through(layer, index, batch.smaller)
-                    if own.norm is not None and not own.is_own_norm:  # which does not see scale and mean
-                        total = _scaled_as(seen.total, total)
-                    sums.add(seen.activations[batch.mask], (total - (seen.total - seen.output))[batch.mask])
-            reached = goal + 1
-            own.replace(*sums.fitted(own.down, neurons))
-            if own.norm is not None:
-                own.norm.load_state_dict(cast(nn.Module, feed_forward[goal].norm).state_dict())
-            with computing(encoder, "fp32"):
-                for batch in batches:
-                    batch.smaller = batch.through(layer, index, batch.smaller)
-            bar.advance(1)
-
-
-def _scaled_as(like: Tensor, vectors: Tensor) -> Tensor:
-    """`vectors` (…, dim), each with the mean and the standard deviation of that of `like`."""
-    deviation, mean = torch.std_mean(vectors, dim=-1, keepdim=True)
-    like_deviation, like_mean = torch.std_mean(like, dim=-1, keepdim=True)
-    return (vectors - mean) / deviation * like_deviation + like_mean
-
-
-class _Sums:
-    """Sums over tokens, in float64: of products of activations with one another, and with what the map should give.
-
-    A bias counts as one more neuron, whose activation is always 1 and which always stays.
-    """
-
-    def __init__(self, down: nn.Linear) -> None:
-        self.has_bias = down.bias is not None
-        columns = down.in_features + self.has_bias
-        self.square = torch.zeros(columns, columns).double()
-        self.cross = torch.zeros(down.out_features, columns).double()
-
-    def add(self, activations: Tensor, targets: Tensor) -> None:
-        """activations: (tokens, neurons); targets: (tokens, dim)."""
-        if self.has_bias:
-            activations = torch.cat([activations, torch.ones_like(activations[:, :1])], dim=1)
-        self.square += (activations.T @ activations).cpu().double()
-        self.cross += (targets.T @ activations).cpu().double()
-
-    def fitted(self, down: nn.Linear, count: int | None) -> tuple[Tensor, Tensor]:
-        """Which columns stay, (columns,), and their weights (dim, columns): those of least squares, and of RIDGE.
-
-        A neuron's loss is what the sum of squares grows by without it, the others fitted once more.
-        """
-        neurons = down.in_features
-        ridge = (RIDGE * self.square.diagonal()[:neurons].mean()).clamp(min=1e-12)
-        square, cross = self.square.clone(), self.cross.clone()
-        pulls = ridge * down.weight.detach().cpu().double()  # (dim, neurons)
-        square.diagonal()[:neurons] += ridge
-        cross[:, :neurons] += pulls
-        kept = torch.arange(len(square))
-        while True:
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(square[kept][:, kept]))
-            weights = cross[:, kept] @ inverse
-            there = len(kept) - self.has_bias
-            surplus = there - (count or there)
-            if surplus == 0:
-                return kept, weights
-            loss = (weights.square().sum(dim=0) / inverse.diagonal())[:there]
-            loss -= pulls[:, kept[:there]].square().sum(dim=0) / ridge  # what is left out is no longer held
-            at_once = min(surplus, max(1, surplus // 8, neurons // 64))
-            stays = torch.ones(len(kept), dtype=torch.bool)
-            stays[loss.topk(at_once, largest=False).indices] = False
-            kept = kept[stays]
+    @property
+    def variance(self) -> Tensor:
+        return self.squares / self.count - self.mean.square()

@@ -327,8 +327,8 @@ class DistillSettings(TrainingSettings):
         is the default of the student, so that `encode` uses it too.
     trim_vocabulary: leave out the pieces of a pretrained base that `parallel` does not use, before training.
     layers: keep so many of the base's layers; each time the one whose removal moves the vectors least is left out.
-    intermediate_size: keep so many neurons of each feed-forward layer of the base, those that others do not make up
-        for. What is kept is fitted to the whole base. With any of the three, sizes before and after are metrics.
+    intermediate_size: keep so many neurons of each feed-forward layer of the base, those that its output depends on
+        most. With any of the three, sizes before and after are metrics.
     dropout: while training, in every layer; the base's own when absent.
     frozen_layers: the token embeddings and so many of the lowest layers keep their weights; 0: the embeddings alone.
     layer_decay: the learning rate of a layer, as a share of that of the layer above it.

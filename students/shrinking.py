@@ -33,7 +33,7 @@ from students.evaluate import EvaluationSets
 from students.evaluation_settings import COVERAGE, CorpusTable, ShrinkSettings
 from students.metrics import before_and_after, counts, read_variance, save_variance
 from students.pairs import PairCounts, read_pairs
-from students.pruning import prune
+from students.pruning import keep_layers, keep_neurons
 from students.settings import ENGLISH
 from students.vocabulary import check_can_be_read_again, trim_vocabulary
 
@@ -145,7 +145,10 @@ def shrink(
     encoder = as_encoder(model)
     table = encoder.backbone.get_input_embeddings()  # the bulk of a model; trimming makes a table of its own
     smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
-    prune(smaller, texts, layers=layers, neurons=intermediate_size)
+    if layers is not None:
+        keep_layers(smaller, layers, texts)
+    if intermediate_size is not None:
+        keep_neurons(smaller, intermediate_size, texts)
     if dimensions is not None:
         axes = principal_axes(smaller.encode(sample_of(texts, SAMPLE), precision=precision), dimensions)
         smaller.projection = projection_onto(axes, smaller)

@@ -155,7 +155,7 @@ def test_a_pretrained_base_keeps_its_weights_and_pooling_and_may_lose_layers(
     given = {"layers": 2, "dropout": 0.25, "max_tokens": 7}
     student, _ = begin(str(tmp_path / "base"), corpus, make_teacher(normalize=True), context, **given)
     old, new = base.backbone.state_dict(), student.backbone.state_dict()
-    name = "encoder.layer.{}.intermediate.dense.weight"
+    name = "encoder.layer.{}.output.dense.weight"
     same = [[torch.equal(new[name.format(kept)], old[name.format(layer)]) for layer in range(4)] for kept in (0, 1)]
     first, second = (places.index(True) for places in same)
     assert first < second
