@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import onnx
 import published_networks
 import pytest
 import torch
@@ -12,6 +13,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from students.build import set_dropout
 from students.distill import run
+from students.exporting import export
 from students.pruning import FEED_FORWARD, keep_layers, keep_neurons
 from students.settings import DistillSettings
 from students.vocabulary import trim_vocabulary
@@ -140,6 +142,16 @@ def test_a_base_without_its_idle_neurons_gives_the_same_vectors(kind, publish, t
     assert again.backbone.config.intermediate_size == neurons // 2
     for encoder in (base, again):
         np.testing.assert_allclose(encoded(encoder, texts[:9]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["qwen3-embedding", "embeddinggemma", "sentence-t5"])
+def test_graphs_of_causal_windowed_and_biased_attention_give_the_same_vectors(kind, publish, texts, tmp_path):
+    base = SentenceEncoder.load(publish(kind)).eval()
+    export(base, tmp_path / "exported")
+    graph = onnx.load(tmp_path / "exported/onnx/model.onnx").graph
+    assert any(node.op_type == "Attention" for node in graph.node)
+    exported = SentenceEncoder.load(tmp_path / "exported", backend="onnx")
+    np.testing.assert_allclose(encoded(exported, texts[:9]), encoded(base, texts[:9]), atol=1e-5)
 
 
 def gives_what_it_gets(_, given, output):
