@@ -91,16 +91,6 @@ def write(path, count, seed):
     return rows
 
 
-def test_two_processes_that_share_an_evaluation_find_what_one_does(base, context, tmp_path, evaluated_twice):
-    write(tmp_path / "train.tsv", 60, 1)
-    write(tmp_path / "dev.tsv", 41, 2)
-    given = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
-    found = evaluated_twice("teachers.cross_encoder_train")
-    run(CrossEncoderSettings.model_validate({**given, "base": str(base), "epochs": 1, "precision": "fp32"}), context)
-    [(alone, shared)] = found
-    assert shared == pytest.approx(alone, abs=1e-5)
-
-
 @pytest.mark.parametrize("kind", ["cross-encoder", "cross-encoder in both orders", "poly-encoder"])
 def test_it_learns_and_its_metrics_are_scipys_on_its_scores(kind, context, tmp_path, tiny_encoder):
     tiny_encoder("bert", SENTENCES, layers=1, seed=1).save(tmp_path / "base")
@@ -156,13 +146,12 @@ def test_predict_and_rank_are_those_of_sentence_transformers(base, tmp_path):
         assert [each["score"] for each in ranked] == pytest.approx([each["score"] for each in wanted], abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "pairs", ["xy", ["ab"], [("a",)], [("a", "b", "c")], [("a", 3)], None, {"a": "b"}, [("a", "\ud800")]]
-)
-def test_what_is_no_list_of_pairs_is_told(base, pairs):
-    for both_orders in (False, True):
+@pytest.mark.parametrize("both_orders", [False, True])
+def test_what_is_no_list_of_pairs_is_refused(base, both_orders):
+    model = start_cross_encoder(base, max_tokens=16, both_orders=both_orders)
+    for pairs in ("xy", ["ab"], [("a",)], [("a", "b", "c")], [("a", 3)], None, {"a": "b"}, [("a", "\ud800")]):
         with pytest.raises(RequestError, match="predict: expected"):
-            start_cross_encoder(base, max_tokens=16, both_orders=both_orders).predict(pairs)
+            model.predict(pairs)
 
 
 def test_folders_without_a_cross_encoder_or_with_another_head_are_refused(tmp_path, tiny_encoder):

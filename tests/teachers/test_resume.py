@@ -19,9 +19,9 @@ from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 
 TRAINING = {"epochs": 2, "batch_items": 8, "learning_rate": 1e-3, "checkpoint_every": 2, "log_every": 1, "seed": 3}
-IN_BATCH = ["contrastive", "cosent", "angle", "distill-contrastive"]
+IN_BATCH = ["contrastive", "angle", "distill-contrastive"]
 """Whose losses compare the items of a batch."""
-NAMES = ["train", "cross-encoder", "poly-encoder", "bilstm", "ten-fold", "ablation", "distill", *IN_BATCH]
+NAMES = ["train", "cross-encoder", "bilstm", "ten-fold", "distill", *IN_BATCH]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -51,7 +51,6 @@ def given(name, data, base, dropout=False):
         part: [{"path": str(data / f"snli_1.0/snli_1.0_{part}.jsonl"), "columns": columns}] for part in ("train", "dev")
     }
     shared = {**TRAINING, "precision": "fp32", "base": str(base)}
-    ablation = {"data": str(data), "poolings": ["mean"], "concatenations": [["u", "v"]]}
     pairs = {**sts["train"], "header": False, "english": 5, "others": {"de": 6}}
     student = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 120, "max_tokens": 32, "dropout": 0.1 * dropout}
     distill = {"teacher": str(base), "base": student, "parallel": [pairs], "dev_sentences": 6}
@@ -64,13 +63,10 @@ def given(name, data, base, dropout=False):
     return {
         "train": ("teachers.train", {**shared, **labelled, "objective": "softmax", "dropout": 0.2 * dropout}),
         "cross-encoder": ("teachers.cross-encoder", {**shared, **scored}),
-        "poly-encoder": ("teachers.poly-encoder", {**shared, **scored, "codes": 4}),
         "bilstm": ("teachers.bilstm", {**glove, **labelled, "hidden": 8}),
         "ten-fold": ("teachers.facets", {**shared, "data": str(data), "folds": 2}),
-        "ablation": ("teachers.ablation", {**shared, **ablation}),
         "distill": ("students.distill", {**shared, **distill}),
         "contrastive": ("teachers.train", {**shared, **guided}),
-        "cosent": ("teachers.train", {**shared, **scored, "objective": "cosent"}),
         "angle": ("teachers.train", {**shared, **scored, "objective": "angle"}),
         "distill-contrastive": ("students.distill", {**shared, **contrasted}),
     }[name]
