@@ -116,17 +116,15 @@ def test_arguments_without_a_header_or_a_topic_are_refused_and_none_at_all_is_no
         read_topics(OfficialFiles(tmp_path))
 
 
-def sections(data, rows, header="Sentence1,Sentence2,Sentence3"):
-    folder = data / "wikipedia-sections"
-    folder.mkdir()
-    (folder / "test.csv").write_text("\n".join([header, *(",".join(row) for row in rows)]) + "\n")
+def sections(data, *lines, header="Sentence1,Sentence2,Sentence3"):
+    write(data, "wikipedia-sections/test.csv", [header, *lines])
     with Rejects(None) as rejects:
         return read_sections(OfficialFiles(data), StageContext(data, data), rejects)
 
 
 def test_sections_by_hand_and_equally_near_is_no_hit(tmp_path):
     # from a: b at 1, e at √2, c at 3, d at √32
-    triplets = sections(tmp_path, [("a", "b", "c"), ("a", "c", "e"), ("a", "e", "d"), ("a", "b", "b")])
+    triplets = sections(tmp_path, "a,b,c", "a,c,e", "a,e,d", "a,b,b")
     found = section_metrics(triplets, lambda _: encode)
     assert found["sections/accuracy"] == 2 / 4
     # by cosine: e and d point the same way, c straight up; a points nowhere
@@ -148,22 +146,13 @@ def test_sections_are_encoded_block_by_block_by_what_all_of_them_taught(monkeypa
     assert sizes == [12, 12, 9]
 
 
-@pytest.mark.parametrize(
-    ("rows", "header", "error", "expected"),
-    [
-        ([("a", "b", "c")], "Sentence1,Sentence2,Other", RequestError, "Sentence3"),
-        ([("a", "b", "c"), ("a", "b")], "Sentence1,Sentence2,Sentence3", WorkError, "too few fields"),
-        (
-            [("a", "b", "c"), ("a", "", "c")],
-            "Sentence1,Sentence2,Sentence3",
-            WorkError,
-            r"1 × an empty sentence in .*test\.csv.* line 3",
-        ),
-    ],
-)
-def test_sections_of_another_form_are_refused(tmp_path, rows, header, error, expected):
-    with pytest.raises(error, match=expected):
-        sections(tmp_path, rows, header)
+def test_sections_of_another_form_are_refused(tmp_path):
+    with pytest.raises(RequestError, match="Sentence3"):
+        sections(tmp_path, "a,b,c", header="Sentence1,Sentence2,Other")
+    with pytest.raises(WorkError, match="too few fields"):
+        sections(tmp_path, "a,b,c", "a,b")
+    with pytest.raises(WorkError, match=r"1 × an empty sentence in .*test\.csv.* line 3"):
+        sections(tmp_path, "a,b,c", "a,,c")
 
 
 GOOD = ["fine", "lovely", "splendid", "warm"]
@@ -265,35 +254,31 @@ HEADER = "Quality\t1\t2\t#1 String\t#2 String"
 
 
 @pytest.mark.parametrize(
-    ("name", "lines", "test_lines", "expected"),
+    ("name", "lines", "expected"),
     [
-        ("SST", ["a film\t1", "no class here"], None, "line 2: expected a sentence and its class"),
-        ("TREC", ["NUM:date When?", "NUM:date"], None, "line 2: expected a class and a question"),
-        ("MRPC", [HEADER, "1\t2"], None, "line 2: expected a class, two ids"),
-        ("SST", ["a film\t1", "secret\t4"], None, "line 2: expected the classes of SST, 0"),
-        ("TREC", ["When was secret?"] * 3, None, "line 1: .* found others in 3 of its"),
-        (
-            "MRPC",
-            [HEADER, "1\t1\t2\ta\tb", "secret\t1\t2\ta\tb"],
-            None,
-            "line 3: expected the classes of MRPC, 0, 1, found others in 1 of its lines",
-        ),
-        ("MRPC", ["1\t1\t2\tone\tother"] * 3, None, r"line 1: expected the header, Quality, #1 String, #2 "),
-        ("TREC", ["NUM:date When was it?"] * 4, None, "TREC: expected two classes or more to learn, found 1"),
-        (
-            "TREC",
-            ["NUM:date When?", "HUM:ind Who?"] * 4,
-            ["NUM:date When?", "LOC:city Where?"],
-            "TREC: expected the classes of its test part .*, found no LOC there",
-        ),
+        ("SST", ["a film\t1", "no class here"], "line 2: expected a sentence and its class"),
+        ("TREC", ["NUM:date When?", "NUM:date"], "line 2: expected a class and a question"),
+        ("MRPC", [HEADER, "1\t2"], "line 2: expected a class, two ids"),
+        ("SST", ["a film\t1", "secret\t4"], "line 2: expected the classes of SST, 0"),
+        ("TREC", ["When was secret?"] * 3, "line 1: .* found others in 3 of its"),
+        ("MRPC", [HEADER, "1\t1\t2\ta\tb", "secret\t1\t2\ta\tb"], "line 3: .* MRPC, 0, 1, found others in 1 of its"),
+        ("MRPC", ["1\t1\t2\tone\tother"] * 3, r"line 1: expected the header, Quality, #1 String, #2 "),
+        ("TREC", ["NUM:date When was it?"] * 4, "TREC: expected two classes or more to learn, found 1"),
     ],
 )
-def test_a_split_set_of_another_form_or_other_classes_is_refused(tmp_path, name, lines, test_lines, expected):
-    for file, content in zip(SPLIT[name], (lines, test_lines or lines), strict=True):
-        write(tmp_path / "binary", file, content)
+def test_a_split_set_of_another_form_or_other_classes_is_refused(tmp_path, name, lines, expected):
+    for file in SPLIT[name]:
+        write(tmp_path / "binary", file, lines)
     with pytest.raises(RequestError, match=expected) as raised:
         read(tmp_path, name)
     assert "secret" not in str(raised.value)
+
+
+def test_classes_that_the_test_part_alone_has_are_refused(tmp_path):
+    write(tmp_path, SPLIT["TREC"][0], ["NUM:date When?", "HUM:ind Who?"] * 4)
+    write(tmp_path, SPLIT["TREC"][1], ["NUM:date When?", "LOC:city Where?"])
+    with pytest.raises(RequestError, match=r"TREC: expected the classes of its test part .*, found no LOC there"):
+        read(tmp_path, "TREC")
 
 
 def test_blank_lines_are_no_sentences_and_a_packed_file_that_is_cut_off_is_refused(tmp_path, capsys):
