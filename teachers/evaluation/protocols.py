@@ -45,7 +45,7 @@ def run_sts(settings: StsSettings, context: StageContext) -> Metrics:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         pairs = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
-    sentences = [sentence for each in pairs.values() for sentence in (*each.first, *each.second)]
+    sentences = [sentence for each in pairs.values() for sentence in each.sentences]
     encode = encoded_once(encoder_at(settings.model, settings.precision, context.cache), sentences)
     score = partial(sts_metrics, pairs)
     return score(encode) | metrics_at(settings.dimensions, score, encode)

@@ -62,13 +62,18 @@ class StsPairs:
         """The pairs of each part, by its name."""
         return {name: self.where(self.part == number) for number, name in enumerate(self.without_gold)}
 
+    @property
+    def sentences(self) -> list[str]:
+        """All first sentences, then all second ones."""
+        return [*self.first, *self.second]
+
     def rows(self) -> Iterator[Row]:
         """Each pair and its score."""
         return zip(self.first, self.second, self.scores.tolist(), strict=True)
 
     def similarities(self, encode: Encode, metrics: Sequence[Metric] = ("cosine",)) -> dict[str, Floats]:
         """How similar the sentences of each pair are, (pairs,), by each of `metrics`; distances are negative."""
-        u, v = np.split(encode([*self.first, *self.second]), 2)  # (pairs, dim)
+        u, v = np.split(encode(self.sentences), 2)  # (pairs, dim)
         return {metric: pairwise(u, v, metric) for metric in metrics}
 
 
@@ -156,13 +161,10 @@ def _cut(encode: Encode, dimension: int, sentences: Sequence[str]) -> NDArray[np
 
 def sts_metrics(pairs: Mapping[str, StsPairs], encode: Encode, intervals: bool = True) -> Metrics:
     """`sts/<name>/spearman_cosine` for each set, and its interval; every distinct sentence is encoded once."""
-    vectors = encode([sentence for each in pairs.values() for sentence in (*each.first, *each.second)])
+    vectors = encoded_once(encode, [sentence for each in pairs.values() for sentence in each.sentences])
     metrics: Metrics = {}
-    ends = np.cumsum([2 * len(each.scores) for each in pairs.values()])
-    for (name, each), own in zip(pairs.items(), np.split(vectors, ends[:-1]), strict=True):
-        u, v = np.split(own, 2)
-        cosines = pairwise(u, v)
-        name = f"sts/{name}/spearman_cosine"
+    for set_name, each in pairs.items():
+        name, cosines = f"sts/{set_name}/spearman_cosine", each.similarities(vectors)["cosine"]
         if intervals:
             metrics |= with_interval(name, spearman, cosines, each.scores)
         else:
