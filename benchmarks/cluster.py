@@ -45,10 +45,12 @@ from bertrelay.data.datasets import ROW, Location
 from bertrelay.new_encoder import train_wordpiece
 
 ABSTRACTS, RECIPE = "text/pubmed-abstracts.jsonl.gz", Path(__file__).with_name("fuzz.toml")
-BYTES, OVERHEAD, SCALING, STORE = PARTS = ["bytes", "overhead", "scaling", "store"]
 MAX_SLOWDOWN, MIN_SCALING, MAX_GROWTH_MB, FILES, FEW_ROWS, SENTENCES_OF_A_NOTE = 1.1, 0.8, 50, 100, 100_000, 25
 SECONDS_BETWEEN_CHECKS, SHARDS_BETWEEN_KILLS = 0.02, 8
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+Found = tuple[list[Claim], dict[str, Any]]
 
 
 class Call:
@@ -145,9 +147,10 @@ def commands(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def bytes_claims(options: Namespace) -> list[Claim]:
+def bytes_claims(options: Namespace) -> Found:
     """Whether each file is that of one process, though a node and the caller were killed."""
-    claims, folder = [], options.scratch
+    write_inputs(options)
+    claims, folder = list[Claim](), options.scratch
     for name, words in commands(folder).items():
         alone = Call([*words, str(folder / f"alone-{name}")], 1)
         output = [*words, str(folder / f"cluster-{name}")]
@@ -161,7 +164,7 @@ def bytes_claims(options: Namespace) -> list[Claim]:
         in_the_middle = len(killed.killed_at) == 2 and all(0 < at < alone.seen_shards for at in killed.killed_at)
         claims.append(Claim(f"{name}: the same bytes", found, same and in_the_middle))
         print(found, flush=True)
-    return claims
+    return claims, {}
 
 
 # Overhead and scaling
@@ -188,7 +191,7 @@ def in_turns_encoded(options: Namespace, source: Path, contenders: dict[str, tup
     return dict(in_turns({name: work(*each) for name, each in contenders.items()}, options.rounds))
 
 
-def overhead_claims(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
+def overhead_claims(options: Namespace) -> Found:
     """One process with all threads beside one worker with as many."""
     contenders = {"alone": (options.threads, list[str]()), "one worker": (1, ["--workers", "1"])}
     results = in_turns_encoded(options, options.scratch / "sentences.txt", contenders)
@@ -197,7 +200,7 @@ def overhead_claims(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     return [Claim(text, str(times), times.median <= MAX_SLOWDOWN)], {"overhead": results}
 
 
-def scaling_claims(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
+def scaling_claims(options: Namespace) -> Found:
     """As many workers of a core as there are cores, beside one of them."""
     source, cores = options.scratch / "fewer.txt", options.threads
     with (options.scratch / "sentences.txt").open() as file, source.open("w") as fewer:
@@ -281,7 +284,7 @@ def _command(process: int) -> bytes:
     return b""
 
 
-def store_claims(options: Namespace) -> list[Claim]:
+def store_claims(options: Namespace) -> Found:
     """Few rows, then all of them with workers killed."""
     model, peaks, faults = options.scratch / "stand-in", list[float](), list[str]()
     save_stand_in(model, train_wordpiece(sentences(2_000, seed=0), 600, MAX_TOKENS), MAX_TOKENS)
@@ -301,27 +304,25 @@ def store_claims(options: Namespace) -> list[Claim]:
         killer.join()
     fault, growth = next(filter(None, faults), "none lost or twice"), peaks[1] - peaks[0]
     whole = not any(faults) and len(killed) > 0
-    return [
+    claims = [
         Claim("each row is there once, with its vector", f"{fault}, {len(killed)} workers killed", whole),
         Claim(f"the caller takes at most {MAX_GROWTH_MB} MB more", f"{growth:+.0f} MB", growth <= MAX_GROWTH_MB),
     ]
+    return claims, {}
 
 
-def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
-    claims, results = [], {}
+PARTS = {"bytes": bytes_claims, "overhead": overhead_claims, "scaling": scaling_claims, "store": store_claims}
+
+
+def measure(options: Namespace) -> Found:
+    claims, results = list[Claim](), dict[str, Any]()
     write_sentences(options)
-    if BYTES in options.parts:
-        write_inputs(options)
-        claims += bytes_claims(options)
-    for part, measured in ((OVERHEAD, overhead_claims), (SCALING, scaling_claims)):
-        if part in options.parts:
-            found, more = measured(options)
-            claims, results = claims + found, results | more
-    if STORE in options.parts:
-        claims += store_claims(options)
+    for part in options.parts:
+        found, more = PARTS[part](options)
+        claims, results = claims + found, results | more
     return claims, results
 
 
 if __name__ == "__main__":
     sizes = {"sentences": 200_000, "abstracts": 3_000, "admissions": 5_000, "rows": 10_000_000}
-    main(measure, __doc__, ABSTRACTS, parts=PARTS, rounds=3, **sizes)
+    main(measure, __doc__, ABSTRACTS, parts=list(PARTS), rounds=3, **sizes)

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import OURS, Claim, Contender, at_least, in_turns, main, print_results
+from benchmarks.encode import contender
+from benchmarks.harness import OURS, Claim, at_least, in_turns, main, print_results
 from benchmarks.machine import STSB, sentences_of
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.settings import ModelSource
@@ -30,10 +31,7 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     sentences = sentences_of(options.data, STSB, options.sentences, options.seed)
     (options.scratch / "sentences.json").write_text(json.dumps(sentences), encoding="utf-8")
     models = {OURS: str(options.student.absolute()), DEFAULT: str(ModelSource.parse(options.parent))}
-    works = {}
-    for name, model in models.items():
-        function = f"benchmarks.{'encode' if name == OURS else 'encode_peer'}:prepare"
-        works[name] = Contender(function, [32], model=model, variant=name, scratch=str(options.scratch))
+    works = {name: contender(name, [32], model, options.scratch) for name, model in models.items()}
     results = in_turns(works, options.rounds)
     cosine = float(pairwise(*(np.load(options.scratch / f"{name}.npy") for name in models)).mean())
     print_results(results, {SENTENCES: len(sentences)}, {})

@@ -46,11 +46,13 @@ from benchmarks.harness import (
     timed,
 )
 from benchmarks.machine import MINILM, matrix_rate
+from benchmarks.trainer import train_with_sbert
 from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import train
+from bertrelay.training.settings import TrainingSettings
 from students.build import fill_targets, start_student
 from students.corpus import build_corpus
 from students.distill import DistillationTask
@@ -62,6 +64,8 @@ PAIRS_TRIED, TRIED_ON = [32, 48, 64, 128], 384
 OF_DEFAULT, OF_BEST, FP32_OF_DEFAULT = {"cpu": 6.0, "cuda": 4.0}, {"cpu": 3.0, "cuda": 1.5}, 2.5
 MATRIX_SHARE = 0.3
 EVERY_PAIR = Filters(max_length_ratio=1000, max_characters=100_000, drop_copies=False, drop_duplicates=False)
+
+TEACHER_BATCH, TEACHER_BATCHES, TEACHER_TRIED_ON = 64, [16, 32, 64, 128, 256], 1_000
 
 PEERS = {"default": [64], "bf16": PAIRS_TRIED, "weights": PAIRS_TRIED}
 AUTO = {"ours-64": [64], "ours-48": [48], "ours-32": [32]}
@@ -107,6 +111,54 @@ def prepare(scratch: str, teacher: str, variant: str, seed: int) -> Work:
     return work
 
 
+def prepare_peer(scratch: str, teacher: str, variant: str, seed: int) -> Work:
+    """sentence-transformers after its example make_multilingual.py."""
+    from sentence_transformers import SentenceTransformer
+
+    known, teacher_batch = SentenceTransformer(teacher), TEACHER_BATCH
+    if variant != "default":
+        known = known.bfloat16()
+        sample = read_rows(rows_folder(scratch, 0))[0][:TEACHER_TRIED_ON]
+        trials = {  # the first size is a warm-up, and overwritten
+            size: timed(lambda size=size: known.encode(sample, batch_size=size, show_progress_bar=False))[1]
+            for size in [TEACHER_BATCH, *TEACHER_BATCHES]
+        }
+        teacher_batch = min(trials, key=lambda size: trials[size])
+
+    def work(batch_size: int, number: int | None) -> Answer:
+        begin, rows = Path(scratch, "start"), rows_folder(scratch, number)
+        student = SentenceTransformer(str(begin))
+        if variant == "weights":
+            student = student.bfloat16()
+        pairs, settings = read_rows(rows), settings_of(rows, begin, seed + (number or 0), batch_items=batch_size)
+        with tempfile.TemporaryDirectory() as folder:
+            given = (student, known, *pairs, settings, Path(folder), variant == "bf16", teacher_batch)
+            _, seconds = timed(train_pairs, *given)
+        student.save_pretrained(str(Path(scratch, f"{variant}-{number}")), create_model_card=False)
+        return {"seconds": seconds}
+
+    return work
+
+
+def train_pairs(
+    student: Any,
+    teacher: Any,
+    english: list[str],
+    other: list[str],
+    settings: TrainingSettings,
+    folder: Path,
+    bf16: bool,
+    teacher_batch: int = TEACHER_BATCH,
+) -> None:
+    """Encodes the English of each pair and trains the student in place."""
+    from datasets import Dataset
+    from sentence_transformers.losses import MSELoss
+
+    vectors = teacher.encode(english, batch_size=teacher_batch, show_progress_bar=False)
+    pairs = Dataset.from_dict({"english": english, "non_english": other, "label": vectors})
+    train_with_sbert(student, pairs, MSELoss(model=student), settings, folder, bf16=bf16)
+
+
 def read_rows(rows: Path) -> tuple[list[str], list[str]]:
     english, other = ((rows / name).read_text(encoding="utf-8").splitlines() for name in ("en.txt", "other.txt"))
     return english, other
@@ -117,14 +169,10 @@ def operations_of(scratch: Path) -> float:
     translations, three times, as each has two in the backward pass.
     """
     english, other = read_rows(rows_folder(str(scratch), 0))
-    texts: list[tuple[str | Path, list[str], int]] = [
-        (MINILM, list(set(english)), 1),
-        (scratch / "start", [*set(english), *other], 3),
-    ]
     total = 0.0
-    for model, sentences, times in texts:
+    for model, sentences, times in ((MINILM, {*english}, 1), (scratch / "start", [*{*english}, *other], 3)):
         encoder = SentenceEncoder.load(model)
-        lengths = np.array([len(ids) for ids in encoder.tokenize(sentences)])
+        lengths = np.array([len(ids) for ids in encoder.tokenize(list(sentences))])
         total += times * operations(lengths, encoder.backbone.config)
     return total
 
@@ -168,15 +216,12 @@ def write_rows(options: Namespace) -> None:
             (folder / name).write_text("\n".join(column) + "\n", encoding="utf-8")
 
 
-def save_start(options: Namespace) -> None:
-    """The student that all start from."""
-    base = TeacherCopy(layers_of="teacher", vocabulary=VOCABULARY)
-    settings = settings_of(rows_folder(options.scratch, 0), base, options.seed, precision="fp32")
-    context = StageContext(options.scratch / "output", options.scratch / "cache")
-    corpus = build_corpus(context.cache / "corpus", settings)
-    teacher = SentenceEncoder.load(MINILM)
+def save_start(settings: DistillSettings, scratch: Path) -> None:
+    """The student before its first step, from which all start."""
+    context = StageContext(scratch / "output", scratch / "cache")
+    corpus, teacher = build_corpus(context.cache / "corpus", settings), SentenceEncoder.load(settings.teacher)
     targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
-    start_student(settings, corpus, teacher, targets, context)[0].save(options.scratch / "start")
+    start_student(settings, corpus, teacher, targets, context)[0].save(scratch / "start")
 
 
 def translation_accuracy(student: Path, test: dict[str, list[str]]) -> float:
@@ -198,7 +243,7 @@ def compete(options: Namespace, test: dict[str, list[str]]) -> dict[str, Result]
 
     works: dict[str, Any] = {RATE: lambda _: {RATE: matrix_rate()}}
     for name, sizes in {**PEERS, **AUTO, **(FP32 if options.device == "cpu" else {})}.items():
-        function = f"benchmarks.{'distill_peer' if name in PEERS else 'distill'}:prepare"
+        function = f"benchmarks.distill:{'prepare_peer' if name in PEERS else 'prepare'}"
         works[name] = partial(turn, name, Contender(function, sizes, **settings, variant=name))
     return in_turns(works, options.rounds)
 
@@ -232,7 +277,9 @@ def claims(results: Mapping[str, Result], device: str) -> list[Claim]:
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     write_rows(options)
-    save_start(options)
+    base = TeacherCopy(layers_of="teacher", vocabulary=VOCABULARY)
+    rows = rows_folder(options.scratch, 0)
+    save_start(settings_of(rows, base, options.seed, precision="fp32"), options.scratch)
     test = multi30k(options, "test_2016_flickr")
     at_start = translation_accuracy(options.scratch / "start", test)
     results = compete(options, test)

@@ -23,7 +23,7 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +89,20 @@ def operations(lengths: NDArray[np.int64], network: PreTrainedConfig) -> float:
     return float(network.num_hidden_layers * (products + attention).sum())
 
 
+def contender(name: str, sizes: Sequence[int], model: str, scratch: Path, **python: Path) -> Contender:
+    function = f"benchmarks.{'encode' if name in OF_OURS else 'encode_peer'}:prepare"
+    return Contender(function, sizes, **python, model=model, scratch=str(scratch), variant=name)
+
+
 def compete(options: Namespace) -> dict[str, Result]:
     """The result of each contender, and the matrix rate in each round."""
-    settings = {"model": str(ModelSource.parse(MINILM)), "scratch": str(options.scratch)}
     works: dict[str, Any] = {} if options.no_bf16 else {RATE: lambda _: {RATE: matrix_rate()}}
     onnx = [name for name in options.peers if name.startswith("onnx")]
     names = [OURS_FP32, *GRAPHS, *onnx] if options.no_bf16 else [OURS, OURS_FP32, *options.peers]
     for name in [DEFAULT, *names]:
-        function = f"benchmarks.{'encode' if name in OF_OURS else 'encode_peer'}:prepare"
         python = {"python": environment(options.environments, "onnx")} if name.startswith("onnx") else {}
         sizes = BATCH_SIZES if name in options.peers else [32]
-        works[name] = Contender(function, sizes, **python, **settings, variant=name)
+        works[name] = contender(name, sizes, str(ModelSource.parse(MINILM)), options.scratch, **python)
     return in_turns(works, options.rounds)
 
 

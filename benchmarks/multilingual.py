@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.distill_peer import train_pairs
+from benchmarks.distill import save_start, train_pairs
 from benchmarks.harness import (
     OURS,
     Answer,
@@ -35,12 +35,10 @@ from benchmarks.harness import (
     print_results,
     timed,
 )
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
-from students.build import fill_targets, start_student
-from students.corpus import ParallelCorpus, build_corpus
+from students.corpus import ParallelCorpus
 from students.distill import run as distill
 from students.evaluate import run as evaluate
 from students.evaluation_settings import EvaluateSettings
@@ -86,18 +84,6 @@ def settings_of(options: Namespace) -> dict[str, Any]:
     return settings
 
 
-def corpus_of(settings: DistillSettings, scratch: Path) -> ParallelCorpus:
-    return build_corpus(scratch / "corpus", settings)
-
-
-def save_start(options: Namespace, settings: DistillSettings) -> None:
-    """The student before its first step, for those that do not make it themselves."""
-    context = StageContext(options.scratch / "output", options.scratch / "cache")
-    corpus, teacher = corpus_of(settings, options.scratch), SentenceEncoder.load(settings.teacher)
-    targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
-    start_student(settings, corpus, teacher, targets, context)[0].save(options.scratch / "start")
-
-
 def train(options: Namespace, name: str, folder: Path) -> float:
     """Trains into `folder`/model; the seconds of it."""
     settings = settings_of(options)["student"]
@@ -114,7 +100,7 @@ def train(options: Namespace, name: str, folder: Path) -> float:
 def train_peer(scratch: Path, settings: DistillSettings, folder: Path, *, is_best: bool) -> float:
     from sentence_transformers import SentenceTransformer
 
-    corpus, student = corpus_of(settings, scratch), SentenceTransformer(str(scratch / "start"))
+    corpus, student = ParallelCorpus.open(scratch / "cache" / "corpus"), SentenceTransformer(str(scratch / "start"))
     english = corpus.english.read(0, len(corpus.english))
     rows = [english[row] for row in corpus.targets[len(english) : corpus.taught].tolist()]
     pairs = rows, corpus.translations.read(0, len(corpus.translations))
@@ -182,7 +168,7 @@ def claims(results: Mapping[str, Result]) -> list[Claim]:
 
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
-    save_start(options, settings_of(options)["student"])
+    save_start(settings_of(options)["student"], options.scratch)
     results = in_turns({name: partial(contend, options, name) for name in options.contenders}, 1)
     columns = {title: partial(figure, title) for title in MEANS}
     print_results(results, {}, columns)
