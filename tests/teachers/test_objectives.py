@@ -1,4 +1,4 @@
-"""Each objective against loops written by hand, in float64; that their gradients are torch's needs no test."""
+"""Objectives against loops written by hand, in float64; that of cosine is in test_train. Gradients are torch's own."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The trainings of teachers, baselines and students: killed and resumed, and shared by two processes."""
+"""The trainings of teachers and students: killed and resumed, and shared by two processes."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from pipelines.samples.settings import SbertPaperSettings
 TRAINING = {"epochs": 2, "batch_items": 8, "learning_rate": 1e-3, "checkpoint_every": 2, "log_every": 1, "seed": 3}
 IN_BATCH = ["contrastive", "angle", "distill-contrastive"]
 """Whose losses compare the items of a batch."""
-NAMES = ["train", "cross-encoder", "bilstm", "ten-fold", "distill", *IN_BATCH]
+NAMES = ["train", "cross-encoder", "ten-fold", "distill", *IN_BATCH]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -59,11 +59,9 @@ def given(name, data, base, dropout=False):
     contrasted = {**distill, "objectives": {**objectives, "candidates": 8, "dimensions": [8]}}
     # The label is a text like another: a hard negative of every anchor.
     guided = {**labelled, "objective": "contrastive", "dimensions": [8], "guide": str(base)}
-    glove = {key: value for key, value in shared.items() if key != "base"} | {"glove": str(data / "glove.txt")}
     return {
         "train": ("teachers.train", {**shared, **labelled, "objective": "softmax", "dropout": 0.2 * dropout}),
         "cross-encoder": ("teachers.cross-encoder", {**shared, **scored}),
-        "bilstm": ("teachers.bilstm", {**glove, **labelled, "hidden": 8}),
         "ten-fold": ("teachers.facets", {**shared, "data": str(data), "folds": 2}),
         "distill": ("students.distill", {**shared, **distill}),
         "contrastive": ("teachers.train", {**shared, **guided}),
