@@ -30,7 +30,6 @@ FAULTS = {
         (f"\n{SECRET} B-Disease\nhelps O\n", "line 2: expected a token and its tag with a tab between them, found no"),
         ("no\tO\ngout B-X\n", "line 2: another number of columns (expected 2 columns with tabs between them, found 1;"),
         (f"a\tO\n{SECRET}\tQ-Disease\n", "line 2: an unknown tag (IOB2 has O, and B, I with a hyphen and a type)"),
-        (f"a\tO\n{SECRET}\t{SECRET}\n", "line 2: an unknown tag"),
         (f"a\tO\nb\tB-X\n\n{SECRET}\tI-Disease\n", "line 4: an illegal tag sequence (in IOB2, 1 of 1 tags"),
         (f"a\tO\nb\tO\n{SECRET}", "line 3: another number of columns (expected 2"),
         (f"a\tx\tO\nb\tO\n{SECRET}\tx\tO", "line 2: another number of columns (expected 3"),
@@ -40,30 +39,24 @@ FAULTS = {
     "a.pubtator": [
         (f"1|t|{SECRET}\n", "line 1: no abstract line (expected id|a|abstract after the title"),
         (f"1|a|{SECRET}\n", "line 1: no title line"),
-        (f"1|t|{SECRET}\n2|a|b\n", "line 1: no abstract line"),
         (f"{TITLE}1\t0\t12\t{SECRET}", "line 1: an annotation with too few fields (line 3: expected id, start, end"),
         (f"{TITLE}2\t0\t12\t{SECRET}\tX", "line 1: an annotation of another document (line 3"),
         (f"{TITLE}1\t1\t13\t{SECRET}\tX", "line 1: an entity whose text is not at its offsets (1 of 1"),
         (f"{TITLE}1\t9\t99\t{SECRET}\tX", f"{IMPOSSIBLE} (1 of 1 entities, the first at 9"),
         (f"{TITLE}1\t-3\t9\t{SECRET}\tX", f"{IMPOSSIBLE} (line 3: expected"),
-        (f"{TITLE}1\t0\t9.\t{SECRET}\tX", f"{IMPOSSIBLE} (line 3: expected"),
         (f"{TITLE}1\t0\t12\t{SECRET}\t\tD1", "line 1: an entity without a type (line 3: expected"),
         ("1|t|a\n1|a|b\n\n7|t|c\n7|a|d\n\n7|t|e\n7|a|f\n", "line 7, record 7: an id that another document has"),
     ],
     "a.jsonl": [
         (f'{{"text": "{SECRET}', "line 1: not JSON (is the file cut off here?)"),
-        (f'\n["{SECRET}"]', "line 2: JSON of another shape (it: "),
         ('{"txt": "a"}', "line 1: JSON of another shape (text: Field required)"),
         (f'{{"text": ["{SECRET}"]}}', "text: Input should be a valid string"),
         (entity(start="0"), "entities.0.start: Input should"),
-        (entity(end=True), "entities.0.end: Input should be"),
-        ('{"text": "a", "entities": {"start": 0}}', "entities: Input should be a valid"),
         (entity(text=SECRET), "is not at its offsets"),
         ('{"text": "\\ud800"}', "line 1: not JSON"),
         ('{"text": "abc", "sentences": [[[-1, 50]]]}', f"{TOKENS} (the first at -1 to 50"),
         ('{"text": "abc", "sentences": [[[0, 2]], [[1, 3]]]}', f"{TOKENS} (the first at 1 to 3"),
         ('{"text": "abc", "passages": [{"start": 0, "end": 4}]}', f"{PASSAGES} (expected start"),
-        ('{"text": "abc", "passages": [{"start": 2, "end": 1}]}', PASSAGES),
         ('{"id": "7", "text": "a"}\n\n{"id": 7, "text": "c"}\n', "line 3, record 7: an id that another document has"),
     ],
     "a.json": [
@@ -185,11 +178,6 @@ def test_rejects_without_a_block_list_and_limit_what_is_read_and_written(tmp_pat
     with pytest.raises(WorkError, match="1 of 50 records"):
         write_documents(tmp_path / "b.pubtator", documents[:50], rejects=Rejects(listed))
     assert not (tmp_path / "b.pubtator").exists()
-
-
-def test_ids_may_be_shared_where_that_is_allowed(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"id": "7", "text": "a"}\n{"id": 7, "text": "c"}\n')
-    assert len(list(read_documents(tmp_path / "a.jsonl", unique=False))) == 2
 
 
 def test_the_last_suffix_decides_the_format(tmp_path):

@@ -185,12 +185,6 @@ def test_real_documents_survive_every_format(tmp_path, path, monkeypatch):
     assert [(each.text, places(each)) for each in back] == [(each.text, places(each)) for each in documents]
 
 
-@pytest.mark.parametrize("name", SUFFIXES)
-def test_an_empty_document_and_one_that_is_an_entity_survive(tmp_path, name):
-    documents = [Document("documents-1", ""), Document("documents-2", "aspirin", (Entity(0, 7, "Chemical"),))]
-    assert [bare(each) for each in round_trip(tmp_path, name, documents)] == [bare(each) for each in documents]
-
-
 def test_title_and_abstract_stay_apart_where_that_loses_nothing(tmp_path):
     passages = (Passage(0, 5, "title"), Passage(6, 12, "abstract"))
     document = Document("1", "Title wholly", (Entity(0, 5, "X"), Entity(6, 12, "Y")), passages)
@@ -325,28 +319,22 @@ CANNOT = [
     ("conll", Document("1", "ab cd", (Entity(0, 5, "X"), Entity(3, 5, "Y"))), "nested or overlapping entities"),
     ("conll", Document("1", "abcd", (Entity(0, 2, "X"),)), "an entity that begins or ends inside a token"),
     ("conll", Document("1", "a\tb", (), sentences=(((0, 3),),)), "a token that no line can hold"),
-    ("conll", Document("1", "a\rb", (), sentences=(((0, 3),),)), "a token that no line can hold"),
     (
         "conll",
         Document("1", "a b", (Entity(0, 3, "X"),), sentences=(((0, 1),), ((2, 3),))),
         "an entity over two sentences",
     ),
     ("conll", Document("1", "ab", (Entity(0, 2, "X\tY"),)), "a type that no line can hold"),
-    ("conll", Document("1", "ab", (Entity(0, 2, "X "),)), "a type that no line can hold"),
     ("pubtator", Document("1", "a\0b"), "NUL in the text"),
     ("pubtator", Document("1", "ab", (Entity(0, 2, "X\u2028Y"),)), "an entity that no line can hold"),
     ("pubtator", Document("1|t", "a"), "an id that no line can hold"),
     ("pubtator", Document("1", "a\tb", (Entity(0, 3, "X"),)), "an entity that no line can hold"),
-    ("pubtator", Document("1", "ab cd", (Entity(0, 5, "X", fragments=((0, 2), (3, 5))),)), "a discontinuous entity"),
     ("brat", Document("a/b", "x"), "an id that is no file name"),
-    ("brat", Document("..", "x"), "an id that is no file name"),
     ("brat", Document("1", "x", (Entity(0, 1, "two words"),)), "an entity that no line can hold"),
     ("bioc", Document("1", "x", (Entity(0, 1, ""),)), "an entity without a type"),
     ("html", Document("1", "abc", (Entity(0, 2, "X"), Entity(1, 3, "X"))), "nested or overlapping entities"),
     ("jsonl", Document("1", "\ud800"), "half of a surrogate pair"),
-    ("jsonl", Document("1", "abc", (Entity(2, 4, "X"),)), "an entity with offsets that cannot be"),
     ("jsonl", Document("1", "abc", (Entity(2, 2, "X"),)), "an entity with offsets that cannot be"),
-    ("jsonl", Document("1", "abc", sentences=(((5, 9),),)), "tokens with offsets that cannot be"),
     ("conll", Document("1", "abc", sentences=(((0, 2), (1, 3)),)), "tokens with offsets that cannot be"),
     ("bioc", Document("1", "abc", passages=(Passage(-1, 3),)), "passages with offsets that cannot be"),
 ]

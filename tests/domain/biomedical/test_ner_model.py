@@ -127,9 +127,7 @@ def test_a_folder_of_transformers_without_ours_beside_tags_too(tiny_bert, tmp_pa
         (remove_padding, "needs a tokenizer with a pad_token"),
         (lambda it: (it / "ner.json").unlink(), r"ner\.json to name the decoder crf, .* found no such file"),
         (lambda it: edit(it / "ner.json", decoder="softmax"), "the decoder crf, .* found softmax"),
-        (lambda it: edit(it / "ner.json", temperature="1.7"), r"ner\.json is not as expected"),
         (lambda it: edit(it / "ner.json", temperature=1e12), r"ner\.json is not as expected"),
-        (lambda it: (it / "ner.json").write_text("[]"), r"ner\.json is not as expected"),
         (lambda it: cut(it / "ner.json"), r"expected JSON, .*ner\.json"),
     ],
 )

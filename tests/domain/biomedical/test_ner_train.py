@@ -1,8 +1,6 @@
 """A tiny BERT learns made-up entities, and is scored on them."""
 
 import json
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -81,21 +79,9 @@ def given(tiny_bert, tmp_path_factory):
     return {**LEARNING, "base": str(tiny_bert), "train": train, "dev": write_sentences(folder / "dev.tsv", 40, seed=2)}
 
 
-class Trained(NamedTuple):
-    folder: Path
-    metrics: dict[str, Any]
-
-
-@pytest.fixture(scope="module", params=[("softmax", "IOB2"), ("crf", "IOBES")], ids=["softmax", "crf"])
-def trained(request, given, tmp_path_factory):
-    """A model of each decoder."""
-    folder, (decoder, scheme) = tmp_path_factory.mktemp("trained"), request.param
-    return Trained(folder, learn(given, folder, decoder=decoder, scheme=scheme))
-
-
 def test_two_processes_that_share_an_evaluation_find_what_one_does(given, tmp_path, evaluated_twice):
     found = evaluated_twice("domain.biomedical.ner.train")
-    learn(given, tmp_path / "model", epochs=4)
+    learn(given, tmp_path / "model", epochs=2)
     [(alone, shared)] = found
     assert shared == alone and 0 < alone["dev/f1"] < 1
 
@@ -109,10 +95,11 @@ def task_of(base, examples, *, max_tokens=40, overlap=8, **more):
 # Learning and scoring
 
 
-def test_entities_are_learnt_and_scored_as_seqeval_scores_the_written_tags(trained, tmp_path):
-    assert trained.metrics["dev/f1"] > 0.8
-    test = write_sentences(tmp_path / "test.tsv", 60, seed=9)
-    scores = evaluate(trained.folder, tmp_path, test)
+@pytest.mark.parametrize(("decoder", "scheme"), [("softmax", "IOB2"), ("crf", "IOBES")])
+def test_entities_are_learnt_and_scored_as_seqeval_scores_the_written_tags(given, tmp_path, decoder, scheme):
+    metrics = learn(given, tmp_path / "trained", decoder=decoder, scheme=scheme, evaluate_every=60)
+    assert metrics["dev/f1"] > 0.8
+    scores = evaluate(tmp_path / "trained", tmp_path, write_sentences(tmp_path / "test.tsv", 60, seed=9))
     rows = read_tsv(tmp_path / "scores" / "predictions.tsv")
     assert [[row[:2] for row in sentence] for sentence in rows] == read_tsv(tmp_path / "test.tsv")  # every gold tag
     gold, found = ([[row[side] for row in sentence] for sentence in rows] for side in (1, 2))
@@ -129,11 +116,13 @@ def test_entities_are_learnt_and_scored_as_seqeval_scores_the_written_tags(train
     assert set(kept["right"][0]) == {"tokens", "gold", "predicted"}
 
 
-def test_every_gold_entity_of_any_file_counts(trained, tmp_path, capsys):
-    def gold_entities(test):
-        return evaluate(trained.folder, tmp_path, test)["gold_entities"]
+def test_every_gold_entity_of_any_file_counts(tiny_bert, tmp_path, capsys):
+    save_model(start_tagger(tiny_bert, LabelSet.of_types(["Chemical", "Disease"]), max_tokens=40), tmp_path / "model")
 
-    count = gold_entities(write_sentences(tmp_path / "long.tsv", 5, seed=4, plain=300))
+    def gold_entities(test):
+        return evaluate(tmp_path, tmp_path, test)["gold_entities"]
+
+    count = gold_entities(write_sentences(tmp_path / "long.tsv", 5, seed=4, plain=100))
     long = read_tsv(tmp_path / "long.tsv")
     assert count == sum(row[1].startswith("B-") for sentence in long for row in sentence)
     assert [[row[:2] for row in each] for each in read_tsv(tmp_path / "scores" / "predictions.tsv")] == long
@@ -154,13 +143,13 @@ def test_what_capitals_alone_tell_is_learnt_where_they_are_marked(given, tmp_pat
     pairs = [("GOUT", "B-Disease"), ("gout", "O"), ("FLU", "B-Disease"), ("flu", "O")]
     (tmp_path / "capitals.tsv").write_text("\n".join(block.format(*pair) for pair in pairs * 20))
     source = [{"path": str(tmp_path / "capitals.tsv")}]
-    metrics = learn(given, tmp_path / "output", train=source, dev=source, capitals=True, epochs=20)
+    metrics = learn(given, tmp_path / "output", train=source, dev=source, capitals=True, epochs=20, evaluate_every=40)
     scores = evaluate(tmp_path / "output", tmp_path, source)  # the mark is read from the folder again
     assert scores["f1"] == metrics["dev/f1"] == 1  # without it at most 2/3, for as many that are none look the same
 
 
 def test_stopped_and_resumed_it_ends_with_the_same_weights(given, tmp_path):
-    options = {"epochs": 2, "decoder": "crf", "mask_share": 0.2}
+    options = {"epochs": 2, "decoder": "crf", "mask_share": 0.2, "batch_tokens": 256}
     whole, resumed = stopped_and_resumed(lambda folder: learn(given, folder, **options), tmp_path)
     assert whole.keys() >= {"model.safetensors", "crf.safetensors", "ner.json"}
     assert whole == resumed

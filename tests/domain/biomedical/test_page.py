@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 from itertools import accumulate, pairwise
 
 from domain.biomedical.documents.document import Document, Entity
-from domain.biomedical.documents.page import MarkedEntity, compared, entity_page, hues_of, legend, marked_entities
+from domain.biomedical.documents.page import compared, entity_page
 from domain.biomedical.documents.tokens import TokenSpan
 from domain.biomedical.ner.pairing import pairings
 
@@ -44,13 +44,6 @@ def test_every_text_is_escaped_and_shown_whole():
     assert read.marks[1][0]["title"] == 'a"b, 93.1%, MESH:D1'
 
 
-def test_types_have_hues_of_their_own_whatever_their_order():
-    assert hues_of(["b", "a", "b"]) == hues_of(["a", "b"]) == {"a": "hue-0", "b": "hue-1"}
-    many = hues_of([f"t{number:02}" for number in range(9)])
-    html = marked_entities("x", [MarkedEntity(Entity(0, 1, "t08"))], many)
-    assert 'class="hue-0 again"' in html
-
-
 def side(*spans):
     return Document("1", "a b c d e f g h i", tuple(Entity(*span) for span in spans))
 
@@ -61,12 +54,6 @@ def test_gold_and_predicted_are_judged_as_by_hand():
     left, right = compared(gold, predicted)
     assert [each.verdict for each in left] == ["found", "border", "type", "missed", "both"]
     assert [each.verdict for each in right] == ["found", "border", "type", "spurious", "both"]
-    html = legend([*left, right[3]], hues_of("XY"))
-    for told in ("✓ found", "− missed", "+ spurious", "↔ wrong border", "≠ wrong type", "↔≠ wrong border and type"):
-        assert f"{told}<b>1</b>" in html
-    assert 'mark class="hue-0 both" title="X, wrong border and type" data-label="↔≠ X"' in marked_entities(
-        gold.text, left, hues_of("XY")
-    )
 
 
 def test_pairs_are_judged_in_colour_as_they_are_counted():

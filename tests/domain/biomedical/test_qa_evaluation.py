@@ -214,7 +214,7 @@ def test_slices_are_by_words_and_by_fifths():
 
 
 def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model):
-    questions = many(80, 6, words=10, impossible=0.5)
+    questions = many(60, 6, words=10, impossible=0.5)
     dev = QaDevSet(questions, model, PairSplitter(model.tokenizer), "fp32")
     nbest, tuned = dev._nbest(model), dev.tuned(model)
 

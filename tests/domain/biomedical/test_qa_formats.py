@@ -167,12 +167,6 @@ def test_golds_come_in_more_than_one_shape(tmp_path, gold, synonyms):
     assert found.synonyms == synonyms
 
 
-def test_questions_of_other_types_are_left_out_and_logged(tmp_path, capsys):
-    others = [factoid("b", type="yesno", exact_answer="yes"), factoid("c", type="summary"), factoid("d", type="yesno")]
-    assert len(list(read_questions(bioasq(tmp_path / "a.json", factoid(), *others)))) == 1
-    assert "left out: 2 × a question of the type yesno, 1 × a question of the type summary" in capsys.readouterr().err
-
-
 def test_a_second_question_of_an_id_is_not_pooled_with_the_first(tmp_path):
     path = bioasq(tmp_path / "a.json", factoid("b7"), factoid("b7", body="Why?", snippets=(CONTEXT, "a fever")))
     found, (listed,) = rejects_of(path, tmp_path / "r.jsonl")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from asked_texts import ask, cut, edit, find_answers, remove_padding, start_answerer
+from asked_texts import ask, edit, find_answers, remove_padding, start_answerer
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, RobertaConfig, RobertaForQuestionAnswering
 
 from bertrelay.errors import RequestError
@@ -41,40 +41,26 @@ def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert, tmp_
     assert ours.isinf().sum() == 2 * 2 * (width + 3 - len(choices))
 
 
-def test_a_model_comes_back_as_it_was(tiny_bert, tmp_path):
+def test_a_model_comes_back_as_it_was_and_a_training_on_it_begins_with_its_head(tiny_bert, tmp_path):
     model = started(tiny_bert)
     save_model(model, tmp_path)
-    back = load_model(tmp_path)
+    back, again = load_model(tmp_path), start_answerer(tmp_path, stride=10, seed=99)
     for name in ("max_tokens", "stride", "max_answer_tokens", "threshold", "temperature", "whole_words"):
         assert getattr(back, name) == getattr(model, name)
-    expected = model.network.state_dict()
-    for name, tensor in back.network.state_dict().items():
-        torch.testing.assert_close(tensor, expected[name])
-
-
-@pytest.mark.parametrize(
-    ("damage", "told"),
-    [
-        (lambda it: cut(it / "qa.json"), r"expected JSON, .*qa\.json"),
-        (lambda it: edit(it / "qa.json", temperature=0), r"qa\.json .*temperature"),
-        (lambda it: edit(it / "qa.json", max_answer_tokens=0), r"qa\.json .*max_answer_tokens"),
-        (remove_padding, "has a pad_token, and this one does not"),
-    ],
-)
-def test_a_damaged_folder_is_refused(tiny_bert, tmp_path, damage, told):
-    save_model(started(tiny_bert), tmp_path)
-    damage(tmp_path)
-    with pytest.raises(RequestError, match=told):
-        load_model(tmp_path)
-
-
-def test_a_model_that_answers_already_begins_with_its_head(tiny_bert, tmp_path):
-    model = started(tiny_bert)
-    save_model(model, tmp_path)
-    again = start_answerer(tmp_path, stride=10, seed=99)
     for name, tensor in model.network.state_dict().items():
+        torch.testing.assert_close(back.network.state_dict()[name], tensor)
         torch.testing.assert_close(again.network.state_dict()[name], tensor)
     assert (again.stride, again.threshold, again.temperature) == (10, None, 1.0)
+
+
+def test_a_damaged_folder_is_refused(tiny_bert, tmp_path):
+    save_model(started(tiny_bert), tmp_path)
+    edit(tmp_path / "qa.json", max_answer_tokens=0)
+    with pytest.raises(RequestError, match=r"qa\.json .*max_answer_tokens"):
+        load_model(tmp_path)
+    remove_padding(tmp_path)
+    with pytest.raises(RequestError, match="has a pad_token, and this one does not"):
+        load_model(tmp_path)
 
 
 def test_a_roberta_of_transformers_without_ours_beside_reads_pairs_as_its_tokenizer_frames_them(tmp_path):
@@ -98,15 +84,12 @@ def test_a_roberta_of_transformers_without_ours_beside_reads_pairs_as_its_tokeni
         assert answer == answer.strip()  # though its subwords begin with the space before them
 
 
-def test_other_heads_are_refused(tiny_bert):
+def test_other_heads_and_windows_that_hardly_overlap_are_refused(tiny_bert):
+    with pytest.raises(RequestError, match="stride: expected at most half of max_tokens, which is 40, found 21"):
+        start_answerer(tiny_bert, stride=21)
     with pytest.raises(RequestError, match=r"expected one that answers questions, found none in .*domain\.qa"):
         load_model(tiny_bert)
     network = start_answerer(tiny_bert).network.network
     network.start_logits = torch.nn.Linear(2, 1)
     with pytest.raises(RequestError, match=r"on a BERT, found 'bert', which has qa_outputs, start_logits"):
         HEAD.check(network)
-
-
-def test_windows_that_hardly_overlap_are_refused(tiny_bert):
-    with pytest.raises(RequestError, match="stride: expected at most half of max_tokens, which is 40, found 21"):
-        start_answerer(tiny_bert, stride=21)
