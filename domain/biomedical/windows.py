@@ -5,7 +5,7 @@ Sequences (a sentence's subwords, an article's words) lie end to end in one arra
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,6 @@ class Windows(NamedTuple):
         return self.chosen(padded_rows(np.arange(len(self.starts)), height))
 
     def chosen(self, which: NDArray[np.integer] | slice) -> "Windows":
-        """Some of the windows."""
         return Windows(*(each[which] for each in self))
 
 
@@ -89,20 +88,12 @@ def ranges(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> Integer
 # Windows that a network reads
 
 
-class WindowModel(Protocol):
-    """A network, and the most subwords of a window that it reads."""
-
-    @property
-    def network(self) -> HeadNetwork: ...
-    @property
-    def max_tokens(self) -> int: ...
-
-
 Item = TypeVar("Item")
 
 
 def window_outputs(
-    model: WindowModel,
+    network: HeadNetwork,
+    max_tokens: int,
     windows: Windows,
     lengths: Integers,
     batch: Callable[[Windows, int, int], dict[str, Tensor]],
@@ -110,13 +101,13 @@ def window_outputs(
 ) -> Iterator[tuple[Windows, Tensor]]:
     """Windows of about one length and what the network gives for them; rows beyond them are padding.
 
-    lengths: the tokens of each window, special ones among them, (windows,).
+    lengths: the tokens of each window, special ones among them and `max_tokens` at most, (windows,).
     batch: the inputs of the network for windows, with so many columns and rows.
     """
-    for rows, width, height in sorted_batches(lengths, batch_tokens, model.max_tokens):
+    for rows, width, height in sorted_batches(lengths, batch_tokens, max_tokens):
         chosen = windows.chosen(rows)
         inputs = batch(chosen, width, height)
-        yield chosen, model.network(**{name: each.to(model.network.device) for name, each in inputs.items()})
+        yield chosen, network(**{name: each.to(network.device) for name, each in inputs.items()})
 
 
 def in_batches(items: Iterator[Item], batch_size: int | None) -> Iterator[Iterable[Item]]:

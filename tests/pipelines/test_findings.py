@@ -46,7 +46,7 @@ def test_entities_are_marked_in_their_sentences_and_confusions_listed(tmp_path):
     assert mentions.rows == [["spurious", "–", "a <b>", "2"]]
     *_, wrong, _, right = parts
     assert [text for _, text in marks(wrong)] == ["acute &lt;gout&gt;", "&lt;gout&gt;", "seen"]
-    assert 'class="hue-1 border"' in wrong
+    assert 'class="hue-1 wrong_span"' in wrong
     assert [text for _, text in marks(right)] == ["flu"]
 
 

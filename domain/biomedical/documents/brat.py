@@ -82,7 +82,6 @@ def _read_line(line: str, text: str, found: _Annotations) -> Iterator[LeftOut]:
 
 
 def _entity(line: str, text: str) -> Entity:
-    """The entity of a line without its number."""
     place, tab, mention = line.partition("\t")
     matched = PLACE.fullmatch(place)
     if not matched or not tab:

@@ -43,7 +43,6 @@ class Entity:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """One span, or its fragments."""
         return self.fragments or ((self.start, self.end),)
 
     def in_text(self, text: str) -> "Entity":

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -18,19 +18,15 @@ from domain.biomedical.documents.document import Document, Entity, Unfit, Write
 from domain.biomedical.documents.soundness import check_contiguous
 from domain.biomedical.documents.tokens import TokenSpan
 
-Verdict = Literal["found", "missed", "spurious", "border", "type", "both"]
-
-VERDICTS: dict[Verdict, tuple[str, str]] = {
-    "found": ("✓", "found"),
+VERDICTS = {
+    "right": ("✓", "found"),
     "missed": ("−", "missed"),
     "spurious": ("+", "spurious"),
-    "border": ("↔", "wrong border"),
-    "type": ("≠", "wrong type"),
-    "both": ("↔≠", "wrong border and type"),
+    "wrong_span": ("↔", "wrong border"),
+    "wrong_type": ("≠", "wrong type"),
+    "wrong_both": ("↔≠", "wrong border and type"),
 }
-"""The sign and the meaning of each."""
-OF_PAIRS: dict[str, Verdict] = {"right": "found", "wrong_span": "border", "wrong_type": "type", "wrong_both": "both"}
-"""The verdict on paired entities, by the kind that `ner.pairing` gives the pair."""
+"""The sign and the meaning of each kind of pair in `ner.pairing`."""
 HUES = 8
 FOLDER = Path(__file__).parent
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
@@ -52,17 +48,16 @@ class Highlight(NamedTuple):
 
 
 class MarkedEntity(NamedTuple):
-    """An entity, and how it compares with the gold or predicted one it is paired with."""
+    """An entity, and how it compares with the gold or predicted one it is paired with, one of `VERDICTS`."""
 
     entity: Entity
-    verdict: Verdict | None = None
+    verdict: str | None = None
 
 
 # HTML of a text
 
 
 def style() -> Markup:
-    """The style sheet of all marks."""
     return Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
 
 
@@ -129,11 +124,10 @@ def hues_of(types: Iterable[str]) -> dict[str, str]:
 
 
 def marked_entities(text: str, entities: Sequence[MarkedEntity], hues: Hues) -> Markup:
-    """The text as a paragraph of HTML with its entities marked."""
     return marked(text, [_entity_mark(entity, verdict, hues) for entity, verdict in entities])
 
 
-def _entity_mark(entity: Entity, verdict: Verdict | None, hues: Hues) -> Highlight:
+def _entity_mark(entity: Entity, verdict: str | None, hues: Hues) -> Highlight:
     name, (sign, meaning) = entity.type or "entity", VERDICTS[verdict] if verdict else ("", "")
     confidence = "" if entity.confidence is None else f"{entity.confidence:.1%}"
     title = ", ".join(filter(None, [name, meaning, confidence, entity.identifier]))
@@ -163,14 +157,14 @@ def compared(gold: Document, predicted: Document) -> tuple[list[MarkedEntity], l
     return _paired(gold, predicted, "missed"), _paired(predicted, gold, "spurious")
 
 
-def _paired(document: Document, other: Document, alone: Verdict) -> list[MarkedEntity]:
+def _paired(document: Document, other: Document, alone: str) -> list[MarkedEntity]:
     from domain.biomedical.ner.pairing import pairings
 
     mine, theirs = (
         [TokenSpan(each.start, each.end, each.type) for each in annotated.entities] for annotated in (document, other)
     )
     pairs = zip(document.entities, pairings(mine, theirs), strict=False)  # the unpaired ones of `other` come last
-    return [MarkedEntity(entity, alone if pair.predicted is None else OF_PAIRS[pair.kind]) for entity, pair in pairs]
+    return [MarkedEntity(entity, alone if pair.predicted is None else pair.kind) for entity, pair in pairs]
 
 
 @contextmanager
@@ -196,7 +190,6 @@ def check(document: Document) -> None:
 
 
 def entity_page(documents: Iterable[Document], title: str) -> str:
-    """A page of documents with their entities."""
     listed = [(document, [MarkedEntity(entity) for entity in document.entities]) for document in documents]
     everything = [each for _, found in listed for each in found]
     hues = hues_of(each.entity.type for each in everything)

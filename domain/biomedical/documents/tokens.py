@@ -46,7 +46,6 @@ def join_tag(prefix: str, entity_type: str) -> str:
 
 
 def is_tag(tag: str, scheme: FileScheme) -> bool:
-    """Whether `tag` is one of `scheme`."""
     prefix, dash, entity_type = tag.partition("-")
     return tag == OUTSIDE or (len(prefix) == 1 and prefix in PREFIXES[scheme] and bool(dash) == bool(entity_type))
 

@@ -96,7 +96,6 @@ def _put(document: Document, write: Callable[[Document], object], name: str, rej
 def _text_file(
     path: Path, rendered: Callable[[Document], str], head: str = "", between: str = "", tail: str = ""
 ) -> Iterator[Write]:
-    """A file of rendered documents, one after the other."""
     with atomic_write(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
         file.write(head)
         separators = iter([""])
@@ -158,7 +157,6 @@ def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
 
 
 def _token_spans(document: Document, sentences: Sequence[Sequence[Span]]) -> list[list[TokenSpan]]:
-    """The entities of each sentence, by its tokens."""
     places = [(token, row, place) for row, tokens in enumerate(sentences) for place, token in enumerate(tokens)]
     starts, ends = ({token[side]: (row, place) for token, row, place in places} for side in (0, 1))
     spans: list[list[TokenSpan]] = [[] for _ in sentences]

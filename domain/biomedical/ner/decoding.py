@@ -39,7 +39,6 @@ class LabelSet:
 
     @classmethod
     def of_types(cls, types: Iterable[str], scheme: Scheme = "IOB2") -> "LabelSet":
-        """All tags for these types of entities."""
         return cls(tuple(all_tags(types, scheme)), scheme)
 
     def __len__(self) -> int:
@@ -52,7 +51,6 @@ class LabelSet:
 
     @cached_property
     def number(self) -> dict[str, int]:
-        """Each tag's number."""
         return {tag: index for index, tag in enumerate(self.tags)}
 
     @cached_property

@@ -18,11 +18,11 @@ from domain.biomedical.documents.document import Unfit
 from domain.biomedical.documents.tokens import TokenSpan, spans_of, tags_of
 from domain.biomedical.documents.writing import lines_of
 from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
-from domain.biomedical.ner.inference import WordSpan, decoded_blocks
 from domain.biomedical.ner.metrics import Spans, count_entities, entity_metrics, lenient_spans, which_are_right
 from domain.biomedical.ner.model import EntityModel, load_model
 from domain.biomedical.ner.pairing import KINDS, Pairing, confusions, pairings
 from domain.biomedical.ner.settings import NerEvaluateSettings
+from domain.biomedical.ner.tagger import WordSpan, decoded_blocks
 from domain.biomedical.windows import Floats
 from domain.draws import spread_evenly
 

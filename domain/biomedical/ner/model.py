@@ -271,7 +271,6 @@ class EntityModel:
 
     @cached_property
     def splitter(self) -> WordSplitter:
-        """What cuts words as this model reads them."""
         return WordSplitter(self.tokenizer, self.capitals)
 
     @property
@@ -316,7 +315,6 @@ def _can_mark_capitals(network: PreTrainedModel, tokenizer: PreTrainedTokenizerF
 
 
 def _window(network: PreTrainedModel, max_tokens: int | None = None, overlap: int | None = None) -> tuple[int, int]:
-    """The size and overlap of windows that `network` has positions for."""
     return window_shape(network, max_tokens, overlap, largest=MAX_TOKENS, default=lambda size: size // 4, key="overlap")
 
 

@@ -21,10 +21,10 @@ from bertrelay.training.loop import Batch, train
 from domain.biomedical.documents.tokens import converted, spans_of
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
-from domain.biomedical.ner.inference import Decoded, decode
 from domain.biomedical.ner.metrics import count_entities, entity_metrics, which_are_right
 from domain.biomedical.ner.model import EntityModel, WordSequences, save_model, start_model
 from domain.biomedical.ner.settings import NerSettings
+from domain.biomedical.ner.tagger import Decoded, decode
 from domain.biomedical.windows import Integers, ranges
 from domain.draws import uniform_draws
 

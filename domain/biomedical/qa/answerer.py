@@ -53,7 +53,6 @@ class CandidateSpans(NamedTuple):
     scores: Floats
 
     def chosen(self, which: NDArray[np.generic]) -> "CandidateSpans":
-        """Some of the spans."""
         return CandidateSpans(*(column[which] for column in self))
 
 
@@ -199,7 +198,7 @@ def nbest_of(model: AnswerModel, splitter: PairSplitter, subwords: PairSubwords,
     nulls = np.full(len(subwords.context_of), np.inf)
     parts = [CandidateSpans(np.zeros(0, np.int64), np.zeros((0, 3), np.int64), np.zeros(0))]
     lengths, batch = subwords.window_lengths(windows), partial(splitter.batch, subwords)
-    for chosen, output in window_outputs(model, windows, lengths, batch, batch_tokens):
+    for chosen, output in window_outputs(model.network, model.max_tokens, windows, lengths, batch, batch_tokens):
         scores = output[: len(chosen.starts)]  # (windows, tokens, 2)
         np.minimum.at(nulls, chosen.sequences, scores[:, 0].sum(-1).double().cpu().numpy())
         if model.whole_words:

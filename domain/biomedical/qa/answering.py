@@ -267,7 +267,6 @@ def answer_dataset(
 
 
 def _load_answerer(texts: Sequence[str], options: AnswerOptions, folder: Path, precision: str) -> "ComputeColumns":
-    """Loads the model, and returns what answers the questions of a block of rows."""
     from domain.biomedical.qa.answerer import QuestionAnswerer
 
     answerer = QuestionAnswerer.load(folder, whole_words=options.whole_words)
@@ -310,7 +309,6 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
 
 
 def _start(folder: Path, whole_words: bool | None, how: dict[str, Any]) -> Compute:
-    """Loads the model."""
     from domain.biomedical.qa.answerer import QuestionAnswerer
 
     answerer = QuestionAnswerer.load(folder, whole_words=whole_words)
@@ -364,7 +362,6 @@ def answer_page(asked: Iterable[tuple[Question, Row]], title: str) -> str:
 
 
 def _article(article: int, context: str, asked: Sequence[tuple[Question, Row]]) -> dict[str, Any]:
-    """A context and the questions about it."""
     answered, highlights = [], []
     for number, (question, row) in enumerate(asked, 1):
         hue, anchor = f"hue-{(number - 1) % HUES}", f"answer-{article}-{number}"

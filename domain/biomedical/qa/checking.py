@@ -158,7 +158,6 @@ def check_questions(
 
 
 def _survey(path: Path, format_name: QuestionFormat | None, training: ModelTraining | None) -> QuestionSurvey:
-    """One pass over a file of any format."""
     survey = QuestionSurvey(str(path))
 
     def questions() -> Iterator[Question]:

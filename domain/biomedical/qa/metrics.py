@@ -75,7 +75,6 @@ def score(answer: str, golds: Iterable[str], version: Version = "1.1") -> Score:
 
 
 def normalised(text: str) -> str:
-    """The text as answers are compared."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
 
 

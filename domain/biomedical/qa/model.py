@@ -108,12 +108,10 @@ def start_model(settings: QaSettings, cache_dir: Path | None = None) -> AnswerMo
 
 
 def _window(network: PreTrainedModel, max_tokens: int | None = None, stride: int | None = None) -> tuple[int, int]:
-    """The size and stride of windows that `network` has positions for."""
     return window_shape(network, max_tokens, stride, largest=MAX_TOKENS, default=default_stride, key="stride")
 
 
 def default_stride(max_tokens: int) -> int:
-    """The stride of windows of a size when none is given."""
     return max(1, max_tokens // 3)
 
 

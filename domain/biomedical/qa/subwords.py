@@ -136,7 +136,6 @@ class PairSplitter:
         self.pad: int = tokenizer.pad_token_id
 
     def __call__(self, questions: Sequence[Question]) -> PairSubwords:
-        """The subwords of `questions` and of their contexts."""
         place: dict[str, int] = {}
         context_of = np.array([place.setdefault(asked.context, len(place)) for asked in questions], dtype=np.int64)
         frame = len(self.before), len(self.between), len(self.after)

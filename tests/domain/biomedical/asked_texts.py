@@ -38,17 +38,14 @@ def asked(generator, name, place=None, mention=None, impossible=False, words=WOR
     plain = [str(word) for word in generator.choice(PLAIN, words)]
     at = int(generator.integers(0, words + 1)) if place is None else place
     later = int(generator.integers(0 if place is None else at, words + 1))
-    before, after = " ".join(plain[:at]), " ".join(plain[at:])
     inserted = str(generator.choice(MENTIONS[other]))
     if impossible:
         return Question(name, ASKED[kind], " ".join([*plain[:later], inserted, *plain[later:]]), impossible=True)
-    if later < at:
-        before = " ".join([*plain[:later], inserted, *plain[later:at]])
-    elif later > at or place is None:
-        after = " ".join([*plain[at:later], inserted, *plain[later:]])
-    context = " ".join(part for part in (before, mention, after) if part)
-    start = len(before) + bool(before)
-    return Question(name, ASKED[kind], context, (Answer(mention, start),), document=f"text {name}")
+    listed = [*plain[:at], mention, *plain[at:]]
+    if later != at or place is None:
+        listed.insert(later if later < at else later + 1, inserted)
+    start = sum(len(word) + 1 for word in listed[: at + (later < at)])
+    return Question(name, ASKED[kind], " ".join(listed), (Answer(mention, start),), document=f"text {name}")
 
 
 def many(count, seed, impossible=0.2, **more):

@@ -1,4 +1,4 @@
-"""A tiny BERT of the made-up texts, and where a stage writes."""
+"""A tiny BERT of the made-up texts."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,6 @@ from transformers import BertModel
 from bertrelay.backbone import save_backbone
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.new_encoder import bert_config, train_wordpiece
-from bertrelay.stage import StageContext
 from bertrelay.tokenizer import save_tokenizer
 
 sys.path.append(str(Path(__file__).parent))  # asked_texts and real_files are imported by name
@@ -35,10 +34,3 @@ def tiny_bert(tmp_path_factory):
     save_backbone(network, folder)
     save_tokenizer(tokenizer, folder, size.max_tokens, has_types=True)
     return folder
-
-
-@pytest.fixture
-def context(tmp_path):
-    for name in ("output", "cache"):
-        (tmp_path / name).mkdir()
-    return StageContext(tmp_path / "output", tmp_path / "cache")

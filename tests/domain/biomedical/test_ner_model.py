@@ -160,15 +160,6 @@ def test_subwords_are_the_tokenizers_own(tiny_bert, splitter):
     assert subwords.lengths.sum() == len(subwords.ids)
 
 
-def test_a_window_is_framed_as_the_tokenizer_frames_a_sentence(tiny_bert, splitter):
-    subwords = splitter([SENTENCES[0]])
-    batch = splitter.batch(subwords, subwords.windows(40, 4), width=20, height=1)
-    theirs = load_tokenizer(tiny_bert)(SENTENCES[0], is_split_into_words=True, padding="max_length", max_length=20)
-    for name in ("input_ids", "attention_mask"):
-        assert batch[name][0].tolist() == theirs[name]
-    assert batch["places"].tolist() == [theirs.word_ids().index(word) for word in range(4)]
-
-
 def test_words_with_two_capitals_have_the_second_token_type(tiny_bert):
     splitter = WordSplitter(load_tokenizer(tiny_bert), capitals=True)
     subwords = splitter([["The", "PatientS", "gout", "WAS"], [], ["a", "A", "ÄÖ", "pH7", "fluXYZ"] * 5])

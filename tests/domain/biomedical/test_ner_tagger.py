@@ -1,25 +1,23 @@
 """Texts and documents tagged as streams, in blocks and alone, and long sentences beside a walk over their windows."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from asked_texts import start_tagger
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForTokenClassification, BertConfig, PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
 from domain.biomedical import EntityTagger
 from domain.biomedical.documents.document import Document
 from domain.biomedical.documents.tokens import word_spans
 from domain.biomedical.ner.decoding import LabelSet
-from domain.biomedical.ner.inference import decoded_blocks
-from domain.biomedical.ner.model import EntityModel, TokenClassifier, WordSplitter
+from domain.biomedical.ner.model import WordSplitter
+from domain.biomedical.ner.tagger import decoded_blocks
 from domain.sentences import sentence_spans
 
 TYPES = ["Disease", "Gene"]
-WORDS = ["gout", "fever", "mice", "had", "the", "of", "and", "BRCA1", "p53", "in", "rats", *"().,;-123"]
 CORNERS = ["", " \n\t ", "gout", "gout.", "The 𝒢out of 𝓫rca 🧬 and p53.\r\nfever\r\n\r\nin mice.", "𝒢"]
 CORNERS += ["cafe\u0301 had gou\u0308t\u200b and\u00a0fever\u2028in rats.", "\x07 gout \x00 \x1b fever."]
 CORNERS += ["p53\tfever\x0bmice\x0crats", "  gout of the BRCA1 ( p53 ) - 1 .  "]
@@ -28,24 +26,12 @@ NEVER_ENDING = " ".join(["the rats had fever of BRCA1 and gout"] * 30)
 
 
 @pytest.fixture(scope="module")
-def model():
-    """A random tagger that knows a few words; windows of 32 subwords, so that long sentences need several."""
-    vocabulary = {word: row for row, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
-    rules = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    named = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, **named)
-    labels = LabelSet.of_types(TYPES)
-    config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=32, id2label=dict(enumerate(labels.tags)), label2id=dict(labels.number),
-    )  # fmt: skip
-    network = TokenClassifier(AutoModelForTokenClassification.from_config(config)).eval()
-    torch.manual_seed(11)
-    for weight in network.parameters():
-        if weight.dim() > 1:
-            torch.nn.init.normal_(weight, std=0.7)  # so that tags depend on words and on their neighbours
-    return EntityModel(network, tokenizer, labels, max_tokens=32, overlap=8, temperature=2.0)
+def model(tiny_bert):
+    """A random tagger; windows of 32 subwords, so that long sentences need several."""
+    found = start_tagger(tiny_bert, LabelSet.of_types(TYPES), max_tokens=32, overlap=8)
+    torch.nn.init.normal_(found.network.network.classifier.weight, generator=torch.Generator().manual_seed(1))
+    found.network.eval()
+    return replace(found, temperature=2.0)
 
 
 @pytest.fixture(scope="module")
