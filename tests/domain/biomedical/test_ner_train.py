@@ -81,7 +81,7 @@ def given(tiny_bert, tmp_path_factory):
 
 def test_two_processes_that_share_an_evaluation_find_what_one_does(given, tmp_path, evaluated_twice):
     found = evaluated_twice("domain.biomedical.ner.train")
-    learn(given, tmp_path / "model", epochs=2)
+    learn(given, tmp_path / "model", epochs=4)
     [(alone, shared)] = found
     assert shared == alone and 0 < alone["dev/f1"] < 1
 
