@@ -91,6 +91,16 @@ def write(path, count, seed):
     return rows
 
 
+def test_two_processes_that_share_an_evaluation_find_what_one_does(base, context, tmp_path, evaluated_twice):
+    write(tmp_path / "train.tsv", 60, 1)
+    write(tmp_path / "dev.tsv", 41, 2)
+    given = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
+    found = evaluated_twice("teachers.cross_encoder_train")
+    run(CrossEncoderSettings.model_validate({**given, "base": str(base), "epochs": 1, "precision": "fp32"}), context)
+    [(alone, shared)] = found
+    assert shared == pytest.approx(alone, abs=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["cross-encoder", "cross-encoder in both orders", "poly-encoder"])
 def test_it_learns_and_its_metrics_are_scipys_on_its_scores(kind, context, tmp_path, tiny_encoder):
     tiny_encoder("bert", SENTENCES, layers=1, seed=1).save(tmp_path / "base")

@@ -68,6 +68,16 @@ def teach(context, given):
     return run(TrainSettings.model_validate(given), context)
 
 
+@pytest.mark.parametrize("objective", ["softmax", "cosine"])
+def test_two_processes_that_share_an_evaluation_find_what_one_does(context, tmp_path, evaluated_twice, objective):
+    found = evaluated_twice("teachers.train")
+    given = write_toy(tmp_path, objective)
+    sts = {"dev_sts": {"toy": given["dev"][0]}} if objective == "cosine" else {}
+    teach(context, {**given, **sts, "epochs": 1})
+    [(alone, shared)] = found
+    assert shared == pytest.approx(alone, abs=1e-5) and len(alone) == (3 if sts else 1)
+
+
 def in_folder(folder):
     for name in ("output", "cache"):
         (folder / name).mkdir(parents=True, exist_ok=True)

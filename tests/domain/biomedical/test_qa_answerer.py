@@ -250,6 +250,25 @@ def test_the_sentence_is_all_that_the_answer_is_in(found, sentence):
     assert _around(*found, CONTEXT, sentence_spans(CONTEXT)) == sentence
 
 
+def test_an_answer_is_the_text_at_its_offsets_in_a_sentence_of_the_context(answerer):
+    for question in QUESTIONS:
+        reply = answerer(question, LONG, precision="fp32")
+        assert reply.answer == LONG[reply.start : reply.end] != ""
+        assert reply.answer in reply.sentence in LONG
+        probabilities = [candidate.probability for candidate in reply.nbest]
+        assert len(probabilities) == 5
+        assert 1 >= reply.probability == probabilities[0] and sorted(probabilities, reverse=True) == probabilities
+    assert len(answerer("gout?", LONG, top=20).nbest) == 20
+
+
+def test_no_answer_has_neither_text_nor_place(model):
+    reply = QuestionAnswerer(replace(model, threshold=-1e6))("Was gout seen?", CONTEXT, top=3)
+    assert (reply.answer, reply.start, reply.end, reply.sentence) == ("", None, None, "")
+    assert reply.probability > 0.99
+    assert len(reply.nbest) == 3
+    assert all(other.text == CONTEXT[other.start : other.end] != "" for other in reply.nbest[1:])
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
