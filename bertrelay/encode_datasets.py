@@ -1,23 +1,24 @@
 """The vectors of a Parquet dataset of any size, written as one: on this machine or in an object store."""
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from bertrelay.data.datasets import ROW, ParquetInput
 from bertrelay.data.shards import Compute, Span
-from bertrelay.data.vectors import DTYPES, Stored, quantized, stored_columns
+from bertrelay.data.vectors import DTYPES, Stored, stored_columns
 from bertrelay.dataset_output import fill_dataset
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.encode_files import EncodedFile
-from bertrelay.encode_shards import encoder_digest, on_cpu
+from bertrelay.encode_shards import encoder_digest, on_cpu, prompt_before, stored_blocks
 from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.encoding import EncodingOptions, check_finite, encode_blocks
+from bertrelay.encoding import EncodingOptions
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import check_choice
 from bertrelay.hardware import default_device
@@ -60,9 +61,9 @@ def encode_dataset(
             "model": encoder_digest(encoder),
             "source": inputs.digest,
             "precision": precision,
+            "prompt": prompt_before(encoder, options),
+            "vectors": vectors,
         }
-        prompt_name, prompt = options.get("prompt_name"), options.get("prompt")
-        manifest |= {"prompt": encoder.prompts.text(prompt_name) if prompt is None else prompt, "vectors": vectors}
         given = encoder if where.is_local else on_cpu(encoder)
         written = fill_dataset(
             output,
@@ -87,23 +88,18 @@ def _start(
         encoder.to(default_device())
 
     def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[pa.Table]]:
-        ahead: deque[tuple[int, pa.Table]] = deque()  # the blocks that are being encoded
-
-        def texts() -> Iterator[list[str]]:
-            for span in spans:
-                for block in inputs.blocks(span):
-                    ahead.append((span.first, block))
-                    yield block[inputs.texts[0]].to_pylist()
-
-        def tables() -> Iterator[tuple[int, pa.Table]]:
-            for vectors in encode_blocks(encoder, texts(), bar, **options):
-                first, block = ahead.popleft()
-                check_finite(encoder, vectors, lambda row: f"row {row:,}", block[ROW][0].as_py())
-                numbers = quantized(vectors, stored)
-                column = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1])
-                yield first, block.append_column("vector", column)
-
-        for _, group in groupby(tables(), lambda each: each[0]):
-            yield (table for _, table in group)
+        blocks = (
+            ((span.first, block), block[ROW][0].as_py(), block[inputs.texts[0]].to_pylist())
+            for span in spans
+            for block in inputs.blocks(span)
+        )
+        encoded = stored_blocks(encoder, blocks, lambda row: f"row {row:,}", stored, options, bar)
+        for _, of_shard in groupby(encoded, lambda each: each[0][0]):
+            yield (_with_vectors(block, vectors) for (_, block), vectors in of_shard)
 
     return compute
+
+
+def _with_vectors(block: pa.Table, vectors: NDArray[np.generic]) -> pa.Table:
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    return block.append_column("vector", column)

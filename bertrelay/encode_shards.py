@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from bertrelay.data.vectors import (
     ReadBlock,
     Stored,
     check_space,
-    open_stored,
+    open_vectors,
     quantized,
     stored_columns,
     write_block,
@@ -32,6 +32,8 @@ from bertrelay.files import read_json, refuse_symlink, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import default_device
 from bertrelay.progress import Bar
+
+AnyBlock = TypeVar("AnyBlock")
 
 UNUSED_CONFIG = {"transformers_version", "_name_or_path", "dtype", "architectures"}
 """Keys of a network's config that its vectors do not depend on."""
@@ -107,9 +109,8 @@ def fill_file(
     precision = engine.precision(options.get("precision", "auto"), encoder.device, process_group)
     options = {**options, "precision": precision}
     manifest = {"key": key, "precision": precision, "rows": rows, "dim": encoder.dim, "block": size}
-    prompt_name, prompt = options.get("prompt_name"), options.get("prompt")
-    if prompt_name is not None or prompt is not None:
-        manifest["prompt"] = encoder.prompts.text(prompt_name) if prompt is None else prompt
+    if options.get("prompt_name") is not None or options.get("prompt") is not None:
+        manifest["prompt"] = prompt_before(encoder, options)
     if stored != "float32":
         manifest["vectors"] = stored
     if kept and on_main(lambda: output.is_file() and read_json(kept) == manifest, process_group):
@@ -131,7 +132,7 @@ def fill_file(
 
     filled = shards.fill(start, description, "sentences", read)
     if process_group.is_main:
-        blocks = (open_stored(path, dtype) for path in shards.complete())
+        blocks = (open_vectors(path, dtype) for path in shards.complete())
         write_vectors(output, blocks, rows, columns, texts or read_block, dtype)
         if kept:
             write_json(kept, manifest)
@@ -145,13 +146,39 @@ def on_cpu(encoder: SentenceEncoder) -> SentenceEncoder:
     return encoder if encoder.device.type == "cpu" else deepcopy(encoder).to("cpu")
 
 
-def _start(
+def prompt_before(encoder: SentenceEncoder, options: EncodingOptions) -> str:
+    """The text that precedes each sentence."""
+    prompt = options.get("prompt")
+    return encoder.prompts.text(options.get("prompt_name")) if prompt is None else prompt
+
+
+def stored_blocks(
     encoder: SentenceEncoder,
+    blocks: Iterable[tuple[AnyBlock, int, Sequence[str]]],
     place: Callable[[int], str],
     stored: Stored,
     options: EncodingOptions,
-    *,
-    is_sent: bool,
+    bar: Bar,
+) -> Iterator[tuple[AnyBlock, NDArray[np.generic]]]:
+    """Of each block of sentences, which comes with the number of its first row, the vectors as they are stored.
+
+    place: what an error calls the sentence of a row. Raises WorkError for a vector that is not finite.
+    """
+    waiting = deque[tuple[AnyBlock, int]]()  # the blocks that are read and not yet encoded
+
+    def texts() -> Iterator[Sequence[str]]:
+        for block, first, sentences in blocks:
+            waiting.append((block, first))
+            yield sentences
+
+    for vectors in encode_blocks(encoder, texts(), bar, **options):
+        block, first = waiting.popleft()
+        check_finite(encoder, vectors, place, first)
+        yield block, quantized(vectors, stored)
+
+
+def _start(
+    encoder: SentenceEncoder, place: Callable[[int], str], stored: Stored, options: EncodingOptions, *, is_sent: bool
 ) -> Compute:
     """What encodes blocks of sentences, each with its first row.
 
@@ -161,16 +188,8 @@ def _start(
         encoder.to(default_device())
 
     def compute(blocks: Iterable[tuple[int, Sequence[str]]], bar: Bar) -> Iterator[NDArray[np.generic]]:
-        firsts = deque[int]()  # of the blocks that are read and not yet encoded
-
-        def texts() -> Iterator[Sequence[str]]:
-            for first, sentences in blocks:
-                firsts.append(first)
-                yield sentences
-
-        for vectors in encode_blocks(encoder, texts(), bar, **options):
-            check_finite(encoder, vectors, place, firsts.popleft())
-            yield quantized(vectors, stored)
+        numbered = ((first, first, sentences) for first, sentences in blocks)
+        return (vectors for _, vectors in stored_blocks(encoder, numbered, place, stored, options, bar))
 
     return compute
 

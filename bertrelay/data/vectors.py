@@ -124,17 +124,11 @@ def check_space(folder: Path, size: int) -> None:
         )
 
 
-def open_vectors(path: Path) -> Vectors:
-    """The vectors of `path`, float32 (rows, dim), memory-mapped and read-only; only what is touched is read.
+def open_vectors(path: Path, dtype: np.dtype[np.generic] = FLOAT32) -> NDArray[Any]:
+    """The vectors of `path`, (rows, dim), memory-mapped and read-only; only what is touched is read.
 
-    Raises RequestError when the file is not there, not float32 vectors, or shorter than its header states.
+    Raises RequestError when the file is not there, has numbers of another type, or is shorter than its header states.
     """
-    vectors: Vectors = open_stored(path, FLOAT32)
-    return vectors
-
-
-def open_stored(path: Path, dtype: np.dtype[np.generic]) -> NDArray[Any]:
-    """As `open_vectors`, of numbers of another type."""
     try:
         vectors: NDArray[Any] = npy.open_memmap(path, mode="r")
     except FileNotFoundError as error:
@@ -153,7 +147,7 @@ def open_stored(path: Path, dtype: np.dtype[np.generic]) -> NDArray[Any]:
 def shape_of(output: Path, stored: Stored = "float32") -> tuple[int, int]:
     """Rows and dimensions of a finished `.npy` or Parquet file."""
     if output.suffix == ".npy":
-        rows, columns = open_stored(output, DTYPES[stored]).shape
+        rows, columns = open_vectors(output, DTYPES[stored]).shape
     else:
         import pyarrow.parquet as pq
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from bertrelay import cpu_kernels, encode_shards, encoding
 from bertrelay.data.records import Table
-from bertrelay.data.vectors import open_stored, open_vectors, quantized, shape_of, write_block
+from bertrelay.data.vectors import open_vectors, quantized, shape_of, write_block
 from bertrelay.encode_files import encode_file
 from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encode_stage import EncodeSettings, run
@@ -116,12 +116,12 @@ def encode_until_killed(folder, where, output):
         write_block(path, vectors)
 
     def open_half(path, dtype):
-        return os.kill(os.getpid(), signal.SIGKILL) if path.stem == "000004" else open_stored(path, dtype)
+        return os.kill(os.getpid(), signal.SIGKILL) if path.stem == "000004" else open_vectors(path, dtype)
 
     if where == "shard":
         encode_shards.write_block = write_half
     else:
-        encode_shards.open_stored = open_half
+        encode_shards.open_vectors = open_half
     encode_file(folder / "model", folder / "lines.txt", folder / output, precision="fp32")
 
 
@@ -159,17 +159,6 @@ def lines_file(tmp_path, lines):
     return Table.model_validate({"path": str(path)})
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_row_i_of_the_output_is_line_i_of_the_input(make_encoder, many, tmp_path, capsys):
-    lines = [*many, "", " \t", "the end"]
-    encoder, table = make_encoder(), lines_file(tmp_path, lines)
-    encoded = encode_file(encoder, table, tmp_path / "out.npy", precision="fp32")
-    assert encoded[:2] == (64, 16)
-    assert "2 of 64 sentences are blank" in capsys.readouterr().err
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), encoder.encode(lines, precision="fp32"), atol=2e-5)
-    assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "out.npy"}
-
-
 def test_a_prompt_stands_before_each_sentence_and_another_one_begins_again(make_encoder, tmp_path):
     encoder, texts = make_encoder(prompts=Prompts({"query": "Rain. ", "other": "A "}, None)), Texts(["A dog."])
     for prompt, text in (("query", "Rain. A dog."), ("query", "Rain. A dog."), ("other", "A A dog.")):
@@ -180,17 +169,23 @@ def test_a_prompt_stands_before_each_sentence_and_another_one_begins_again(make_
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_parquet_holds_text_and_vector_side_by_side(make_encoder, many, tmp_path):
-    encoder = make_encoder()
-    encode_file(encoder, lines_file(tmp_path, many), tmp_path / "out.parquet", precision="fp32")
+def test_row_i_of_the_output_is_line_i_of_the_input_and_parquet_has_the_text_beside_it(
+    make_encoder, many, tmp_path, capsys
+):
+    lines = [*many, "", " \t", "the end"]
+    encoder, table = make_encoder(), lines_file(tmp_path, lines)
+    expected = encoder.encode(lines, precision="fp32")
+    for name in ("out.npy", "out.parquet"):
+        assert encode_file(encoder, table, tmp_path / name, precision="fp32")[:2] == (64, 16)
+        assert "2 of 64 sentences are blank" in capsys.readouterr().err
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=2e-5)
     file = pq.ParquetFile(tmp_path / "out.parquet")
     found = file.read()
     assert str(found.schema.field("vector").type) == "fixed_size_list<element: float>[16]"
     assert file.metadata.num_row_groups == 8
-    assert found["text"].to_pylist() == many
-    vectors = np.array(found["vector"].to_pylist(), dtype=np.float32)
-    np.testing.assert_allclose(vectors, encoder.encode(many, precision="fp32"), atol=2e-5)
-    assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "out.parquet"}
+    assert found["text"].to_pylist() == lines
+    np.testing.assert_allclose(np.array(found["vector"].to_pylist(), dtype=np.float32), expected, atol=2e-5)
+    assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "out.npy", "out.parquet"}
 
 
 def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path, monkeypatch):
@@ -240,10 +235,10 @@ def test_a_disk_that_is_full_while_assembling_loses_no_shard_and_keeps_the_earli
     def full(path, dtype):
         if path.stem != "000000":
             raise OSError(errno.ENOSPC, "No space left on device")
-        return open_stored(path, dtype)
+        return open_vectors(path, dtype)
 
     with monkeypatch.context() as patched:
-        patched.setattr(encode_shards, "open_stored", full)
+        patched.setattr(encode_shards, "open_vectors", full)
         with pytest.raises(WorkError, match=r"could not write .*out\.\w+: No space left"):
             encode_file(make_encoder(), table, output)
     assert output.read_bytes() == b"of yesterday"
