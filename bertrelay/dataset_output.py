@@ -1,4 +1,7 @@
-"""The frame of every command that writes a dataset, on this machine or in an object store."""
+"""The frame of every command that writes a dataset: of Parquet files, here or in an object store, or of Lance.
+
+LanceDB opens a dataset of Lance as a table. It is written from the Parquet dataset of the same rows, when whole.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -9,7 +12,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from bertrelay.data.datasets import ROW, DatasetShards, Location, ParquetInput, is_lance
-from bertrelay.data.lance import key_of, open_lance, unfinished, write_lance
 from bertrelay.data.shards import Compute, Span
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.engine import LOCAL, Engine
@@ -17,6 +19,8 @@ from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device
 from bertrelay.progress import Bar
+
+LANCE_KEY = b"bertrelay"  # in a schema's metadata: what the rows are of
 
 ComputeColumns = Callable[[pa.Table], Mapping[str, list[Any]]]
 """The values of the columns that a model adds to a block of rows."""
@@ -53,7 +57,7 @@ def fill_dataset(
     """
     manifest = {**manifest, "spans": fingerprint({"rows": [span[:2] for span in spans]})}
     as_lance, key, rate = is_lance(output), fingerprint(manifest), None
-    schema, place = pa.schema([pa.field(ROW, pa.int64()), *columns]), unfinished(output) if as_lance else output
+    schema, place = pa.schema([pa.field(ROW, pa.int64()), *columns]), _unfinished(output) if as_lance else output
     shards = DatasetShards(place, spans, schema, process_group, engine)
 
     def is_done() -> bool:
@@ -70,9 +74,22 @@ def fill_dataset(
     return WrittenDataset(sum(span.size for span in spans), rate)
 
 
+def _lance() -> Any:
+    try:
+        import lance
+    except ImportError as error:
+        raise RequestError("output: expected Lance, which is not installed: pip install 'bertrelay[lance]'") from error
+    return lance
+
+
+def _unfinished(url: str) -> str:
+    """Where the rows of the Lance dataset `url` are until it is written."""
+    return f"{url.rstrip('/')}.partial"
+
+
 def _is_written(output: str, key: str, overwrite: bool) -> bool:
     """Whether the Lance dataset of this key is there. Raises RequestError for one of another, unless `overwrite`."""
-    there, rows = key_of(output), Location(unfinished(output))
+    there, rows = _lance_key(output), Location(_unfinished(output))
     if there not in (None, key) and not overwrite:
         raise RequestError(f"{output} is a finished dataset of another model or input; overwrite it, or name another")
     if there == key and rows.names():  # the call that wrote it was killed before it removed them
@@ -80,15 +97,43 @@ def _is_written(output: str, key: str, overwrite: bool) -> bool:
     return there == key
 
 
+def _lance_key(url: str) -> str | None:
+    """The key in the Lance dataset `url`, "" if another program wrote it; None if there is none.
+
+    Raises RequestError for an address with options, which Lance does not know, and for one that cannot be read.
+    """
+    if "?" in url:
+        raise RequestError(f"output: expected an address of Lance without options, found {url}; it reads $AWS_ENDPOINT")
+    try:
+        metadata = _lance().dataset(url).schema.metadata or {}
+    except (OSError, ValueError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        if "not found" in first.lower():
+            return None
+        raise RequestError(f"{url} cannot be read: {first}. Check the address and permissions") from error
+    return bytes(metadata.get(LANCE_KEY, b"")).decode()
+
+
+def _move_to_lance(source: Location, url: str, key: str) -> None:
+    """Writes the finished shards to the Lance dataset `url`, in their order, then removes them.
+
+    Replaces a dataset that is there, which stays readable as the version before. Lance commits once all files are
+    written, so that readers see all rows or none.
+    """
+    rows = ds.dataset(source.path(), filesystem=source.filesystem, format="parquet")
+    schema = rows.schema.with_metadata({LANCE_KEY: key.encode()})
+    batches = (batch.replace_schema_metadata(schema.metadata) for batch in rows.to_batches())
+    try:
+        _lance().write_dataset(pa.RecordBatchReader.from_batches(schema, batches), url, mode="overwrite")
+    except OSError as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise RequestError(f"{url} cannot be written: {first}. Check the address, permissions and space") from error
+    _remove(source)
+
+
 def _remove(rows: Location) -> None:
     with rows.errors("removed"):
         rows.filesystem.delete_dir(rows.path())
-
-
-def _move_to_lance(rows: Location, output: str, key: str) -> None:
-    """Writes the finished shards to the Lance dataset `output`, then removes them."""
-    write_lance(rows, output, key)
-    _remove(rows)
 
 
 def read_rows(output: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -96,7 +141,7 @@ def read_rows(output: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     place = Location(output)
     with place.errors("read"):
         if is_lance(output):
-            rows = open_lance(output)
+            rows = _lance().dataset(output)
         else:
             rows = ds.dataset(place.path(), filesystem=place.filesystem, format="parquet")
         for batch in rows.to_batches(columns=list(columns)):
