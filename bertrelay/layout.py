@@ -20,13 +20,15 @@ TRANSFORMER_CONFIGS = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
-OLD_POOLING_KEYS = {
+POOLING_KEYS = {
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
     "mean": "pooling_mode_mean_tokens",
     "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
 }
-OTHER_POOLING_KEYS = {"weightedmean": "pooling_mode_weightedmean_tokens", "lasttoken": "pooling_mode_lasttoken"}
+KEYS_WHEN_SET = {"weightedmean", "lasttoken"}  # which the oldest versions do not know
 CLASS_PATH = "sentence_transformers.models."
 MODEL_CONFIG = "config_sentence_transformers.json"
 MODULE_FOLDER = re.compile(r"\d+_[A-Za-z]\w*")
@@ -102,8 +104,6 @@ class Layout:
 
 
 class _Module(Description):
-    """An entry of `modules.json`."""
-
     type: str
     path: str = ""
 
@@ -271,7 +271,7 @@ def _read_pooling(folder: Path, config: _PoolingConfig) -> tuple[str, ...]:
     """The poolings in the order of their concatenation: that of a new list, or the fixed one of the old keys."""
     modes = config.pooling_mode
     if modes is None:
-        chosen = {mode: getattr(config, key) for mode, key in (OLD_POOLING_KEYS | OTHER_POOLING_KEYS).items()}
+        chosen = {mode: getattr(config, key) for mode, key in POOLING_KEYS.items()}
         is_unset = all(value is None for value in chosen.values())
         modes = ["mean"] if is_unset else [mode for mode, value in chosen.items() if value]
     modes = [modes] if isinstance(modes, str) else modes
@@ -353,7 +353,10 @@ def _pooling_config(layout: Layout) -> dict[str, Any]:
     if layout.pooling != in_folder_order(layout.pooling):
         modes = ["mean_sqrt_len_tokens" if mode == "mean_sqrt_len" else mode for mode in layout.pooling]
         return {"embedding_dimension": layout.token_dim, "pooling_mode": modes, "include_prompt": layout.include_prompt}
-    chosen = {key: mode in layout.pooling for mode, key in OLD_POOLING_KEYS.items()}
-    chosen |= {key: True for mode, key in OTHER_POOLING_KEYS.items() if mode in layout.pooling}
+    chosen = {
+        key: mode in layout.pooling
+        for mode, key in POOLING_KEYS.items()
+        if mode in layout.pooling or mode not in KEYS_WHEN_SET
+    }
     without = {} if layout.include_prompt else {"include_prompt": False}
     return {"word_embedding_dimension": layout.token_dim, **chosen, **without}

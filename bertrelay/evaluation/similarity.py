@@ -1,10 +1,11 @@
 """Similarity of vectors: pairwise, all with all, and the nearest of many."""
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.settings import Metric as Metric
@@ -81,12 +82,7 @@ def nearest(queries: Vectors, corpus: Vectors, block: int = 1024) -> NDArray[np.
     return indices
 
 
-def _distances(first: Vectors, second: Vectors, name: Literal["euclidean", "cityblock"]) -> NDArray[np.float64]:
-    from scipy.spatial.distance import cdist
-
-    return 0 - cdist(first, second, name)  # and not minus, which would make "-0.0"
-
-
+# Distances are taken from 0: a minus would make "-0.0".
 _PAIRWISE: dict[Metric, Callable[[Vectors, Vectors], NDArray[np.floating]]] = {
     "cosine": lambda first, second: np.einsum("nd,nd->n", unit(first), unit(second)),
     "dot": lambda first, second: np.einsum("nd,nd->n", first, second),
@@ -97,6 +93,6 @@ _PAIRWISE: dict[Metric, Callable[[Vectors, Vectors], NDArray[np.floating]]] = {
 _MATRIX: dict[Metric, Callable[[Vectors, Vectors], NDArray[np.floating]]] = {
     "cosine": lambda first, second: unit(first) @ unit(second).T,
     "dot": lambda first, second: first @ second.T,
-    "euclidean": lambda first, second: _distances(first, second, "euclidean"),
-    "manhattan": lambda first, second: _distances(first, second, "cityblock"),
+    "euclidean": lambda first, second: 0 - cdist(first, second, "euclidean"),
+    "manhattan": lambda first, second: 0 - cdist(first, second, "cityblock"),
 }

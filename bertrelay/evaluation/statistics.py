@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.stats import rankdata
 
 from bertrelay.stage import Metrics
 
@@ -25,17 +25,15 @@ WEIGHTS_AT_ONCE = 1_000_000
 
 def spearman(first: Floats, second: Floats) -> float | None:
     """Spearman's rank correlation, ties at their mean rank; None where one column is constant or shorter than two."""
-    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return None
-    # scipy's own function also computes a p-value, which takes most of the time of a bootstrap.
-    return float(np.corrcoef(stats.rankdata(first), stats.rankdata(second))[0, 1])
+    return pearson(rankdata(first), rankdata(second))
 
 
 def pearson(first: Floats, second: Floats) -> float | None:
     """Pearson's correlation; None where one column is constant or shorter than two."""
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
-    return float(stats.pearsonr(first, second).statistic)
+    # scipy's own functions also compute a p-value, which takes most of the time of a bootstrap.
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def share(hits: Floats) -> float | None:

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class TrainingLog:
 
     def add(self, sums: Mapping[str, float], counts: Mapping[str, int], tokens: int, padded: int) -> None:
         """Adds a step: this process's summed losses, tokens and padded size; the counts are of all processes."""
-        self._counts.update({name: self._counts[name] + count for name, count in counts.items()})
+        self._counts.update(counts)  # which adds them
         for name, value in {**sums, "tokens": tokens, "padded": padded}.items():
             self._own[name] += value
 
@@ -121,5 +121,5 @@ class TrainingLog:
 
     def _clear(self) -> None:
         self._own: dict[str, float] = defaultdict(float)
-        self._counts: dict[str, int] = defaultdict(int)
+        self._counts = Counter[str]()
         self._since = time.monotonic()
