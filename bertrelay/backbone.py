@@ -311,7 +311,6 @@ def save_network(
 
 
 def has_types(network: PreTrainedModel) -> bool:
-    """Whether the network has a token type for a second text."""
     return getattr(network.config, "type_vocab_size", 0) > 1
 
 

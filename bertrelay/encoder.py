@@ -212,7 +212,6 @@ class SentenceEncoder(nn.Module):
 
     @property
     def dim(self) -> int:
-        """Dimensions of a sentence vector."""
         projections = projections_of(self.projection)
         return projections[-1].linear.out_features if projections else self.pooled_dim
 
@@ -236,7 +235,6 @@ class SentenceEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
         return next((weights.device for weights in self.parameters()), torch.device("cpu"))  # a graph may have none
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, prompt_tokens: int | None = None) -> Tensor:

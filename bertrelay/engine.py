@@ -64,7 +64,6 @@ class Engine(Settings):
 
     @property
     def is_local(self) -> bool:
-        """Whether no cluster is asked for."""
         return self.engine == LOCAL
 
     def connected(self) -> AbstractContextManager[None]:

@@ -214,7 +214,6 @@ class Head:
 
 
 def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], object]:
-    """What computes a batch as the commands do by default."""
     ids = torch.ones(TIMED_TEXTS, tokens, dtype=torch.long)
     wrapped = HeadNetwork(network, nn.Linear(1, 1)).eval()
     precision = resolve_precision("auto", ids.device)

@@ -79,7 +79,6 @@ def with_stage_paths(settings: AnySettings, locate: Callable[[str, str], Path]) 
 
 
 def is_auto_precision(key: str, value: object) -> bool:
-    """Whether a setting, by its key as in `leaves`, is a precision of `auto`."""
     return key.rpartition(".")[2] == "precision" and value == "auto"
 
 

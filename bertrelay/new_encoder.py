@@ -80,7 +80,6 @@ def train_unigram(texts: Iterable[str], size: int, max_tokens: int) -> PreTraine
 
 
 def bert_config(size: NewEncoder, tokenizer: PreTrainedTokenizerFast) -> BertConfig:
-    """A BERT of this size for the tokenizer's vocabulary."""
     return BertConfig(
         vocab_size=len(tokenizer),
         max_position_embeddings=size.max_tokens,

@@ -174,7 +174,6 @@ def heatmap(matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequenc
 def _print_values(
     axes: "Axes", values: "np.ma.MaskedArray[tuple[int, int], np.dtype[np.float64]]", colours: np.ndarray
 ) -> None:
-    """Writes each value into its cell, in the ink that has more contrast."""
     decimals = max(0, 2 - int(np.log10(max(1.0, np.abs(values.filled(0.0)).max()))))
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)  # (rows, columns, 4)
     dark = linear[..., :3] @ (0.2126, 0.7152, 0.0722) < DARK

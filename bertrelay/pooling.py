@@ -98,7 +98,6 @@ class Projections(nn.Sequential):
 
 
 def projections_of(projection: Projection | Projections | None) -> list[Projection]:
-    """The projections of an encoder, in their order."""
     if projection is None:
         return []
     return [cast(Projection, each) for each in projection] if isinstance(projection, Projections) else [projection]

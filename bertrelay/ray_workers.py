@@ -131,7 +131,6 @@ def _check_dashboard(engine: Engine) -> None:
 
 
 def _dashboard_url() -> str:
-    """Where the dashboard of the connected cluster runs; empty where none does."""
     from ray.experimental.internal_kv import _internal_kv_get
 
     return (_internal_kv_get("webui:url", namespace="dashboard") or b"").decode()
@@ -333,7 +332,6 @@ class WorkerPool:
                 ray.kill(worker)
 
     def _start_worker(self) -> None:
-        """Starts one more worker, as soon as a node has its resources free."""
         ray = _ray()
         worker = self._resources.reserved(ray.remote(_Worker)).remote(is_sensitive(), current_umask() == GROUP_READS)
         call = worker.start.remote(self._job, self._versions, str(Path.cwd()), self._resources.cpus)

@@ -62,7 +62,6 @@ class DataSource(Settings):
 
 
 def names_sensitive(settings: Any) -> bool:
-    """Whether a source in `settings` is marked as sensitive."""
     if isinstance(settings, Settings):
         return getattr(settings, "sensitive", False) is True or any(map(names_sensitive, dict(settings).values()))
     if isinstance(settings, dict):

@@ -104,6 +104,5 @@ class Stage:
 
 
 def load(path: str) -> Any:
-    """What an import path `package.module:name` names."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)

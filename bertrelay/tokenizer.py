@@ -163,7 +163,6 @@ def before_sentences(rules: Tokenizer) -> str:
 
 
 def lowers_case(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokenizer lower-cases text."""
     normalizer = tokenizer.backend_tokenizer.normalizer
     return normalizer is not None and bool(normalizer.normalize_str("A") == "a")
 

@@ -65,7 +65,6 @@ def writes_dataset(source: str, output: str) -> bool:
 
 
 def is_lance(url: str) -> bool:
-    """Whether an output is a dataset of Lance."""
     return url.partition("?")[0].rstrip("/").endswith(LANCE)
 
 
@@ -297,11 +296,9 @@ class DatasetShards(SpanOutputs):
 
     @property
     def location(self) -> str:
-        """The folder or address."""
         return self._location.url
 
     def is_visible(self) -> bool:
-        """Whether the manifest that `begin` wrote is here."""
         return not self._poll(lambda: _key_of(self._manifest()) != self._key)
 
     def is_finished(self, manifest: dict[str, object]) -> bool:
@@ -370,7 +367,6 @@ class DatasetShards(SpanOutputs):
         return [number for number in range(len(self.spans)) if number not in whole]
 
     def absent(self) -> int:
-        """How many shards are not there."""
         return self._poll(lambda: len(self.missing()))
 
     def _poll(self, left: Callable[[], int]) -> int:

@@ -207,7 +207,6 @@ def is_unicode(values: tuple[Any, ...]) -> bool:
 
 
 def parquet_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record]:
-    """The rows of a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -236,7 +235,6 @@ def hub_rows(table: Table, columns: Sequence[str | int], context_cache: Path | N
 
 
 def hub_configs(table: Table, context_cache: Path | None) -> list[str]:
-    """The names of the configurations that the data set of `table` has."""
     with _hub(table, context_cache) as (datasets, options):
         names: list[str] = datasets.get_dataset_config_names(**options)
     return names

@@ -219,11 +219,9 @@ class Shards(SpanOutputs):
 
     @property
     def location(self) -> str:
-        """The folder of the shards."""
         return str(self.folder)
 
     def is_visible(self) -> bool:
-        """Whether the folder that `begin` made is here."""
         return read_json(self.folder / MANIFEST) == self._manifest
 
     def begin(self, manifest: dict[str, object]) -> None:
@@ -256,11 +254,9 @@ class Shards(SpanOutputs):
             raise write_error(self.folder, error) from error
 
     def path(self, number: int) -> Path:
-        """The file of a shard."""
         return self.folder / f"{number:06}{self.suffix}"
 
     def missing(self) -> list[int]:
-        """The numbers of the shards that are not there, in order."""
         # One listing is up to date on a network disk, where a single name may be remembered as absent.
         names = set(os.listdir(self.folder))  # noqa: PTH208
         return [number for number in range(len(self.spans)) if self.path(number).name not in names]
@@ -281,14 +277,12 @@ class Shards(SpanOutputs):
                 yield from map(json.loads, lines)
 
     def join(self, output: Path) -> None:
-        """Writes the content of all shards, one after the other, to `output`."""
         with atomic_write(output) as building, building.open("wb") as file:
             for path in self.complete():
                 with path.open("rb") as shard:
                     shutil.copyfileobj(shard, file)
 
     def write(self, number: int, content: Any, writer: str = "") -> None:
-        """Writes a shard; it is done when its file is there. writer: as of `atomic_write`."""
         with atomic_write(self.path(number), writer) as building:
             self._write(building, content)
 

@@ -63,7 +63,6 @@ class TableSource(DataSource):
 
     @property
     def file_format(self) -> Format:
-        """The format given, else the one of the suffix."""
         return self.format or format_of(self.path or "")
 
 
@@ -77,7 +76,6 @@ class Table(TableSource):
 
 
 def format_of(path: str) -> Format:
-    """The format by a file's suffix."""
     inner = Path(path)
     return FORMATS.get((inner.with_suffix("") if inner.suffix == ".gz" else inner).suffix.lower(), "lines")
 

@@ -31,7 +31,6 @@ def write_tsv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
 
 
 def write_jsonl(path: Path, documents: Iterable[Mapping[str, Any]]) -> None:
-    """Writes a document in each line."""
     with path.open("w", encoding="utf-8", newline="") as file:
         for document in documents:
             file.write(json.dumps(document, ensure_ascii=False) + "\n")

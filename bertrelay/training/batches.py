@@ -108,7 +108,6 @@ def _length_grouped(
 
 
 def rank_batch(batch: Items, rank: int, processes: int) -> Items:
-    """The items of `batch` that process `rank` of `processes` computes."""
     return batch[rank::processes]
 
 

@@ -205,7 +205,6 @@ def captured(passed: Callable[[], None], pool: Any) -> tuple[Callable[[], None],
 
 
 def _tensors(output: Any) -> tuple[type, Inputs]:
-    """The kind of a network's output, and the tensors in it."""
     return type(output), {name: each for name, each in output.items() if torch.is_tensor(each)}
 
 

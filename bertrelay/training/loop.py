@@ -468,7 +468,6 @@ class Training:
         return f"loss {loss:.4f}"
 
     def _log_steps(self, bar: Bar) -> None:
-        """Reports the steps since the last line to the progress bar and the log."""
         epoch = self.pending[-1].epoch
         bar.advance(0, note=self._collect())
         step, total = self.state.step, self.schedule.total_steps
@@ -476,7 +475,6 @@ class Training:
         self.log.write_steps(step, epoch, rate, self.norm, self.state.seconds)
 
     def _evaluate(self, criterion: str) -> None:
-        """Evaluates, and keeps the weights when they are the best so far."""
         self._collect()
         processes = ProcessGroup(self.rank, self.processes)
         self.task.model.eval()
