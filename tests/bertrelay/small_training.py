@@ -73,10 +73,9 @@ class TwoLosses:
         self.is_next = generator.integers(0, 2, items)
         self.criterion = criterion
         self.poisoned, self.poison = poisoned, poison
-        self.collated, self.seeds = [], []
+        self.seeds = []
 
     def collate(self, items, epoch):
-        self.collated.append(items.tolist())
         ids = np.full((len(items), self.lengths[items].max()), PAD)  # (batch, tokens)
         masked = np.zeros(ids.shape, dtype=bool)
         for row, item in enumerate(items):
@@ -166,9 +165,7 @@ def worker(folder, rank, environment, settings, task, faults):
     save_file(gradients, folder / f"gradients-{rank}.safetensors")
     result = {
         "weights": digest(task.model),
-        "frozen": task.model.frozen.weight.tolist(),
         "metrics": {name: value for name, value in metrics.items() if name != "train_seconds"},
-        "collated": task.collated,
         "seeds": task.seeds,
     }
     (folder / f"result-{rank}.json").write_text(json.dumps(result))
@@ -176,10 +173,8 @@ def worker(folder, rank, environment, settings, task, faults):
 
 
 def digest(model):
-    content = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        content.update(name.encode() + tensor.numpy().tobytes())
-    return content.hexdigest()
+    state = sorted(model.state_dict().items())
+    return hashlib.sha256(b"".join(name.encode() + tensor.numpy().tobytes() for name, tensor in state)).hexdigest()
 
 
 def captured_gradients(owner):
@@ -204,7 +199,6 @@ PLACES = {
     "rmtree": (shutil, "rmtree"),
     "update": (Training, "_update"),
     "evaluate": (Training, "_evaluate"),
-    "collate": (TwoLosses, "collate"),
     "progress": (loop, "progress"),
     "save": (loop, "save_checkpoint"),
 }
@@ -219,30 +213,17 @@ def arm(fault):
         calls += 1
         if calls != fault.call:
             return whole(*arguments, **named)
-        if fault.when == "within":
-            half_done(fault, whole, arguments)
-        if fault.when == "after":
-            result = whole(*arguments, **named)
-            strike(fault)
-            return result
-        strike(fault)
-        return whole(*arguments, **named)
+        if fault.when == "within" and fault.function == "write_tensors":  # half the bytes of a file are written
+            whole(*arguments)
+            os.truncate(arguments[0], arguments[0].stat().st_size // 2)
+        elif fault.when == "within":  # one file of a folder is removed
+            sorted(arguments[0].iterdir())[0].unlink()
+        result = whole(*arguments, **named) if fault.when == "after" else None
+        for number in fault.sent:
+            os.kill(os.getpid(), number)
+        return result if fault.when == "after" else whole(*arguments, **named)
 
     setattr(owner, name, faulty)
-
-
-def half_done(fault, whole, arguments):
-    """Stops in the middle: half the bytes of a file are written, or one file of a folder is removed."""
-    if fault.function == "write_tensors":
-        whole(*arguments)
-        os.truncate(arguments[0], arguments[0].stat().st_size // 2)
-    elif fault.function == "rmtree":
-        sorted(arguments[0].iterdir())[0].unlink()
-
-
-def strike(fault):
-    for number in fault.sent:
-        os.kill(os.getpid(), number)
 
 
 CONTEXT = multiprocessing.get_context("forkserver")  # whose processes cost no import

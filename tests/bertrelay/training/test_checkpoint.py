@@ -1,16 +1,13 @@
 """A checkpoint is whole, byte for byte, or it is not used."""
 
+import os
+
 import pytest
 import torch
 from torch import nn
 
 from bertrelay.errors import WorkError
-from bertrelay.training.checkpoint import (
-    Checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-    unique_tensors,
-)
+from bertrelay.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, unique_tensors
 
 FILES = ["model.safetensors", "optimizer.safetensors", "best.safetensors", "checkpoint.json"]
 
@@ -64,27 +61,18 @@ def flipped(path):
     path.write_bytes(content)
 
 
-def cut_off(path):
-    path.write_bytes(path.read_bytes()[:-1])
+DAMAGES = {
+    "flipped": flipped,
+    "cut off": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "removed": lambda path: path.unlink(),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
 
 
-def emptied(path):
-    path.write_bytes(b"")
-
-
-def removed(path):
-    path.unlink()
-
-
-def made_a_folder(path):
-    path.unlink()
-    path.mkdir()
-
-
-@pytest.mark.parametrize("damage", [flipped, cut_off, emptied, removed, made_a_folder])
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("file", FILES)
 def test_a_damaged_one_is_reported_and_the_one_before_it_used(folder, capsys, file, damage):
-    damage(folder / "checkpoint-00000020" / file)
+    DAMAGES[damage](folder / "checkpoint-00000020" / file)
     assert_equal(load_checkpoint(folder), checkpoint(10))
     assert f"{folder}/checkpoint-00000020: this checkpoint is damaged ({file} " in capsys.readouterr().err
     assert not (folder / "checkpoint-00000020").exists()
