@@ -78,6 +78,19 @@ def read_output(address):
     return table.sort_by("row"), {each.path.removeprefix(f"{folder}/"): each for each in found}
 
 
+def rows_in(address):
+    return read_output(address)[0]["row"].to_pylist()
+
+
+def names_in(address):
+    filesystem, folder = opened(address)
+    return {each.base_name for each in filesystem.get_file_info(fs.FileSelector(folder))}
+
+
+def spans_of(rows):
+    return [datasets.Span(first, first + 5, 5) for first in range(0, rows, 5)]
+
+
 def test_vectors_are_those_of_the_encoder_with_row_and_what_is_kept(make_encoder, many, address):
     encoder = make_encoder()
     encoded = encode_dataset(
@@ -124,67 +137,54 @@ def start():
 
 
 def test_what_is_missing_cut_off_or_of_another_input_is_written_again(address):
-    spans = [datasets.Span(first, first + 5, 5) for first in range(0, 30, 5)]
+    spans = spans_of(30)
     shards = shards_of(address("output"), spans)
     for number in (0, 1, 2, 4):
         shards.write(number, rows_of(spans[number]))
     filesystem, folder = opened(address("output"))
-    with filesystem.open_output_stream(f"{folder}/part-00001.parquet") as file:
-        file.write(b"PAR1")
-    filesystem.delete_file(f"{folder}/part-00002.parquet")
+
+    def damage():
+        with filesystem.open_output_stream(f"{folder}/part-00001.parquet") as file:
+            file.write(b"PAR1")
+        filesystem.delete_file(f"{folder}/part-00002.parquet")
+
+    damage()
     resumed = shards_of(address("output"), spans)
     assert resumed.missing() == [1, 2, 3, 5]
     with pytest.raises(RequestError, match="cannot be read"):
         resumed.finish()
-    assert not resumed.is_finished({"of": "rows"})
-    assert resumed.fill(start, "counting", "rows").size == 20
+    for size in (20, 10):
+        assert not resumed.is_finished({"of": "rows"})
+        resumed = shards_of(address("output"), spans)
+        assert "_SUCCESS" not in names_in(address("output"))
+        assert resumed.fill(start, "counting", "rows").size == size
+        resumed.finish()
+        assert resumed.is_finished({"of": "rows"})
+        assert rows_in(address("output")) == list(range(30))
+        damage()  # of what was finished
+        with filesystem.open_output_stream(f"{folder}/_shards/{shards._key}-00001-999999") as file:
+            file.write(b"")  # of other hardware, whose vectors fill another file
+    resumed.fill(start, "counting", "rows")
     resumed.finish()
-    assert read_output(address("output"))[0]["row"].to_pylist() == list(range(30))
     with pytest.raises(RequestError, match="finished dataset of another model or input; overwrite it"):
         shards_of(address("output"), spans[:2], of="others")
     other = DatasetShards(address("output"), spans[:2], pa.schema({"row": pa.int64()}))
     other.begin({"of": "others"}, overwrite=True)
-    assert other.missing() == [0, 1] and "_SUCCESS" not in read_output_names(address("output"))
+    assert other.missing() == [0, 1] and "_SUCCESS" not in names_in(address("output"))
     other.fill(start, "counting", "rows")
     other.finish()
-    assert read_output(address("output"))[0]["row"].to_pylist() == list(range(10))
-
-
-def test_a_finished_dataset_that_lost_a_shard_is_finished_no_more_until_it_is_written_again(address):
-    spans = [datasets.Span(first, first + 5, 5) for first in range(0, 15, 5)]
-    shards = shards_of(address("output"), spans)
-    shards.fill(start, "counting", "rows")
-    shards.finish()
-    assert shards.is_finished({"of": "rows"})
-    filesystem, folder = opened(address("output"))
-    filesystem.delete_file(f"{folder}/part-00001.parquet")
-    with filesystem.open_output_stream(f"{folder}/part-00002.parquet") as file:
-        file.write(b"PAR1")
-    with filesystem.open_output_stream(f"{folder}/_shards/{shards._key}-00001-999999") as file:
-        file.write(b"")  # of other hardware, whose vectors fill another file
-    assert not shards.is_finished({"of": "rows"})
-    again = shards_of(address("output"), spans)
-    assert "_SUCCESS" not in read_output_names(address("output"))
-    assert again.fill(start, "counting", "rows").size == 10
-    again.finish()
-    assert again.is_finished({"of": "rows"})
-    assert read_output(address("output"))[0]["row"].to_pylist() == list(range(15))
-
-
-def read_output_names(address):
-    filesystem, folder = opened(address)
-    return {each.base_name for each in filesystem.get_file_info(fs.FileSelector(folder))}
+    assert rows_in(address("output")) == list(range(10))
 
 
 def test_a_manifest_stays_as_it_is_where_a_call_resumes(address, monkeypatch):
-    spans = [datasets.Span(0, 5, 5)]
+    spans = spans_of(5)
     shards_of(address("output"), spans).write(0, rows_of(spans[0]))
     monkeypatch.setattr(datasets.Location, "write", None)  # a kill while it is written would cost all shards
     assert shards_of(address("output"), spans).missing() == []
 
 
 def test_a_shard_is_not_visible_where_a_folder_has_another_manifest(tmp_path):
-    shards = shards_of(str(tmp_path), [datasets.Span(0, 5, 5)])
+    shards = shards_of(str(tmp_path), spans_of(5))
     assert shards.is_visible()
     (tmp_path / "_manifest.json").write_text('{"of": "yesterday"}')
     assert not shards.is_visible()
@@ -204,17 +204,17 @@ def test_an_error_about_sensitive_data_quotes_none_of_it(tmp_path):
 
 
 def test_a_shard_with_other_rows_is_no_shard(address):
-    spans = [datasets.Span(0, 5, 5)]
+    spans = spans_of(5)
     shards = shards_of(address("output"), spans)
     with pytest.raises(WorkError, match="expected 5 rows, found 3"):
         shards.write(0, [pa.table({"row": [0, 1, 2]})])
-    assert shards.missing() == [0] and "part-00000.parquet" not in read_output_names(address("output"))
+    assert shards.missing() == [0] and "part-00000.parquet" not in names_in(address("output"))
     filesystem, folder = opened(address("output"))
     shards.write(0, rows_of(spans[0]))
     pq.write_table(pa.table({"row": [1]}), f"{folder}/part-00000.parquet", filesystem=filesystem)
     with pytest.raises(WorkError, match="expected 5 rows, found 1"):
         shards.finish()
-    assert "_SUCCESS" not in read_output_names(address("output"))
+    assert "_SUCCESS" not in names_in(address("output"))
 
 
 def test_a_store_that_lists_late_is_waited_for(address, monkeypatch):
@@ -232,17 +232,17 @@ def test_a_store_that_lists_late_is_waited_for(address, monkeypatch):
 
     monkeypatch.setattr(datasets.Location, "names", late)
     monkeypatch.setattr(datasets.Location, "is_local", False)
-    spans = [datasets.Span(first, first + 5, 5) for first in range(0, 15, 5)]
+    spans = spans_of(15)
     shards = shards_of(address("output"), spans)
     assert shards.fill(start, "counting", "rows").size == 15
     shards.finish()
-    assert read_output(address("output"))[0]["row"].to_pylist() == list(range(15))
+    assert rows_in(address("output")) == list(range(15))
 
 
 def test_a_manifest_that_a_store_shows_late_is_waited_for(tmp_path, monkeypatch):
     slept, read, late = [], datasets.Location.read, iter([None, None])
     monkeypatch.setattr(datasets.time, "sleep", slept.append)
-    shards = shards_of(str(tmp_path / "output"), [datasets.Span(0, 5, 5)])
+    shards = shards_of(str(tmp_path / "output"), spans_of(5))
     monkeypatch.setattr(datasets.Location, "read", lambda self, name: next(late, read(self, name)))
     assert not shards.is_visible() and not slept  # a folder is there at once
     monkeypatch.setattr(datasets.Location, "is_local", False)
@@ -254,13 +254,13 @@ import os, signal, sys
 sys.path[:0] = [{tests!r}]
 import pyarrow as pa
 from bertrelay.data import datasets
-from test_datasets import shards_of, rows_of
+from test_datasets import rows_of, shards_of, spans_of
 
 def dies(span):
     yield from rows_of(datasets.Span(span.first, span.first + 2, 2))
     os.kill(os.getpid(), signal.SIGKILL)
 
-spans = [datasets.Span(first, first + 5, 5) for first in range(0, 30, 5)]
+spans = spans_of(30)
 compute = lambda spans, _: (dies(span) if span.first == 15 else rows_of(span) for span in spans)
 shards_of({address!r}, spans).fill(lambda: compute, "counting", "rows")
 """
@@ -269,14 +269,14 @@ shards_of({address!r}, spans).fill(lambda: compute, "counting", "rows")
 def test_a_call_that_is_killed_while_it_writes_resumes_and_leaves_nothing(address):
     code = KILLED.format(tests=os.path.dirname(__file__), address=address("output"))  # noqa: PTH120
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == -9
-    spans = [datasets.Span(first, first + 5, 5) for first in range(0, 30, 5)]
+    spans = spans_of(30)
     shards = shards_of(address("output"), spans)
-    assert shards.missing() == [3, 4, 5] and "_SUCCESS" not in read_output_names(address("output"))
+    assert shards.missing() == [3, 4, 5] and "_SUCCESS" not in names_in(address("output"))
     shards.fill(start, "counting", "rows")
     shards.finish()
-    assert read_output(address("output"))[0]["row"].to_pylist() == list(range(30))
+    assert rows_in(address("output")) == list(range(30))
     names = {"_SUCCESS", "_manifest.json", "_shards", *(f"part-{number:05}.parquet" for number in range(6))}
-    assert read_output_names(address("output")) == names
+    assert names_in(address("output")) == names
 
 
 def test_a_lance_dataset_has_the_same_rows_and_is_there_whole_or_not_at_all(make_encoder, many, tmp_path, monkeypatch):
@@ -340,11 +340,8 @@ def test_an_input_that_cannot_be_right_is_refused_with_the_file(make_encoder, ma
     with pytest.raises(RequestError, match="expected Parquet files, found none and 0 others"):
         ParquetInput(address("input"), ["text"])
     write_input(address("input"), many, score=[1.0] * ROWS)
-    for column, told in (
-        ("sentence", "a column 'sentence', found id, text, score"),
-        ("score", "to be text, found dou"),
-    ):
-        with pytest.raises(RequestError, match=rf"0\.parquet: expected .*{told}"):
+    for column, why in (("sentence", "a column 'sentence', found id, text, score"), ("score", "to be text, found dou")):
+        with pytest.raises(RequestError, match=rf"0\.parquet: expected .*{why}"):
             ParquetInput(address("input"), [column])
     pq.write_table(pa.table({"text": [None, "a"]}), f"{folder}/3.parquet", filesystem=filesystem)
     with pytest.raises(RequestError, match=r"3\.parquet, row 1 of row groups 0 to 0: expected text, found none"):
@@ -367,8 +364,8 @@ def test_an_output_of_something_else_stays(address):
     with filesystem.open_output_stream(f"{folder}/notes.txt") as file:
         file.write(b"mine")
     with pytest.raises(RequestError, match="found 1 files and no manifest"):
-        shards_of(address("output"), [datasets.Span(0, 5, 5)])
-    assert read_output_names(address("output")) == {"notes.txt"}
+        shards_of(address("output"), spans_of(5))
+    assert names_in(address("output")) == {"notes.txt"}
 
 
 @pytest.mark.usefixtures("locked")
@@ -395,16 +392,12 @@ def test_a_full_disk_or_quota_is_no_fault_of_the_request(tmp_path):
 def test_a_bucket_that_is_not_there_and_an_unknown_store_are_refused(store):
     for url in (store.format("nowhere/x").replace("&allow_bucket_creation=true", ""), "nostore://a/b"):
         with pytest.raises(RequestError, match=r"cannot be .*Check the address"):
-            shards_of(url, [datasets.Span(0, 5, 5)])
+            shards_of(url, spans_of(5))
 
 
-def test_datasets_are_told_from_files(tmp_path):
-    assert all(
-        map(
-            is_dataset,
-            ("store/notes.lance", "s3://bucket/folder", "file:///folder", "memory://x", "folder/", str(tmp_path)),
-        )
-    )
+def test_datasets_differ_from_files_by_their_names(tmp_path):
+    names = ("store/notes.lance", "s3://bucket/folder", "file:///folder", "memory://x", "folder/", str(tmp_path))
+    assert all(map(is_dataset, names))
     assert not any(map(is_dataset, ("vectors.npy", "folder/vectors.parquet", "-")))
     assert not writes_dataset(str(tmp_path), "out/") and not writes_dataset("in.parquet", "out.jsonl")
     (tmp_path / "in.parquet").touch()
