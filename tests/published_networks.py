@@ -17,6 +17,7 @@ SIZES = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 32, "
 POSITIONS = {"max_position_embeddings": 40}
 GROUPED = {"num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 512}
 PIECES = 500
+ROLES = ("pad", "cls", "sep", "bos", "eos")
 
 Special = dict[str, str]
 
@@ -117,8 +118,8 @@ def _unigram(texts: Sequence[str]) -> Tokenizer:
     return train_unigram(texts, PIECES, 128).backend_tokenizer
 
 
-def _numbers(**roles: int) -> dict[str, int]:
-    return {f"{role}_token_id": number for role, number in roles.items()}
+def _ids(pad: int, cls: int, sep: int) -> dict[str, int]:
+    return {f"{role}_token_id": number for role, number in zip(ROLES, (pad, cls, sep, cls, sep), strict=True)}
 
 
 XLM_R = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
@@ -135,7 +136,7 @@ KINDS: dict[str, Published] = {
         "qwen3",
         SIZES | GROUPED,
         lambda texts: byte_level(texts, QWEN, "$A <|endoftext|>"),
-        {**QWEN, "tokenizer_class": "PreTrainedTokenizerFast", "padding_side": "left"},
+        {**QWEN, "padding_side": "left"},
         "lasttoken",
         prompts=INSTRUCTION,
     ),
@@ -143,7 +144,7 @@ KINDS: dict[str, Published] = {
         "gemma3_text",
         SIZES | GROUPED | SLIDING | {"use_bidirectional_attention": True, "query_pre_attn_scalar": 4},
         lambda texts: byte_fallback(texts, GEMMA, "<bos> $A <eos>"),
-        {**GEMMA, "tokenizer_class": "PreTrainedTokenizerFast"},
+        GEMMA,
         dense=((16, 48), (48, 16)),
         prompts={"query": "task: search result | query: ", "document": "title: none | text: "},
     ),
@@ -152,46 +153,40 @@ KINDS: dict[str, Published] = {
         {"d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 3, "num_heads": 4, "relative_attention_max_distance": 12}
         | {"feed_forward_proj": "gated-gelu"},
         like_t5,
-        {**T5, "tokenizer_class": "PreTrainedTokenizerFast"},
+        T5,
         dense=((16, 12),),
     ),
     "modernbert": Published(
         "modernbert",
-        SIZES
-        | POSITIONS
-        | ROTARY
-        | {"pad_token_id": 3, "cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2},
+        SIZES | POSITIONS | ROTARY | _ids(pad=3, cls=1, sep=2),
         lambda texts: byte_level(texts, MODERN, "[CLS] $A [SEP]"),
-        {**MODERN, "tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]},
+        {**MODERN, "model_input_names": ["input_ids", "attention_mask"]},
         "cls_token",
     ),
     "mmbert": Published(
         "modernbert",
-        SIZES
-        | POSITIONS
-        | ROTARY
-        | {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 1, "bos_token_id": 2, "eos_token_id": 1},
+        SIZES | POSITIONS | ROTARY | _ids(pad=0, cls=2, sep=1),
         lambda texts: byte_fallback(texts, GEMMA, "<bos> $A <eos>"),
-        {**GEMMA, "tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]},
+        {**GEMMA, "model_input_names": ["input_ids", "attention_mask"]},
     ),
     "mpnet": Published(
         "mpnet",
         SIZES | POSITIONS | {"pad_token_id": 1},
         like_mpnet,
-        {**MPNET, "tokenizer_class": "PreTrainedTokenizerFast"},
+        MPNET,
     ),
     "multilingual-e5": Published(
         "xlm-roberta",
         SIZES | POSITIONS | {"type_vocab_size": 1, "pad_token_id": 1},
         _unigram,
-        {**XLM_R, "tokenizer_class": "PreTrainedTokenizerFast"},
+        XLM_R,
         prompts={"query": "query: ", "passage": "passage: "},
     ),
     "mbert": Published(
         "bert",
         SIZES | POSITIONS,
         _wordpiece,
-        {**MODERN, "tokenizer_class": "PreTrainedTokenizerFast"},
+        MODERN,
         "cls_token",
         normalize=False,
     ),
@@ -204,7 +199,10 @@ def publish(kind: str, folder: Path, texts: Sequence[str], seed: int = 0) -> Pat
     rules = published.tokenizer(texts)
     folder.mkdir(parents=True, exist_ok=True)
     rules.save(str(folder / "tokenizer.json"))
-    _write(folder / "tokenizer_config.json", {"model_max_length": 64, **published.special})
+    _write(
+        folder / "tokenizer_config.json",
+        {"model_max_length": 64, "tokenizer_class": "PreTrainedTokenizerFast", **published.special},
+    )
     sizes = {"vocab_size": rules.get_vocab_size() + 3, **published.network}
     sizes.setdefault("pad_token_id", rules.token_to_id(published.special["pad_token"]))
     config = AutoConfig.for_model(published.model_type, **sizes)
@@ -221,7 +219,12 @@ def publish(kind: str, folder: Path, texts: Sequence[str], seed: int = 0) -> Pat
 def _write_modules(folder: Path, published: Published) -> None:
     kinds = ["Transformer", "Pooling", *("Dense" for _ in published.dense), *["Normalize"] * published.normalize]
     modules = [
-        {"idx": place, "name": str(place), "path": f"{place}_{kind}" if place else "", "type": _class_path(kind)}
+        {
+            "idx": place,
+            "name": str(place),
+            "path": f"{place}_{kind}" if place else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
         for place, kind in enumerate(kinds)
     ]
     _write(folder / "modules.json", modules)
@@ -236,10 +239,6 @@ def _write_modules(folder: Path, published: Published) -> None:
         save_file({"linear.weight": torch.randn(to, given)}, folder / f"{place}_Dense/model.safetensors")
     model = {"prompts": published.prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     _write(folder / "config_sentence_transformers.json", model)
-
-
-def _class_path(kind: str) -> str:
-    return f"sentence_transformers.models.{kind}"
 
 
 def _write(path: Path, content: object) -> None:

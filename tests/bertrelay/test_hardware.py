@@ -91,10 +91,8 @@ def accelerator_of(monkeypatch, name, count=1):
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
 
 
-@pytest.mark.parametrize("name", ["cuda", "mps", "xpu", "npu", None])
+@pytest.mark.parametrize("name", ["cuda", "mps", "xpu", "privateuseone", None])  # the last of an extension
 def test_the_default_device_is_the_accelerator_and_without_one_the_cpu(monkeypatch, name):
-    if name == "npu":  # the name that the extension gives it
-        name = "privateuseone"
     for variable in ("LOCAL_RANK", "ACCELERATE_USE_CPU"):
         monkeypatch.delenv(variable, raising=False)
     accelerator_of(monkeypatch, name)

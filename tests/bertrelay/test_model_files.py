@@ -20,12 +20,17 @@ from bertrelay.pooling import Pooling, Projection
 from bertrelay.settings import ModelSource
 
 
+@pytest.fixture(scope="module")
+def saved(make_encoder, tmp_path_factory):
+    folder, projection = tmp_path_factory.mktemp("saved"), Projection(32, 8, activation=torch.nn.Tanh())
+    make_encoder(pooling=["mean", "max"], projection=projection, normalize=True, max_tokens=12).save(folder)
+    return folder
+
+
 @pytest.fixture
-def folder(make_encoder, tmp_path):
+def folder(saved, tmp_path):
     """A folder with every module, to be changed into what other versions write, and into what none does."""
-    projection = Projection(32, 8, activation=torch.nn.Tanh())
-    make_encoder(pooling=["mean", "max"], projection=projection, normalize=True, max_tokens=12).save(tmp_path / "model")
-    return tmp_path / "model"
+    return shutil.copytree(saved, tmp_path / "model")
 
 
 def rewrite(path, **changes):
@@ -198,7 +203,6 @@ def without_a_rule(folder, *keys):
         (lambda folder: without_a_rule(folder, "normalizer"), "expected normalizer in"),
         (lambda folder: (folder / "2_Dense/model.safetensors").unlink(), "expected weights"),
         (lambda folder: rewrite(folder / "2_Dense/config.json", bias={"x": "secret"}), "bias: Input should be a valid"),
-        (lambda folder: rewrite(folder / "1_Pooling/config.json", pooling_mode=["mean", "mean"]), "mean, mean"),
         (lambda folder: rewrite(folder / "1_Pooling/config.json", pooling_mode="median"), "median"),
         (lambda folder: rewrite(folder / "1_Pooling/config.json", word_embedding_dimension=20), "of 20 dimensions"),
         (lambda folder: rewrite(folder / "2_Dense/config.json", in_features=48), "do not fit"),
@@ -311,7 +315,6 @@ def test_what_is_no_object_is_a_clear_error(file, folder):
         ("config.json", {"model_type": ["bert"]}),
         ("2_Dense/config.json", {"in_features": -3}),
         ("2_Dense/config.json", {"out_features": 10**9}),
-        ("2_Dense/config.json", {"activation_function": "torch.nn.Linear"}),
         ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.MultiheadAttention"}),
         ("1_Pooling/config.json", {"pooling_mode": ["cls", "cls"]}),
         ("sentence_bert_config.json", {"max_seq_length": 1}),

@@ -9,8 +9,6 @@ import pytest
 import torch
 from published_networks import KINDS
 from transformers import (
-    BertConfig,
-    BertModel,
     Gemma3ForCausalLM,
     GPT2Config,
     Qwen3ForCausalLM,
@@ -18,7 +16,7 @@ from transformers import (
 )
 
 from bertrelay.backbone import load_backbone
-from bertrelay.cpu_kernels import attention, use_attention_kernel
+from bertrelay.cpu_kernels import attention
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 
@@ -207,10 +205,3 @@ def test_a_token_that_sees_nothing_gives_numbers_all_the_same():
     with torch.inference_mode():
         found, _ = attention(torch.nn.Module(), *states, visible)
     assert found.isfinite().all()
-
-
-def test_causal_networks_keep_the_attention_of_transformers(published):
-    assert SentenceEncoder.load(published("qwen3-embedding")).backbone.config._attn_implementation == "sdpa"
-    network = BertModel(BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8))
-    use_attention_kernel(network)
-    assert network.config._attn_implementation == "bertrelay"

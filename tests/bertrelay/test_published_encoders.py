@@ -45,20 +45,17 @@ def publish(make_encoder, tmp_path):
     return save
 
 
-def vectors(folder, sentences, **options):
-    return SentenceEncoder.load(folder, "cpu").encode(sentences, precision="fp32", **options)
-
-
-def assert_same_here_and_saved_again(model, folder, sentences, **options):
-    expected = model.encode(sentences, **options)
-    np.testing.assert_allclose(vectors(folder, sentences, **options), expected, atol=1e-5)
-    alone = [vectors(folder, sentence, **options) for sentence in sentences]
-    np.testing.assert_allclose(alone, expected, atol=1e-5)
+def assert_same_here_and_saved_again(model, folder, sentences, *all_options):
     again = folder.with_name("ours")
-    SentenceEncoder.load(folder).save(again)
-    np.testing.assert_allclose(vectors(again, sentences, **options), expected, atol=1e-5)
-    theirs = peer.SentenceTransformer(str(again), device="cpu").encode(sentences, **options)
-    np.testing.assert_allclose(theirs, expected, atol=1e-5)
+    encoder = SentenceEncoder.load(folder, "cpu")
+    encoder.save(again)
+    saved, theirs = SentenceEncoder.load(again, "cpu"), peer.SentenceTransformer(str(again), device="cpu")
+    for options in all_options or [{}]:
+        expected, ours = model.encode(sentences, **options), {"precision": "fp32", **options}
+        alone = [encoder.encode(sentence, **ours) for sentence in sentences]
+        both = encoder.encode(sentences, **ours), saved.encode(sentences, **ours)
+        for found in (alone, *both, theirs.encode(sentences, **options)):
+            np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 THEIR_NAMES = [mode.replace("sqrt_len", "sqrt_len_tokens") for mode in POOLINGS]
@@ -78,8 +75,8 @@ def test_projections_and_normalisations_in_a_row(publish, sentences, chain):
 def test_a_prompt_is_not_pooled_where_the_folder_says_so(publish, sentences, mode):
     prompts = {"query": "Two dogs: ", "title": "Rain."}
     model, folder = publish(mode, "distiluse", False, prompts=prompts, default_prompt_name="query")
-    for options in ({}, {"prompt_name": "title"}, {"prompt": "Nobody knows"}, {"prompt": ""}):
-        assert_same_here_and_saved_again(model, folder, sentences, **options)
+    ways = {}, {"prompt_name": "title"}, {"prompt": "Nobody knows"}, {"prompt": ""}
+    assert_same_here_and_saved_again(model, folder, sentences, *ways)
     pooled = SentenceEncoder.load(folder)
     pooled.pooling.include_prompt = True
     is_moved = np.abs(pooled.encode(sentences) - model.encode(sentences)).max() > 1e-2
