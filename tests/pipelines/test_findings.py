@@ -1,10 +1,13 @@
-"""What the folders of stages show in a report: entities, answers, clinical outcomes, exclusions."""
+"""What the folders of stages show in a report: curves, entities, answers, clinical outcomes, exclusions."""
 
 import json
 import re
+from xml.etree import ElementTree
+
+import pytest
 
 from pipelines.report import findings
-from pipelines.report.charts import COLOURS, Curve
+from pipelines.report.charts import Curve, training_curves
 from pipelines.report.tables import Listing
 
 ENTITIES = {
@@ -99,14 +102,6 @@ def test_answers_have_scores_by_slice_and_are_marked_in_their_texts(tmp_path):
     assert marks(impossible) == [] and "no answer given, &gt; 99 %" in impossible
 
 
-def test_names_of_many_slices_are_slanted_so_that_none_overlaps_another(tmp_path):
-    for count, slanted in ((6, False), (7, True)):
-        longest = [{**SLICES["position"][0], "name": f"{2**n} words"} for n in range(1, count + 1)]
-        written(tmp_path, slices={**SLICES, "answer_words": longest}, examples=ANSWERED)
-        drawn = of_type(findings.answers(tmp_path), list)[0][0].svg
-        assert ("rotate(-30" in re.search(rf"<text[^>]*>{2**count}</text>", drawn)[0]) == slanted
-
-
 def test_without_text_nothing_of_a_document_is_shown(tmp_path):
     written(tmp_path, slices=SLICES, similarity={"rows": ["a"], "labels": ["b"], "matrix": [[1.0]]}, **ENTITIES)
     assert "gout" not in "".join(map(str, findings.entities(tmp_path, with_text=False)))
@@ -137,30 +132,6 @@ def group(figures):
 FEW = {"characteristic": "sex", "group": None, "admissions": None, "figures": None, "suppressed": 2}
 
 
-def outcome_curves(folder, **changes):
-    return of_type(findings.outcomes(written(folder, curves=CURVES | changes)), list)[0]
-
-
-def test_curves_of_outcomes_have_names_axes_and_one_colour_for_a_model(tmp_path):
-    found = outcome_curves(tmp_path)
-    read = [f"{what} as more of the note is read (1,234 admissions of several chunks)" for what in ("AUROC", "P")]
-    assert [curve.title for curve in found] == ["ROC", "Precision and recall", "Calibration", *read]
-    roc, precision, calibration, _, reading = [curve.svg for curve in found]
-    assert all(each in roc for each in (">false positive rate<", ">recall<", ">model<", ">TF-IDF<"))
-    assert ">precision<" in precision and ">share died<" in calibration and ">not died<" in reading
-    assert all(each in calibration for each in (">model<", ">model, calibrated<", ">TF-IDF, calibrated<"))
-    assert ">TF-IDF<" not in calibration and COLOURS[findings.ORDER.index("tfidf")] in calibration
-
-
-def test_reading_is_drawn_where_it_was_measured_and_intervals_of_the_calibration_are_bars(tmp_path):
-    unknown = [each | {"auroc": None, "others": None} for each in READING]
-    for reading, curves in ((None, 3), (unknown, 5)):
-        assert len(outcome_curves(tmp_path, while_reading=reading)) == curves
-    for ends, bars in (([], 0), ([None, None], 0), ([0.1, 0.35], 2)):
-        drawn = {"model": [[*point, *ends] for point in POINTS]}
-        assert outcome_curves(tmp_path, calibration=drawn)[2].svg.count("stroke-width: 1.2") == bars
-
-
 def test_groups_of_patients_and_their_calibration_are_listed_and_small_ones_counted(tmp_path):
     groups, calibration = findings.outcomes(written(tmp_path, slices={"slices": [group(CALIBRATED), FEW]}))
     first, second = groups.rows
@@ -189,8 +160,9 @@ def test_the_counts_behind_the_alarm_threshold_are_shown_or_that_there_is_none(t
         (None, None, "no threshold reaches a precision of 0.8 with 95 % confidence, on at least 20"),
     ):
         alarms = {"precision": 0.8, "minimum": 20, "threshold": threshold, "alarms": 1204, "right": right}
-        (text,) = of_type(findings.outcomes(written(tmp_path, curves=CURVES | {"alarms": alarms})), findings.Markup)
+        curves, text = findings.outcomes(written(tmp_path, curves=CURVES | {"alarms": alarms}))
         assert shown in text
+        assert [curve.title.split()[0] for curve in curves] == ["ROC", "Precision", "Calibration", "AUROC", "P"]
 
 
 def test_a_flow_table_has_its_counts_with_thousands_apart(tmp_path):
@@ -207,3 +179,52 @@ def test_a_stage_shows_what_it_wrote_and_nothing_else(tmp_path):
     written(tmp_path, slices=SLICES)
     assert [subject.__name__ for subject in findings.SUBJECTS if list(subject(tmp_path))] == ["answers"]
     assert all(isinstance(curve, Curve) for curve in of_type(findings.answers(tmp_path), list)[0])
+
+
+@pytest.fixture
+def log(tmp_path):
+    def write(*lines):
+        path = tmp_path / "metrics.jsonl"
+        path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
+        return path
+
+    return write
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(svg):
+    return ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def points_of_the_first_line(svg):
+    strokes = [
+        path.get("d") for path in ElementTree.fromstring(svg).iter(f"{SVG}path") if "#3b7dc4" in path.get("style", "")
+    ]
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML] ([-\d.]+) ([-\d.]+)", strokes[0])]
+
+
+def test_the_loss_comes_first_then_the_rate_then_dev_scores_and_nothing_else(log):
+    path = log(
+        {"step": 1, "epoch": 0, "sts/de/spearman_cosine": 0.4, "sts/de/spearman_cosine_low": 0.3, "dev/accuracy": 0.5},
+        {"step": 2, "lr": 0.1, "loss/mlm": 2.0, "loss/nsp": None, "grad_norm": 1, "tokens_per_second": 9},
+        {"step": 3, "lr": 0.1, "loss/mlm": 1.0, "loss/nsp": 0.5, "padding_share": 0.5, "seconds": 3.0},
+        '{"step": 4, "lo',  # cut short by a kill
+    )
+    curves = training_curves(path)
+    assert [curve.title for curve in curves] == ["Loss", "Learning rate", "Dev: sts", "Dev scores"]
+    assert {"mlm", "nsp"} <= set(texts(curves[0].svg))
+    assert training_curves(log()) == training_curves(path.with_name("none.jsonl")) == []
+
+
+def test_a_line_goes_through_its_points_and_of_a_long_log_through_few_that_end_at_the_last_step(log):
+    [curve] = training_curves(log(*({"step": step, "loss": loss} for step, loss in [(0, 1.0), (10, 3.0), (30, 2.0)])))
+    (x0, y0), (x1, y1), (x2, y2) = points_of_the_first_line(curve.svg)
+    assert (x2 - x0) / (x1 - x0) == pytest.approx(3, rel=1e-3)
+    assert (y2 - y0) / (y1 - y0) == pytest.approx(1 / 2, rel=1e-3)
+    [long] = training_curves(log(*({"step": step, "loss": 1 / (1 + step)} for step in range(20_001))))
+    assert len(long.svg) < 40_000
+    [short] = training_curves(log({"step": 0, "loss": 1.0}, {"step": 20_000, "loss": 0.0}))
+    ends = [points_of_the_first_line(each.svg)[-1][0] for each in (long, short)]
+    assert ends[0] == pytest.approx(ends[1], abs=1)

@@ -10,7 +10,7 @@ from bertrelay.fingerprint import Digests
 from bertrelay.settings import Settings
 from pipelines.recipe import Recipe, RecipeText, Step
 from pipelines.registry import REGISTRY
-from pipelines.report.page import day, duration, write_report
+from pipelines.report.page import write_report
 from pipelines.run_store import ATTEMPT, begin, finish, latest_name, link_latest
 
 SENTENCES = {"rows": ["A <b>dog</b>."], "labels": ["강아지 & Hund"], "matrix": [[0.875]]}
@@ -110,9 +110,3 @@ def test_seeds_stand_beside_mean_and_deviation_and_what_was_not_measured_is_a_da
     assert "0.8125 ± 0.0125" in page.text
     assert all(f"repeated (seed {seed})" in page.text for seed in (1, 2, 10))
     assert "ko – 0.500" in page.text
-
-
-def test_durations_and_days_are_written_for_people():
-    seconds = {0: "0.0 s", 9.94: "9.9 s", 9.96: "10 s", 59.6: "1 min 0 s", 185: "3 min 5 s", 7800: "2 h 10 min"}
-    assert {each: duration(each) for each in seconds} == seconds
-    assert day("2025-03-01T00:30:00+02:00") == "28 February 2025, 22:30 UTC"

@@ -1,4 +1,4 @@
-from pipelines.report.tables import MetricValue, main_metrics, metric_values, score_tables, shown
+from pipelines.report.tables import MetricValue, metric_values, score_tables, shown
 
 
 def table_of(tables, family, caption=""):
@@ -27,13 +27,6 @@ def test_a_language_is_a_row_and_lookup_stands_beside_vectors_with_means_by_hand
         "ko": ["0.850", "0.730", "–"],
         "mean": ["0.900", "0.830", "–"],
     }
-
-
-def test_search_across_spaces_has_a_row_for_each_language_and_one_for_english():
-    metrics = {"recall_at_10/en": 1.0, "recall_at_10/zh-Hant": 0.9, "recall_at_10_ratio/zh-Hant": 0.9}
-    table = table_of(score_tables({"test": metrics}), "Search across spaces")
-    assert table.columns == [("test", "recall@10"), ("test", "ratio to English")]
-    assert cells(table) == {"en": ["1.000", "–"], "zh-Hant": ["0.900", "0.900"]}
 
 
 def test_published_rows_of_tatoeba_stand_beside_the_languages_that_were_measured():
@@ -73,28 +66,6 @@ def test_similarity_across_languages_has_a_table_for_each_set():
     assert list(table_of(tables, "Semantic textual similarity").rows) == ["stsb", "en-de"]
 
 
-def test_xsim_is_a_table_of_languages_by_languages():
-    metrics = {"xsim_error/flores/de/zh-Hant": 12.5, "xsim_error/flores/zh-Hant/de": 10.5}
-    table = table_of(score_tables({"test": metrics}), "xsim", "test · flores")
-    assert table.columns == [("into", "zh-Hant ↓"), ("into", "de ↓")]
-    assert cells(table) == {"de": ["12.500", "–"], "zh-Hant": ["–", "10.500"]}
-
-
-def test_mining_has_both_parts_beside_one_another():
-    metrics = {"mining_f1/de-en/train": 0.9, "mining_recall/de-en/test": 0.8, "mining_threshold/de-en": 1.1}
-    table = table_of(score_tables({"test": metrics}), "Bitext mining")
-    own = [("train", "f1"), ("train", "threshold"), ("test", "recall")]
-    assert table.columns == [*own, ("published", "LASER")]
-    assert cells(table) == {"de-en": ["0.900", "1.100", "0.800", "0.962"]}
-
-
-def test_each_test_set_has_its_own_table_and_scripts_may_have_dashes():
-    metrics = {"translation_accuracy/flickr/en-zh-CN": 0.9, "translation_accuracy/tatoeba/zh-CN-en": 0.3}
-    found = [table for table in score_tables({"evaluation": metrics}) if not table.family.is_summary]
-    tables = {table.caption: list(table.rows) for table in found}
-    assert tables == {"evaluation · flickr": ["zh-CN"], "evaluation · tatoeba": ["zh-CN"]}
-
-
 def test_sts_of_several_stages_stands_side_by_side_and_a_missing_one_is_a_dash_and_not_zero():
     tables = score_tables({"first": {"sts/stsb/spearman_cosine": 0.8}, "second": {"sts/de/spearman_cosine": 0.0}})
     table = table_of(tables, "Semantic textual similarity")
@@ -102,24 +73,13 @@ def test_sts_of_several_stages_stands_side_by_side_and_a_missing_one_is_a_dash_a
     assert cells(table) == {"stsb": ["0.800", "–"], "de": ["–", "0.000"]}
 
 
-def test_figures_of_a_pretraining_stand_before_and_after_in_one_row():
-    metrics = {"before/mlm_loss": 9.5, "mlm_loss": 2.25, "mlm_loss_low": 2.0, "mlm_loss_high": 2.5}
-    table = table_of(score_tables({"long": metrics}), "Masked words and next sentences")
-    assert table.columns == [("long", "before"), ("long", "after")]
-    assert cells(table) == {"mlm_loss": ["9.500", "2.250"]}
-    assert [figure.interval for figure in table.cells("mlm_loss")] == ["", "2.000 – 2.500"]
-
-
-def test_a_stages_line_tells_what_the_training_reached():
-    metrics = {"before/mlm_loss": 9.5, "mlm_loss": 2.25, "mlm_loss_low": 2.0, "nsp_accuracy": None, "train_steps": 3.0}
-    assert main_metrics(metrics) == "mlm_loss 2.25  train_steps 3"
-    assert main_metrics({"rows": 66_133.0, "share": 0.123456}) == "rows 66,133  share 0.1235"
-
-
-def test_what_is_of_no_known_family_is_shown_all_the_same():
+def test_what_is_of_no_known_family_is_shown_and_published_figures_only_where_their_row_is():
     tables = score_tables({"e": {"words": 2.5, "translation_accuracy/de-fr": 0.5, "sts": 0.1, "dev/accuracy": 1}})
     assert list(table_of(tables, "Other metrics").rows) == ["words", "translation_accuracy/de-fr", "sts"]
     assert list(table_of(tables, "Dev data").rows) == ["accuracy"]
+    tables = score_tables({"a": {"ablation/concatenation/u, v/NLI": 0.5, "senteval/MR/accuracy": 0.5}})
+    assert table_of(tables, "Ablation", "concatenation").columns == [("a", "NLI"), ("published", "NLI")]
+    assert table_of(tables, "Classification of sentences").columns == [("a", "accuracy")]  # no row is published
 
 
 def test_intervals_and_deviations_belong_to_their_metric():
