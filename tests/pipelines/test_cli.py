@@ -20,28 +20,6 @@ uses = "light.teach"
 """
 
 
-def seconds_of(*arguments):
-    """What Python's run of `arguments` printed, and the processor's time: other work on this machine counts little."""
-    before = os.times()
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
-    after = os.times()
-    return after.children_user - before.children_user + after.children_system - before.children_system, done.stdout
-
-
-@pytest.fixture(scope="module")
-def libraries_seconds():
-    """Of importing what parses and prints the command line: on a slow machine it alone takes most of a second."""
-    return min(seconds_of("-c", "import pydantic.main, typer.rich_utils")[0] for _ in range(3))
-
-
-@pytest.mark.parametrize("command", ["", "run", "search", "ner tag"])
-def test_help_answers_within_a_second_or_four_times_its_libraries(command, libraries_seconds):
-    """The lesser of two: the first call after an installation compiles what it imports."""
-    calls = [seconds_of("-m", "pipelines", *command.split(), "--help") for _ in range(2)]
-    assert all("Usage: bertrelay" in out for _, out in calls)
-    assert 0 < min(seconds for seconds, _ in calls) < max(1, 4 * libraries_seconds)
-
-
 def test_help_and_a_skipped_run_load_neither_torch_nor_transformers(write_recipe, tmp_path, go):
     path = write_recipe(RELAY)
     go(path)
@@ -61,20 +39,6 @@ for words in {requests}:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert [line for line in done.stdout.splitlines() if line.startswith("loaded")] == ["loaded []"] * 5
     assert done.stdout.count("SKIP") == 6
-
-
-def test_a_run_tells_what_it_did_and_where_models_and_report_are(write_recipe, bertrelay):
-    code, out, err = bertrelay("run", write_recipe(RELAY))
-    assert code == 0
-    assert [line.split()[:2] for line in out.splitlines()] == [
-        ["RUN", "teacher"],
-        ["RUN", "student"],
-        ["model", "runs/relay/teacher/latest/model"],
-        ["model", "runs/relay/student/latest/model"],
-        ["report", "runs/relay/report.html"],
-    ]
-    assert "score 1" in out
-    assert "teacher  first time" in err
 
 
 def test_plan_says_why_in_columns_and_in_one_json_document(write_recipe, bertrelay, tmp_path):
@@ -122,17 +86,6 @@ def test_a_wrong_request_ends_with_2_and_without_a_traceback(write_recipe, refus
         assert "Traceback" not in told
 
 
-def test_recipes_are_listed_with_their_first_line_and_printed(tmp_path, monkeypatch, call):
-    from pipelines.registry import REGISTRY
-
-    (tmp_path / "short.toml").write_text("#\n# A short relay.\nname = 'x'\n")
-    monkeypatch.setattr("pipelines.recipe.files", lambda _: tmp_path)
-    recipe, blank, _, *stages = call("recipes").splitlines()
-    assert (recipe, blank) == ("short  A short relay.", "")
-    assert [stage.split(maxsplit=1) for stage in stages] == [[stage.kind, stage.summary] for stage in REGISTRY]
-    assert call("recipes", "short") == (tmp_path / "short.toml").read_text()
-
-
 def test_a_reader_that_has_seen_enough_is_no_error(write_recipe, start):
     stages = "".join(f'[{"t" * 90}{number}]\nuses = "light.teach"\n' for number in range(1000))
     process = start("plan", write_recipe(stages))
@@ -171,3 +124,37 @@ def test_no_command_replaces_a_file_that_is_there_unless_asked(refused, call, tm
             call(*each, "--overwrite")
         assert not re.search(replaced, str(next_fault.value)), each
     assert {file.read_text() for file in there} == {"mine"}
+
+
+BAD = "\x1b]0;title\x07\x9b2J\x7f"
+SHOWN = r"\u001b]0;title\u0007\u009b2J\u007f"
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def test_text_is_shown_with_escapes_and_json_holds_it_as_it_is(call, model, write_lines):
+    corpus, text = write_lines("corpus.txt", [f"a dog {BAD}", f"a cat {BAD}"]), f"a dog {BAD}"
+    for words in (
+        ("similarity", model, corpus, "--matrix"),
+        ("similarity", model, text, "a cat"),
+        ("search", model, corpus, "--query", text),
+    ):
+        shown, document = call(*words), call(*words, "--json")
+        assert f"a dog {SHOWN}" in shown
+        assert not CONTROL.search(shown + document)
+        assert text in strings(json.loads(document))
+
+
+def strings(value):
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from strings(inner)
+
+
+def test_a_files_name_in_an_error_is_shown_with_escapes(refused, tmp_path):
+    (tmp_path / "model").mkdir()
+    [(code, told)] = refused([["encode", "model", f"none{BAD}.txt", "v.npy"]])
+    assert code == 2
+    assert f"none{SHOWN}.txt" in told
+    assert not CONTROL.search(told)

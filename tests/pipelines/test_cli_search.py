@@ -1,7 +1,8 @@
-"""The command `bertrelay search`."""
+"""`bertrelay search`, `mine` and `mine-negatives`; what is found, the tests of students hold."""
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,19 +53,15 @@ def test_json_is_one_document_and_nothing_else(call, model, write_lines, capsys)
     assert similarities == sorted(similarities, reverse=True)
 
 
-def test_the_sentences_of_a_file_are_answered_with_their_lines(call, model, corpus, queries, tmp_path, capsys):
+def test_answers_are_written_with_the_lines_of_their_queries(call, model, corpus, queries, tmp_path, capsys):
     output = tmp_path / "answers.jsonl"
-    out = call("search", model, corpus, "--queries", queries, "-k", "1", "--output", output)
-    assert out == f"answers in {output}\n"
+    assert (
+        call("search", model, corpus, "--queries", queries, "-k", "1", "--output", output) == f"answers in {output}\n"
+    )
     assert "queries.txt: 1 blank query has no answer" in capsys.readouterr().err
     answers = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-    assert [(answer["line"], answer["query"], answer["hits"][0]["line"]) for answer in answers] == [
-        (1, "개가 짖는다", 4),
-        (3, "a dog barks", 1),
-    ]
-
-
-def test_tables_have_a_row_for_every_hit(call, model, corpus, queries, tmp_path):
+    found = [(answer["line"], answer["query"], answer["hits"][0]["line"]) for answer in answers]
+    assert found == [(1, "개가 짖는다", 4), (3, "a dog barks", 1)]
     for suffix, delimiter, text in ((".csv", ",", LINES[5]), (".tsv", "\t", "bellt barks")):
         output = tmp_path / f"answers{suffix}"
         call("search", model, corpus, "--query", "hund", "--queries", queries, "-k", "5", "--output", output)
@@ -73,6 +70,10 @@ def test_tables_have_a_row_for_every_hit(call, model, corpus, queries, tmp_path)
         assert [row["rank"] for row in rows] == ["1", "2", "3", "4", "5"] * 3
         assert [row["query_line"] for row in rows] == [""] * 5 + ["1"] * 5 + ["3"] * 5
         assert {row["text"] for row in rows if row["line"] == "6"} == {text}
+    with pytest.raises(RequestError, match="expected texts to look for, found 2 blank ones and no other"):
+        queries.write_text("\n \n")
+        call("search", model, corpus, "--queries", queries, "--output", tmp_path / "a.csv")
+    assert not list(tmp_path.glob("a.csv*"))
 
 
 def test_a_query_without_a_finite_vector_is_named_by_its_line(call, model, corpus, write_lines, monkeypatch):
@@ -101,18 +102,6 @@ def test_a_precision_that_is_not_the_index_s_is_reported_once(call, model, corpu
     assert json.loads(out)["index"]["precision"] == "fp32"
 
 
-def test_exact_search_may_be_requested_of_an_index_with_a_graph(call, model, corpus):
-    call("search", model, corpus, "--kind", "hnsw")
-    for options in (["--kind", "exact"], ["--ef-search", "1"]):
-        assert len(call("search", model, corpus, "--query", "hund", "-k", "3", *options).splitlines()) == 4
-
-
-def test_blank_queries_alone_are_refused(call, model, corpus, write_lines, tmp_path):
-    with pytest.raises(RequestError, match="expected texts to look for, found 2 blank ones and no other"):
-        call("search", model, corpus, "--queries", write_lines("q.txt", ["", " "]), "--output", tmp_path / "a.csv")
-    assert not list(tmp_path.glob("a.csv*"))
-
-
 def test_two_processes_build_what_one_builds_and_one_of_them_answers(call, model, corpus, start, tmp_path):
     process = start("search", model, corpus, "--processes", "2", "--precision", "fp32", "--query", "hund")
     out, err = process.communicate(timeout=300)
@@ -122,3 +111,41 @@ def test_two_processes_build_what_one_builds_and_one_of_them_answers(call, model
     call("search", model, corpus, "--index", tmp_path / "one", "--precision", "fp32")
     both, one = Path(f"{corpus}.index"), tmp_path / "one"
     assert (both / "vectors.npy").read_bytes() == (one / "vectors.npy").read_bytes()
+
+
+SENTENCES = ["a dog barks", "ein hund", "개가 짖는다", "bellt"]
+
+
+def test_a_threshold_is_chosen_by_gold_and_work_is_kept_when_asked(call, model, write_lines, tmp_path):
+    sides = write_lines("s.txt", SENTENCES[:2]), write_lines("t.txt", [SENTENCES[1], "", *SENTENCES[::2]])
+    gold, output = write_lines("gold.tsv", ["1\t3", "2\t1"]), tmp_path / "m.tsv"
+    out = call("mine", model, *sides, output, "--gold", gold, "-k", 2, "--keep", "--precision", "fp32")
+    head, *rows = [line.split("\t") for line in output.read_text(encoding="utf-8").splitlines()]
+    assert head == ["score", "source_line", "target_line", "source", "target"]
+    assert {tuple(row[1:]) for row in rows} == {("1", "3", *SENTENCES[:1] * 2), ("2", "1", *SENTENCES[1:2] * 2)}
+    assert out.startswith(f"{output}: 2 pairs, f1 1.0000, precision 1.0000, recall 1.0000, threshold ")
+    assert float(rows[-1][0]) >= float(re.search(r"threshold ([\d.]+)", out)[1])
+    assert (tmp_path / "m.tsv.work").is_dir()
+    document = json.loads(call("mine", model, *sides, output, "--overwrite", "--json"))
+    assert (document["output"], document["pairs"]) == (str(output), 2)
+    assert (document["threshold"], document["f1"]) == (None, None)
+    assert not (tmp_path / "m.tsv.work").exists()
+
+
+ROWS = ["a dog barks\tein hund bellt", "a dog\tein hund", "barks\tbellt", "개가 짖는다\ta dog barks ."]
+
+
+def test_columns_are_named_and_the_counts_are_printed(call, model, write_lines, tmp_path):
+    pairs, corpus = write_lines("p.tsv", ["one\ttwo", *ROWS]), write_lines("more.txt", ["개가", "", "짖는다"])
+    columns, output = ["--column", "one", "--column", "two"], tmp_path / "n.tsv"
+    given = ["--corpus", corpus, "--num-negatives", 2, "--precision", "fp32", "--scores", "--keep"]
+    out = call("mine-negatives", model, pairs, output, *columns, *given)
+    head, *rows = [line.split("\t") for line in output.read_text(encoding="utf-8").splitlines()]
+    assert head == ["anchor", "positive", "negative", "positive_score", "negative_score"]
+    assert [row[:2] for row in rows] == [row.split("\t") for row in ROWS for _ in range(2)]
+    assert out.startswith(f"{output}: 4 pairs, 4 anchors, 6 candidates, 8 rows, 1 blank_candidate, ")
+    assert (tmp_path / "n.tsv.work").is_dir()
+    document = json.loads(
+        call("mine-negatives", model, pairs, output, *columns, "--max-score", "-1", "--overwrite", "--json")
+    )
+    assert (document["rows"], document["dropped"]["too_few_negatives"], document["negative_score"]) == (0, 4, None)
