@@ -1,23 +1,24 @@
-"""`bertrelay ner tag`: every format in and out. What all such commands share is in test_file_commands."""
+"""`bertrelay ner tag` and `data check`. What all commands on files promise is in test_file_commands."""
 
 import json
 import re
 import shutil
 
 import pytest
+from typer.testing import CliRunner
 
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical import EntityTagger, tag_file
-from domain.biomedical.documents import READERS, read_documents
+from domain.biomedical.documents import read_documents
 from domain.biomedical.documents.document import Document, Entity
-from domain.biomedical.documents.writing import WRITERS, write_documents
+from domain.biomedical.documents.writing import write_documents
+from pipelines.cli.app import app
 
 TEXTS = [
     "The mice had fever of BRCA1. The 𝒢out <b>p53</b> & gout in rats.",
     "gout (fever) of p53, in the rats",
     "BRCA1 & p53 < gout > fever of the mice in rats.",
 ]
-READ_BACK = [name for name in WRITERS if name in READERS]
 
 
 @pytest.fixture
@@ -62,8 +63,8 @@ def test_an_exported_tagger_finds_the_same(call, tagger, texts, expected, tmp_pa
     assert spans_of(rows) == expected
 
 
-@pytest.mark.parametrize("name", READ_BACK)
-def test_every_format_is_tagged_and_written_and_its_own_entities_are_replaced(
+@pytest.mark.parametrize("name", ["brat", "conll", "bioc"])
+def test_formats_are_tagged_and_written_and_their_own_entities_are_replaced(
     call, tagger, texts, expected, tmp_path, name
 ):
     is_conll = name.startswith("conll")  # which knows no white space
@@ -126,23 +127,6 @@ def test_raw_text_is_one_document_to_the_character_and_becomes_pubtator(call, ta
     assert call("ner", "tag", tagger, tmp_path / "none.txt", tmp_path / "none.jsonl").endswith(": 1 documents\n")
 
 
-def test_more_refused_documents_than_allowed_leave_no_output(call, tagger, tmp_path):
-    document, gap = next(
-        (document, entity.start + entity.text.index(" "))
-        for document in EntityTagger.load(tagger)(TEXTS)
-        for entity in document.entities
-        if " " in entity.text
-    )
-    text = f"{document.text[:gap]}\t{document.text[gap + 1 :]}"
-    rows = [json.dumps({"id": f"d{n}", "text": text}) for n, text in enumerate(["gout", text])]
-    (tmp_path / "in.jsonl").write_text("\n".join(rows))
-    with pytest.raises(
-        WorkError, match=r"1 of 2 .* document d1 \(.*pubtator cannot hold it; JSONL, for example, can\)"
-    ):
-        call("ner", "tag", tagger, tmp_path / "in.jsonl", tmp_path / "out.pubtator")
-    assert not (tmp_path / "out.pubtator").exists()
-
-
 def test_standard_input_has_a_document_in_each_line_or_what_it_is_said_to_hold(call, tagger, texts, expected, tmp_path):
     output = (tmp_path / "found.jsonl", "--overwrite")
     for stdin, options in (("\n".join(TEXTS) + "\n", ()), (texts.read_text(), ("--input-format", "jsonl"))):
@@ -152,3 +136,32 @@ def test_standard_input_has_a_document_in_each_line_or_what_it_is_said_to_hold(c
         with pytest.raises(RequestError, match="standard input: expected a document in each line, found"):
             call("ner", "tag", tagger, "-", *output, stdin=stdin)
     assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "found.jsonl"}
+
+
+def test_good_data_ends_with_0_and_data_that_will_not_do_with_1(tmp_path, call, tiny_encoder):
+    files = {name: tmp_path / f"{name}.tsv" for name in ("train", "devel", "test")}
+    for (name, path), first in zip(files.items(), ("B-X", "B-X", "I-X"), strict=True):
+        path.write_text("".join(f"{name}{number}\t{'B-X' if number else first}\n\n" for number in range(60)))
+    lines = call("data", "check", files["train"], files["devel"]).splitlines()
+    assert lines[0] == f"train  {files['train']}" and any(line.startswith("good  tags") for line in lines)
+    tiny_encoder("bert", ["train devel 0 1 2"]).save(tmp_path / "model")
+    options = [
+        "--train",
+        files["train"],
+        "--test",
+        files["test"],
+        "--columns",
+        "0",
+        "-1",
+        "--model",
+        tmp_path / "model",
+    ]
+    result = CliRunner().invoke(app, ["data", "check", *map(str, options), "--json"])
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["verdict"]) == (1, "fail")
+    assert document["files"] == {"train": str(files["train"]), "test": str(files["test"])}
+    found = {each["check"]: each for each in document["checks"]}
+    assert (found["tags"]["verdict"], found["leaks train/test"]["verdict"]) == ("fail", "good")
+    assert "38 that the model reads at once" in found["tokens in a sentence"]["told"]
+    with pytest.raises(RequestError, match="not both"):
+        call("data", "check", files["train"], "--test", files["test"])

@@ -54,15 +54,6 @@ def test_one_of_two_files_may_be_standard_input(call, model, write_lines, others
         call("similarity", model, "-", "-", "--files")
 
 
-def test_files_are_compared_line_by_line(call, model, write_lines, others, expected):
-    two = write_lines("two.txt", ENGLISH[:2])
-    document = json.loads(call("similarity", model, two, others, "--files", "--json", "--metric", "dot", *FP32))
-    assert document["metric"] == "dot"
-    assert [(pair["a"], pair["b"]) for pair in document["pairs"]] == list(zip(ENGLISH, OTHERS, strict=False))
-    figures = [pair["similarity"] for pair in document["pairs"]]
-    np.testing.assert_allclose(figures, np.diag(expected(ENGLISH[:2], OTHERS, "dot")), atol=1e-5)
-
-
 def test_pairs_of_many_blocks_are_all_written_in_order(call, model, write_lines, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "BLOCK_SENTENCES", 8)
     first, second = [ENGLISH[i % 3] for i in range(30)], [OTHERS[i % 2] for i in range(30)]
@@ -107,17 +98,11 @@ def test_a_matrix_has_every_line_with_every_line(
         }
 
 
-def test_a_matrix_as_text_numbers_its_columns_and_names_them_below(call, model, english, others):
-    lines = call("similarity", model, english, others, "--matrix", *FP32).splitlines()
-    assert lines[0].split() == ["1", "2"]
-    assert [line.split(maxsplit=3)[2:] for line in lines[1:4]] == [[str(n), text] for n, text in enumerate(ENGLISH, 1)]
-    assert [line.split(maxsplit=1) for line in lines[5:]] == [[str(n), text] for n, text in enumerate(OTHERS, 1)]
-
-
 def test_a_prompt_stands_before_the_sentences(call, model, expected):
-    figure, *sentences = call("similarity", model, "barks", "a", "--prompt", "query", *FP32).rstrip("\n").split("\t")
-    assert sentences == ["barks", "a"]
-    assert float(figure) == pytest.approx(expected(["dog barks"], ["dog a"]).item(), abs=6e-5)
+    given = ["--prompt", "query", "--metric", "dot", "--json", *FP32]
+    (pair,) = json.loads(call("similarity", model, "barks", "a", *given))["pairs"]
+    assert (pair["a"], pair["b"]) == ("barks", "a")
+    assert pair["similarity"] == pytest.approx(expected(["dog barks"], ["dog a"], "dot").item(), abs=1e-5)
 
 
 def test_blank_lines_keep_their_place_and_are_counted(call, model, write_lines, others, capsys):
@@ -126,11 +111,5 @@ def test_blank_lines_keep_their_place_and_are_counted(call, model, write_lines, 
     assert [pair["a"] for pair in pairs] == ["a dog", ""]
     assert all(np.isfinite(pair["similarity"]) for pair in pairs)
     assert "1 of 2 sentences are blank, and compared as they are" in capsys.readouterr().err
-
-
-def test_names_of_files_taken_for_sentences_are_pointed_out(
-    call, model, english, others, monkeypatch, tmp_path, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    assert "english.txt" in call("similarity", model, english.name, others.name)
+    call("similarity", model, *files)  # the files' names, taken for sentences
     assert "add --files or --matrix" in capsys.readouterr().err

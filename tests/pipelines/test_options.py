@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from bertrelay.settings import ModelSource, Positive, Settings
 from pipelines.cli.options import command
-from pipelines.registry import REGISTRY
-from pipelines.settings_table import described, settings_lines, settings_rows
+from pipelines.settings_table import described, settings_rows
 
 
 class Sizes(Settings):
@@ -65,11 +64,3 @@ def test_help_has_the_descriptions_of_the_settings(given):
     assert described(Sizes)["dim"] == "Size of a vector."
     assert "two of one text" in given("--help") or "Two of one text" in given("--help")
     assert list(settings_rows(Sizes))[2] == ("kind", "small or large", "small", "Two of one text.")
-
-
-def test_a_stage_is_printed_with_its_settings_as_a_recipe_writes_them():
-    (stage,) = (each for each in REGISTRY if each.kind == "students.mine")
-    head, *lines = settings_lines(stage)
-    assert head == f"students.mine: {stage.summary}"
-    assert [line.split()[0] for line in lines if line.startswith("\n")] == list(stage.load_settings().model_fields)
-    assert any("method" in line and "auto or exact or approximate" in line for line in lines)

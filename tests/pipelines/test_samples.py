@@ -7,18 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.samples.grammar import load
 from pipelines.samples.meanings import (
     LANGUAGES,
     Features,
     clause_of,
     is_sensible,
-    kinds,
     meaning_of,
     place_of,
     render,
     similarity,
-    world,
 )
 from pipelines.samples.meanings import phrase_of as noun
 from pipelines.samples.sentence_files import PLAIN_FILES, write_plain_files, write_samples
@@ -119,40 +116,9 @@ def test_sentences_are_those_written_by_hand(meaning: Features, expected: list[s
     assert is_sensible(meaning)
 
 
-@pytest.mark.parametrize(
-    ("phrase", "nominative", "accusative", "dative"),
-    [
-        (
-            noun("man", "my", "kind"),
-            "mein freundlicher Mann",
-            "meinen freundlichen Mann",
-            "meinem freundlichen Mann",
-        ),
-        (noun("woman", "the", "young"), "die junge Frau", "die junge Frau", "der jungen Frau"),
-        (noun("child", "my", "small"), "mein kleines Kind", "mein kleines Kind", "meinem kleinen Kind"),
-        (noun("boy", "this", "small"), "dieser kleine Junge", "diesen kleinen Jungen", "diesem kleinen Jungen"),
-        (noun("horse", "this", "white"), "dieses weiße Pferd", "dieses weiße Pferd", "diesem weißen Pferd"),
-        (noun("dog", several=True, adjective="old"), "die alten Hunde", "die alten Hunde", "den alten Hunden"),
-        (noun("bird", "two", "big"), "zwei große Vögel", "zwei große Vögel", "zwei großen Vögeln"),
-        (noun("neighbour", "many"), "viele Nachbarn", "viele Nachbarn", "vielen Nachbarn"),
-    ],
-)
-def test_german_articles_and_adjectives_show_the_case(
-    phrase: Features, nominative: str, accusative: str, dative: str
-) -> None:
-    assert sentence("de", phrase, "sleep", "future").lower().startswith(f"{nominative} w".lower())
-    assert sentence("de", CAT, "see", "habit", object=phrase) == f"Die Katze sieht {accusative}."
-    assert sentence("de", BOY, "help", "present", object=phrase) == f"Der Junge hilft {dative}."
-
-
-def test_german_prefix_parts_from_the_verb_in_a_main_clause_only() -> None:
-    calls = clause_of(noun("man"), "call", "present", object=BOY)
-    happy = clause_of(noun("woman"), "be", "present", state="happy")
-    assert render(meaning_of(calls), "de") == "Der Mann ruft den Jungen an."
-    assert render(meaning_of(happy, "because", calls), "de").endswith(", weil der Mann den Jungen anruft.")
-
-
 FRAMES = {
+    "de": ((CAT, "see", "habit"), "Die Katze sieht {}."),
+    "de dative": ((BOY, "help", "present"), "Der Junge hilft {}."),
     "fr": ((CAT, "see", "habit"), "Le chat voit {}."),
     "es": ((BOY, "find", "past"), "El chico encontró {}."),
     "ko": ((noun("doctor"), "buy", "past"), "의사는 {} 샀다."),
@@ -162,6 +128,22 @@ FRAMES = {
 @pytest.mark.parametrize(
     ("language", "thing", "expected"),
     [
+        ("de", noun("man", "my", "kind"), "meinen freundlichen Mann"),
+        ("de", noun("woman", "the", "young"), "die junge Frau"),
+        ("de", noun("child", "my", "small"), "mein kleines Kind"),
+        ("de", noun("boy", "this", "small"), "diesen kleinen Jungen"),
+        ("de", noun("horse", "this", "white"), "dieses weiße Pferd"),
+        ("de", noun("dog", several=True, adjective="old"), "die alten Hunde"),
+        ("de", noun("bird", "two", "big"), "zwei große Vögel"),
+        ("de", noun("neighbour", "many"), "viele Nachbarn"),
+        ("de dative", noun("man", "my", "kind"), "meinem freundlichen Mann"),
+        ("de dative", noun("woman", "the", "young"), "der jungen Frau"),
+        ("de dative", noun("child", "my", "small"), "meinem kleinen Kind"),
+        ("de dative", noun("boy", "this", "small"), "diesem kleinen Jungen"),
+        ("de dative", noun("horse", "this", "white"), "diesem weißen Pferd"),
+        ("de dative", noun("dog", several=True, adjective="old"), "den alten Hunden"),
+        ("de dative", noun("bird", "two", "big"), "zwei großen Vögeln"),
+        ("de dative", noun("neighbour", "many"), "vielen Nachbarn"),
         ("fr", noun("friend"), "l'ami"),
         ("fr", noun("school"), "l'école"),
         ("fr", noun("man", adjective="old"), "le vieil homme"),
@@ -188,7 +170,7 @@ FRAMES = {
 )
 def test_articles_adjectives_and_particles_agree(language: str, thing: Features, expected: str) -> None:
     clause, frame = FRAMES[language]
-    assert sentence(language, *clause, object=thing) == frame.format(expected)
+    assert sentence(language.split()[0], *clause, object=thing) == frame.format(expected)
 
 
 @pytest.mark.parametrize(
@@ -206,43 +188,6 @@ def test_articles_adjectives_and_particles_agree(language: str, thing: Features,
 )
 def test_prepositions_contract(language: str, verb: str, place: Features, expected: str) -> None:
     assert sentence(language, BOY, verb, "present", place=place) == expected
-
-
-def test_korean_reason_comes_first_and_its_subject_is_no_topic() -> None:
-    for name, subject in (("boy", "소년이"), ("girl", "소녀가"), ("horse", "말이"), ("bird", "새가")):
-        tired = clause_of(noun(name), "be", "present", state="tired")
-        because = meaning_of(clause_of(noun("man"), "sleep", "present"), "because", tired)
-        assert render(because, "ko") == f"{subject} 피곤하기 때문에 남자는 자고 있다."
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_every_concept_has_its_words(language: str) -> None:
-    data = load(language)
-    for table, columns in data["columns"].items():
-        assert all(len(row) <= len(columns) for row in data[table].values()), table
-    known = {table: set(data[table]) for table in ("nouns", "verbs", "times") if table in data}
-    known["nouns"] = known.get("nouns", set(kinds())) | data.get("places", {}).keys()
-    known["verbs"] |= {"be"} if language == "ko" else set()
-    assert set(kinds()) <= known["nouns"]
-    assert set(world("verbs")) <= known["verbs"]
-    assert set(world("times")) <= known.get("times", set(world("times")))
-
-
-@pytest.mark.parametrize(
-    "clause",
-    [
-        clause_of(noun("dog"), "read", "present", object=noun("book")),
-        clause_of(noun("girl", "my"), "sleep", "present"),
-        clause_of(noun("bread", several=True), "be", "past", state="ill"),
-        clause_of(noun("man"), "go", "past"),
-        clause_of(noun("man"), "eat", "habit", object=noun("cake"), time="often"),
-        clause_of(noun("man"), "sleep", "habit", negated=True, time="always"),
-        clause_of(noun("man"), "sleep", "past", time="tomorrow"),
-        clause_of(noun("man", "two"), "sleep", "past", negated=True),
-    ],
-)
-def test_what_nobody_would_say_is_not_sensible(clause: Features) -> None:
-    assert not is_sensible(meaning_of(clause))
 
 
 def test_no_test_or_development_sentence_is_in_a_training_file(samples: Path) -> None:
