@@ -3,7 +3,7 @@
 import json
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import Field
@@ -15,7 +15,7 @@ from bertrelay.privacy import identifiers_shown
 from domain.biomedical.documents import TITLE_LINE, Columns, FormatName, read_documents
 from domain.biomedical.ner.settings import TagOptions, TagSettings
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, QuestionFormat
-from domain.findings import exit_code, overall, report, splits_of
+from domain.findings import Finding, exit_code, overall, report, splits_of
 from pipelines.cli.options import (
     DATASET_HELP,
     Fields,
@@ -31,12 +31,6 @@ from pipelines.cli.options import (
     write_out,
 )
 from pipelines.cli.stdin import DASH, NAME, first_bytes, input_file
-
-if TYPE_CHECKING:
-    from bertrelay.dataset_output import WrittenDataset
-    from domain.biomedical.ner.tagging import TaggedFile
-    from domain.biomedical.qa.answering import AnsweredFile
-    from domain.findings import Finding
 
 DATASETS = "input and output are Parquet datasets"
 NO_DATASETS = "input and output are not both Parquet datasets"
@@ -111,42 +105,29 @@ def tag(
     if writes_dataset(source, output):
         idle = {"--input-format": reading["format"], "--format": options.output_format, "--with-text": how.with_text}
         check_idle({**idle, "--max-rejects": how.max_rejects != TagOptions().max_rejects}, DATASETS)
-        tagged: WrittenDataset | TaggedFile = _tag_dataset(model, source, output, how, options, cluster)
+        from domain.biomedical.ner.tagging import tag_dataset
+
+        given = how.model_dump(include={"precision", "batch_tokens"})
+        given |= options.model_dump(include={"column", "keep", "overwrite"})
+        with distributed(options.processes) as process_group:
+            tagged: Any = tag_dataset(model, source, output, process_group=process_group, engine=cluster, **given)
     else:
         check_idle({"--column": options.column != "text", "--keep": options.keep}, NO_DATASETS)
-        tagged = _tag_file(model, source, Path(output), reading["format"], how, options, cluster)
+        settings = {"source_format": reading["format"], "engine": cluster, **dict(how)}
+        tagged = _tag_file(model, source, Path(output), settings, options)
     print_result(tagged, output, options.as_json)
 
 
-def _tag_dataset(
-    model: str, source: str, output: str, how: TagOptions, options: TagOutput, cluster: Engine
-) -> "WrittenDataset":
-    from domain.biomedical.ner.tagging import tag_dataset
-
-    given = options.model_dump(include={"column", "keep", "overwrite"})
-    given |= {"engine": cluster, **how.model_dump(include={"precision", "batch_tokens"})}
-    with distributed(options.processes) as process_group:
-        return tag_dataset(model, source, output, process_group=process_group, **given)
-
-
-def _tag_file(
-    model: str,
-    source: str,
-    output: Path,
-    source_format: FormatName | None,
-    how: TagOptions,
-    options: TagOutput,
-    cluster: Engine,
-) -> "TaggedFile":
+def _tag_file(model: str, source: str, output: Path, settings: dict[str, Any], options: TagOutput) -> Any:
     from domain.biomedical.ner.tagging import checked_format, tag_file
 
-    given = {"with_text": how.with_text, "overwrite": options.overwrite}
-    output_format = checked_format(output, options.output_format, Path(source), **given)
+    given = {"with_text": settings["with_text"], "overwrite": options.overwrite}
+    settings["output_format"] = checked_format(output, options.output_format, Path(source), **given)
     with input_file(source, output) as name:
-        source_format = source_format or (_lines(name) if source == DASH else None)
-        next(read_documents(name, source_format, Rejects(None, limit=1)), None)  # one document shows most faults
+        if source == DASH:
+            settings["source_format"] = settings["source_format"] or _lines(name)
+        next(read_documents(name, settings["source_format"], Rejects(None, limit=1)), None)  # shows most faults
         with distributed(options.processes) as process_group:
-            settings = {**dict(how), "source_format": source_format, "output_format": output_format, "engine": cluster}
             return tag_file(model, name, output, process_group=process_group, **settings)
 
 
@@ -214,45 +195,25 @@ def answer(
         idle = {"--input-format": reading["format"], "--id": reading["id"], "--html": options.page}
         idle |= {"--with-text": how.with_text, "--max-rejects": how.max_rejects != AnswerOptions().max_rejects}
         check_idle(idle, DATASETS)
-        answered: WrittenDataset | AnsweredFile = _answer_dataset(
-            model, questions, output, reading, how, options, cluster
-        )
+        from domain.biomedical.qa.answering import answer_dataset
+
+        given = {f"{name}_column": reading[name] for name in ("question", "context")}
+        given |= how.model_dump(exclude={"max_rejects", "with_text"})
+        given |= {"keep": options.keep, "overwrite": options.overwrite, "engine": cluster}
+        with distributed(options.processes) as process_group:
+            answered: Any = answer_dataset(model, questions, output, process_group=process_group, **given)
     else:
         check_idle({"--keep": options.keep}, NO_DATASETS)
-        answered = _answer_file(model, questions, Path(output), reading, how, options, cluster)
+        answered = _answer_file(model, questions, Path(output), reading, {"engine": cluster, **dict(how)}, options)
     print_result(answered, output, options.as_json)
 
 
-def _answer_dataset(
-    model: str,
-    questions: str,
-    output: str,
-    reading: dict[str, Any],
-    how: AnswerOptions,
-    options: AnswersOutput,
-    cluster: Engine,
-) -> "WrittenDataset":
-    from domain.biomedical.qa.answering import answer_dataset
-
-    given = {f"{name}_column": reading[name] for name in ("question", "context")}
-    given |= how.model_dump(exclude={"max_rejects", "with_text"})
-    given |= {"keep": options.keep, "overwrite": options.overwrite, "engine": cluster}
-    with distributed(options.processes) as process_group:
-        return answer_dataset(model, questions, output, process_group=process_group, **given)
-
-
 def _answer_file(
-    model: str,
-    questions: str,
-    output: Path,
-    reading: dict[str, Any],
-    how: AnswerOptions,
-    options: AnswersOutput,
-    cluster: Engine,
-) -> "AnsweredFile":
+    model: str, questions: str, output: Path, reading: Fields, settings: dict[str, Any], options: AnswersOutput
+) -> Any:
     from domain.biomedical.qa.answering import QuestionFile, answer_file, check_outputs
 
-    check_outputs(questions, output, options.page, how.with_text, "--html", options.overwrite)
+    check_outputs(questions, output, options.page, settings["with_text"], "--html", options.overwrite)
     input_format = reading.pop("format")
     columns = {f"{name}_column": column for name, column in reading.items()}
     with input_file(questions, output) as name:
@@ -260,9 +221,9 @@ def _answer_file(
             raise RequestError(f"{NAME}: expected JSON, found something else; say what it is with --input-format")
         asked = QuestionFile(Path(name), input_format, *columns.values()).questions()
         next(asked, None)  # one question shows most faults
+        settings |= {"source_format": input_format, **columns, "page": options.page}
         with distributed(options.processes) as process_group:
-            given = {"source_format": input_format, **columns, "page": options.page, "engine": cluster, **dict(how)}
-            return answer_file(model, name, output, process_group=process_group, **given)
+            return answer_file(model, name, output, process_group=process_group, **settings)
 
 
 class CheckOptions(JsonOption):
@@ -335,7 +296,7 @@ def check(
     raise typer.Exit(exit_code(findings))
 
 
-def _findings(splits: dict[Any, Path], options: CheckOptions) -> "list[Finding]":
+def _findings(splits: dict[Any, Path], options: CheckOptions) -> list[Finding]:
     """The findings in files of entities, or of questions: by the format, else by what the files contain."""
     from domain.biomedical.ner.checking import check as check_entities
     from domain.biomedical.qa.checking import are_questions, check_questions

@@ -122,7 +122,7 @@ def similarity(
     check_request(model)
     computing["prompt_name"] = computing.pop("prompt")
     if not options.reads_files:
-        _write(_pairs([(given[0], given[1])], 1, model, options, computing), model, options)
+        _write(_compared([[sentence] for sentence in given], 2, model, options, computing), model, options)
         return
     from bertrelay.data.sentences import sentences_of
     from bertrelay.plots import check_size
@@ -132,20 +132,17 @@ def similarity(
         names = [opened.enter_context(input_file(name, options.csv or options.picture)) for name in given]
         tables = [options.table(name, column) for name, column in zip(names, columns, strict=False)]
         counts = [_count(table) for table in tables]
-        if not options.matrix:
-            if counts[0] != counts[1]:
-                raise RequestError(
-                    f"--files compares line by line and expects equal counts, found {counts[0]:,} lines in "
-                    f"{tables[0].name} and {counts[1]:,} in {tables[1].name}. Align them, or compare all with all: "
-                    "--matrix"
-                )
-            pairs = zip(*map(sentences_of, tables), strict=True)
-            _write(_pairs(pairs, counts[0], model, options, computing), model, options)
-            return
+        if options.files and counts[0] != counts[1]:
+            raise RequestError(
+                f"--files compares line by line and expects equal counts, found {counts[0]:,} lines in "
+                f"{tables[0].name} and {counts[1]:,} in {tables[1].name}. Align them, or compare all with all: --matrix"
+            )
         if options.picture:
             check_size(counts[0], counts[-1])
-        lists = [list(sentences_of(table)) for table in tables]
-        _write(_matrix(lists, model, options, computing), model, options, lists[0], lists[-1])
+        sentences = list(map(sentences_of, tables))
+        lists = list(map(list, sentences)) if options.matrix else None
+        blocks = _compared(lists or sentences, sum(counts), model, options, computing)
+        _write(blocks, model, options, lists[0] if lists else (), lists[-1] if lists else None)
 
 
 def _check(given: Sequence[str], options: SimilarityOptions) -> None:
@@ -183,27 +180,20 @@ def _count(table: "Table") -> int:
     return scanned.sentences
 
 
-def _pairs(
-    pairs: Iterable[tuple[str, str]], count: int, model: str, options: SimilarityOptions, computing: dict[str, Any]
+def _compared(
+    inputs: Sequence[Iterable[str]], sentences: int, model: str, options: SimilarityOptions, computing: dict[str, Any]
 ) -> Iterator["Compared"]:
-    """Blocks of pairs with their similarity; the model is loaded for the first."""
-    from bertrelay.compare import compare_pairs
+    """Blocks of pairs, or of rows of a matrix, with their similarity; the model is loaded for the first."""
+    from bertrelay.compare import compare_all, compare_pairs
     from bertrelay.encoder import as_encoder
 
-    with progress("comparing", 2 * count, "sentences", shown=options.shows_progress(count)) as bar:
-        yield from compare_pairs(as_encoder(model), pairs, options.metric, bar=bar, **computing)
-
-
-def _matrix(
-    lists: Sequence[list[str]], model: str, options: SimilarityOptions, computing: dict[str, Any]
-) -> Iterator["Compared"]:
-    """Blocks of rows of the similarity of all with all; the model is loaded for the first."""
-    from bertrelay.compare import compare_all
-    from bertrelay.encoder import as_encoder
-
-    rows, columns = lists[0], lists[1] if len(lists) > 1 else None
-    is_long = options.shows_progress(sum(map(len, lists)))
-    yield from compare_all(as_encoder(model), rows, columns, options.metric, progress=is_long, **computing)
+    is_long = options.shows_progress(sentences)
+    if options.matrix:
+        columns = inputs[1] if len(inputs) > 1 else None
+        yield from compare_all(as_encoder(model), inputs[0], columns, options.metric, progress=is_long, **computing)
+        return
+    with progress("comparing", sentences, "sentences", shown=is_long) as bar:
+        yield from compare_pairs(as_encoder(model), zip(*inputs, strict=True), options.metric, bar=bar, **computing)
 
 
 def _write(
