@@ -13,7 +13,7 @@ from bertrelay.evaluation import statistics
 from pipelines.hub import hub_ids, unknown_ids
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
-from pipelines.report.tables import score_lines, score_tables
+from pipelines.report.tables import score_lines
 from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 from teachers.evaluation.settings import PROTOCOLS, SETS
@@ -106,17 +106,6 @@ def test_a_set_asked_for_by_name_must_be_there_and_others_need_not(call, data, t
         call(*asked, "--only", "STSb", "--only", "SICK-R")
 
 
-def test_published_figures_stand_only_where_their_row_is():
-    names = ("ablation/pooling/mean/NLI", "ablation/concatenation/u, v/NLI", "senteval/MR/accuracy")
-    tables = score_tables({"a": dict.fromkeys([*names, "sts/stsb/spearman_cosine"], 0.5)})
-    assert {(table.family.title, table.caption): list(table.columns) for table in tables} == {
-        ("Semantic textual similarity", ""): [("a", "Spearman, cosine")],
-        ("Classification of sentences", ""): [("a", "accuracy")],
-        ("Ablation", "pooling"): [("a", "NLI"), ("published", "NLI")],
-        ("Ablation", "concatenation"): [("a", "NLI"), ("published", "NLI")],
-    }
-
-
 TASKS = """
 [[local]]
 task = "Captions"
@@ -154,12 +143,9 @@ def test_tasks_of_mteb_run_on_local_files_in_the_languages_asked_for(call, capti
     assert ["Tasks", "of", "MTEB", "·", "Captions"] in lines and ["en-fr", "1.000"] in lines
     assert {row[0] for row in lines if row} >= {"en-de", "mean"}
     assert [path.name for path in captions.glob("kept/results/*__model/*/*")].count("Captions.json") == 1
-
-
-def test_a_file_of_something_else_is_no_file_of_tasks(call, captions):
     (captions / "tasks.toml").write_text("[mine]\ntask = 1")
     with pytest.raises(RequestError, match="expected `local`, a list of tasks, and nothing else; found mine"):
-        call("evaluate", captions / "model", "--protocol", "mteb", "--tasks", captions / "tasks.toml")
+        call(*words)
 
 
 def test_a_recipe_takes_the_same_tasks_and_names_those_of_the_hub(captions):

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bertrelay.data.shards import Shards
 from bertrelay.errors import RequestError
 from domain.biomedical import answer_file, tag_file
 from domain.clinical import score_file
@@ -140,7 +139,7 @@ def test_killed_it_resumes_to_the_same_bytes(command, call, start_python, write_
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("command", list(COMMANDS), indirect=True)
+@pytest.mark.parametrize("command", ["rerank", "score"], indirect=True)
 def test_workers_of_a_cluster_write_the_bytes_of_one_process(command, call, write_lines, tmp_path):
     kind, model = command
     write_lines(kind.input, kind.lines(60))
@@ -164,26 +163,6 @@ def test_processes_of_our_own_write_the_bytes_of_one(command, call, start_python
     summary = json.loads(out)
     assert summary["output"] == "two.jsonl" and 40 in summary.values()
     assert " ".join(summary) == kind.summary
-
-
-@pytest.mark.parametrize("command", ["answer", "rerank"], indirect=True)
-def test_unfinished_work_on_another_input_restarts(command, write_lines, tmp_path, capsys, monkeypatch):
-    kind, model = command
-    write_lines(kind.input, kind.lines(600))
-    write = Shards.write
-
-    def write_and_end(self, number, lines):
-        write(self, number, lines)
-        raise KeyboardInterrupt  # after a first shard, as a kill ends it
-
-    with monkeypatch.context() as cutting, pytest.raises(KeyboardInterrupt):
-        cutting.setattr(Shards, "write", write_and_end)
-        kind.function(model, tmp_path / kind.input, tmp_path / "out.jsonl")
-    assert shards_of(tmp_path / "out.jsonl.partial") == 1
-    write_lines(kind.input, kind.lines(12))
-    kind.function(model, tmp_path / kind.input, tmp_path / "out.jsonl")
-    assert "is of another model or input: restarting" in capsys.readouterr().err
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 12
 
 
 @pytest.mark.parametrize("command", SHARED, indirect=True)
@@ -226,6 +205,8 @@ WRONG = {
         " out.npy": "^expected a file or folder, found an empty text",
         "table.csv out.npy": "table.csv has no column 'text'",
         "s3://bucket/table.csv out.npy": "of this machine, found the address s3://bucket/table.csv",
+        "english.txt out/ --skip-invalid": "--skip-invalid: without effect, because input and output are Parquet",
+        "english.txt out.npy --keep id": "--keep: without effect, because the output is a file",
     },
     "encode ./none": {"english.txt out.npy": "model: expected .*folder, found none at .*none"},
     "encode @student/model": {"english.txt out.npy": "here give its folder"},
@@ -253,6 +234,7 @@ WRONG = {
     "mine model": {
         "none.txt two.txt m.tsv": "there is no file .*none.txt",
         "english.txt two.txt pairs.csv --gold pairs.csv": r"output: pairs\.csv is the input itself; name another",
+        "english.txt two.txt m.tsv --id-column 0": "--id-column: expected --gold FILE",
     },
     "shrink model": {
         "english.txt small --no-trim": "^expected trim_vocabulary, layers, intermediate_size or dimensions",
