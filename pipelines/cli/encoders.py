@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import Field
@@ -12,9 +12,10 @@ from pydantic import Field
 from bertrelay.encode_stage import EncodeSettings
 from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
-from bertrelay.files import check_output, check_place
+from bertrelay.files import check_output, check_place, write_json
 from bertrelay.languages import CODE
 from bertrelay.settings import ModelSource
+from bertrelay.stage import Metrics, StageContext, run_alone
 from pipelines.cli.options import (
     DATASET_HELP,
     FILE_HELP,
@@ -34,14 +35,11 @@ from pipelines.cli.options import (
     write_out,
 )
 from pipelines.cli.stdin import input_file
+from pipelines.error_handling import stopping_at_once
 from pipelines.recipe import find_recipe, read_tables
 from pipelines.validation import Problems
 from students.evaluation_settings import ExportSettings, ShrinkSettings
 from teachers.evaluation.settings import ProtocolSettings
-
-if TYPE_CHECKING:
-    from bertrelay.encode_files import EncodedFile
-    from bertrelay.stage import Metrics
 
 PANEL = "Sentences"
 TF_IDF = "tf-idf"
@@ -106,9 +104,7 @@ def encode(
     print_result(encoded, output)
 
 
-def _encode_file(
-    model: str, source: str, output: Path, settings: dict[str, Any], options: EncodeOptions
-) -> "EncodedFile":
+def _encode_file(model: str, source: str, output: Path, settings: Fields, options: EncodeOptions) -> Any:
     from bertrelay.data.records import Rejects
     from bertrelay.data.sentences import check_first
     from bertrelay.data.vectors import SUFFIXES
@@ -171,7 +167,6 @@ def evaluate(
       bertrelay samples my-samples && bertrelay evaluate tf-idf --protocol sts --data my-samples/sbert-paper
     """
     from bertrelay.data.records import Rejects
-    from bertrelay.stage import StageContext
     from pipelines.report.tables import score_lines
     from teachers.evaluation.protocols import read_protocols, scored
 
@@ -377,13 +372,13 @@ def _translations(given: str) -> dict[str, Any]:
 
 
 def _written(
-    run: Callable[[Any, Any], "Metrics"], settings: ShrinkSettings | ExportSettings, output: Path, metrics_file: str
-) -> "Metrics":
+    run: Callable[[Any, StageContext], Metrics],
+    settings: ShrinkSettings | ExportSettings,
+    output: Path,
+    metrics_file: str,
+) -> Metrics:
     """Runs the stage beside `output`, which appears when all is done, its metrics in it."""
     from bertrelay.backbone import model_folder
-    from bertrelay.files import write_json
-    from bertrelay.stage import StageContext
-    from pipelines.error_handling import stopping_at_once
 
     located = settings.model_copy(update={"model": ModelSource.parse(str(model_folder(settings.model).resolve()))})
     with (
@@ -391,13 +386,13 @@ def _written(
         tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.absolute().parent) as name,
     ):
         building = Path(name)
-        metrics = run(located, StageContext(building, building / "cache"))
+        metrics = run_alone(run, located, building)
         write_json(building / "model" / metrics_file, metrics)
         (building / "model").rename(output)
     return metrics
 
 
-def _lines(metrics: "Metrics", output: Path) -> Iterator[str]:
+def _lines(metrics: Metrics, output: Path) -> Iterator[str]:
     """The metrics before and after in two columns, and how far vectors moved."""
     from pipelines.report.tables import metric_values
 

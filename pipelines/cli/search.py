@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 import typer
 from pydantic import Field, model_validator
 
+from bertrelay.data.tables import Table
 from bertrelay.data.writing import on_one_line, write_csv, write_jsonl, write_tsv
 from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
@@ -43,7 +44,6 @@ from students.search_settings import (
 from teachers.settings import RerankOptions
 
 if TYPE_CHECKING:
-    from bertrelay.data.tables import Table
     from students.index import Hit, SearchIndex
 
 PANEL = "Sentences"
@@ -184,7 +184,7 @@ class QueryHits(NamedTuple):
         return "\n".join([on_one_line(self.query), *rows])
 
 
-def _answers(find: "Callable[..., list[list[Hit]]]", query: list[str], queries: "Table | None") -> Iterator[QueryHits]:
+def _answers(find: "Callable[..., list[list[Hit]]]", query: list[str], queries: Table | None) -> Iterator[QueryHits]:
     """The answers to `--query`, then to the sentences of `--queries`, some thousand at a time."""
     of_file: Iterable[tuple[str, int | None]] = () if queries is None else _sentences(queries)
     texts = chain(((text, None) for text in query), of_file)
@@ -198,7 +198,7 @@ def _answers(find: "Callable[..., list[list[Hit]]]", query: list[str], queries: 
         yield from (QueryHits(*text, nearest) for text, nearest in zip(block, hits, strict=True))
 
 
-def _sentences(queries: "Table") -> Iterator[tuple[str, int]]:
+def _sentences(queries: Table) -> Iterator[tuple[str, int]]:
     """The sentences of `--queries` with their lines; blank ones are skipped and counted."""
     from bertrelay.data.sentences import sentence_records
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 from pydantic import Field, model_validator
 
+from bertrelay.data.tables import Table
 from bertrelay.data.writing import on_one_line
 from bertrelay.encode_stage import EncodeSettings
 from bertrelay.errors import RequestError
@@ -32,7 +33,6 @@ from pipelines.error_handling import stopping_at_once
 
 if TYPE_CHECKING:
     from bertrelay.compare import Compared
-    from bertrelay.data.tables import Table
 
 LABEL_COLUMNS = 60
 ENOUGH_FOR_PROGRESS = 1_000
@@ -170,7 +170,7 @@ def _check(given: Sequence[str], options: SimilarityOptions) -> None:
         check_picture(options.picture, *inputs, option="--picture", overwrite=options.overwrite)
 
 
-def _count(table: "Table") -> int:
+def _count(table: Table) -> int:
     """How many sentences `table` has; it is read through, so that errors in it come before the work."""
     from bertrelay.data.sentences import scan
 

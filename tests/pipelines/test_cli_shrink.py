@@ -1,10 +1,12 @@
-"""The command `bertrelay shrink`."""
+"""`bertrelay shrink` and `export`."""
 
 import json
 
+import numpy as np
 import pytest
 
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
 
 ENGLISH = ["the dog runs here", "no cat sleeps there", "two birds sing", "a fish waits outside again"]
 GERMAN = ["der Hund rennt hier", "keine Katze schläft dort", "zwei Vögel singen", "ein Fisch wartet draußen"]
@@ -39,9 +41,8 @@ def test_a_model_is_trimmed_to_several_files_and_what_it_was_and_is_stands_side_
     assert [int(size) for size in vocabulary[1:]] == sizes
     assert lines[0].split() == ["before", "after"]
     assert lines[-2:] == ["cosine to the vectors before: mean 1.00000, lowest 1.00000", f"model   {tmp_path / 'small'}"]
-    for column in ("german", "1"):
-        call("shrink", model, other, tmp_path / column, "--column", column)
-        assert tokens(tmp_path / column, GERMAN[:1]) == tokens(model, GERMAN[:1])
+    call("shrink", model, other, tmp_path / "german", "--column", "german")
+    assert tokens(tmp_path / "german", GERMAN[:1]) == tokens(model, GERMAN[:1])
 
 
 def test_layers_dimensions_and_scores_are_reported_in_json_and_kept_with_the_model(call, model, english, write_lines):
@@ -75,3 +76,16 @@ def test_files_of_a_language_are_named_and_what_is_reached_is_shown(call, model,
     assert tokens(small, [*many, *ENGLISH]) == tokens(model, [*many, *ENGLISH])
     report = json.loads((small / "shrink.json").read_text())
     assert report["coverage/de"] >= 0.9 and "coverage/en" not in report
+
+
+def test_a_graph_is_a_folder_that_other_commands_read(call, model, english, tmp_path):
+    lines = call("export", model, tmp_path / "graph", "--format", "onnx").splitlines()
+    shown = {line.split("  ")[1].strip() or line.split()[0]: line.split() for line in lines if line.startswith("  ")}
+    assert {"sentences/s", "mean cosine", "lowest cosine", "largest difference", "MB"} <= set(shown)
+    kept = json.loads((tmp_path / "graph/export.json").read_text())
+    assert kept["onnx/cosine_min"] == pytest.approx(1, abs=1e-6)
+    call("encode", tmp_path / "graph", english, tmp_path / "vectors.npy")
+    expected = SentenceEncoder.load(model).encode(ENGLISH, precision="fp32")
+    assert np.abs(np.load(tmp_path / "vectors.npy") - expected).max() < 1e-5
+    with pytest.raises(RequestError, match="expected a folder that is not there yet"):
+        call("export", model, tmp_path / "graph")
