@@ -233,3 +233,8 @@ def test_every_benchmark_is_documented(pages):
     scripts = [path.stem for path in (ROOT / "benchmarks").glob("*.py") if '__name__ == "__main__"' in path.read_text()]
     named = set(re.findall(r"python -m benchmarks\.(\w+)", pages["benchmarks.md"]))
     assert set(scripts) - {"harness"} == named
+
+
+def test_pages_are_short(pages):
+    longest = {name: 200 if name == "README.md" else 250 for name in pages}
+    assert {name: text.count("\n") for name, text in pages.items() if text.count("\n") > longest[name]} == {}

@@ -453,3 +453,13 @@ def test_settings_of_a_cluster_need_one_and_processes_need_none():
     with pytest.raises(RequestError, match="expected one process that hands out work to ray, found 2"):
         Engine.of("ray", ProcessGroup(0, 2))
     assert Engine.of("local", ProcessGroup(0, 2)) == LOCALLY
+
+
+def test_where_a_clusters_server_for_this_client_ends_as_it_starts_it_is_started_once_more(monkeypatch):
+    failure = ConnectionAbortedError("Starting Ray client server failed")
+    init = mock.Mock(side_effect=[failure, None, failure, failure])
+    monkeypatch.setattr(ray, "init", init)
+    ray_workers._init("ray://head:10001")
+    with pytest.raises(ConnectionAbortedError, match="client server failed"):
+        ray_workers._init("ray://head:10001")
+    assert init.call_count == 4

@@ -158,3 +158,19 @@ def test_a_files_name_in_an_error_is_shown_with_escapes(refused, tmp_path):
     assert code == 2
     assert f"none{SHOWN}.txt" in told
     assert not CONTROL.search(told)
+
+
+def seconds_of(*arguments):
+    """What Python's run of `arguments` printed, and the processor's time: other work on this machine counts little."""
+    before = os.times()
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+    after = os.times()
+    return after.children_user - before.children_user + after.children_system - before.children_system, done.stdout
+
+
+@pytest.mark.parametrize("command", ["", "run", "search", "ner tag"])
+def test_help_answers_within_a_second_or_four_times_its_libraries(command, libraries_seconds):
+    """The lesser of two: the first call after an installation compiles what it imports."""
+    calls = [seconds_of("-m", "pipelines", *command.split(), "--help") for _ in range(2)]
+    assert all("Usage: bertrelay" in out for _, out in calls)
+    assert 0 < min(seconds for seconds, _ in calls) < max(1, 4 * libraries_seconds)

@@ -100,3 +100,12 @@ def test_accelerate_launch_as_documented_runs_our_packages(own_packages):
     words[words.index("8")] = "1"
     done = started(words, own_packages)
     assert (done.returncode, done.stdout) == (0, "bertrelay 0.1.0\n"), done.stderr
+
+
+def test_two_nodes_without_a_shared_disk_raise_and_train_nothing(node):
+    folders = [node("first"), node("second")]
+    codes, errors = on_two_nodes(folders)
+    assert 0 not in codes
+    for error in errors:
+        assert "expected one folder that all 2 processes share, found another or none in process 1" in error
+    assert not any(path for folder in folders for path in folder.glob("runs/**/*.safetensors"))
