@@ -53,7 +53,7 @@ SOFTENING = 0.25
 throws away what the corpus does not show, and 0 an orthogonal map, which keeps all and learns next to nothing."""
 START = "start"  # the student before its first step, in the stage's work folder
 SIZES = "sizes.json"  # beside a start that is whole
-BLOCK = 8192  # rows of vectors, or sentences
+BLOCK = 8192  # rows of vectors
 UNIT_TOLERANCE = 1e-3  # float32 rounding is far below it, and lengths that nothing normalises far above
 NO_VARIANCE = 1e-10  # of the vectors' mean square: what rounding leaves of vectors that are all the same
 
@@ -89,21 +89,18 @@ def fill_targets(
     """
     text = hashlib.sha256()
     rows = corpus.encoded
-    for start in range(0, rows, BLOCK):
-        text.update("\n".join([*corpus.texts(start, min(start + BLOCK, rows)), ""]).encode())
+    for block in corpus.blocks(rows):
+        text.update("\n".join([*block, ""]).encode())
     before = {} if prompt is None else {"prompt": prompt}
     key = fingerprint({"teacher": teacher_digest, "text": text.hexdigest(), **before})
     if isinstance(teacher, VectorTable):
         path = context.cache / "targets" / key[:32] / "vectors.npy"
-        starts = range(0, rows, BLOCK)
         if context.process_group.is_main:
-            texts = (corpus.texts(at, min(at + BLOCK, rows)) for at in starts)
-            teacher.require(chain(texts, [corpus.dev_texts]), context.output / "without-vector.txt")
+            teacher.require(chain(corpus.blocks(rows), [corpus.dev_texts]), context.output / "without-vector.txt")
         if context.process_group.is_main and not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            blocks = (teacher.encode(corpus.texts(at, min(at + BLOCK, rows))) for at in starts)
             with atomic_write(path) as building:
-                write_npy(building, blocks, rows, teacher.dim)
+                write_npy(building, map(teacher.encode, corpus.blocks(rows)), rows, teacher.dim)
         wait_for_all(context.process_group)
     else:
         engine = context.engine_before_training

@@ -28,7 +28,7 @@ from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import Bar, log
 from students.bitext import ratio_margins
-from students.corpus import DIGEST, SENTENCE, Sentences, digest_of, mapped, numbered, write_arrow
+from students.corpus import SENTENCE, Sentences, digests_of, mapped, numbered, rows_where, write_arrow
 from students.neighbours import Rows, at_unit_length, exact_knn, load_faiss
 from students.pairs import PairCounts
 from students.settings import MarginFilter
@@ -58,7 +58,7 @@ def drop_low_margins(
     low = scores < margin.threshold
     counts.add(LOW_MARGIN, table["stream"].filter(pa.array(low)).to_numpy())
     with atomic_write(path) as building:
-        write_arrow(building, table.schema, _where(table, ~low, {name: name for name in table.schema.names}))
+        write_arrow(building, table.schema, rows_where(table, ~low, {name: name for name in table.schema.names}))
     languages = {}
     for language in dict.fromkeys(counts.languages):
         own = language_of == language
@@ -98,7 +98,7 @@ def _write_scores(folder: Path, key: str, table: pa.Table, language_of: NDArray[
         wanted = np.zeros(len(table), bool)
         wanted[first] = True
         rows.append(side_rows)
-        vectors.append(encode(side, _where(table, wanted, {"sentence": side})))
+        vectors.append(encode(side, rows_where(table, wanted, {"sentence": side})))
     pair_of, first = numbered(table["pair"].combine_chunks())
     blocks = neighbourhoods(table["pair"].take(pa.array(first)), language_of[first])
     order = first[np.concatenate(blocks)]  # rows of the table, block after block
@@ -133,8 +133,7 @@ def _forget_vectors(folder: Path) -> None:
 def _distinct_keys(table: pa.Table, language_of: NDArray[np.str_]) -> Mapping[str, pa.Array]:
     """Of each side what equal sentences share: of English in all languages, of the others in theirs."""
     texts = (text for chunk in table["other"].chunks for text in chunk.to_pylist())
-    digests = b"".join(digest_of(f"{language}\n{text}") for language, text in zip(language_of, texts, strict=True))
-    other = pa.FixedSizeBinaryArray.from_buffers(DIGEST, len(table), [None, pa.py_buffer(digests)])
+    other = digests_of(f"{language}\n{text}" for language, text in zip(language_of, texts, strict=True))
     return {"english": table["target"].combine_chunks(), "other": other}
 
 
@@ -174,12 +173,3 @@ def block_margins(rows: Sequence[NDArray[np.integer]], vectors: Sequence[Vectors
         some = slice(start, start + COSINES_AT_ONCE)
         cosines[some] = np.einsum("nd,nd->n", *(side[places[some]] for side, places in zip(sides, own, strict=True)))
     return ratio_margins(cosines, (nearness[0][own[0]] + nearness[1][own[1]]) / 2).astype(np.float32)
-
-
-def _where(table: pa.Table, wanted: NDArray[np.bool_], columns: Mapping[str, str]) -> Iterator[dict[str, pa.Array]]:
-    """The wanted rows, block by block: new name of a column to its name in `table`."""
-    start = 0
-    for batch in table.to_batches():
-        mask = pa.array(wanted[start : start + len(batch)])
-        yield {new: batch.column(name).filter(mask) for new, name in columns.items()}
-        start += len(batch)

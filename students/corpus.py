@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,11 @@ class ParallelCorpus:
 
     def __iter__(self) -> Iterator[str]:
         """All sentences in the order of their items, read block by block."""
-        for start in range(0, len(self), BLOCK_PAIRS):
-            yield from self.texts(start, min(start + BLOCK_PAIRS, len(self)))
+        return chain.from_iterable(self.blocks(len(self)))
+
+    def blocks(self, stop: int) -> Iterator[list[str]]:
+        """The sentences of the items before `stop`, in blocks."""
+        return (self.texts(start, min(start + BLOCK_PAIRS, stop)) for start in range(0, stop, BLOCK_PAIRS))
 
     def texts(self, start: int, stop: int) -> list[str]:
         """The sentences of items `start` to `stop`, the last one not included."""
@@ -218,7 +221,12 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
         kept = filtered(read_pairs(settings.parallel, hub_cache, rejects, counts), settings.filters, counts)
         write_arrow(folder / SPOOL, SPOOLED, _spooled(kept, counts.languages, settings.seed))
         write_arrow(folder / SPOOLED_TEXTS, SENTENCE, _distinct_texts(settings.retained, hub_cache, rejects))
-    cleaning = _cleaned(folder / SPOOL, counts, settings, hub_cache or folder.parent)
+    cleaning: dict[str, Any] = {}
+    if (margin := settings.filters.margin) is not None:
+        from students.cleaning import drop_low_margins  # which loads torch
+
+        cache = hub_cache or folder.parent
+        cleaning = {"margin": drop_low_margins(folder / SPOOL, counts, margin, settings.precision, cache)}
     spool = mapped(folder / SPOOL)
     outcomes = split_pairs(spool, counts.languages, settings, [*dev.values(), *untrained.values()])
     for outcome, mask in outcomes.items():
@@ -234,9 +242,9 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
         drawn = spool.select(Pair._fields).filter(pa.array(outcomes[DEV])).to_pylist()
         dev = counts.by_language(Pair(**pair) for pair in drawn)
     held_out = [text for pairs in (*dev.values(), *untrained.values()) for side in pairs for text in side]
-    texts = mapped(folder / SPOOLED_TEXTS)["sentence"]
-    retained = ~pc.is_in(texts, value_set=pa.array(held_out, pa.string())).to_numpy()
-    write_arrow(folder / "retained.arrow", SENTENCE, _kept(texts, retained))
+    texts = mapped(folder / SPOOLED_TEXTS)
+    retained = ~pc.is_in(texts["sentence"], value_set=pa.array(held_out, pa.string())).to_numpy()
+    write_arrow(folder / "retained.arrow", SENTENCE, rows_where(texts, retained, {"sentence": "sentence"}))
     english_count = _write_items(folder, spool, outcomes[TRAIN], int(retained.sum()))
     for name in (SPOOL, SPOOLED_TEXTS):
         (folder / name).unlink()
@@ -265,15 +273,6 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
     )
 
 
-def _cleaned(path: Path, counts: PairCounts, settings: DistillSettings, cache: Path) -> dict[str, Any]:
-    """Drops pairs of a low margin from the Arrow file of pairs, where the filters ask for it; returns its facts."""
-    if settings.filters.margin is None:
-        return {}
-    from students.cleaning import drop_low_margins  # which loads torch
-
-    return {"margin": drop_low_margins(path, counts, settings.filters.margin, settings.precision, cache)}
-
-
 def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} × {what}" for what, count in counts.items())
 
@@ -284,6 +283,13 @@ def _listed(counts: dict[str, int]) -> str:
 def digest_of(text: str, key: bytes = b"") -> bytes:
     """128 bits that identify a text."""
     return hashlib.blake2b(text.encode(), digest_size=DIGEST.byte_width, key=key).digest()
+
+
+def digests_of(texts: Iterable[str]) -> pa.Array:
+    """The digests of texts as a column."""
+    digests = b"".join(map(digest_of, texts))
+    count = len(digests) // DIGEST.byte_width
+    return pa.FixedSizeBinaryArray.from_buffers(DIGEST, count, [None, pa.py_buffer(digests)])
 
 
 def _sentence_digest(english: str, seed: int) -> bytes:
@@ -354,6 +360,15 @@ def write_arrow(path: Path, schema: pa.Schema, blocks: Iterable[Mapping[str, Any
             writer.write_batch(pa.RecordBatch.from_pydict(block, schema))
 
 
+def rows_where(table: pa.Table, wanted: Mask, columns: Mapping[str, str]) -> Iterator[dict[str, pa.Array]]:
+    """The wanted rows, block by block: new name of a column to its name in `table`."""
+    start = 0
+    for batch in table.to_batches():
+        mask = pa.array(wanted[start : start + len(batch)])
+        yield {new: batch.column(name).filter(mask) for new, name in columns.items()}
+        start += len(batch)
+
+
 def _spooled(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator[dict[str, Any]]:
     """Blocks of the pairs that passed the filters, with their digests."""
     while block := list(islice(pairs, BLOCK_PAIRS)):
@@ -387,20 +402,13 @@ def _write_items(folder: Path, spool: pa.Table, train: Mask, retained: int) -> i
     targets, first = numbered(spool["target"].filter(pa.array(train)).combine_chunks())
     is_first = np.zeros(len(train), bool)
     is_first[np.flatnonzero(train)[first]] = True
-    write_arrow(folder / "english.arrow", SENTENCE, _kept(spool["english"], is_first))
-    write_arrow(folder / "translations.arrow", SENTENCE, _kept(spool["other"], train))
+    write_arrow(folder / "english.arrow", SENTENCE, rows_where(spool, is_first, {"sentence": "english"}))
+    write_arrow(folder / "translations.arrow", SENTENCE, rows_where(spool, train, {"sentence": "other"}))
     weights = np.bincount(targets, minlength=len(first)).astype(np.int32)
     no_targets = np.full(retained, NO_TARGET, np.int32)
     _write_array(folder / "targets.npy", np.concatenate([np.arange(len(first), dtype=np.int32), targets, no_targets]))
     _write_array(folder / "weights.npy", np.concatenate([weights, np.ones(len(targets) + retained, np.int32)]))
     return len(first)
-
-
-def _kept(column: pa.ChunkedArray, wanted: Mask) -> Iterator[dict[str, pa.Array]]:
-    start = 0
-    for chunk in column.chunks:
-        yield {"sentence": chunk.filter(pa.array(wanted[start : start + len(chunk)]))}
-        start += len(chunk)
 
 
 def _write_array(path: Path, array: NDArray[np.integer]) -> None:

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import regex
@@ -26,7 +27,7 @@ from bertrelay.languages import language_tag
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
 from bertrelay.texts import each_text
-from students.vocabulary import Document, always_kept, document_of, rules_of, rules_of_encoder, used_ids, with_parts
+from students.vocabulary import Document, always_kept, document_of, rules_of, rules_of_encoder, usage, with_parts
 
 HELD_OUT_SHARE = 0.1
 HELD_OUT_SENTENCES = 4000  # of a language, at most
@@ -39,8 +40,6 @@ NO_TEXT = regex.compile(r".*\uFFFD.*|[\[<].+[\]>]", regex.DOTALL)
 """A part of a character's bytes, or a name such as [unused1]."""
 BYTE = regex.compile("<0x[0-9A-F]{2}>")
 NEVER = np.iinfo(np.int64).max
-
-Ranks = NDArray[np.int64]
 
 
 def place_of(text: str) -> bytes:
@@ -129,6 +128,14 @@ class Coverage:
     unknown: float
     tokens: int
 
+    def metrics(self, language: str) -> Metrics:
+        return {
+            f"coverage/{language}": self.same,
+            f"coverage_sentences/{language}": self.same_sentences,
+            f"coverage_unknown/{language}": self.unknown,
+            f"coverage_tokens/{language}": self.tokens,
+        }
+
     @classmethod
     def of(cls, before: Tokenizer, after: Tokenizer, texts: Sequence[str]) -> "Coverage":
         """Of `texts`, cut by the tokenizer as it was and as it is."""
@@ -156,22 +163,6 @@ def _unknown_piece(rules: Tokenizer) -> str | None:
 
 
 @dataclass(frozen=True)
-class Language:
-    """A language's held-out text, and for each of its tokens how many candidates must be added until it is there.
-
-    ranks: 0 for a piece that is there anyway, NEVER for one that is no candidate. int64 (tokens,), ascending
-    """
-
-    held_out: list[str]
-    ranks: Ranks
-
-    def needed(self, missing: float) -> int:
-        """How many candidates leave at most the share `missing` of tokens without their piece, as far as they can."""
-        place = math.ceil((1 - missing) * len(self.ranks)) - 1
-        return int(self.ranks[self.ranks < NEVER][: place + 1].max(initial=0))
-
-
-@dataclass(frozen=True)
 class LanguagePieces:
     """The ids that languages need, and what is reached with them on held-out text, as metrics."""
 
@@ -192,7 +183,7 @@ def pieces_of_languages(
     document, by_id = document_of(rules), piece_texts(rules)
     learnt = (text for text in each_text(texts, "texts") if not is_held_out(text))
     shared = {index for index, text in by_id.items() if SHARED.fullmatch(text)}
-    base = with_parts(document, used_ids(rules, document, learnt) | always_kept(document, rules) | shared)
+    base = with_parts(document, usage(rules, document, learnt)[0] | always_kept(document, rules) | shared)
     read = {code: _read(code, of, rules) for code, of in languages.items()}
     places: dict[int, Place] = {}
     for code, (letters, _) in read.items():
@@ -200,19 +191,26 @@ def pieces_of_languages(
             places[index] = min(place, places.get(index, place))
     candidates = sorted(places.keys() - base, key=places.__getitem__)
     ranks = dict.fromkeys(base, 0) | {index: rank for rank, index in enumerate(candidates, 1)}
-    measured = {code: Language(held_out, _ranks(rules, held_out, ranks)) for code, (_, held_out) in read.items()}
+    needed = {code: _ranks(rules, held_out, ranks) for code, (_, held_out) in read.items()}
     missing = 1 - coverage
     while True:
-        added = max(language.needed(missing) for language in measured.values())
+        added = max(_added(of_tokens, missing) for of_tokens in needed.values())
         ids = with_parts(document, base.union(candidates[:added]))
         smaller = rules_of(document, ids)
-        reached = {code: Coverage.of(rules, smaller, language.held_out) for code, language in measured.items()}
+        reached = {code: Coverage.of(rules, smaller, held_out) for code, (_, held_out) in read.items()}
         behind = [code for code, found in reached.items() if found.same < coverage]
-        if not any(added < measured[code].needed(0) for code in behind):
+        if not any(added < _added(needed[code], 0) for code in behind):
             break
         missing /= 2
-    _log(reached, behind, coverage)
-    return LanguagePieces(ids, _metrics(reached))
+    listed = ", ".join(f"{code} {found.same:.4f}" for code, found in reached.items())
+    log(f"vocabulary: of held-out tokens are cut as before {listed}")
+    if behind:
+        log(
+            f"vocabulary: {coverage} is not reached in {', '.join(behind)}, and no more pieces of their scripts help. "
+            "More text in them, or text that is less mixed, does."
+        )
+    metrics = (found.metrics(code).items() for code, found in reached.items())
+    return LanguagePieces(ids, dict(chain.from_iterable(metrics)))
 
 
 def _read(code: str, texts: Iterable[str], rules: Tokenizer) -> tuple[set[str], list[str]]:
@@ -231,28 +229,16 @@ def _read(code: str, texts: Iterable[str], rules: Tokenizer) -> tuple[set[str], 
     return letters, held_out
 
 
-def _ranks(rules: Tokenizer, texts: list[str], ranks: Mapping[int, int]) -> Ranks:
+def _ranks(rules: Tokenizer, texts: list[str], ranks: Mapping[int, int]) -> NDArray[np.int64]:
+    """For each token of `texts` how many candidates must be added until its piece is there, (tokens,), ascending.
+
+    0 for a piece that is there anyway, NEVER for one that is no candidate.
+    """
     cut = rules.encode_batch_fast(texts, add_special_tokens=False)
     return np.sort(np.array([ranks.get(index, NEVER) for encoding in cut for index in encoding.ids], np.int64))
 
 
-def _log(reached: Mapping[str, Coverage], behind: Sequence[str], coverage: float) -> None:
-    listed = ", ".join(f"{code} {found.same:.4f}" for code, found in reached.items())
-    log(f"vocabulary: of held-out tokens are cut as before {listed}")
-    if behind:
-        log(
-            f"vocabulary: {coverage} is not reached in {', '.join(behind)}, and no more pieces of their scripts help. "
-            "More text in them, or text that is less mixed, does."
-        )
-
-
-def _metrics(reached: Mapping[str, Coverage]) -> Metrics:
-    metrics: Metrics = {}
-    for code, found in reached.items():
-        metrics |= {
-            f"coverage/{code}": found.same,
-            f"coverage_sentences/{code}": found.same_sentences,
-            f"coverage_unknown/{code}": found.unknown,
-            f"coverage_tokens/{code}": found.tokens,
-        }
-    return metrics
+def _added(needed: NDArray[np.int64], missing: float) -> int:
+    """How many candidates leave at most the share `missing` of tokens without their piece, as far as they can."""
+    place = math.ceil((1 - missing) * len(needed)) - 1
+    return int(needed[needed < NEVER][: place + 1].max(initial=0))

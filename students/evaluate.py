@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertrelay.compare import compare_all, compare_pairs
 from bertrelay.data.records import Rejects
@@ -14,7 +13,6 @@ from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions
 from bertrelay.errors import RequestError, check_dimensions
 from bertrelay.evaluation.similarity import Metric, Vectors, matrix
-from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import write_json
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
@@ -36,9 +34,6 @@ from teachers.evaluation.sts import StsPairs, metrics_at, read_sts, sts_metrics
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
-
-
-Compared = EvaluateSettings | ShrinkSettings | ExportSettings
 
 
 def similarity(
@@ -73,11 +68,6 @@ def similarity(
     return np.concatenate([block.similarity for block in blocks])
 
 
-def with_share_interval(name: str, hits: NDArray[np.float64]) -> Metrics:
-    """The mean of ones and zeros, with its 95 % interval."""
-    return with_interval(name, share, hits)
-
-
 @dataclass(frozen=True)
 class EvaluationSets:
     """Test sets, and what an encoder scores on them: parallel sentences by language, STS pairs by name of the set.
@@ -106,7 +96,7 @@ class EvaluationSets:
         return encoded_once(encoder, parallel + scored, precision, progress)
 
     def metrics(self, encode: Encode, teacher: Encode | None = None, variance: float | None = None) -> Metrics:
-        scores = parallel_metrics(self.parallel, encode, teacher, variance, with_share_interval)
+        scores = parallel_metrics(self.parallel, encode, teacher, variance, with_intervals=True)
         return scores | (sts_metrics(self.sts, encode) if self.sts else {})
 
 
@@ -183,7 +173,7 @@ def lookup_metrics(language: str, train: Translations, test: Translations) -> Me
     weights = TfidfTransformer().fit(english_in)
     counts = english.transform(test.english), other.transform(test.other) @ dictionary  # (sentences, English words)
     of_english, looked_up = (np.asarray(weights.transform(words).todense(), np.float32) for words in counts)
-    return translation_metrics(language, of_english, looked_up, "lookup_accuracy", with_share_interval)
+    return translation_metrics(language, of_english, looked_up, "lookup_accuracy", with_intervals=True)
 
 
 def best_by_dice(other_in: "csr_matrix", english_in: "csr_matrix") -> "csr_matrix":

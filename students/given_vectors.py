@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from bertrelay.data.records import rows
-from bertrelay.data.tables import Table, Unusable
+from bertrelay.data.sentences import sentences_of
+from bertrelay.data.tables import Table
 from bertrelay.data.vectors import Vectors, not_finite_row, open_vectors, write_npy
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import Digests
-from bertrelay.settings import InputFile, ModelSource
+from bertrelay.settings import ModelSource
 from students.corpus import digest_of
 from students.pairs import clean
 from students.settings import GivenVectors, Prompt, PromptText
@@ -48,7 +48,7 @@ class VectorTable:
             path = cache / "given-vectors" / f"{Digests().of_file(path)[:32]}.npy"
             digests = _unpacked(name, path)
         else:
-            digests = _digests(_lines(str(source.texts)))
+            digests = _digests(sentences_of(Table(path=source.texts, format="lines")))
         vectors = open_vectors(path)
         if len(vectors) != len(digests):
             raise RequestError(
@@ -118,13 +118,6 @@ def prompt_of(prompt: Prompt | None, model: SentenceEncoder | VectorTable) -> st
 
 def _digests(texts: Iterable[str]) -> NDArray[np.bytes_]:
     return np.array([digest_of(clean(text)) for text in texts], DIGEST)
-
-
-def _lines(path: str) -> Iterator[str]:
-    for row in rows(Table(path=InputFile.parse(path), format="lines"), [0]):
-        if isinstance(row, Unusable):
-            raise RequestError(f"{row.file}, line {row.line:,}: {row.reason}")
-        yield row.values[0]
 
 
 def _unpacked(name: str, path: Path) -> NDArray[np.bytes_]:

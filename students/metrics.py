@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, nearest
+from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import read_json, write_json
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics
@@ -22,12 +22,6 @@ VARIANCE = "distillation.json"  # beside the weights of a model
 
 Encode = Callable[[Sequence[str]], Vectors]
 """Sentences to their vectors, float32 (sentences, dim)."""
-Proportion = Callable[[str, NDArray[np.float64]], Metrics]
-"""Name, and ones and zeros, to their mean under that name, with an interval or not."""
-
-
-def plain_proportion(name: str, hits: NDArray[np.float64]) -> Metrics:
-    return {name: float(hits.mean()) if len(hits) else None}
 
 
 def encoded_once(
@@ -53,7 +47,8 @@ def parallel_metrics(
     student: Encode,
     teacher: Encode | None,
     variance: float | None,
-    proportion: Proportion = plain_proportion,
+    *,
+    with_intervals: bool = False,
     own_vectors: bool = False,
 ) -> Metrics:
     """Translation accuracy of every language and, where there is a teacher, the distances to its vectors.
@@ -64,7 +59,7 @@ def parallel_metrics(
     metrics: Metrics = {}
     for language, sentences in pairs.items():
         vectors = student(sentences.english), student(sentences.other)
-        metrics |= translation_metrics(language, *vectors, proportion=proportion)
+        metrics |= translation_metrics(language, *vectors, with_intervals=with_intervals)
     if teacher is None or not pairs:
         return metrics
     english = english_of(pairs)
@@ -80,7 +75,8 @@ def translation_metrics(
     english: Vectors,
     other: Vectors,
     name: str = "translation_accuracy",
-    proportion: Proportion = plain_proportion,
+    *,
+    with_intervals: bool = False,
 ) -> Metrics:
     """How often the nearest sentence of the other language, by cosine, is the translation: both directions.
 
@@ -90,8 +86,8 @@ def translation_metrics(
     metrics: Metrics = {}
     directions = {f"{ENGLISH}-{language}": (english, other), f"{language}-{ENGLISH}": (other, english)}
     for direction, (source, target) in directions.items():
-        hits = (nearest(source, target) == np.arange(len(source))).astype(np.float64)
-        metrics |= proportion(f"{name}/{direction}", hits)
+        hits, key = (nearest(source, target) == np.arange(len(source))).astype(np.float64), f"{name}/{direction}"
+        metrics |= with_interval(key, share, hits) if with_intervals else {key: share(hits)}
     return metrics
 
 

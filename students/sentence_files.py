@@ -17,7 +17,7 @@ from bertrelay.data.sentences import sentence_records
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.progress import log
-from students.corpus import DIGEST, Sentences, digest_of, mapped, numbered, write_arrow
+from students.corpus import Sentences, digests_of, mapped, numbered, write_arrow
 from students.pairs import clean
 
 LINES = ("source_line", "target_line")
@@ -112,12 +112,12 @@ def write_sentences(
 def read_sentences(table: Table, path: Path, cache: Path | None, rejects: Rejects | None) -> SentenceFile:
     """Writes the sentences of `table` to `path`, and logs what is left out. Raises RequestError when all are blank."""
     blank, written = write_sentences(table, path, cache, rejects, clean), mapped(path)
-    digests = b"".join(digest_of(text) for chunk in written["text"].chunks for text in chunk.to_pylist())
-    row_of, first = numbered(pa.FixedSizeBinaryArray.from_buffers(DIGEST, len(written), [None, pa.py_buffer(digests)]))
+    digests = digests_of(text for chunk in written["text"].chunks for text in chunk.to_pylist())
+    row_of, first = numbered(digests)
     counts = {"blank": blank, "equal to an earlier one": len(written) - len(first)}
     left_out = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     log(f"{table.name}: {len(first):,} sentences" + (f"; left out: {left_out}" if left_out else ""))
-    digest = hashlib.sha256(digests).hexdigest()
+    digest = hashlib.sha256(digests.buffers()[1]).hexdigest()
     return SentenceFile(table.name, path, written["line"].to_numpy(), row_of, first, digest)
 
 
@@ -140,8 +140,10 @@ def read_gold(
     Raises RequestError, with file and line, for what is no line number, or of a line without a sentence, and for an
     identifier that no sentence has.
     """
-    sides = source, target
-    found = list(_gold_records(table, IDS if ids else LINES, cache))
+    sides, names = (source, target), IDS if ids else LINES
+    found = list(read(_without_header(table, names), names, cache))
+    if len(found[0].values) != len(names):
+        raise RequestError(f"{table.name}: expected two columns of true pairs, found {len(found[0].values)} named")
     lines_of: list[Callable[[str], int | None]] = [_line_number, _line_number]
     if ids:
         wanted = [{str(record.values[place]) for record in found} for place in range(len(sides))]
@@ -159,13 +161,6 @@ def read_gold(
             pair.append(row)
         pairs.add(pair[0] * len(target) + pair[1])
     return np.array(sorted(pairs), np.int64)
-
-
-def _gold_records(table: Table, names: tuple[str, str], cache: Path | None) -> Iterator[Record]:
-    for record in read(_without_header(table, names), names, cache):
-        if len(record.values) != len(names):
-            raise RequestError(f"{table.name}: expected two columns of true pairs, found {len(record.values)} named")
-        yield record
 
 
 def _line_number(text: str) -> int | None:

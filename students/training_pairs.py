@@ -20,7 +20,7 @@ from bertrelay.data.writing import write_jsonl
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_error
 from bertrelay.fingerprint import Digests, fingerprint
-from students.corpus import DIGEST, digest_of, mapped, numbered, write_arrow
+from students.corpus import DIGEST, digest_of, mapped, numbered, rows_where, write_arrow
 from students.neighbours import Rows
 from students.pairs import clean
 
@@ -155,16 +155,8 @@ def _key(text: str) -> bytes:
 
 def _write_candidates(path: Path, texts: pa.ChunkedArray, first: Rows) -> None:
     """Writes the texts at the places `first`, in their order."""
-    wanted, start = np.zeros(len(texts), bool), 0
+    wanted = np.zeros(len(texts), bool)
     wanted[first] = True
-
-    def candidates() -> Iterator[dict[str, str]]:
-        nonlocal start
-        for chunk in texts.chunks:
-            yield from (
-                {"text": text} for text in chunk.filter(pa.array(wanted[start : start + len(chunk)])).to_pylist()
-            )
-            start += len(chunk)
-
+    blocks = rows_where(pa.table({"text": texts}), wanted, {"text": "text"})
     with atomic_write(path) as building:
-        write_jsonl(building, candidates())
+        write_jsonl(building, ({"text": text} for block in blocks for text in block["text"].to_pylist()))

@@ -174,7 +174,7 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str], also: Iterab
     check_can_be_read_again(texts)
     rules = rules_of_encoder(encoder)
     document = document_of(rules)
-    used, count, digest = _usage(rules, document, _with_prompts(texts, encoder.prompts))
+    used, count, digest = usage(rules, document, _with_prompts(texts, encoder.prompts))
     named = {*range(unused_positions(encoder.backbone)), *_named_ids(encoder.backbone.config).values()}
     named &= set(rules.get_vocab().values())  # a config may name an id that no piece has
     kept = np.array(sorted(with_parts(document, used | named | always_kept(document, rules) | {*also})))
@@ -213,13 +213,8 @@ def _with_prompts(texts: Iterable[str], prompts: Prompts) -> Iterator[str]:
         yield from (prompt + text for prompt in dict.fromkeys(prompts.texts.values()))
 
 
-def used_ids(rules: Tokenizer, document: Document, texts: Iterable[str]) -> set[int]:
-    """The ids that `texts` use. Raises RequestError for no texts."""
-    return _usage(rules, document, texts)[0]
-
-
-def _usage(rules: Tokenizer, document: Document, texts: Iterable[str]) -> tuple[set[int], int, str]:
-    """The ids that texts use, how many texts they are, and the sha256 of all their ids."""
+def usage(rules: Tokenizer, document: Document, texts: Iterable[str]) -> tuple[set[int], int, str]:
+    """The ids that texts use, how many texts they are, and the sha256 of all ids. Raises RequestError for no texts."""
     used, count, digest = {END_OF_TEXT}, 0, hashlib.sha256()
     unknown = rules.token_to_id(document["model"].get("unk_token") or "")
     for block, ids in _encoded(rules, texts):
