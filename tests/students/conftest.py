@@ -8,6 +8,7 @@ from itertools import count, product
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -85,6 +86,37 @@ def byte_level():
         rules.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocabulary, **known))
         rules.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
         return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>", **special)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def word_encoder(tiny_encoder):
+    """`word_encoder(words, "x", "y")`: a BERT in which each `word`, `xword` and `yword` have one vector."""
+
+    def make(words, *prefixes):
+        names = ["[PAD]", "[UNK]", *(f"{prefix}{word}" for prefix in ("", *prefixes) for word in words)]
+        rules = Tokenizer(models.WordLevel({name: row for row, name in enumerate(names)}, unk_token="[UNK]"))
+        rules.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token="[PAD]", unk_token="[UNK]")
+        encoder = tiny_encoder("bert", tokenizer, layers=1, sizes={"hidden_size": 32})
+        rows = encoder.backbone.get_input_embeddings().weight.data
+        rows[2:] = rows[2 : 2 + len(words)].repeat(1 + len(prefixes), 1)
+        return encoder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def margins():
+    """`margins(source, target, k)`: the ratio margins of all with all in float64, after Artetxe & Schwenk (2019)."""
+
+    def make(source, target, k):
+        sides = [side.astype(np.float64) for side in (source, target)]
+        source, target = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides)
+        cosines = source @ target.T
+        near = [np.sort(each, axis=1)[:, -k:].mean(axis=1) for each in (cosines, cosines.T)]
+        return cosines / ((near[0][:, None] + near[1]) / 2)
 
     return make
 

@@ -81,7 +81,8 @@ def test_a_base_is_trimmed_shortened_projected_trained_and_loads_elsewhere(
     np.testing.assert_allclose(encoded(student, sentences), theirs.encode(sentences, batch_size=7), atol=1e-5)
 
 
-FAMILIES = [*BASES, "qwen3-embedding", "embeddinggemma", "sentence-t5"]
+LATER = ["qwen3-embedding", "embeddinggemma", "sentence-t5"]
+FAMILIES = [*(kind for kind in BASES if kind != "xlm-roberta"), *LATER]  # whose network is that of multilingual-e5
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -97,16 +98,19 @@ def test_a_trimmed_base_gives_the_same_vectors_of_its_corpus(kind, publish, text
         np.testing.assert_allclose(encoded(encoder, texts[:60]), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("count", [4, 1])
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_a_shortened_base_computes_what_its_layers_do_and_so_when_loaded(kind, count, publish, texts, tmp_path):
+def test_a_shortened_base_computes_what_its_layers_do_and_so_when_loaded(kind, publish, texts, tmp_path):
     """Layers are left out of the whole network by making them give what they get."""
+
+    def gives_what_it_gets(_, given, output):
+        return (given[0], *output[1:]) if isinstance(output, tuple) else given[0]
+
     base, whole = (SentenceEncoder.load(publish(kind)).eval() for _ in range(2))
     path = next(
         path for path in ("encoder.layer", "layers", "encoder.block") if path in dict(whole.backbone.named_modules())
     )
     layers, own = whole.backbone.get_submodule(path), list(base.backbone.get_submodule(path))
-    count = min(count, len(layers) - 1)
+    count = len(layers) // 2
     keep_layers(base, count, texts)
     kept = list(base.backbone.get_submodule(path))
     for layer, same in zip(layers, own, strict=True):
@@ -144,7 +148,7 @@ def test_a_base_without_its_idle_neurons_gives_the_same_vectors(kind, publish, t
         np.testing.assert_allclose(encoded(encoder, texts[:9]), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["qwen3-embedding", "embeddinggemma", "sentence-t5"])
+@pytest.mark.parametrize("kind", LATER)
 def test_graphs_of_causal_windowed_and_biased_attention_give_the_same_vectors(kind, publish, texts, tmp_path):
     base = SentenceEncoder.load(publish(kind)).eval()
     export(base, tmp_path / "exported")
@@ -152,11 +156,6 @@ def test_graphs_of_causal_windowed_and_biased_attention_give_the_same_vectors(ki
     assert any(node.op_type == "Attention" for node in graph.node)
     exported = SentenceEncoder.load(tmp_path / "exported", backend="onnx")
     np.testing.assert_allclose(encoded(exported, texts[:9]), encoded(base, texts[:9]), atol=1e-5)
-
-
-def gives_what_it_gets(_, given, output):
-    """A forward hook: the hidden states as they came, and whatever else a layer hands on."""
-    return (given[0], *output[1:]) if isinstance(output, tuple) else given[0]
 
 
 def test_dropout_is_in_the_attention_of_modernbert_too(publish, texts):

@@ -6,9 +6,6 @@ from copy import deepcopy
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.shards import Shards, locked_output
@@ -33,33 +30,19 @@ from students.retrieval import mining_metrics
 from students.search_settings import MineSettings, MiningTest
 
 SHARED = 60
+WORDS = [f"word{number}" for number in range(200)]
 
 
 @pytest.fixture(scope="module")
 def spoken():
     """Sentences and what they are in another language, word for word."""
-    words = np.array([f"word{number}" for number in range(200)])
-    picked = np.random.default_rng(0).choice(words, (140, 7)).tolist()
+    picked = np.random.default_rng(0).choice(WORDS, (140, 7)).tolist()
     return [(" ".join(sentence), " ".join(f"x{word}" for word in sentence)) for sentence in picked]
 
 
 @pytest.fixture(scope="module")
-def bilingual(spoken):
-    """A tiny BERT in which a word and its translation have one vector."""
-    pairs = sorted({pair for both in spoken for pair in zip(*(side.split() for side in both), strict=True)})
-    vocabulary = ["[PAD]", "[UNK]", *(word for word, _ in pairs), *(word for _, word in pairs)]
-    rules = Tokenizer(models.WordLevel({word: row for row, word in enumerate(vocabulary)}, unk_token="[UNK]"))
-    rules.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token="[PAD]", unk_token="[UNK]")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    torch.manual_seed(0)
-    network = BertModel(
-        BertConfig(vocab_size=len(vocabulary), max_position_embeddings=16, initializer_range=0.5, **sizes)
-    )
-    with torch.no_grad():
-        rows = network.embeddings.word_embeddings.weight
-        rows[2 + len(pairs) :] = rows[2 : 2 + len(pairs)]
-    return SentenceEncoder(network, tokenizer).eval()
+def bilingual(word_encoder):
+    return word_encoder(WORDS, "x")
 
 
 @pytest.fixture
@@ -100,34 +83,23 @@ def rows_of(path):
     return [{name: numbers.get(name, str)(value) for name, value in row.items()} for row in rows]
 
 
-def brute_force(source, target, k):
-    """All margins in float64, best first, one to one."""
-    unit = [
-        side.astype(np.float64) / np.linalg.norm(side.astype(np.float64), axis=1)[:, None] for side in (source, target)
-    ]
-    cosines = unit[0] @ unit[1].T
-    near = [np.sort(side, axis=1)[:, -k:].mean(axis=1) for side in (cosines, cosines.T)]
-    margins = cosines / ((near[0][:, None] + near[1]) / 2)
-    taken = []
-    for place in np.argsort(-margins, axis=None, kind="stable").tolist():
-        pair = divmod(place, len(target))
-        if all(pair[0] != row and pair[1] != column for row, column in taken):
-            taken.append(pair)
-    return taken
-
-
 # In memory
 
 
 @pytest.mark.parametrize("method", ["exact", "approximate"])
-def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method):
+def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method, margins):
     generator = np.random.default_rng(0)
     source = generator.normal(size=(120, 24)).astype(np.float32)
     target = generator.normal(size=(90, 24)).astype(np.float32)
     target[:50] = source[30:80] + generator.normal(scale=0.6, size=(50, 24))
     mined = mine(source, target, k=4, method=method)
     pairs = [(pair.source, pair.target) for pair in mined]
-    assert pairs[:50] == brute_force(source, target, 4)[:50]
+    taken = []  # of all margins, best first, one to one
+    for place in np.argsort(-margins(source, target, 4), axis=None, kind="stable").tolist():
+        pair = divmod(place, len(target))
+        if all(pair[0] != row and pair[1] != column for row, column in taken):
+            taken.append(pair)
+    assert pairs[:50] == taken[:50]
     assert len({pair.source for pair in mined}) == len({pair.target for pair in mined}) == len(mined)
     assert sorted(pairs[:50]) != sorted((row + 30, row) for row in range(50)), "the noise should leave some mistakes"
     best = mined[20].score
@@ -177,6 +149,7 @@ def test_a_given_threshold_is_kept_and_judged_by_gold(bilingual, files, gold, tm
     assert (mined.threshold, mined.pairs, mined.precision, mined.recall) == (half, 30, 1, 0.5)
     none = mine_files(bilingual, *files, tmp_path / "none.parquet", threshold=9.0, precision="fp32")
     assert (none.pairs, none.threshold) == (0, 9.0)
+    assert (everything.f1, everything.threshold) == (None, None)
     assert rows_of(tmp_path / "none.parquet") == [] and everything.pairs > 30
 
 
@@ -208,18 +181,22 @@ def test_a_text_with_tabs_and_line_ends_bends_no_row(bilingual, sides, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "column", "told"),
     [
-        (["1\t2", "101\t3"], r"gold\.tsv, line 2: .*source\.txt, found 101, where there is none"),
-        (["0\t2"], "found 0, where there is none. Lines count from 1"),
-        (["source_line\ttarget_line", "1\tsecret words"], r"gold\.tsv, line 2: expected the numbers of two lines"),
-        (["here\tthere", "1\t2"], "no column 'source_line'"),
-        (["1"], "no column 1"),
+        (["1\t2", "101\t3"], None, r"gold\.tsv, line 2: .*source\.txt, found 101, where there is none"),
+        (["0\t2"], None, "found 0, where there is none. Lines count from 1"),
+        (["source_line\ttarget_line", "1\tsecret words"], None, r"gold\.tsv, line 2: expected the numbers of two"),
+        (["here\tthere", "1\t2"], None, "no column 'source_line'"),
+        (["1"], None, "no column 1"),
+        (["41\t1"], 0, r"id_column: expected a table .*, found plain lines in .*source\.txt"),
     ],
 )
-def test_a_wrong_gold_file_is_told_before_anything_is_encoded_and_leaves_nothing(files, write, tmp_path, lines, told):
+def test_a_wrong_gold_file_is_told_before_anything_is_encoded_and_leaves_nothing(
+    files, write, tmp_path, lines, column, told
+):
+    gold = write("gold.tsv", lines)
     with pytest.raises(RequestError, match=told) as caught:
-        mine_files("/no/such/model", *files, tmp_path / "m.tsv", gold=write("gold.tsv", lines))
+        mine_files("/no/such/model", *files, tmp_path / "m.tsv", gold=gold, id_column=column)
     assert "secret" not in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gold.tsv", "source.txt", "target.txt"]
 
@@ -294,6 +271,7 @@ def bucc(write, spoken):
 
 
 def test_gold_may_name_sentences_by_identifiers(bilingual, bucc, tmp_path, context):
+    """As the stage is asked for it."""
     bilingual.save(tmp_path / "model")
     given = {"model": str(tmp_path / "model"), **bucc("training", 0, 60), "precision": "fp32", "output": "jsonl"}
     metrics = run(MineSettings.model_validate({**given, "id_column": 0}), context)
@@ -301,6 +279,7 @@ def test_gold_may_name_sentences_by_identifiers(bilingual, bucc, tmp_path, conte
     assert metrics["f1"] == pytest.approx(2 * 40 / (60 + 40))
     found = {(row["source_line"], row["target_line"]) for row in rows_of(context.output / "mined.jsonl")}
     assert found == {(1 + row, 60 - row) for row in range(60)}
+    assert (metrics["sources"], metrics["targets"], (context.output / "rejects.jsonl").read_text()) == (60, 60, "")
 
 
 @pytest.mark.parametrize(
@@ -317,11 +296,6 @@ def test_a_wrong_identifier_is_told_without_quoting_it(bucc, write, tmp_path, co
     with pytest.raises(RequestError, match=told) as error:
         mine_files("/no/such/model", *tables, tmp_path / "m.tsv", gold=gold, id_column=column)
     assert "9999" not in str(error.value) and "xx-999" not in str(error.value)
-
-
-def test_plain_lines_have_no_identifiers(files, gold, tmp_path):
-    with pytest.raises(RequestError, match=r"id_column: expected a table .*, found plain lines in .*source\.txt"):
-        mine_files("/no/such/model", *files, tmp_path / "m.tsv", gold=gold, id_column=0)
 
 
 def test_the_threshold_of_a_training_part_is_applied_to_the_test_part(bilingual, bucc, tmp_path, context):
@@ -452,19 +426,7 @@ def test_a_second_process_on_the_same_output_is_refused(bilingual, files, tmp_pa
         mine_files(bilingual, *files, tmp_path / "m.tsv")
 
 
-# As a stage
-
-
-def test_the_stage_writes_mined_and_gives_the_figures_by_name(bilingual, files, gold, tmp_path, context):
-    bilingual.save(tmp_path / "model")
-    source, target, true_pairs = ({"path": str(path)} for path in (*files, gold))
-    given = {"model": str(tmp_path / "model"), "source": source, "target": target, "precision": "fp32"}
-    metrics = run(MineSettings.model_validate({**given, "gold": true_pairs, "output": "jsonl"}), context)
-    figures = {"sources": 100, "targets": 100, "pairs": SHARED, "precision": 1, "recall": 1, "f1": 1}
-    assert len(rows_of(context.output / "mined.jsonl")) == SHARED and figures.items() <= metrics.items()
-    assert (context.output / "rejects.jsonl").read_text() == ""
-    unjudged = run(MineSettings.model_validate(given), context)
-    assert (unjudged["f1"], unjudged["threshold"]) == (None, None)
+# Scores and what is taken by them
 
 
 def neighbours(cosines, k):

@@ -1,13 +1,8 @@
 """Cleaning by margin, against margins of all pairs in float64."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from bertrelay.data.shards import Shards
 from bertrelay.encoder import SentenceEncoder
@@ -21,21 +16,9 @@ WORDS = [f"word{number}" for number in range(60)]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """The folder of a tiny BERT in which a word has the vector of its translations, `x` and `y` before it."""
-    vocabulary = ["[PAD]", "[UNK]", *(f"{prefix}{word}" for prefix in ("", "x", "y") for word in WORDS)]
-    rules = Tokenizer(models.WordLevel({word: row for row, word in enumerate(vocabulary)}, unk_token="[UNK]"))
-    rules.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token="[PAD]", unk_token="[UNK]")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    torch.manual_seed(0)
-    network = BertModel(BertConfig(vocab_size=len(vocabulary), max_position_embeddings=16, **sizes))
-    with torch.no_grad():
-        rows = network.embeddings.word_embeddings.weight
-        rows.normal_(std=0.5)
-        rows[2:] = rows[2 : 2 + len(WORDS)].repeat(3, 1)
+def model(word_encoder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
-    SentenceEncoder(network, tokenizer).save(folder)
+    word_encoder(WORDS, "x", "y").save(folder)
     return folder
 
 
@@ -70,20 +53,16 @@ def settings(pairs, model, tmp_path):
     return make
 
 
-def margins_by_hand(model, rows, k=4):
-    """Of all pairs of a language with all, in float64: a dictionary."""
-    encoder = SentenceEncoder.load(model)
-    sides = [list(dict.fromkeys(side)) for side in zip(*rows, strict=True)]
-    vectors = [encoder.encode(side, precision="fp32").astype(np.float64) for side in sides]
-    first, second = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in vectors)
-    cosines = first @ second.T
-    near = [np.sort(each, axis=1)[:, -k:].mean(axis=1) for each in (cosines, cosines.T)]
-    places = [(sides[0].index(english), sides[1].index(other)) for english, other in rows]
-    return {row: cosines[e, o] / ((near[0][e] + near[1][o]) / 2) for row, (e, o) in zip(rows, places, strict=True)}
+def test_pairs_below_the_threshold_are_dropped_and_counted_and_the_scores_reported(
+    settings, pairs, model, margins, tmp_path
+):
+    def margins_of(rows):
+        sides = [list(dict.fromkeys(side)) for side in zip(*rows, strict=True)]
+        encoder = SentenceEncoder.load(model)
+        found = margins(*(encoder.encode(side, precision="fp32") for side in sides), 4)
+        return {(english, other): found[sides[0].index(english), sides[1].index(other)] for english, other in rows}
 
-
-def test_pairs_below_the_threshold_are_dropped_and_counted_and_the_scores_reported(settings, pairs, model, tmp_path):
-    expected = {language: margins_by_hand(model, rows) for language, rows in pairs.items()}
+    expected = {language: margins_of(rows) for language, rows in pairs.items()}
     scores = [score for by_pair in expected.values() for score in by_pair.values()]
     threshold = float(np.mean(np.sort(scores)[[28, 29]]))  # between two
     corpus = build_corpus(tmp_path / "corpora/a", settings(threshold=threshold))
@@ -141,21 +120,12 @@ def test_a_neighbourhood_is_of_one_language_and_does_not_depend_on_the_order(mon
     assert all(len({languages[place] for place in block}) == 1 for block in found)
 
 
-def test_margins_are_those_of_all_with_all_and_repeated_sentences_count_once():
+def test_margins_are_those_of_all_with_all_and_repeated_sentences_count_once(margins):
     generator = np.random.default_rng(0)
     english, other = (generator.normal(size=(count, 8)).astype(np.float32) for count in (20, 25))
     sides = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in (english, other)]
     rows = [generator.integers(0, 20, 40), generator.integers(0, 25, 40)]
     used = [np.unique(side) for side in rows]
-    cosines = (sides[0].astype(np.float64) @ sides[1].T.astype(np.float64))[np.ix_(*used)]
-    near = [np.sort(each, axis=1)[:, -3:].mean(axis=1) for each in (cosines, cosines.T)]
-    places = [np.searchsorted(each, side) for each, side in zip(used, rows, strict=True)]
-    expected = cosines[tuple(places)] / ((near[0][places[0]] + near[1][places[1]]) / 2)
+    of_used = margins(*(side[each] for side, each in zip(sides, used, strict=True)), 3)
+    expected = of_used[tuple(np.searchsorted(each, side) for each, side in zip(used, rows, strict=True))]
     np.testing.assert_allclose(block_margins(rows, sides, 3), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_facts_are_json_and_name_every_language(settings, tmp_path):
-    build_corpus(tmp_path / "corpora/a", settings(threshold=1.0, k=2))
-    facts = json.loads((tmp_path / "corpora/a/corpus.json").read_text())["margin"]
-    assert list(facts["languages"]) == ["qax", "qay"]
-    assert facts["neighbourhood"] == cleaning.NEIGHBOURHOOD

@@ -13,13 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
-from pydantic import TypeAdapter, ValidationError
 
 from bertrelay.errors import RequestError, WorkError
 from students import corpus as corpus_files
 from students.corpus import ParallelCorpus, build_corpus
 from students.pairs import drop_reason
-from students.settings import AlignedFiles, DistillSettings, Filters, ParallelSource, TranslationColumns
+from students.settings import AlignedFiles, DistillSettings, Filters, TranslationColumns
 
 
 def aligned(folder, language, pairs, name="train"):
@@ -135,7 +134,7 @@ def test_too_many_unusable_records_stop_and_filtered_pairs_never_do(tmp_path):
 @pytest.mark.parametrize(
     ("english", "other", "reason"),
     [
-        ("", "Ja", "empty side"),
+        ("", "Nein", "empty side"),
         ("Yes", "", "empty side"),
         ("a" * 1001, "b" * 1001, "too long"),
         ("a" * 1000, "b" * 1000, None),
@@ -148,10 +147,13 @@ def test_too_many_unusable_records_stop_and_filtered_pairs_never_do(tmp_path):
         ("The weather is nice today, so let us go to the park", "今日は天気がいいので公園に", None),
         ("a" * 90, "今" * 14, "length ratio"),
         ("a" * 90, "今" * 15, None),
+        ("Ok", "Speichern", "too short"),
+        ("Sav", "天気", None),
+        ("Sav", "天", "too short"),
     ],
 )
 def test_each_filter_has_its_reason(english, other, reason):
-    assert drop_reason(english, other, Filters()) == reason
+    assert drop_reason(english, other, Filters(min_characters=3)) == reason
 
 
 def test_wide_characters_are_those_of_unicode():
@@ -168,12 +170,6 @@ def test_wide_characters_are_those_of_unicode():
         exactly, less = Filters(max_length_ratio=100 / width), Filters(max_length_ratio=100 / width - 0.01)
         assert drop_reason("a" * 100, text, exactly) is None
         assert drop_reason("a" * 100, text, less) == "length ratio"
-
-
-def test_the_shorter_side_has_so_many_characters_wide_ones_counted_twice():
-    assert drop_reason("Save it", "Speichern", Filters(min_characters=8)) == "too short"
-    assert drop_reason("Save them", "天気がい", Filters(min_characters=8)) is None
-    assert drop_reason("Save them", "天気が", Filters(min_characters=8)) == "too short"
 
 
 def test_every_pair_is_accounted_for_and_copies_and_duplicates_may_stay(tmp_path):
@@ -249,6 +245,16 @@ def test_given_dev_sources_stand_as_they_are_and_training_gives_up_their_english
     assert "sentence number 3" not in corpus.english.read(0, 99)
     assert [source["in the dev split"] for source in corpus.facts["sources"]] == [1, 1]
     assert corpus.facts["dev_sources"][0]["empty side"] == 1
+
+
+def test_a_limit_keeps_the_same_english_of_each_source_and_a_source_may_have_its_own(toy, tmp_path):
+    table = {"path": str(toy.train_path)}
+    given = {"dev_sentences": 10, "filters": {"max_pairs": 30}}
+    corpus = build(tmp_path, [{**table, "others": {"de": "de"}}, {**table, "others": {"fr": "fr"}}], **given)
+    assert corpus.facts["train"] == {"de": 30, "fr": 30} and len(corpus.english) == 30
+    assert [source["beyond max_pairs"] for source in corpus.facts["sources"]] == [160, 160]
+    own = [{**table, "others": {"de": "de"}, "max_pairs": 20}, {**table, "others": {"fr": "fr"}}]
+    assert build(tmp_path, own, **given).facts["train"] == {"de": 20, "fr": 30}
 
 
 # On disk
@@ -330,36 +336,3 @@ def test_two_that_want_one_corpus_build_it_once(tmp_path, monkeypatch):
         both = pool.map(lambda _: len(build_corpus(tmp_path / "cache/key", settings(source))), range(2))
     assert list(both) == [100, 100]
     assert len(built) == 1
-
-
-# Settings
-
-
-def sources_of(*found):
-    return TypeAdapter(list[ParallelSource]).validate_python(list(found))
-
-
-def test_the_keys_tell_the_kind_of_source():
-    files = {"english": "a.en", "other": "a.de", "language": "de"}
-    columns = {"path": "a.tsv", "others": {"de": "de"}}
-    first, second = sources_of(files, columns)
-    assert isinstance(first, AlignedFiles) and isinstance(second, TranslationColumns)
-    assert sources_of(first.model_dump(), second.model_dump()) == [first, second] == sources_of(first, second)
-
-
-@pytest.mark.parametrize(
-    ("found", "where", "message"),
-    [
-        ({"english": "a", "other": "b", "language": "German"}, "language", "expected a language code"),
-        ({"english": "a", "other": "b", "language": "en"}, "language", "cannot be en as well"),
-        ({"english": "a", "othr": "b", "language": "de"}, "othr", "Extra inputs are not permitted"),
-        ({"path": "a.tsv", "hub": "a/b", "others": {"de": 1}}, "columns", "exactly one of them"),
-        ({"path": "a.tsv"}, "others", "Field required"),
-        ("a.tsv", 0, "expected either two aligned files"),
-    ],
-)
-def test_a_mistaken_source_is_judged_by_the_kind_its_keys_speak_of(found, where, message):
-    with pytest.raises(ValidationError) as refused:
-        sources_of(found)
-    assert any(message in error["msg"] and error["loc"][-1] == where for error in refused.value.errors())
-    assert len({error["loc"][1:2] for error in refused.value.errors()}) == 1

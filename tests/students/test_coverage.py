@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.new_encoder import train_unigram, train_wordpiece
-from students.coverage import Coverage, candidates_of, is_held_out, piece_texts, pieces_of_languages, scripts_of
+from students.coverage import candidates_of, is_held_out, piece_texts, pieces_of_languages, scripts_of
 from students.evaluation_settings import ShrinkSettings
 from students.shrinking import run, shrink
 from students.vocabulary import document_of, rules_of, rules_of_encoder, trim_vocabulary
@@ -135,18 +135,6 @@ def test_pieces_of_familiar_letters_come_first_then_the_tokenizers_own_order(tin
     assert not any("ш" in texts[index] or "κ" in texts[index] for index in order)
 
 
-def test_coverage_counts_same_tokens_whole_sentences_and_unknown_pieces():
-    before = train_wordpiece(["der Hund läuft weg"] * 20, 200, 32).backend_tokenizer
-    vocabulary = before.get_vocab()
-    without = {index for piece, index in vocabulary.items() if piece not in ("hund", "Hund", "w", "##w")}
-    texts = ["der Hund läuft", "der läuft", "weg"]
-    found = Coverage.of(before, rules_of(document_of(before), without), texts)
-    cut = [before.encode(text, add_special_tokens=False).tokens for text in texts]
-    assert [len(tokens) for tokens in cut] == [3, 2, 1]
-    assert found.same == pytest.approx(5 / 6) and found.same_sentences == pytest.approx(2 / 3)
-    assert (found.tokens, found.unknown) == (6, 0)
-
-
 @pytest.mark.parametrize(
     ("language", "scripts"),
     [
@@ -165,11 +153,8 @@ def test_a_language_without_a_known_script_or_without_text_is_refused(encoder):
         pieces_of_languages(encoder, GENERAL["de"], {"de": ["  "]}, 0.9)
 
 
-def test_a_tenth_is_held_out_and_equal_texts_are_on_one_side():
-    texts = [f"text {number}" for number in range(5000)]
-    share = np.mean([is_held_out(text) for text in texts])
-    assert 0.08 < share < 0.12
-    assert [is_held_out(text) for text in texts] == [is_held_out(text) for text in texts]
+def test_a_tenth_is_held_out():
+    assert 0.08 < np.mean([is_held_out(f"text {number}") for number in range(5000)]) < 0.12
 
 
 # The stage
@@ -204,17 +189,3 @@ def test_the_stage_trims_by_the_languages_of_tables_and_of_parallel_text(context
     assert AutoTokenizer.from_pretrained(context.output / "model").tokenize(GENERAL["ru"][0]) == SentenceEncoder.load(
         model
     ).tokenizer.tokenize(GENERAL["ru"][0])
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"languages": ["de", "fr"]}, "expected text of each in the corpus, found none in fr"),
-        ({"coverage": 0.9}, "coverage: without effect, because no languages are given"),
-        ({"languages": ["de"], "trim_vocabulary": False, "layers": 1}, "because trim_vocabulary = false"),
-        ({"languages": ["German"]}, "expected a language code such as de"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(given, told):
-    with pytest.raises(ValueError, match=told):
-        ShrinkSettings.model_validate({"model": "./m", "corpus": [{"path": "t.txt", "language": "de"}], **given})

@@ -116,16 +116,22 @@ def test_with_own_vectors_every_text_counts_once_and_learns_its_own(task):
     assert loss.item() == pytest.approx(((drawn - vectors) ** 2).sum() / 2.5)
 
 
-def test_cosine_and_weights_of_objectives_by_hand(task):
+@pytest.mark.parametrize("cut", [[], [4]])
+def test_cosine_and_weights_of_objectives_by_hand(task, cut):
+    """Of a Matryoshka teacher the cosine is the mean of those of both vectors cut and of the whole ones."""
     drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
-    task.settings = task.settings.model_copy(update={"objectives": Objectives(mse=0.5, cosine=2.0)})
+    objectives = Objectives(mse=0.5, cosine=2.0, dimensions=cut, cut_teacher=bool(cut))
+    task.settings = task.settings.model_copy(update={"objectives": objectives})
     batch = task.collate(np.arange(len(drawn)), 0)
     losses = task.loss(lambda *_: torch.tensor(drawn), batch)
-    targets = task.targets.vectors[task.corpus.targets[:]].astype(np.float64)
-    cosines = (drawn * targets).sum(axis=1) / np.linalg.norm(drawn, axis=1) / np.linalg.norm(targets, axis=1)
-    weights = np.asarray(task.corpus.weights[:])
+    targets, weights = task.targets.vectors[task.corpus.targets[:]].astype(np.float64), task.corpus.weights[:]
+    expected = []
+    for size in (*cut, 16):
+        ours, theirs = drawn[:, :size], targets[:, :size]
+        cosines = (ours * theirs).sum(axis=1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
+        expected.append(2 * weights @ (1 - cosines))
     assert batch.counts == {"mse": weights.sum(), "cosine": weights.sum()}
-    assert losses["cosine"].item() == pytest.approx(2 * weights @ (1 - cosines))
+    assert losses["cosine"].item() == pytest.approx(np.mean(expected))
     assert losses["mse"].item() == pytest.approx(0.5 * weights @ ((drawn - targets) ** 2).sum(axis=1) / 2.5)
 
 
@@ -153,19 +159,6 @@ def test_contrastive_is_of_the_parallel_pairs_at_every_length(task):
                 torch.logsumexp(torch.stack(part), 0) - scores[english, other] for part in (to_english, back)
             )
     assert task.batch_losses(vectors, items, 0)["contrastive"].item() == pytest.approx(3.0 * expected.item() / 2 / 2)
-
-
-def test_the_cosine_to_a_matryoshka_teacher_is_of_both_cut(task):
-    drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
-    objectives = Objectives(cosine=2.0, dimensions=[4], cut_teacher=True)
-    task.settings = task.settings.model_copy(update={"objectives": objectives})
-    losses = task.loss(lambda *_: torch.tensor(drawn), task.collate(np.arange(len(drawn)), 0))
-    weights, expected = np.asarray(task.corpus.weights[:]), 0.0
-    for size in (4, 16):
-        ours, theirs = drawn[:, :size], task.targets.vectors[task.corpus.targets[:]][:, :size].astype(np.float64)
-        cosines = (ours * theirs).sum(axis=1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
-        expected += weights @ (1 - cosines) / 2
-    assert losses["cosine"].item() == pytest.approx(2 * expected)
 
 
 def test_ranking_is_the_divergence_of_softmaxes_over_the_teachers_vectors(task):
@@ -383,24 +376,6 @@ def test_without_dev_sentences_the_last_weights_are_kept_and_what_could_not_be_u
     listed = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
     place = {"file": str(tmp_path / "more.tsv"), "line": 2, "reason": "not valid UTF-8"}
     assert listed == [{**place, "detail": "byte 17 of the file, counted from 0"}]
-
-
-def test_one_item_of_weight_k_teaches_the_weights_what_k_pairs_do(task):
-    student = task.model.eval()  # no dropout
-    task.loss(student, task.collate(np.arange(len(task.corpus)), 0))["mse"].backward()
-    weighted = {name: weight.grad.clone() for name, weight in student.named_parameters() if weight.grad is not None}
-    student.zero_grad()
-    total = torch.zeros(())
-    for pair in PAIRS:
-        for sentence in pair:
-            ids = torch.tensor(student.tokenize([sentence]))
-            error = student(ids, torch.ones_like(ids))[0] - torch.tensor(target_of(task, pair[0]), dtype=torch.float32)
-            total = total + error.square().sum() / 2.5
-    total.backward()
-    largest = max(float(gradient.abs().max()) for gradient in weighted.values())
-    for name, weight in student.named_parameters():
-        if name in weighted:
-            torch.testing.assert_close(weight.grad, weighted[name], rtol=1e-4, atol=1e-6 * largest)
 
 
 @pytest.mark.parametrize("objectives", [{"ranking": 1.0}, {"contrastive": 1.0, "ranking": 1.0, "cosine": 1.0}])

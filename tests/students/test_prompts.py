@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
@@ -13,7 +12,7 @@ from bertrelay.layout import Prompts
 from bertrelay.pooling import Pooling
 from bertrelay.stage import StageContext
 from students import distill, evaluate
-from students.build import fill_targets
+from students.build import fill_targets, prompts_of
 from students.evaluation_settings import EvaluateSettings
 from students.settings import DistillSettings
 
@@ -110,9 +109,8 @@ def test_a_trimmed_student_cuts_sentences_after_its_prompt_as_its_base_does(give
     assert pieces[: len(texts)] == pieces[len(texts) :]
 
 
-def test_without_a_prompt_of_its_own_a_student_has_none(given, context):
-    student = run(given, context)
-    assert (student.prompts, student.pooling.include_prompt) == (Prompts(), False)
+def test_without_a_prompt_of_its_own_a_student_has_none(given, base):
+    assert prompts_of(DistillSettings.model_validate(given), base) == Prompts()
 
 
 def test_the_distance_to_a_teacher_is_that_to_its_vectors_after_the_prompt(given, context, toy, tmp_path):
@@ -139,23 +137,3 @@ def test_the_distance_to_a_teacher_is_that_to_its_vectors_after_the_prompt(given
 def test_a_name_that_the_model_has_not_is_refused(given, context, changes, message):
     with pytest.raises(RequestError, match=message):
         run(given, context, **changes)
-
-
-@pytest.mark.parametrize("prompt", ["", {"text": ""}, {"txt": "query: "}, 5])
-def test_what_is_no_prompt_is_refused(given, prompt):
-    with pytest.raises(ValidationError, match="student_prompt"):
-        DistillSettings.model_validate({**given, "student_prompt": prompt})
-
-
-def test_vectors_that_are_given_have_no_prompt(given):
-    with pytest.raises(
-        ValidationError, match="teacher_prompt: without effect, because the teacher's vectors are given"
-    ):
-        DistillSettings.model_validate({**given, "teacher": {"vectors": "v.parquet"}, "teacher_prompt": "query"})
-
-
-@pytest.mark.parametrize("teacher", [{}, {"teacher": {"vectors": "v.parquet"}}])
-def test_a_prompt_without_a_teacher_that_encodes_is_refused(teacher, toy):
-    asked = {"model": "./m", "parallel": [toy.source("test")], "teacher_prompt": "query", **teacher}
-    with pytest.raises(ValidationError, match="teacher_prompt: without effect, because there is no teacher"):
-        EvaluateSettings.model_validate(asked)

@@ -45,20 +45,6 @@ def test_layers_that_are_shared_or_not_there_are_not_dropped(tiny_encoder):
         keep_layers(tiny_encoder("bert", SENTENCES), 3, SENTENCES)
 
 
-def test_a_shortened_network_computes_what_its_layers_do_in_a_row(tiny_encoder):
-    encoder = tiny_encoder("bert", SENTENCES, layers=4)
-    ids = torch.tensor(encoder.tokenize(SENTENCES[:1]))
-    layers = stack(encoder)
-    keep_layers(encoder, 2, SENTENCES)
-    kept = [layer for layer in layers if layer in stack(encoder)]
-    assert len(kept) == 2
-    hidden = encoder.backbone.embeddings(ids)
-    for layer in kept:
-        output = layer(hidden)
-        hidden = output[0] if isinstance(output, tuple) else output
-    torch.testing.assert_close(encoder.backbone(ids).last_hidden_state, hidden)
-
-
 # Neurons
 
 

@@ -1,19 +1,35 @@
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from bertrelay.encoder_settings import NewEncoder
-from students.evaluation_settings import EvaluateSettings
+from students.evaluation_settings import EvaluateSettings, ExportSettings, ShrinkSettings
 from students.search_settings import MineSettings
-from students.settings import DistillSettings, TeacherCopy
+from students.settings import (
+    AlignedFiles,
+    DistillSettings,
+    GivenVectors,
+    ParallelSource,
+    TeacherCopy,
+    TranslationColumns,
+)
 
 FILES = {"english": "train.en", "other": "train.de", "language": "de"}
-GIVEN = {"teacher": "@teacher/model", "base": "./base", "parallel": [FILES]}
-STS = {"model": "./student", "sts": {"en": {"path": "sts.tsv"}}}
+COLUMNS = {"path": "a.tsv", "others": {"de": "de"}}
+VECTORS = {"vectors": "v.parquet"}
+NEEDED = {
+    DistillSettings: {"teacher": "@teacher/model", "base": "./base", "parallel": [FILES]},
+    EvaluateSettings: {"model": "./student"},
+    ExportSettings: {"model": "./student"},
+    GivenVectors: {},
+    MineSettings: {"model": "./student", "source": {"path": "a"}, "target": {"path": "b"}},
+    ShrinkSettings: {"model": "./student", "corpus": [{"path": "t.txt", "language": "de"}]},
+}
+STS = {"sts": {"en": {"path": "sts.tsv"}}}
 
 
 def test_a_base_is_a_model_a_size_or_the_teachers_layers():
     def base(value):
-        return DistillSettings.model_validate({**GIVEN, "base": value}).base
+        return DistillSettings.model_validate({**NEEDED[DistillSettings], "base": value}).base
 
     assert base("xlm-roberta-base") == "xlm-roberta-base"
     assert isinstance(base({"layers": 2, "dim": 8, "heads": 2, "vocabulary": 100}), NewEncoder)
@@ -22,53 +38,86 @@ def test_a_base_is_a_model_a_size_or_the_teachers_layers():
         base(3)
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "told"),
-    [
-        (DistillSettings, {"dev": [FILES], "dev_sentences": 5}, "dev_sentences: without effect, because `dev` gives"),
+WRONG = {
+    DistillSettings: [
+        ({"dev": [FILES], "dev_sentences": 5}, "dev_sentences: without effect, because `dev` gives"),
+        ({"dev_sentences": 0, "patience": 3}, "patience: without effect, because there is no dev data"),
+        ({"dev": [{**COLUMNS, "max_pairs": 9}]}, "max_pairs: without effect, because it limits the corpora"),
+        ({"parallel": [{**FILES, "header": False}]}, "header: without effect, because only csv and"),
+        ({"objectives": {"cosine": 1, "dimensions": [8]}}, "dimensions: without effect, because the"),
         (
-            DistillSettings,
-            {"dev_sentences": 0, "patience": 3},
-            "patience: without effect, because there is no dev data",
-        ),
-        (DistillSettings, {"parallel": [{**FILES, "header": False}]}, "header: without effect, because only csv and"),
-        (DistillSettings, {"objectives": {"cosine": 1, "dimensions": [8]}}, "dimensions: without effect, because the"),
-        (
-            DistillSettings,
             {"objectives": {"contrastive": 1, "dimensions": [8], "cut_teacher": True}},
             "cut_teacher: without effect, because the weights of cosine and ranking are 0",
         ),
+        ({"objectives": {"candidates": 9}}, "candidates: without effect, because the weight of ranking"),
+        *(({"student_prompt": prompt}, "student_prompt") for prompt in ("", {"text": ""}, {"txt": "query: "}, 5)),
+        ({"teacher": VECTORS, "teacher_prompt": "query"}, "teacher_prompt: .* because the teacher's vectors are given"),
+    ],
+    EvaluateSettings: [
+        ({}, "expected `parallel`, `sts`, `xsim` or `mining`"),
+        ({**STS, "teacher": "./b"}, "teacher: without effect, because it needs the sentences of"),
+        ({"parallel": [FILES], "recall_at": 10}, "recall_at: without effect, because there is no `teacher`"),
+        ({"parallel": [FILES], "teacher_prompt": "query"}, "teacher_prompt: .* because there is no teacher"),
+        ({"parallel": [FILES], "teacher": VECTORS, "teacher_prompt": "query"}, "there is no teacher that encodes"),
+        ({**STS, "xsim_pairs": "all"}, "xsim_pairs: without effect, because there are no sets"),
         (
-            DistillSettings,
-            {"objectives": {"candidates": 9}},
-            "candidates: without effect, because the weight of ranking",
-        ),
-        (EvaluateSettings, {**STS, "teacher": "./b"}, "teacher: without effect, because it needs the sentences of"),
-        (
-            EvaluateSettings,
-            {"model": "./student", "parallel": [FILES], "recall_at": 10},
-            "recall_at: without effect, because there is no `teacher`",
-        ),
-        (EvaluateSettings, {"model": "./student"}, "expected `parallel`, `sts`, `xsim` or `mining`"),
-        (
-            MineSettings,
-            {"model": "./student", "source": {"path": "a"}, "target": {"path": "b"}, "id_column": 0},
-            "id_column: without effect, because there is no `gold`",
-        ),
-        (EvaluateSettings, {**STS, "xsim_pairs": "all"}, "xsim_pairs: without effect, because there are no sets"),
-        (
-            EvaluateSettings,
-            {"model": "./student", "xsim": {"flores": [FILES]}, "xsim_pairs": [["de", "en"], ["de", "ko"]]},
+            {"xsim": {"flores": [FILES]}, "xsim_pairs": [["de", "en"], ["de", "ko"]]},
             "xsim_pairs: expected languages of `xsim`, found ko",
         ),
         (
-            EvaluateSettings,
-            {"model": "./student", "xsim": {"flores": [FILES]}, "xsim_pairs": [["de", "de"]]},
+            {"xsim": {"flores": [FILES]}, "xsim_pairs": [["de", "de"]]},
             "expected two different languages, found de twice",
         ),
-        (EvaluateSettings, {"model": "./student", "xsim": {"a/b": [FILES]}}, "String should match pattern"),
+        ({"xsim": {"a/b": [FILES]}}, "String should match pattern"),
+    ],
+    ExportSettings: [({"lowest_cosine": 0.9}, "lowest_cosine: without effect")],
+    GivenVectors: [
+        ({"vectors": "a.npy"}, "needs one with the text of each row"),
+        ({"vectors": "a.parquet", "texts": "a.txt"}, "Parquet has its own"),
+        ({"vectors": "a.csv"}, r"expected a \.parquet or \.npy file, found \.csv"),
+    ],
+    MineSettings: [({"id_column": 0}, "id_column: without effect, because there is no `gold`")],
+    ShrinkSettings: [
+        ({"languages": ["de", "fr"]}, "expected text of each in the corpus, found none in fr"),
+        ({"coverage": 0.9}, "coverage: without effect, because no languages are given"),
+        ({"languages": ["de"], "trim_vocabulary": False, "layers": 1}, "because trim_vocabulary = false"),
+        ({"languages": ["German"]}, "expected a language code such as de"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "given", "told"), [(kind, *case) for kind, cases in WRONG.items() for case in cases])
+def test_a_setting_that_cannot_be_or_has_no_effect_is_refused(kind, given, told):
+    with pytest.raises(ValidationError, match=told):
+        kind.model_validate({**NEEDED[kind], **given})
+
+
+# Parallel sources
+
+
+def sources_of(*found):
+    return TypeAdapter(list[ParallelSource]).validate_python(list(found))
+
+
+def test_the_keys_show_the_kind_of_source():
+    first, second = sources_of(FILES, COLUMNS)
+    assert isinstance(first, AlignedFiles) and isinstance(second, TranslationColumns)
+    assert sources_of(first.model_dump(), second.model_dump()) == [first, second] == sources_of(first, second)
+
+
+@pytest.mark.parametrize(
+    ("found", "where", "message"),
+    [
+        ({"english": "a", "other": "b", "language": "German"}, "language", "expected a language code"),
+        ({"english": "a", "other": "b", "language": "en"}, "language", "cannot be en as well"),
+        ({"english": "a", "othr": "b", "language": "de"}, "othr", "Extra inputs are not permitted"),
+        ({"path": "a.tsv", "hub": "a/b", "others": {"de": 1}}, "columns", "exactly one of them"),
+        ({"path": "a.tsv"}, "others", "Field required"),
+        ("a.tsv", 0, "expected either two aligned files"),
     ],
 )
-def test_a_setting_that_nothing_looks_at_is_told(kind, given, told):
-    with pytest.raises(ValidationError, match=told):
-        kind.model_validate({**(GIVEN if kind is DistillSettings else {}), **given})
+def test_a_mistaken_source_is_judged_by_the_kind_its_keys_speak_of(found, where, message):
+    with pytest.raises(ValidationError) as refused:
+        sources_of(found)
+    assert any(message in error["msg"] and error["loc"][-1] == where for error in refused.value.errors())
+    assert len({error["loc"][1:2] for error in refused.value.errors()}) == 1

@@ -14,10 +14,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
 from bertrelay.pooling import Projection
-from bertrelay.stage import StageContext
 from students import vocabulary
-from students.build import fill_targets, start_student
-from students.settings import DistillSettings
 from students.vocabulary import trim_vocabulary
 
 ENGLISH = ["a dog runs near the old station", "two cats and a bird sleep outside", "the dogs run again"]
@@ -247,31 +244,3 @@ def test_a_generator_no_texts_and_whole_words_are_refused(make, encoder_of):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=marked, unk_token="<unk>")
     with pytest.raises(RequestError, match="marks that joining takes away"):
         trim_vocabulary(encoder_of(tokenizer, "bert"), ENGLISH)
-
-
-# Before a distillation
-
-
-def start(base, toy, teacher, context, **given):
-    settings = DistillSettings.model_validate(
-        {"teacher": "./teacher", "base": base, "parallel": [toy.source()], **given}
-    )
-    corpus = toy.corpus(context.cache / "corpora")
-    context = StageContext(context.output / f"trimmed {settings.trim_vocabulary}", context.cache)
-    return start_student(settings, corpus, teacher, fill_targets(teacher, corpus, context, "key", "fp32"), context)
-
-
-def test_a_student_can_start_from_a_base_trimmed_to_the_parallel_corpus(tiny_encoder, toy, context, tmp_path):
-    learnt = [text for row in toy.train for text in row]
-    base = tiny_encoder("xlm-roberta", [*learnt, *ALL])
-    base.save(tmp_path / "base")
-    teacher = tiny_encoder("bert", [english for english, *_ in toy.train], normalize=True)
-    (whole, nothing), (small, sizes) = (
-        start(str(tmp_path / "base"), toy, teacher, context, trim_vocabulary=trim) for trim in (False, True)
-    )
-    assert pieces(small, learnt) == pieces(whole, learnt)
-    assert np.array_equal(vectors(small, learnt), vectors(whole, learnt))
-    pieces_gone = len(whole.tokenizer) - len(small.tokenizer)
-    assert nothing == {} and pieces_gone > 0
-    assert (sizes["vocabulary/before"], sizes["vocabulary/after"]) == (len(whole.tokenizer), len(small.tokenizer))
-    assert sizes["parameters/before"] - sizes["parameters/after"] == pieces_gone * base.dim
