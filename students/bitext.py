@@ -54,7 +54,6 @@ class Pairs(NamedTuple):
     targets: Rows
 
     def where(self, chosen: Mask) -> "Pairs":
-        """Those that are `chosen`."""
         return Pairs(self.scores[chosen], self.sources[chosen], self.targets[chosen])
 
 

@@ -75,7 +75,6 @@ class Sentences:
         return sentences
 
     def at(self, rows: NDArray[np.integer]) -> list[str]:
-        """The sentences of `rows`."""
         sentences: list[str] = self._column.take(pa.array(rows)).to_pylist()
         return sentences
 

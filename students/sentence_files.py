@@ -60,7 +60,6 @@ class SentenceFile:
         return [between[place] for place in (places - places[0]).tolist()]
 
     def text(self, row: int) -> str:
-        """The sentence of a row."""
         return self.read(row, row + 1)[0]
 
     def line(self, row: int) -> int:

@@ -65,11 +65,9 @@ class AlignedFiles(DataSource):
 
     @property
     def languages(self) -> list[str]:
-        """The languages beside English."""
         return [self.language]
 
     def tables(self) -> tuple[Table, Table]:
-        """The English table and the other one."""
         shape: dict[str, Any] = {"format": self.format, "columns": [self.column], "header": self.header}
         return Table(path=self.english, **shape), Table(path=self.other, **shape)
 
@@ -91,7 +89,6 @@ class TranslationColumns(TableSource):
         return list(self.others)
 
     def table(self) -> Table:
-        """The table with its columns, English first."""
         shape = self.model_dump(exclude={"english", "others", "max_pairs"})
         return Table(columns=[self.english, *self.others.values()], **shape)
 

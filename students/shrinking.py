@@ -208,7 +208,6 @@ class CorpusTexts:
         return cls(mapped(path))
 
     def of(self, language: str) -> "CorpusTexts":
-        """The texts in `language`."""
         return CorpusTexts(self.table, language)
 
     def __iter__(self) -> Iterator[str]:

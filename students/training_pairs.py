@@ -14,22 +14,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bertrelay.data.records import Record, Rejects, read
-from bertrelay.data.sentences import sentence_records
 from bertrelay.data.tables import Table
 from bertrelay.data.writing import write_jsonl
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_error
 from bertrelay.fingerprint import Digests, fingerprint
-from students.corpus import DIGEST, digest_of, mapped, numbered, rows_where, write_arrow
+from students.corpus import digests_of, mapped, numbered, rows_where, write_arrow
 from students.neighbours import Rows
 from students.pairs import clean
+from students.sentence_files import write_sentences
 
 READ_AT_ONCE = 4096
 EMPTY = "empty_side"
 PAIR: tuple[str, str] = ("anchor", "positive")
 FILES = PAIRS, CORPUS, CANDIDATES = "pairs.arrow", "corpus.arrow", "candidates.jsonl"
-PAIR_SCHEMA = pa.schema({"anchor": pa.string(), "positive": pa.string(), "anchor_key": DIGEST, "positive_key": DIGEST})
-TEXT_SCHEMA = pa.schema({"text": pa.string(), "key": DIGEST})
+PAIR_SCHEMA = pa.schema(dict.fromkeys(PAIR, pa.string()))
 
 
 @dataclass(frozen=True)
@@ -65,24 +64,25 @@ class TrainingPairs:
         dropped: Counter[str] = Counter()
         with rejects or nullcontext():
             write_arrow(folder / PAIRS, PAIR_SCHEMA, _pair_blocks(pairs, cache, rejects, dropped))
-            texts = iter(()) if corpus is None else _text_blocks(corpus, cache, rejects, dropped)
-            write_arrow(folder / CORPUS, TEXT_SCHEMA, texts)
-        table, others = mapped(folder / PAIRS), mapped(folder / CORPUS)
+            if corpus is not None:
+                dropped["blank_candidate"] = write_sentences(corpus, folder / CORPUS, cache, rejects)
+        table = mapped(folder / PAIRS)
         if not len(table):
             raise RequestError(
                 f"{pairs.name}: expected pairs of an anchor and a positive, found none that can be used: "
                 f"{dropped.get(EMPTY, 0):,} with an empty side"
             )
-        keys = pa.chunked_array([*table["positive_key"].chunks, *others["key"].chunks], DIGEST)
-        candidate_of, first_candidate = numbered(keys.combine_chunks())
-        texts = pa.chunked_array([*table["positive"].chunks, *others["text"].chunks], pa.string())
+        others = [] if corpus is None else mapped(folder / CORPUS)["text"].chunks
+        texts = pa.chunked_array([*table["positive"].chunks, *others], pa.string())
+        keys, anchor_keys = _keys(texts), _keys(table["anchor"])
+        candidate_of, first_candidate = numbered(keys)
         _write_candidates(folder / CANDIDATES, texts, first_candidate)
-        anchor_of, first = numbered(table["anchor_key"].combine_chunks())
+        anchor_of, first = numbered(anchor_keys)
         both = anchor_of.astype(np.int64) * len(first_candidate) + candidate_of[: len(table)]
         rows = np.unique(both, return_index=True)[1]
         rows = rows[np.lexsort((rows, anchor_of[rows]))]
         dropped |= {"duplicate_pair": len(table) - len(rows)}
-        own = pc.index_in(table["anchor_key"].take(pa.array(first)), keys.take(pa.array(first_candidate)))
+        own = pc.index_in(anchor_keys.take(pa.array(first)), keys.take(pa.array(first_candidate)))
         digest = fingerprint({name: Digests().of_file(folder / name) for name in (PAIRS, CANDIDATES)})
         return cls(
             folder,
@@ -115,21 +115,7 @@ def _pair_blocks(
     while block := list(islice(records, READ_AT_ONCE)):
         kept = [record.values for record in block if all(value.strip() for value in record.values)]
         dropped[EMPTY] += len(block) - len(kept)
-        columns = {name: [pair[place] for pair in kept] for place, name in enumerate(PAIR)}
-        yield columns | {f"{name}_key": list(map(_key, texts)) for name, texts in columns.items()}
-
-
-def _text_blocks(
-    table: Table, cache: Path | None, rejects: Rejects | None, dropped: Counter[str]
-) -> Iterator[dict[str, list[Any]]]:
-    """Blocks of the further candidates, without blank ones, which are counted."""
-    records = sentence_records(table, cache, rejects)
-    while block := list(islice(records, READ_AT_ONCE)):
-        if rejects is not None:
-            rejects.used(len(block))
-        kept = [record.values[0] for record in block if record.values[0].strip()]
-        dropped["blank_candidate"] += len(block) - len(kept)
-        yield {"text": kept, "key": list(map(_key, kept))}
+        yield {name: [pair[place] for pair in kept] for place, name in enumerate(PAIR)}
 
 
 def _is_pair(record: Record, rejects: Rejects | None) -> bool:
@@ -148,9 +134,9 @@ def _is_pair(record: Record, rejects: Rejects | None) -> bool:
     return False
 
 
-def _key(text: str) -> bytes:
+def _keys(texts: pa.ChunkedArray) -> pa.Array:
     """What texts that are equal but for case and white space share."""
-    return digest_of(clean(text).casefold())
+    return digests_of(clean(text).casefold() for chunk in texts.chunks for text in chunk.to_pylist())
 
 
 def _write_candidates(path: Path, texts: pa.ChunkedArray, first: Rows) -> None:

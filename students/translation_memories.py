@@ -84,24 +84,19 @@ class XmlReader:
                 return
 
     def here(self) -> int:
-        """The line that is read."""
         return self._parser.CurrentLineNumber
 
     def collect(self) -> None:
-        """What follows is a sentence."""
         self._parts = []
         self._parser.CharacterDataHandler = self._parts.append
 
     def finish(self, dropped: str = "") -> None:
-        """The segment is whole."""
         self.done.append(Segment(self.line, self.texts, self.tagged, dropped))
 
     def begin(self) -> None:
-        """A segment begins here."""
         self.line, self.texts, self.tagged = self.here(), [], False
 
     def text(self) -> str:
-        """The sentence that has been collected."""
         text = "".join(self._parts or ())
         self._parts = self._parser.CharacterDataHandler = None
         return text

@@ -91,23 +91,6 @@ def byte_level():
 
 
 @pytest.fixture(scope="session")
-def word_encoder(tiny_encoder):
-    """`word_encoder(words, "x", "y")`: a BERT in which each `word`, `xword` and `yword` have one vector."""
-
-    def make(words, *prefixes):
-        names = ["[PAD]", "[UNK]", *(f"{prefix}{word}" for prefix in ("", *prefixes) for word in words)]
-        rules = Tokenizer(models.WordLevel({name: row for row, name in enumerate(names)}, unk_token="[UNK]"))
-        rules.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token="[PAD]", unk_token="[UNK]")
-        encoder = tiny_encoder("bert", tokenizer, layers=1, sizes={"hidden_size": 32})
-        rows = encoder.backbone.get_input_embeddings().weight.data
-        rows[2:] = rows[2 : 2 + len(words)].repeat(1 + len(prefixes), 1)
-        return encoder
-
-    return make
-
-
-@pytest.fixture(scope="session")
 def margins():
     """`margins(source, target, k)`: the ratio margins of all with all in float64, after Artetxe & Schwenk (2019)."""
 

@@ -6,6 +6,9 @@ from copy import deepcopy
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.shards import Shards, locked_output
@@ -30,19 +33,33 @@ from students.retrieval import mining_metrics
 from students.search_settings import MineSettings, MiningTest
 
 SHARED = 60
-WORDS = [f"word{number}" for number in range(200)]
 
 
 @pytest.fixture(scope="module")
 def spoken():
     """Sentences and what they are in another language, word for word."""
-    picked = np.random.default_rng(0).choice(WORDS, (140, 7)).tolist()
+    words = np.array([f"word{number}" for number in range(200)])
+    picked = np.random.default_rng(0).choice(words, (140, 7)).tolist()
     return [(" ".join(sentence), " ".join(f"x{word}" for word in sentence)) for sentence in picked]
 
 
 @pytest.fixture(scope="module")
-def bilingual(word_encoder):
-    return word_encoder(WORDS, "x")
+def bilingual(spoken):
+    """A tiny BERT in which a word and its translation have one vector."""
+    pairs = sorted({pair for both in spoken for pair in zip(*(side.split() for side in both), strict=True)})
+    vocabulary = ["[PAD]", "[UNK]", *(word for word, _ in pairs), *(word for _, word in pairs)]
+    rules = Tokenizer(models.WordLevel({word: row for row, word in enumerate(vocabulary)}, unk_token="[UNK]"))
+    rules.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token="[PAD]", unk_token="[UNK]")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    network = BertModel(
+        BertConfig(vocab_size=len(vocabulary), max_position_embeddings=16, initializer_range=0.5, **sizes)
+    )
+    with torch.no_grad():
+        rows = network.embeddings.word_embeddings.weight
+        rows[2 + len(pairs) :] = rows[2 : 2 + len(pairs)]
+    return SentenceEncoder(network, tokenizer).eval()
 
 
 @pytest.fixture

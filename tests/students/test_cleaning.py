@@ -3,6 +3,8 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from bertrelay.data.shards import Shards
 from bertrelay.encoder import SentenceEncoder
@@ -16,9 +18,17 @@ WORDS = [f"word{number}" for number in range(60)]
 
 
 @pytest.fixture(scope="module")
-def model(word_encoder, tmp_path_factory):
+def model(tiny_encoder, tmp_path_factory):
+    """The folder of a BERT in which a word has the vector of its translations, `x` and `y` before it."""
+    vocabulary = ["[PAD]", "[UNK]", *(f"{prefix}{word}" for prefix in ("", "x", "y") for word in WORDS)]
+    rules = Tokenizer(models.WordLevel({word: row for row, word in enumerate(vocabulary)}, unk_token="[UNK]"))
+    rules.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token="[PAD]", unk_token="[UNK]")
+    encoder = tiny_encoder("bert", tokenizer, layers=1, sizes={"hidden_size": 32})
+    rows = encoder.backbone.get_input_embeddings().weight.data
+    rows[2:] = rows[2 : 2 + len(WORDS)].repeat(3, 1)
     folder = tmp_path_factory.mktemp("model")
-    word_encoder(WORDS, "x", "y").save(folder)
+    encoder.save(folder)
     return folder
 
 

@@ -13,12 +13,10 @@ from transformers.models.bert.modeling_bert import BertIntermediate
 
 from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
 from students.build import Targets
 from students.corpus import ParallelCorpus
 from students.distill import CRITERION, ContrastiveTask, DistillationTask, run
-from students.index import build_index, open_index
 from students.metrics import read_variance
 from students.settings import DistillSettings, Objectives
 
@@ -86,22 +84,6 @@ def test_value_and_gradient_are_those_of_explicit_pairs_in_float64(task):
     assert len(items) == 3 + 6 and batch.counts == {"mse": 2 * len(PAIRS)}
     assert loss.item() == pytest.approx(expected, rel=1e-12)
     np.testing.assert_allclose(given.grad, gradient, rtol=1e-10)
-
-
-def test_the_mean_of_the_targets_scores_1_and_the_teacher_0(corpus, task):
-    counts = np.asarray(corpus.weights[: len(corpus.english)])
-    repeated = np.repeat(task.targets.vectors.astype(np.float64), counts, axis=0)
-    variance = float(np.mean(np.sum((repeated - repeated.mean(axis=0)) ** 2, axis=1)))
-    task.targets = Targets(task.targets.vectors, variance, False)
-    batch = task.collate(np.arange(len(corpus)), 0)
-
-    def score(vectors):
-        given = torch.tensor(np.broadcast_to(vectors, (len(corpus), 16)).astype(np.float64))
-        [(name, value)] = task.loss(lambda *_: given, batch).items()
-        return value.item() / batch.counts[name]
-
-    assert score(repeated.mean(axis=0)) == pytest.approx(1, rel=1e-6)
-    assert score(task.targets.vectors[corpus.targets[:]]) == 0
 
 
 def test_with_own_vectors_every_text_counts_once_and_learns_its_own(task):
@@ -299,28 +281,6 @@ def test_sentence_transformers_loads_the_student_and_gives_the_same_vectors(dist
     assert theirs.shape == ours.shape == (150, 16)
     assert np.abs(theirs - ours).max() < 1e-5
     np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, rtol=1e-5)
-
-
-def test_the_student_searches_the_english_index_of_its_teacher_in_its_languages(distilled, given, toy, tmp_path):
-    """As the saved folders are: German and French find their English more often than by chance, as do the cosines."""
-    context, _ = distilled
-    teacher, student = SentenceEncoder.load(given["teacher"]), SentenceEncoder.load(context.output / "model")
-    english = [row[0] for row in toy.test]
-    (tmp_path / "english.txt").write_text("\n".join(english))
-    build_index(teacher, tmp_path / "english.txt", tmp_path / "index", precision="fp32")
-    index = open_index(student, tmp_path / "index")
-    vectors = teacher.encode(english, precision="fp32", normalize_embeddings=True)
-    for language in (1, 2):
-        queries = [row[language] for row in toy.test]
-        cosines = student.encode(queries, precision="fp32", normalize_embeddings=True) @ vectors.T
-        nearest = [english[row] for row in cosines.argmax(axis=1)]
-        assert [hits[0].text for hits in index.search(queries, 1, precision="fp32")] == nearest
-        assert np.mean([found == own for found, own in zip(nearest, english, strict=True)]) > 5 / 50
-    build_index(
-        SentenceEncoder.load(context.work / "start"), tmp_path / "english.txt", tmp_path / "other", precision="fp32"
-    )
-    with pytest.raises(RequestError, match="found another one"):
-        open_index(student, tmp_path / "other")
 
 
 @pytest.mark.parametrize("objectives", [{}, {"contrastive": 1.0, "ranking": 1.0}], ids=["mse", "contrastive"])

@@ -218,19 +218,6 @@ def test_tokens_that_would_change_stop_the_work(encoder_of, monkeypatch):
         trim_vocabulary(encoder_of(word_piece(*DEAD_END), "bert"), ["abc xbc"])
 
 
-def test_a_corpus_that_changes_while_it_is_read_stops_the_work(make):
-    class Growing:
-        def __init__(self):
-            self.readings = 0
-
-        def __iter__(self):
-            self.readings += 1
-            return iter(ALL[: 2 + self.readings])
-
-    with pytest.raises(WorkError, match="If no file of the corpus was changed"):
-        trim_vocabulary(make("bert"), Growing())
-
-
 def test_a_generator_no_texts_and_whole_words_are_refused(make, encoder_of):
     with pytest.raises(RequestError, match="found a generator"):
         trim_vocabulary(make("bert"), (text for text in ENGLISH))
