@@ -1,7 +1,6 @@
 import json
 import os
 import time
-from functools import partial
 from pathlib import Path
 from shutil import copytree
 
@@ -118,19 +117,6 @@ def test_auto_is_exact_up_to_a_number_of_sentences_and_says_so(encoder, corpus, 
     assert build(encoder, corpus).manifest.kind == "exact"  # what is there
     assert build(encoder, corpus, rebuild=True).manifest.kind == "hnsw"
     assert "61 sentences: an approximate index (HNSW), as exact is chosen up to 60" in capsys.readouterr().err
-
-
-def test_recall_of_a_graph_is_measured_printed_and_kept(encoder, corpus, capsys):
-    poor = build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=2, ef_construction=1, ef_search=1))
-    find = partial(neighbours.approximate_neighbours, poor.faiss, ef_search=1)
-    measured = neighbours.recall(find, poor.vectors).mean()
-    assert poor.manifest.recall["recall_at_10"] == pytest.approx(measured)
-    assert poor.manifest.recall["recall_at_10_low"] <= measured <= poor.manifest.recall["recall_at_10_high"]
-    assert f"recall@10 {measured:.4f} (95 % from " in capsys.readouterr().err
-    good = build(encoder, corpus, kind="hnsw", hnsw=Hnsw())
-    assert good.manifest.recall["recall_at_10"] == 1 > measured
-    exact = build(encoder, corpus, kind="exact", rebuild=True)
-    assert exact.manifest.recall == {}
 
 
 @pytest.mark.parametrize("kind", ["int8", "binary"])
