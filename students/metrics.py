@@ -86,8 +86,10 @@ def translation_metrics(
     metrics: Metrics = {}
     directions = {f"{ENGLISH}-{language}": (english, other), f"{language}-{ENGLISH}": (other, english)}
     for direction, (source, target) in directions.items():
-        hits, key = (nearest(source, target) == np.arange(len(source))).astype(np.float64), f"{name}/{direction}"
-        metrics |= with_interval(key, share, hits) if with_intervals else {key: share(hits)}
+        hits = (nearest(source, target) == np.arange(len(source))).astype(np.float64)
+        metrics[f"{name}/{direction}"] = share(hits)
+        if with_intervals:
+            metrics |= with_interval(f"{name}/{direction}", share, hits)
     return metrics
 
 

@@ -72,7 +72,7 @@ class TrainingPairs:
                 f"{pairs.name}: expected pairs of an anchor and a positive, found none that can be used: "
                 f"{dropped.get(EMPTY, 0):,} with an empty side"
             )
-        others = [] if corpus is None else mapped(folder / CORPUS)["text"].chunks
+        others = list[pa.Array]() if corpus is None else mapped(folder / CORPUS)["text"].chunks
         texts = pa.chunked_array([*table["positive"].chunks, *others], pa.string())
         keys, anchor_keys = _keys(texts), _keys(table["anchor"])
         candidate_of, first_candidate = numbered(keys)
