@@ -1,16 +1,13 @@
 """A corpus in memory, of numbers alone, for what is drawn from it and read out of it."""
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 
 class MemoryCorpus:
     """`documents` are lists of sentences, which are lists of ids."""
 
-    def __init__(self, documents: Sequence[Sequence[Sequence[int]]], of_groups: Sequence[int] | None = None) -> None:
+    def __init__(self, documents, of_groups=None):
         sentences = [sentence for document in documents for sentence in document]
         self.lengths = np.array([len(sentence) for sentence in sentences], np.int32)
         self.sentence_starts = np.cumsum([0, *self.lengths])
@@ -18,22 +15,22 @@ class MemoryCorpus:
         self.groups = np.array(of_groups or range(len(documents)), np.int64)
         self._ids = np.array([number for sentence in sentences for number in sentence], np.int32)
 
-    def tokens(self, start: int, stop: int) -> NDArray[np.int32]:
+    def tokens(self, start, stop):
         return self._ids[start:stop]
 
 
 @pytest.fixture(scope="session")
-def random_corpus() -> Callable[..., MemoryCorpus]:
+def random_corpus():
     """`random_corpus(100, (1, 12), (3, 30))`: so many documents, of sentences and tokens between these bounds."""
 
     def make(
-        documents: int,
-        sentences: tuple[int, int] = (1, 12),
-        tokens: tuple[int, int] = (3, 30),
-        groups: int | None = None,
-        vocabulary: tuple[int, int] = (5, 200),
-        seed: int = 0,
-    ) -> MemoryCorpus:
+        documents,
+        sentences=(1, 12),
+        tokens=(3, 30),
+        groups=None,
+        vocabulary=(5, 200),
+        seed=0,
+    ):
         generator = np.random.default_rng(seed)
         sizes = generator.integers(*sentences, documents, endpoint=True)
         lengths = (generator.integers(*tokens, count, endpoint=True) for count in sizes)
@@ -44,5 +41,5 @@ def random_corpus() -> Callable[..., MemoryCorpus]:
 
 
 @pytest.fixture(scope="session")
-def corpus_of() -> type[MemoryCorpus]:
+def corpus_of():
     return MemoryCorpus

@@ -4,11 +4,9 @@ import resource
 import secrets
 import signal
 import tracemalloc
-from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from itertools import chain, pairwise
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
 from bertrelay.new_encoder import train_unigram, train_wordpiece
 from domain.pretraining import readers
-from domain.pretraining.corpus import Corpus, build_corpus
+from domain.pretraining.corpus import build_corpus
 from domain.pretraining.settings import DocumentSource
 from domain.sentences import sentence_spans
 
@@ -28,35 +26,35 @@ WORDS = ["heart", "lung", "liver", "kidney", "pain", "fever", "cough", "drug", "
 TOKENIZER = train_wordpiece([" ".join(WORDS) + " the of in was. 0123456789"], 160, 64)
 
 
-def texts(count: int, first: int = 0) -> list[str]:
+def texts(count, first=0):
     """Documents of one to seven sentences of one to nine words."""
     return [_text(np.random.default_rng(number)) for number in range(first, first + count)]
 
 
-def _text(generator: np.random.Generator) -> str:
+def _text(generator):
     lengths = generator.integers(1, 10, generator.integers(1, 8))
     return " ".join(" ".join(generator.choice(WORDS, length)).capitalize() + "." for length in lengths)
 
 
-def written(path: Path, documents: Iterable[str | dict[str, Any]]) -> Path:
+def written(path, documents):
     rows = ({"text": each} if isinstance(each, str) else each for each in documents)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def build(folder: Path, *files: Path, share: float = 0.0, tokenizer: Any = TOKENIZER, **settings: Any) -> Corpus:
+def build(folder, *files, share=0.0, tokenizer=TOKENIZER, **settings):
     sources = [DocumentSource(path=str(file), **settings) for file in files]
     return build_corpus(sources, tokenizer, folder / "cache", Digests(), share)
 
 
-def sentences_of(corpus: Corpus) -> list[list[list[int]]]:
+def sentences_of(corpus):
     """The ids of each sentence of each document."""
     ids = [corpus.tokens(start, stop).tolist() for start, stop in pairwise(corpus.sentence_starts.tolist())]
     bounds = corpus.document_starts.tolist()
     return [ids[start:stop] for start, stop in pairwise(bounds)]
 
 
-def expected(documents: list[str], tokenizer: Any = TOKENIZER) -> list[list[list[int]]]:
+def expected(documents, tokenizer=TOKENIZER):
     """The same by way of transformers, sentence by sentence."""
     cut = [[document[a:b] for a, b in sentence_spans(document)] for document in documents]
     return [[tokenizer(each, add_special_tokens=False)["input_ids"] for each in sentences] for sentences in cut]
@@ -66,9 +64,7 @@ def expected(documents: list[str], tokenizer: Any = TOKENIZER) -> list[list[list
 
 
 @pytest.mark.parametrize("size", [1, 300, 2**23])
-def test_a_corpus_holds_the_ids_of_the_sentences_of_its_documents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_a_corpus_holds_the_ids_of_the_sentences_of_its_documents(tmp_path, monkeypatch, size):
     monkeypatch.setattr(corpus_module, "SHARD_CHARACTERS", size)
     monkeypatch.setattr(corpus_module, "BATCH", 5)
     wrapped = "The heart of the  mouse was in pain, and the cell of the gene of the\nmouse was in pain."
@@ -92,8 +88,8 @@ def test_a_corpus_holds_the_ids_of_the_sentences_of_its_documents(
 # Who is held out
 
 
-def test_a_group_is_held_out_as_a_whole_and_adding_documents_moves_none(tmp_path: Path) -> None:
-    def held_out(numbers: Iterable[int], share: float = 0.3) -> dict[int, bool]:
+def test_a_group_is_held_out_as_a_whole_and_adding_documents_moves_none(tmp_path):
+    def held_out(numbers, share=0.3):
         rows = [{"text": texts(1, n)[0], "patient": n // 3} for n in numbers]
         corpus = build(tmp_path, written(tmp_path / "a.jsonl", rows), share=share, group="patient")
         return dict(zip(numbers, corpus.held_out.tolist(), strict=True))
@@ -106,7 +102,7 @@ def test_a_group_is_held_out_as_a_whole_and_adding_documents_moves_none(tmp_path
     assert 0.15 < np.mean(list(many.values())) < 0.45
 
 
-def test_groups_keep_patients_apart_and_documents_without_one_are_alone(tmp_path: Path) -> None:
+def test_groups_keep_patients_apart_and_documents_without_one_are_alone(tmp_path):
     rows = [{"text": "A heart.", "p": 1}, {"text": "A lung.", "p": 2}, {"text": "A dose.", "p": 1}, {"text": "A cell."}]
     rows += [{"text": "A gene."}, {"text": "A cell."}]
     groups = build(tmp_path, written(tmp_path / "a.jsonl", rows), group="p").groups.tolist()
@@ -114,9 +110,9 @@ def test_groups_keep_patients_apart_and_documents_without_one_are_alone(tmp_path
     assert len(set(groups)) == 4
 
 
-def test_no_hash_on_the_disk_shows_whose_a_document_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_hash_on_the_disk_shows_whose_a_document_is(tmp_path, monkeypatch):
     keys, draw = [], secrets.token_hex
-    monkeypatch.setattr(secrets, "token_hex", lambda size: keys.append(draw(size)) or keys[-1])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(secrets, "token_hex", lambda size: keys.append(draw(size)) or keys[-1])
     rows = [{"text": text, "p": f"patient {n % 9}"} for n, text in enumerate(texts(60))]
     file = written(tmp_path / "a.jsonl", rows)
     known = {
@@ -135,21 +131,10 @@ def test_no_hash_on_the_disk_shows_whose_a_document_is(tmp_path: Path, monkeypat
     assert len(set(keys)) == 2 and not any(key.encode() in contents or bytes.fromhex(key) in contents for key in keys)
 
 
-def test_a_share_that_holds_out_nothing_or_all_is_refused(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", texts(3))
-    with pytest.raises(RequestError, match=r"held_out_share: 1e-06 of 3 documents holds none of them out"):
-        build(tmp_path, file, share=1e-6)
-    with pytest.raises(RequestError, match=r"holds all of them out"):
-        build(tmp_path, file, share=0.999999)
-    assert not build(tmp_path, file).held_out.any()
-
-
 # What is counted
 
 
-def test_documents_that_cannot_be_trained_from_are_counted_with_their_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_documents_that_cannot_be_trained_from_are_counted_with_their_reason(tmp_path, capsys):
     rows = [*texts(200), "", {"text": None}, "\u0007\u0007", "Heart 肺 lung 肝.", {"text": 3}]
     corpus = build(tmp_path, written(tmp_path / "a.jsonl", rows))
     alone = sum(len(document) == 1 for document in expected(texts(200))) + 1
@@ -163,17 +148,28 @@ def test_documents_that_cannot_be_trained_from_are_counted_with_their_reason(
     assert json.loads(listed.read_text()) == {"file": str(tmp_path / "a.jsonl"), "line": 205, "reason": "not text"}
 
 
-def test_too_many_unusable_documents_stop_and_a_larger_limit_resumes_from_there(tmp_path: Path) -> None:
+def test_too_many_unusable_documents_stop_and_a_larger_limit_resumes_from_there(tmp_path):
     file = written(tmp_path / "a.jsonl", [*texts(50), {"text": 3}, {"text": 4}])
     source = [DocumentSource(path=str(file))]
     with pytest.raises(WorkError, match=r"2 of 52 records cannot be used.*2 × not text"):
         build_corpus(source, TOKENIZER, tmp_path / "cache", Digests())
     assert build_corpus(source, TOKENIZER, tmp_path / "cache", Digests(), 0.0, 0.05).facts["documents"] == 50
-    with pytest.raises(RequestError, match=r"no document with text was found \(left out 2 × without text\)"):
-        build(tmp_path, written(tmp_path / "b.jsonl", ["", " "]))
 
 
-def test_no_text_of_a_document_is_in_errors_or_rejects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("documents", "share", "message"),
+    [
+        (["", " "], 0, r"no document with text was found \(left out 2 × without text\)"),
+        (texts(3), 1e-6, "held_out_share: 1e-06 of 3 documents holds none of them out"),
+        (texts(3), 0.999999, "holds all of them out"),
+    ],
+)
+def test_a_corpus_of_nothing_or_with_all_or_nothing_held_out_is_refused(tmp_path, documents, share, message):
+    with pytest.raises(RequestError, match=message):
+        build(tmp_path, written(tmp_path / "a.jsonl", documents), share=share)
+
+
+def test_no_text_of_a_document_is_in_errors_or_rejects(tmp_path, capsys):
     file = tmp_path / "a.jsonl"
     file.write_text('{"text": "MARK one."}\n{"text": ["MARK"]}\n{"text": "MARK\n')
     with pytest.raises(WorkError) as refused:
@@ -185,9 +181,7 @@ def test_no_text_of_a_document_is_in_errors_or_rejects(tmp_path: Path, capsys: p
 # Prepared once, and resumed
 
 
-def test_what_changes_the_corpus_makes_another_and_nothing_else_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_changes_the_corpus_makes_another_and_nothing_else_does(tmp_path, monkeypatch):
     file = written(tmp_path / "a.jsonl", [{"text": text, "other": f"Fever. {text}"} for text in texts(30)])
     unigram = train_unigram(texts(30), 60, 32)
     assert sentences_of(build(tmp_path, file)) == expected(texts(30))
@@ -200,7 +194,7 @@ def test_what_changes_the_corpus_makes_another_and_nothing_else_does(
     assert len(sentences_of(build(tmp_path, file))) == 31
 
 
-def test_memory_holds_one_shard_whatever_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_holds_one_shard_whatever_the_corpus(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus_module, "SHARD_CHARACTERS", 3000)
     peaks = []
     for count in (60, 60, 500):  # what is made once is made by the first
@@ -213,7 +207,7 @@ def test_memory_holds_one_shard_whatever_the_corpus(tmp_path: Path, monkeypatch:
     assert peaks[2] < 1.5 * peaks[1]
 
 
-def in_another_process(work: Callable[[], object]) -> int:
+def in_another_process(work):
     """Its exit code, negative for a signal; what it prints is seen."""
     process = get_context("fork").Process(target=work)
     process.start()
@@ -223,12 +217,12 @@ def in_another_process(work: Callable[[], object]) -> int:
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def steps(monkeypatch):
     """Which files are read and which shards written, as it happens; a name put before them kills instead."""
     found: list[str] = []
     write, read = corpus_module._write_shard, readers.read_documents
 
-    def write_shard(path: Path, batch: Any) -> None:
+    def write_shard(path, batch):
         number = path.name.strip(".").partition(".")[0]
         if f"kill at {number}" in found:
             path.write_bytes(b"half")
@@ -236,7 +230,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(number)
         write(path, batch)
 
-    def read_documents(source: DocumentSource, file: Path) -> Any:
+    def read_documents(source, file):
         found.append(file.name)
         return read(source, file)
 
@@ -245,16 +239,14 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_a_killed_preparation_resumes_at_its_shard_and_ends_the_same(
-    tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_preparation_resumes_at_its_shard_and_ends_the_same(tmp_path, steps, monkeypatch):
     monkeypatch.setattr(corpus_module, "SHARD_CHARACTERS", 1000)
     (tmp_path / "in").mkdir()
     for number in range(4):
         rows = [{"text": text, "p": n % 7} for n, text in enumerate(texts(25, 25 * number))]
         written(tmp_path / "in" / f"{number}.jsonl", [*rows, {"text": 1}, ""])
 
-    def prepare(run: str) -> Corpus:
+    def prepare(run):
         source = DocumentSource(path=str(tmp_path / "in"), group="p")
         return build_corpus([source], TOKENIZER, tmp_path / run, Digests(), rejects_limit=0.1)
 
@@ -275,21 +267,21 @@ def test_a_killed_preparation_resumes_at_its_shard_and_ends_the_same(
     assert files[0] == files[1]
 
 
-def content(path: Path) -> bytes:
+def content(path):
     """The bytes of a file, of a shard without its hashes, whose key is another in every preparation."""
     if path.suffix != ".arrow":
         return path.read_bytes()
     return json.dumps(Dataset.from_file(str(path)).remove_columns("group").to_dict()).encode()
 
 
-def test_two_processes_that_want_one_corpus_prepare_it_once(tmp_path: Path) -> None:
+def test_two_processes_that_want_one_corpus_prepare_it_once(tmp_path):
     file = written(tmp_path / "a.jsonl", texts(300))
     fork = get_context("fork")
     told: Any = fork.SimpleQueue()
     write = corpus_module._write_shard
 
-    def work() -> None:
-        corpus_module._write_shard = lambda *given: told.put("wrote") or write(*given)  # type: ignore[assignment, func-returns-value]
+    def work():
+        corpus_module._write_shard = lambda *given: told.put("wrote") or write(*given)
         told.put(len(build(tmp_path, file)))
 
     both = [fork.Process(target=work) for _ in range(2)]
@@ -303,12 +295,10 @@ def test_two_processes_that_want_one_corpus_prepare_it_once(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("later", "how"), [(texts(39), "became shorter"), ([*texts(39), "Pain."], "changed")])
-def test_documents_that_change_while_they_are_read_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: list[str], how: str
-) -> None:
+def test_documents_that_change_while_they_are_read_are_an_error(tmp_path, monkeypatch, later, how):
     file, fill = written(tmp_path / "a.jsonl", texts(40)), corpus_module.Shards.fill
 
-    def rewritten(*given: Any) -> Any:
+    def rewritten(*given):
         written(file, later)
         return fill(*given)
 
@@ -318,10 +308,10 @@ def test_documents_that_change_while_they_are_read_are_an_error(
     assert not list(tmp_path.rglob("corpus.json"))
 
 
-def test_a_full_disk_is_an_error_after_which_the_same_call_resumes(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_after_which_the_same_call_resumes(tmp_path):
     file = written(tmp_path / "a.jsonl", texts(400))
 
-    def work() -> None:
+    def work():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
         with pytest.raises(WorkError, match=r"could not write .*000000\.arrow: File too large; free space"):

@@ -6,8 +6,6 @@ import json
 import random
 import tarfile
 import tracemalloc
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,7 +17,6 @@ from domain.pretraining.readers import (
     NO_TEXT,
     NOT_TRAIN,
     REVISED,
-    Item,
     SkippedDocument,
     TextDocument,
     files_of,
@@ -29,21 +26,21 @@ from domain.pretraining.readers import (
 from domain.pretraining.settings import DocumentSource
 
 
-def read(*paths: Path, **settings: Any) -> list[Item]:
+def read(*paths, **settings):
     sources = [DocumentSource(path=str(path), **settings) for path in paths]
     files = [(source, file) for source in sources for file in files_of(source)]
     return list(read_all(files, outdated(files)))
 
 
-def texts(*paths: Path, **settings: Any) -> list[str]:
+def texts(*paths, **settings):
     return [item.text for item in read(*paths, **settings) if isinstance(item, TextDocument)]
 
 
-def faults(*paths: Path) -> list[tuple[int | None, str]]:
+def faults(*paths):
     return [(item.line, item.reason) for item in read(*paths) if isinstance(item, Unusable)]
 
 
-def written(path: Path, content: str) -> Path:
+def written(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content.encode()) if path.suffix == ".gz" else content.encode())
     return path
@@ -52,8 +49,8 @@ def written(path: Path, content: str) -> Path:
 # Tables and plain text
 
 
-def test_rows_are_documents_and_those_that_cannot_be_read_or_have_no_text_are_left_out(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [{"n": 7, "patient": "p1", "body": "One.\nTwo."}, {"n": 8, "body": "Three."}]
+def test_rows_are_documents_and_those_that_cannot_be_read_or_have_no_text_are_left_out(tmp_path):
+    rows = [{"n": 7, "patient": "p1", "body": "One.\nTwo."}, {"n": 8, "body": "Three."}]
     rows += [{"n": 9, "body": " "}, {"n": 10, "body": 5}, {"n": 11, "body": None}]
     lines = "".join(json.dumps(row) + "\n" for row in rows) + '{"body"\n'
     items = read(written(tmp_path / "a.jsonl.gz", lines), text="body", id="n", group="patient")
@@ -65,7 +62,7 @@ def test_rows_are_documents_and_those_that_cannot_be_read_or_have_no_text_are_le
 
 @pytest.mark.parametrize("named", [{}, {"split": "split"}])
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "parquet.gz", "other"])
-def test_notes_of_validation_and_test_patients_are_left_out(tmp_path: Path, suffix: str, named: dict[str, str]) -> None:
+def test_notes_of_validation_and_test_patients_are_left_out(tmp_path, suffix, named):
     splits = ["train", "validation", "test", "train"]
     subjects = pd.Series([10, 11, 12, None], dtype=object)
     table = pd.DataFrame({"hadm_id": [1, 2, 3, 4], "subject_id": subjects, "text": splits, "split": splits})
@@ -88,7 +85,7 @@ def test_notes_of_validation_and_test_patients_are_left_out(tmp_path: Path, suff
     ]
 
 
-def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
+def test_a_blank_line_ends_a_document(tmp_path):
     file = written(tmp_path / "a.txt.gz", "\n\nOne.\nTwo.\n \t\nThree.\n\n\n\nFour.")
     assert texts(file) == ["One.\nTwo.", "Three.", "Four."]
     (tmp_path / "b.txt").write_bytes(b"One.\n\nTwo.\nbro\xffken\n\nThree.\n")
@@ -99,7 +96,7 @@ def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
 # Files
 
 
-def test_a_folder_gives_its_files_by_name_and_passes_by_the_others(tmp_path: Path) -> None:
+def test_a_folder_gives_its_files_by_name_and_passes_by_the_others(tmp_path):
     for name in ("b.txt", "a/x.txt.gz", "c.jsonl"):
         written(tmp_path / name, '{"text": "json"}' if name.endswith("jsonl") else name)
     for name in ("x.md5", ".hidden.txt", "README"):
@@ -108,7 +105,7 @@ def test_a_folder_gives_its_files_by_name_and_passes_by_the_others(tmp_path: Pat
     assert texts(tmp_path, format="blocks") == ["a/x.txt.gz", "b.txt"]
 
 
-def test_what_cannot_be_read_as_a_whole_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_read_as_a_whole_is_refused(tmp_path):
     with pytest.raises(RequestError, match="has no file to read"):
         read(tmp_path)
     with pytest.raises(RequestError, match="there is no file or folder"):
@@ -121,7 +118,7 @@ def test_what_cannot_be_read_as_a_whole_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.xml.gz", "a.tar"])
-def test_a_truncated_file_is_reported(tmp_path: Path, name: str) -> None:
+def test_a_truncated_file_is_reported(tmp_path, name):
     if name == "a.tar":
         file = packed(tmp_path / name, {"1.nxml": article("<p>x</p>").ljust(20_000)})
     else:
@@ -131,7 +128,7 @@ def test_a_truncated_file_is_reported(tmp_path: Path, name: str) -> None:
         read(file)
 
 
-def packed(path: Path, members: dict[str, str]) -> Path:
+def packed(path, members):
     path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as archive:
         for name, content in members.items():
@@ -146,7 +143,7 @@ def packed(path: Path, members: dict[str, str]) -> Path:
 DOCTYPE = '<!DOCTYPE PubmedArticleSet PUBLIC "-//NLM//DTD PubMed//EN" "https://nowhere.invalid/pubmed.dtd">\n'
 
 
-def citation(number: int | str, title: str, abstract: str = "", others: str = "", version: int = 1) -> str:
+def citation(number, title, abstract="", others="", version=1):
     return (
         f'<PubmedArticle><MedlineCitation><PMID Version="{version}">{number}</PMID>'
         f"<Article><ArticleTitle>{title}</ArticleTitle>"
@@ -156,16 +153,16 @@ def citation(number: int | str, title: str, abstract: str = "", others: str = ""
     )
 
 
-def deletion(*numbers: int) -> str:
+def deletion(*numbers):
     named = "".join(f'<PMID Version="1">{number}</PMID>' for number in numbers)
     return f"<DeleteCitation>{named}</DeleteCitation>"
 
 
-def medline(*elements: str) -> str:
+def medline(*elements):
     return f'<?xml version="1.0"?>\n{DOCTYPE}<PubmedArticleSet>\n{"".join(elements)}\n</PubmedArticleSet>'
 
 
-def test_title_and_abstract_of_medline_and_nothing_else_are_read(tmp_path: Path) -> None:
+def test_title_and_abstract_of_medline_and_nothing_else_are_read(tmp_path):
     sections = (
         '<AbstractText Label="AIM">To <b>see <i>more</i></b>, p &lt; 0.05.</AbstractText>'
         '<AbstractText Label="UNLABELLED">It was\n   seen.</AbstractText>'
@@ -188,13 +185,13 @@ def test_title_and_abstract_of_medline_and_nothing_else_are_read(tmp_path: Path)
     ]
 
 
-def test_broken_medline_is_reported_with_its_line(tmp_path: Path) -> None:
+def test_broken_medline_is_reported_with_its_line(tmp_path):
     file = written(tmp_path / "a.xml", medline(citation(1, "Good."), "\n<PubmedArticle><PMID></b>", citation(2, "x")))
     with pytest.raises(RequestError, match=rf"{file}, line 5: broken XML \(mismatched tag\)"):
         read(file)
 
 
-def test_medline_of_any_length_is_read_in_the_memory_of_one_document(tmp_path: Path) -> None:
+def test_medline_of_any_length_is_read_in_the_memory_of_one_document(tmp_path):
     abstract = f"<AbstractText>{'A sentence of some length. ' * 40}</AbstractText>"
     file = written(tmp_path / "a.xml.gz", medline(*(citation(n, "A title.", abstract) for n in range(500))))
     assert len(read(file)) == 500  # whatever is made once is made here
@@ -208,7 +205,7 @@ def test_medline_of_any_length_is_read_in_the_memory_of_one_document(tmp_path: P
 # Revised records of PubMed
 
 
-def test_the_newest_record_of_a_citation_is_kept_and_the_others_are_counted(tmp_path: Path) -> None:
+def test_the_newest_record_of_a_citation_is_kept_and_the_others_are_counted(tmp_path):
     baseline = [citation(1, "One."), citation(2, "Two."), citation(3, "Three.")]
     written(tmp_path / "baseline/pubmed26n0001.xml", medline(*baseline))
     written(tmp_path / "updates/pubmed26n0002.xml", medline(citation(2, "Two, revised."), deletion(3)))
@@ -218,7 +215,7 @@ def test_the_newest_record_of_a_citation_is_kept_and_the_others_are_counted(tmp_
     assert read(tmp_path) == [one, revised, deleted, two, four, revised]
 
 
-def test_names_of_pubmed_say_which_file_is_newer_whatever_the_order(tmp_path: Path) -> None:
+def test_names_of_pubmed_say_which_file_is_newer_whatever_the_order(tmp_path):
     old = written(tmp_path / "pubmed25n1300.xml", medline(citation(1, "Of last year.")))
     new = written(tmp_path / "pubmed26n0001.xml", medline(citation(1, "Of this year.")))
     assert read(new, old) == [TextDocument("Of this year.", "1"), SkippedDocument(REVISED)]
@@ -227,7 +224,7 @@ def test_names_of_pubmed_say_which_file_is_newer_whatever_the_order(tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_any_history_ends_as_if_it_were_replayed(tmp_path: Path, seed: int) -> None:
+def test_any_history_ends_as_if_it_were_replayed(tmp_path, seed):
     draw, alive = random.Random(seed), dict[tuple[int, int], str]()
     for file in range(6):
         elements = []
@@ -245,7 +242,7 @@ def test_any_history_ends_as_if_it_were_replayed(tmp_path: Path, seed: int) -> N
     assert sum(isinstance(item, SkippedDocument) for item in items) == 60 - len(newest)
 
 
-def test_articles_and_records_without_a_number_are_no_revisions(tmp_path: Path) -> None:
+def test_articles_and_records_without_a_number_are_no_revisions(tmp_path):
     written(tmp_path / "a.nxml", "<article><body><p>Text.</p></body></article>")
     written(tmp_path / "b.nxml", "<article><body><p>Text.</p></body></article>")
     written(tmp_path / "c.xml", medline(citation("", "One."), citation("", "Two.")))
@@ -269,7 +266,7 @@ PROSE = "Cells grew well (Fig. 1).\n\nAs Osei et al. (2011) say, Ca2+ α rose:\n
 JATS_TYPE = '<!DOCTYPE article PUBLIC "-//NLM//DTD JATS//EN" "JATS-archivearticle1.dtd">\n'
 
 
-def article(body: str, number: str = "77", space: str = "") -> str:
+def article(body, number="77", space=""):
     return (
         f'<article{space}><front><article-meta><article-id pub-id-type="doi">10.1/x</article-id>'
         f'<article-id pub-id-type="pmcid">PMC{number}</article-id></article-meta></front>'
@@ -278,12 +275,12 @@ def article(body: str, number: str = "77", space: str = "") -> str:
 
 
 @pytest.mark.parametrize("space", ["", ' xmlns="https://jats.nlm.nih.gov/ns/archiving/1.4/"'])
-def test_paragraphs_of_the_body_of_an_article_come_in_order(tmp_path: Path, space: str) -> None:
+def test_paragraphs_of_the_body_of_an_article_come_in_order(tmp_path, space):
     file = written(tmp_path / "a.nxml", JATS_TYPE + article(BODY, space=space))
     assert read(file) == [TextDocument(PROSE, "PMC77")]
 
 
-def test_articles_come_from_collections_folders_and_tars_alike(tmp_path: Path) -> None:
+def test_articles_come_from_collections_folders_and_tars_alike(tmp_path):
     one, two = article("<p>One.</p>", "1"), article("<p>Two.</p>", "2")
     written(tmp_path / "set/a.xml", f"<pmc-articleset>{one}{two}</pmc-articleset>")
     written(tmp_path / "folder/1.nxml", one)
@@ -293,7 +290,7 @@ def test_articles_come_from_collections_folders_and_tars_alike(tmp_path: Path) -
     assert [read(tmp_path / name) for name in ("set", "folder", "tar")] == [expected] * 3
 
 
-def test_a_broken_article_is_unusable_and_one_without_a_body_left_out(tmp_path: Path) -> None:
+def test_a_broken_article_is_unusable_and_one_without_a_body_left_out(tmp_path):
     written(tmp_path / "1.xml", "<article><front/>\n<body><p>Cut")
     written(tmp_path / "2.xml", "<article><front/></article>")
     written(tmp_path / "3.xml", article("<p>Good.</p>", "3"))
@@ -301,7 +298,7 @@ def test_a_broken_article_is_unusable_and_one_without_a_body_left_out(tmp_path: 
     assert faults(tmp_path) == [(2, "broken XML")]
 
 
-def test_an_entity_reads_no_file_asks_no_host_and_cannot_multiply(tmp_path: Path) -> None:
+def test_an_entity_reads_no_file_asks_no_host_and_cannot_multiply(tmp_path):
     secret = written(tmp_path / "secret.txt", "SECRET")
     for target in (secret.as_uri(), "http://127.0.0.1:9/x"):
         entity = f'<!DOCTYPE article [<!ENTITY x SYSTEM "{target}">]>'

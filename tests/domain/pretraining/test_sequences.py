@@ -25,7 +25,7 @@ WORD_TEXTS = [
 ] * 3
 
 
-def byte_level() -> PreTrainedTokenizerFast:
+def byte_level():
     rules = ByteLevelBPETokenizer()
     rules.train_from_iterator(WORD_TEXTS, 320, show_progress=False)
     return PreTrainedTokenizerFast(tokenizer_object=rules._tokenizer, unk_token=None)
@@ -38,7 +38,7 @@ TOKENIZERS = {
 }
 
 
-def words(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
+def words(tokenizer, text):
     """The words that the starts make of a text."""
     rules = plain_rules(tokenizer)
     encoding = rules.encode(before_sentences(rules) + text, add_special_tokens=False)
@@ -50,7 +50,7 @@ def words(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "byte level"])
-def test_words_are_whole_and_punctuation_is_alone_in_every_kind_of_vocabulary(kind: str) -> None:
+def test_words_are_whole_and_punctuation_is_alone_in_every_kind_of_vocabulary(kind):
     tokenizer = TOKENIZERS[kind]()
     text = "the patient who had heart failure was given metoprolol (systolic): beta-blocker stopped! naïve œdema"
     assert words(tokenizer, text) == [
@@ -62,7 +62,7 @@ def test_words_are_whole_and_punctuation_is_alone_in_every_kind_of_vocabulary(ki
     assert WordStarts(tokenizer)(np.array([], int)).tolist() == []
 
 
-def test_wordpiece_words_are_those_of_its_own_pre_tokenizer_and_added_tokens() -> None:
+def test_wordpiece_words_are_those_of_its_own_pre_tokenizer_and_added_tokens():
     tokenizer = TOKENIZERS["wordpiece"]()
     for text in WORD_TEXTS:
         encoding = plain_rules(tokenizer).encode(text, add_special_tokens=False)

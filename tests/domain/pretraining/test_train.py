@@ -4,8 +4,6 @@ import json
 import math
 import os
 import signal
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +32,7 @@ PARTS = [
     "Plan: treat {illness}.",
 ]
 NEW = {"layers": 1, "dim": 32, "heads": 2, "vocabulary": 120, "max_tokens": 48, "dropout": 0.1}
-SETTINGS: dict[str, Any] = {
+SETTINGS = {
     "base": NEW,
     "seed": 2,
     "max_tokens": 24,
@@ -61,7 +59,7 @@ WHOLE_WORDS = {"masking": {"whole_words": True}}
         ({"documents": [{"path": "a", "format": "blocks", "text": "t"}]}, "without effect, because only tables"),
     ],
 )
-def test_what_cannot_be_or_has_no_effect_is_reported(given: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_or_has_no_effect_is_reported(given, told):
     with pytest.raises(ValidationError, match=told):
         PretrainSettings.model_validate({"base": "./model", "documents": [{"path": "notes.jsonl"}], **given})
 
@@ -69,7 +67,7 @@ def test_what_cannot_be_or_has_no_effect_is_reported(given: dict[str, Any], told
 # The stage
 
 
-def note(generator: np.random.Generator) -> str:
+def note(generator):
     illness, other = generator.choice(list(ILLNESSES), 2, replace=False)
     days = generator.integers(2, 9)
     values = {"illness": illness, "sign": ILLNESSES[illness], "other": ILLNESSES[other], "days": days}
@@ -77,41 +75,39 @@ def note(generator: np.random.Generator) -> str:
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def given(tmp_path_factory):
     generator, file = np.random.default_rng(0), tmp_path_factory.mktemp("notes") / "notes.jsonl"
     rows = [{"text": note(generator), "patient": int(number // 2)} for number in range(120)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {**SETTINGS, "documents": [{"path": str(file), "group": "patient"}]}
 
 
-def pretrain(folder: Path, given: dict[str, Any], cache: Path | None = None, **more: Any) -> dict[str, Any]:
+def pretrain(folder, given, cache=None, **more):
     (folder / "output").mkdir(parents=True, exist_ok=True)
     context = StageContext(folder / "output", cache or folder / "cache")
     return run(PretrainSettings.model_validate({**given, **more}), context)
 
 
-def test_two_processes_that_share_an_evaluation_find_what_one_does(
-    given: dict[str, Any], tmp_path: Path, evaluated_twice: Any
-) -> None:
+def test_two_processes_that_share_an_evaluation_find_what_one_does(given, tmp_path, evaluated_twice):
     found = evaluated_twice("domain.pretraining.train")
     pretrain(tmp_path, given, epochs=1)
     [(alone, shared)] = found
     assert shared == pytest.approx(alone, rel=1e-5) and alone["mlm_loss"] > 0
 
 
-def looks(folder: Path) -> list[dict[str, Any]]:
+def looks(folder):
     lines = map(json.loads, (folder / "output/metrics.jsonl").read_text().splitlines())
     return [line for line in lines if "log_likelihood" in line]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, given: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+def trained(tmp_path_factory, given):
     """The folder of a training, and its metrics."""
     folder = tmp_path_factory.mktemp("trained")
     return folder, pretrain(folder, given, **WHOLE_WORDS)
 
 
-def test_it_learns_and_shows_before_and_after(trained: tuple[Path, dict[str, Any]]) -> None:
+def test_it_learns_and_shows_before_and_after(trained):
     folder, metrics = trained
     for name in ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "nsp_loss", "nsp_accuracy"):
         for figure in (name, f"before/{name}"):
@@ -127,15 +123,13 @@ def test_it_learns_and_shows_before_and_after(trained: tuple[Path, dict[str, Any
     assert written == {"corpus.json", "metrics.jsonl", "model", "rejects.jsonl"}
 
 
-def test_documents_are_prepared_on_the_engine_of_the_stage(given: dict[str, Any], tmp_path: Path) -> None:
+def test_documents_are_prepared_on_the_engine_of_the_stage(given, tmp_path):
     nowhere = Engine(engine="ray://127.0.0.1:9")  # a cluster that does not answer
     with pytest.raises(RequestError, match=r"engine: expected (a )?Ray"):
         run(PretrainSettings.model_validate(given), StageContext(tmp_path, tmp_path / "cache", engine=nowhere))
 
 
-def test_the_model_can_be_trained_on(
-    trained: tuple[Path, dict[str, Any]], given: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_model_can_be_trained_on(trained, given, tmp_path):
     """Short sequences first and long ones after them are two stages."""
     folder, metrics = trained
     more = {"base": str(folder / "output/model"), "max_tokens": 48, "epochs": 1, "learning_rate": 1e-3}
@@ -144,13 +138,11 @@ def test_the_model_can_be_trained_on(
     assert len(list((folder / "cache").rglob("corpus.json"))) == 1  # prepared once
 
 
-def test_stopped_and_resumed_it_ends_with_the_same_bytes(
-    trained: tuple[Path, dict[str, Any]], given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_and_resumed_it_ends_with_the_same_bytes(trained, given, tmp_path, monkeypatch):
     whole, expected = trained
     update = Training._update
 
-    def stopped_in_the_last_epoch(self: Training) -> None:
+    def stopped_in_the_last_epoch(self):
         update(self)
         if self.state.step == self.schedule.total_steps - 3:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -167,9 +159,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_bytes(
 
 
 @pytest.mark.parametrize(("objective", "held_out_share"), [("mlm", 0.0), ("nsp", 0.2)])
-def test_one_objective_alone_with_the_last_weights_and_new_tokens(
-    tmp_path: Path, given: dict[str, Any], objective: str, held_out_share: float
-) -> None:
+def test_one_objective_alone_with_the_last_weights_and_new_tokens(tmp_path, given, objective, held_out_share):
     more = {"held_out_share": held_out_share, "new_tokens": ["hyperkalemia"], "protected_tokens": ["[NAME]"]}
     metrics = pretrain(tmp_path, given, objectives=[objective], keep="last", epochs=1, **more)
     assert not looks(tmp_path) and "best_step" not in metrics
@@ -185,7 +175,7 @@ def test_one_objective_alone_with_the_last_weights_and_new_tokens(
 
 
 @pytest.fixture(scope="module")
-def task(random_corpus: Any, given: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> PretrainingTask:
+def task(random_corpus, given, tmp_path_factory):
     corpus, settings = random_corpus(60, (2, 7), (2, 9), vocabulary=(6, 40)), PretrainSettings.model_validate(given)
     network, tokenizer = start_network(settings, tmp_path_factory.mktemp("cache"))
     model = Pretraining(network, settings.objectives).double().eval()
@@ -193,7 +183,7 @@ def task(random_corpus: Any, given: dict[str, Any], tmp_path_factory: pytest.Tem
     return PretrainingTask(model, settings, text, Sequences(corpus, tokenizer, settings), None)
 
 
-def gradient(task: PretrainingTask, pieces: list[Any], epoch: int) -> dict[str, torch.Tensor]:
+def gradient(task, pieces, epoch):
     """Of all pieces together, each loss over its count in all of them, as the training loop has it."""
     batches = [task.collate(piece, epoch) for piece in pieces]
     counts = {name: sum(batch.counts[name] for batch in batches) for name in batches[0].counts}
@@ -204,7 +194,7 @@ def gradient(task: PretrainingTask, pieces: list[Any], epoch: int) -> dict[str, 
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_gradients_do_not_depend_on_processes(task: PretrainingTask, processes: int) -> None:
+def test_gradients_do_not_depend_on_processes(task, processes):
     batch = np.arange(17)
     whole = gradient(task, [batch], epoch=1)
     shared = gradient(task, [rank_batch(batch, rank, processes) for rank in range(processes)], epoch=1)
@@ -222,17 +212,17 @@ class Guesser(nn.Module):
 
     objectives = ("mlm", "nsp")
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.logits = nn.Parameter(torch.randn(WORDS, WORDS, generator=torch.Generator().manual_seed(0)))
         self.next_logits = nn.Parameter(torch.tensor([[0.3, -0.2], [0.1, 0.4]]))
 
-    def forward(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def forward(self, inputs):
         length_is_odd = inputs["attention_mask"].sum(dim=1) % 2
         return {"mlm": self.logits[inputs["masked_ids"]], "nsp": self.next_logits[length_is_odd]}
 
 
-def held_out(random_corpus: Any, documents: int, **settings: Any) -> HeldOut:
+def held_out(random_corpus, documents, **settings):
     given = {"base": "./none", "documents": [{"path": "none.jsonl"}], "max_tokens": 24, "precision": "fp32", **settings}
     valid = PretrainSettings.model_validate(given)
     corpus = random_corpus(documents, sentences=(2, 9), tokens=(2, 9), vocabulary=(6, WORDS), seed=4)
@@ -240,9 +230,9 @@ def held_out(random_corpus: Any, documents: int, **settings: Any) -> HeldOut:
     return HeldOut(items, Sequences(corpus, TOKENIZER, valid), valid)
 
 
-def test_metrics_are_those_computed_by_hand_and_their_intervals_resample_documents(random_corpus: Any) -> None:
+def test_metrics_are_those_computed_by_hand_and_their_intervals_resample_documents(random_corpus):
     scored, model = held_out(random_corpus, 60), Guesser()
-    metrics: dict[str, Any] = scored.metrics(model)  # type: ignore[arg-type]
+    metrics = scored.metrics(model)
     inputs = scored.sequences.batch(scored.items, np.arange(len(scored.items)), SEED, 0).inputs
     logits = model.logits.detach().double().numpy()
     ids = inputs["masked_ids"].numpy()
@@ -267,8 +257,8 @@ def test_metrics_are_those_computed_by_hand_and_their_intervals_resample_documen
     assert metrics["nsp_accuracy_high"] == pytest.approx(high, abs=0.015)
 
 
-def test_metrics_are_the_same_in_batches_of_any_size_and_under_any_seed(random_corpus: Any) -> None:
-    model: Any = Guesser()
+def test_metrics_are_the_same_in_batches_of_any_size_and_under_any_seed(random_corpus):
+    model = Guesser()
     expected = held_out(random_corpus, 25).metrics(model)
     for settings in ({"device_tokens": 30}, {"seed": 5}):
         assert held_out(random_corpus, 25, **settings).metrics(model.train()) == pytest.approx(expected, rel=1e-9)
