@@ -4,28 +4,16 @@ import csv
 import gzip
 from datetime import datetime, timedelta
 from io import StringIO
-from pathlib import Path
 
+from pipelines.samples.hospital import columns
+
+COLUMNS = columns("III") | columns("IV")  # by table, with its folder in MIMIC-IV
+TABLES = {"III": ("ADMISSIONS", "PATIENTS", "DIAGNOSES_ICD")}
+TABLES["IV"] = ("hosp/admissions", "hosp/patients", "hosp/diagnoses_icd")
 BEGIN = datetime(2150, 1, 1)
-ADMISSIONS = {
-    "III": "ROW_ID SUBJECT_ID HADM_ID ADMITTIME DISCHTIME DEATHTIME ADMISSION_TYPE DISCHARGE_LOCATION "
-    "INSURANCE ETHNICITY HOSPITAL_EXPIRE_FLAG",
-    "IV": "subject_id hadm_id admittime dischtime deathtime admission_type discharge_location insurance race "
-    "hospital_expire_flag",
-}
-PATIENTS = {
-    "III": "ROW_ID SUBJECT_ID GENDER DOB DOD EXPIRE_FLAG",
-    "IV": "subject_id gender anchor_age anchor_year dod",
-}
-DIAGNOSES = {
-    "III": "ROW_ID SUBJECT_ID HADM_ID SEQ_NUM ICD9_CODE",
-    "IV": "subject_id hadm_id seq_num icd_code icd_version",
-}
-NAMES = {"III": ("ADMISSIONS.csv", "PATIENTS.csv", "DIAGNOSES_ICD.csv")}
-NAMES["IV"] = ("hosp/admissions.csv.gz", "hosp/patients.csv.gz", "hosp/diagnoses_icd.csv.gz")
 
 
-def day(days: float) -> str:
+def day(days):
     """A time so many days after the beginning, as MIMIC writes it."""
     return (BEGIN + timedelta(days=days)).strftime("%Y-%m-%d %H:%M:%S")
 
@@ -59,22 +47,24 @@ def patient(subject, born="2100-05-01", dod="", age=50):
     }
 
 
-def write_table(path: Path, columns: str, rows):
+def write_table(folder, table, rows):
+    """Rows, by the names of MIMIC's columns in lower case; packed where the table is one of MIMIC-IV."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns.split())
-    writer.writerows([row.get(name.lower(), "") for name in columns.split()] for row in rows)
+    writer.writerow(COLUMNS[table])
+    writer.writerows([row.get(name.lower(), "") for name in COLUMNS[table]] for row in rows)
+    path, data = folder / f"{table}.csv", text.getvalue().encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = text.getvalue().encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    if "/" in table:
+        path, data = path.with_suffix(".csv.gz"), gzip.compress(data)
+    path.write_bytes(data)
 
 
-def write_hospital(folder: Path, stays, patients=None, diagnoses=(), version="III") -> Path:
+def write_hospital(folder, stays, patients=None, diagnoses=(), version="III"):
     """The tables of `stays` in `folder`; patients not given are 49 years old and alive."""
-    subjects = dict.fromkeys(str(row["subject_id"]) for row in stays)
-    patients = [patient(subject) for subject in subjects] if patients is None else patients
-    tables = (ADMISSIONS, stays), (PATIENTS, patients), (DIAGNOSES, diagnoses)
-    for name, (columns, rows) in zip(NAMES[version], tables, strict=True):
+    if patients is None:
+        patients = map(patient, dict.fromkeys(str(row["subject_id"]) for row in stays))
+    for table, rows in zip(TABLES[version], (stays, patients, diagnoses), strict=True):
         if rows:
-            write_table(folder / name, columns[version], rows)
+            write_table(folder, table, rows)
     return folder

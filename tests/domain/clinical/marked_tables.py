@@ -4,12 +4,9 @@ import csv
 import gzip
 import io
 import re
-from pathlib import Path
 
-import pandas as pd
+from hospital_tables import COLUMNS
 from noted_patients import stays
-
-from pipelines.samples.hospital import columns as columns_of
 
 MARK = re.compile(rb"qzx|2177-", re.IGNORECASE)  # no hash has such letters
 STAYS = 40
@@ -22,11 +19,7 @@ OTHERS = {"HOSPITAL_EXPIRE_FLAG": "0", "DEATHTIME": "", "ISERROR": "", "DESCRIPT
 Rows = dict[str, list[list[str]]]
 
 
-def columns(table: str) -> list[str]:
-    return columns_of("III")[table]
-
-
-def cell(column: str, number: int) -> str:
+def cell(column, number):
     """A value that its column can hold, with a mark in it wherever one can stand."""
     if column in ("SUBJECT_ID", "HADM_ID"):
         return f"qzx{column[0]}{number}"
@@ -39,27 +32,27 @@ def cell(column: str, number: int) -> str:
     return known.get(column, f"QZX{column}{number}")
 
 
-def tables() -> Rows:
+def tables():
     """The rows of all tables, headers first."""
     return {
-        table: [columns(table), *([cell(column, n) for column in columns(table)] for n in range(STAYS))]
+        table: [COLUMNS[table], *([cell(column, n) for column in COLUMNS[table]] for n in range(STAYS))]
         for table in TABLES
     }
 
 
-def packed(rows: list[list[str]]) -> bytes:
+def packed(rows):
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
 
 
-def write(folder: Path, found: Rows) -> None:
+def write(folder, found):
     folder.mkdir()
     for table, rows in found.items():
         (folder / f"{table}.csv.gz").write_bytes(gzip.compress(packed(rows)))
 
 
-def marked_stays(count: int) -> pd.DataFrame:
+def marked_stays(count):
     """`stays` with a mark in every id and every text."""
     table = stays(count)
     return table.assign(

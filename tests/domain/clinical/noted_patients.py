@@ -1,7 +1,5 @@
 """Made-up stays with notes, as the stages of cohort and notes write them, and a tiny BERT that knows their words."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import torch
@@ -20,7 +18,7 @@ TELLING = "The failing heart came back again."
 SIZE = {"layers": 1, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 48, "dropout": 0.0}
 
 
-def text_of(generator: np.random.Generator, returns: bool, sentences: int) -> str:
+def text_of(generator, returns, sentences):
     """Sentences under two headers; the telling one stands anywhere among them, and only where there is a return."""
     said = [str(each) for each in generator.choice(HARMLESS, sentences)]
     if returns:
@@ -29,7 +27,7 @@ def text_of(generator: np.random.Generator, returns: bool, sentences: int) -> st
     return f"Hospital Course:\n{' '.join(said[:middle])}\nPlan:\n{' '.join(said[middle:])}"
 
 
-def stays(count: int = 240, seed: int = 0) -> pd.DataFrame:
+def stays(count=240, seed=0):
     """Two stays of each subject; half of all are followed by a return, and one note in ten says otherwise."""
     generator = np.random.default_rng(seed)
     returned = generator.random(count) < 0.5
@@ -50,7 +48,7 @@ def stays(count: int = 240, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def write_stays(folder: Path, table: pd.DataFrame) -> Path:
+def write_stays(folder, table):
     """`notes/` and `cohort/` as their stages write them, and `risk.csv`."""
     import pyarrow as pa
 
@@ -75,7 +73,7 @@ def write_stays(folder: Path, table: pd.DataFrame) -> Path:
     return folder
 
 
-def write_early_stays(folder: Path, table: pd.DataFrame) -> Path:
+def write_early_stays(folder, table):
     """`notes/` and `cohort/` with what tells the other tasks: who returns in `stays` dies, and stays for long, here."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -100,7 +98,7 @@ def write_early_stays(folder: Path, table: pd.DataFrame) -> Path:
     return folder
 
 
-def write_bert(folder: Path) -> Path:
+def write_bert(folder):
     """A random BERT whose pieces are of the sentences above, and of parts of their words."""
     folder.mkdir(parents=True, exist_ok=True)
     size = NewEncoder.model_validate(SIZE)

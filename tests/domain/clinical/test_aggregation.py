@@ -5,16 +5,14 @@ import pytest
 
 from domain.clinical.prediction import CHOICES_OF_C, aggregate, choose_c, contributions
 
-AGGREGATIONS = ["max_and_mean", "max", "mean"]
+BY_HAND = {
+    "max_and_mean": lambda p, c: (max(p) + (sum(p) / len(p)) * (len(p) / c)) / (1 + len(p) / c),  # as in the paper
+    "max": lambda p, _: max(p),
+    "mean": lambda p, _: sum(p) / len(p),
+}
 
 
-def by_hand(chunks: list[float], c: float) -> float:
-    """Equation 4 of the paper, as it stands there."""
-    n = len(chunks)
-    return (max(chunks) + (sum(chunks) / n) * (n / c)) / (1 + n / c)
-
-
-def scattered(seed: int = 0, admissions: int = 60, largest: int = 300) -> tuple[np.ndarray, np.ndarray]:
+def scattered(seed=0, admissions=60, largest=300):
     """Probabilities, ties among them, and whose they are: those of an admission stand anywhere; some have hundreds."""
     generator = np.random.default_rng(seed)
     sizes = generator.integers(1, largest, admissions)
@@ -22,28 +20,14 @@ def scattered(seed: int = 0, admissions: int = 60, largest: int = 300) -> tuple[
     return generator.integers(0, 20, len(owners)) / 19, owners
 
 
+@pytest.mark.parametrize("aggregation", BY_HAND)
 @pytest.mark.parametrize("c", [0.25, 2.0, 32.0])
-def test_chunks_that_are_apart_give_the_formula_of_each_admission(c):
+def test_chunks_that_are_apart_give_the_formula_of_each_admission_and_shares_add_up_to_it(aggregation, c):
     probabilities, owners = scattered()
-    expected = [by_hand(probabilities[owners == owner].tolist(), c) for owner in range(60)]
-    assert aggregate(probabilities, owners, 60, c=c) == pytest.approx(expected)
-
-
-def test_max_and_mean_alone_are_numpys():
-    probabilities, owners = scattered(1)
-    groups = [probabilities[owners == owner] for owner in range(60)]
-    assert aggregate(probabilities, owners, 60, "max") == pytest.approx([group.max() for group in groups])
-    assert aggregate(probabilities, owners, 60, "mean") == pytest.approx([group.mean() for group in groups])
-
-
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-def test_shares_add_up_to_the_probability_whatever_the_order(aggregation):
-    probabilities, owners = scattered(2)
-    whole = aggregate(probabilities, owners, 60, aggregation)
-    contributed = contributions(probabilities, owners, 60, aggregation)
-    assert np.bincount(owners, contributed) == pytest.approx(whole)
-    order = np.random.default_rng(3).permutation(len(owners))
-    assert aggregate(probabilities[order], owners[order], 60, aggregation) == pytest.approx(whole)
+    expected = [BY_HAND[aggregation](probabilities[owners == owner].tolist(), c) for owner in range(60)]
+    assert aggregate(probabilities, owners, 60, aggregation, c) == pytest.approx(expected)
+    shares = contributions(probabilities, owners, 60, aggregation, c)
+    assert np.bincount(owners, shares) == pytest.approx(expected)
 
 
 def test_of_equal_chunks_the_first_is_the_largest():

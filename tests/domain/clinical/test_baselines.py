@@ -12,7 +12,7 @@ from domain.clinical.baselines import PENALTIES, baselines
 from domain.clinical.labelled_notes import read_labelled_notes
 
 
-def names_of(folder, table) -> list[str]:
+def names_of(folder, table):
     write_stays(folder, table)
     notes = read_labelled_notes(folder / "notes", folder / "cohort")
     found = list(baselines(notes))

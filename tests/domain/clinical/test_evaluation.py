@@ -23,14 +23,14 @@ PROBABILITIES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
 OUTCOMES = np.array([True, False, True, True, True, False])
 
 
-def drawn(count: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def drawn(count=400, seed=0):
     """Probabilities that are as good as can be, and what came of them."""
     generator = np.random.default_rng(seed)
     probabilities = generator.uniform(0.02, 0.98, count)
     return probabilities, generator.random(count) < probabilities
 
 
-def predicted(probabilities, outcomes, **more) -> Predicted:
+def predicted(probabilities, outcomes, **more):
     return Predicted(np.arange(len(outcomes)) // 2, outcomes, probabilities, **{"calibrated": probabilities, **more})
 
 
@@ -59,20 +59,13 @@ def test_every_metric_is_that_of_scikit_learn_and_has_an_interval_that_holds_it(
     assert all(found[f"{name}_low"] <= found[name] <= found[f"{name}_high"] for name in of_all)
 
 
-def test_a_threshold_is_taken_as_it_is_and_the_optimistic_one_is_chosen_here():
-    found = binary_metrics(predicted(PROBABILITIES, OUTCOMES), threshold=0.65)
-    assert (found["rp80"], found["rp80_precision"]) == (2 / 4, 2 / 3)
-    assert found["rp80_optimistic"] == 1  # four of the first five
-    alone = binary_metrics(predicted(PROBABILITIES, OUTCOMES), threshold=0.95)
-    assert (alone["rp80"], alone["rp80_precision"]) == (0, None)
-
-
-def test_without_a_threshold_there_is_no_recall_but_the_optimistic_one():
-    nothing = {"alarms": None, "alarm_recall": None, "alarm_precision": None}
-    assert alarm_metrics(predicted(PROBABILITIES, OUTCOMES), None) == nothing
-    found = binary_metrics(predicted(PROBABILITIES, OUTCOMES), threshold=None)
-    assert found["rp80"] is None and found["rp80_precision"] is None and "rp80_low" not in found
-    assert found["rp80_optimistic"] == 1 and found["auroc"] is not None
+def test_a_threshold_is_taken_as_it_is_and_without_one_there_is_no_recall_but_the_optimistic_one():
+    given = predicted(PROBABILITIES, OUTCOMES)
+    for threshold, recall, precision in ((0.65, 2 / 4, 2 / 3), (0.95, 0, None), (None, None, None)):
+        found = binary_metrics(given, threshold)
+        assert (found["rp80"], found["rp80_precision"], found["rp80_optimistic"]) == (recall, precision, 1)
+    assert "rp80_low" not in found and found["auroc"] is not None
+    assert alarm_metrics(given, None) == {"alarms": None, "alarm_recall": None, "alarm_precision": None}
     nobody = binary_metrics(predicted(PROBABILITIES, ~OUTCOMES), threshold=None)
     assert nobody["rp80_optimistic"] is None  # the first is none, and of the first two one is
 

@@ -20,8 +20,6 @@ from bertrelay.stage import StageContext
 from domain.clinical import mimic, notes
 from domain.clinical.settings import NotesSettings
 
-OF_III = "ROW_ID SUBJECT_ID HADM_ID CHARTDATE CHARTTIME STORETIME CATEGORY DESCRIPTION CGID ISERROR TEXT"
-OF_IV = "note_id subject_id hadm_id note_type note_seq charttime storetime text"
 ADMITTED = datetime(2101, 1, 1, 10)
 
 
@@ -47,11 +45,11 @@ def note_of_iv(text, kind="DS", time="2101-01-10 09:00:00", stored=None):
 def hospital(tmp_path):
     """Writes tables and a cohort, of one stay if not said otherwise, and returns the settings of its notes."""
 
-    def make(rows, stays=None, members=None, admissions=None, table="NOTEEVENTS.csv", header=OF_III, **settings):
+    def make(rows, stays=None, members=None, admissions=None, table="NOTEEVENTS", **settings):
         folder = tmp_path / "mimic"
-        write_table(folder / table, header, rows)
+        write_table(folder, table, rows)
         if admissions is not None:
-            write_table(folder / "ADMISSIONS.csv", "HADM_ID", [{"hadm_id": hadm_id} for hadm_id in admissions])
+            write_table(folder, "ADMISSIONS", [{"hadm_id": hadm_id} for hadm_id in admissions])
         write_cohort(tmp_path / "cohort", stays or [stay()], members)
         return NotesSettings(mimic=str(folder), cohort=str(tmp_path / "cohort"), **{"max_rejects": 0, **settings})
 
@@ -162,7 +160,7 @@ def test_radiology_reports_are_before_the_summary_where_they_are_asked_for(hospi
 KEPT, NO_TIME = "Kept.", "without time and date"
 AFTER, RETURNED = "written too long after the discharge", "written after the next admission began"
 LATE, STORED = "charted after the cut-off", "charted before the cut-off and stored after it"
-EARLY, OF_IV_TABLE = {"input": "early"}, {"table": "discharge.csv", "header": OF_IV}
+EARLY, OF_IV_TABLE = {"input": "early"}, {"table": "note/discharge"}
 RETURNS = {"stays": [stay(next_at=datetime(2101, 1, 12, 8))]}
 AROUND_DISCHARGE = [report(KEPT, "2101-01-11"), addendum(KEPT, "2101-01-13"), addendum(AFTER, "2101-01-14")]
 AROUND_RETURN = [report(KEPT, "2101-01-11"), addendum(RETURNED, "2101-01-20"), report(NO_TIME, "")]
@@ -293,17 +291,17 @@ def test_of_who_dies_there_are_early_notes_only_where_death_came_later(hospital,
 
 
 def test_radiology_of_mimic_iv_is_a_table_of_its_own(hospital, context, tmp_path):
-    settings = {"table": "discharge.csv", "header": OF_IV, "radiology": True}
+    settings = {**OF_IV_TABLE, "radiology": True}
     with pytest.raises(RequestError, match=r"radiology: there is no table radiology\.csv"):
         notes.run(hospital([note_of_iv("Report.")], **settings), context)
-    write_table(tmp_path / "mimic/radiology.csv", OF_IV, [note_of_iv("Chest.", "RR", "2101-01-02 00:00:00")])
+    write_table(tmp_path / "mimic", "note/radiology", [note_of_iv("Chest.", "RR", "2101-01-02 00:00:00")])
     notes.run(hospital([note_of_iv("Report.")], **settings), context)
     assert texts(context) == {"100": ["Chest.", "Report."]}
 
 
 def test_mimic_iv_has_no_early_notes_and_that_is_reported(hospital, context):
     told = r'input: .*MIMIC-IV has discharge summaries.*Set input = "discharge"'
-    settings = hospital([note_of_iv("Report.")], table="discharge.csv", header=OF_IV)
+    settings = hospital([note_of_iv("Report.")], **OF_IV_TABLE)
     with pytest.raises(ValidationError, match=told):
         NotesSettings(mimic=settings.mimic, cohort="@cohort", **EARLY)
     of_a_stage = InputFile(context.output.parent / "mimic")  # whose tables are not known before it ran

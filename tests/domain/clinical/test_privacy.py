@@ -48,8 +48,8 @@ def run(tmp_path, capfd, monkeypatch):
     """Runs a recipe by the command line: exit code and what was printed. Checks that nothing shows a mark."""
     monkeypatch.chdir(tmp_path)
 
-    def run_once(recipe: str = COHORT.format(max_rejects=1), debug: bool = False) -> tuple[int, str]:
-        Path("private.toml").write_text(recipe)
+    def run_once(recipe=None, debug=False):
+        Path("private.toml").write_text(recipe or COHORT.format(max_rejects=1))
         code = _exit_code(["run", "private.toml", "--runs", "runs"], debug=debug)
         printed = "".join(capfd.readouterr())
         assert not MARK.search(printed.encode()), "what was printed shows a mark"
@@ -64,10 +64,10 @@ def run(tmp_path, capfd, monkeypatch):
 # Tables of a hospital
 
 
-def put(table: str, column: str, value: str, first: int = 1, share: int = 1) -> Callable[[Rows], None]:
+def put(table, column, value, first=1, share=1):
     """Breaks every `share`-th value of a column, from row `first` on."""
 
-    def broken(found: Rows) -> None:
+    def broken(found):
         place = found[table][0].index(column)
         for row in found[table][first::share]:
             row[place] = value
@@ -75,7 +75,7 @@ def put(table: str, column: str, value: str, first: int = 1, share: int = 1) -> 
     return broken
 
 
-def too_many_fields(found: Rows) -> None:
+def too_many_fields(found):
     for row in found["NOTEEVENTS"][2::3]:
         row.append("QZXEXTRA")
 
@@ -155,7 +155,7 @@ def test_an_audit_that_finds_leaks_shows_rows_alone(tmp_path, monkeypatch, capfd
         assert "leaked.parquet" in printed and not MARK.search(printed.encode())
 
 
-def cut_off(path: str) -> Callable[[], object]:
+def cut_off(path):
     return lambda: Path(path).write_bytes(Path(path).read_bytes()[:-400])
 
 

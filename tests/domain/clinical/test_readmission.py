@@ -1,7 +1,6 @@
 """The stage: what it learns, that weights and labels are as said, and that what it writes is what it should be."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -33,7 +32,7 @@ def clinic(tmp_path_factory):
     return write_stays(tmp_path_factory.mktemp("clinic"), stays())
 
 
-def settings(clinic: Path, bert: Path, **more) -> ReadmissionSettings:
+def settings(clinic, bert, **more):
     given = {"base": str(bert), "notes": str(clinic / "notes"), "cohort": str(clinic / "cohort"), "chunking": CHUNKING}
     return ReadmissionSettings.model_validate({**given, **TRAINING, **more})
 

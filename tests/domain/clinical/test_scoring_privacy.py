@@ -7,7 +7,6 @@ they were asked for.
 import json
 import re
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -26,33 +25,33 @@ OF_TERMS = {"terms.csv", "neighbours.csv", "vectors.parquet", "tsne.svg", "tsne.
 
 
 @pytest.fixture(scope="module")
-def models(bert, tmp_path_factory) -> dict[str, Path]:
+def models(bert, tmp_path_factory):
     """The folder of each command's model."""
     folder = tmp_path_factory.mktemp("model")
     save_model(start_model(bert, OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 24}})), folder)
     return {"readmission": folder, "terms": bert}
 
 
-def frame_of(command: str) -> pd.DataFrame:
+def frame_of(command):
     """Four rows of the columns that `command` reads."""
     if command == "terms":
         return pd.DataFrame({"term": [f"wound qzx {n}" for n in range(4)], "group": ["qzx a", "Qzx b"] * 2})
     return pd.DataFrame({"hadm_id": [f"qzxH{n % 3}" for n in range(4)], "text": [NOTE.format(n=n) for n in range(4)]})
 
 
-def cut_off(frame: pd.DataFrame, path: Path) -> None:
+def cut_off(frame, path):
     frame.to_parquet(path)
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def first_row_as_names(frame: pd.DataFrame, path: Path) -> None:
+def first_row_as_names(frame, path):
     frame.iloc[1:].set_axis([f"{value} of it" for value in frame.iloc[0]], axis=1).to_parquet(path)
 
 
-def with_line(spoil: Callable[[bytes], bytes]) -> Callable[[pd.DataFrame, Path], None]:
+def with_line(spoil):
     """Writes lines, JSONL or CSV by the path, the last of them spoilt."""
 
-    def written(frame: pd.DataFrame, path: Path) -> None:
+    def written(frame, path):
         flat = frame.replace("\n", " ", regex=True)
         told = flat.to_json(orient="records", lines=True) if path.suffix == ".jsonl" else flat.to_csv(index=False)
         *lines, last = told.encode().splitlines()
@@ -61,13 +60,13 @@ def with_line(spoil: Callable[[bytes], bytes]) -> Callable[[pd.DataFrame, Path],
     return written
 
 
-DAMAGES: dict[str, tuple[str, Callable[[pd.DataFrame, Path], object], str]] = {
+DAMAGES = {  # of the whole file: how it is written, and what is reported
     "a Parquet file cut off": (".parquet", cut_off, "cannot be read as Parquet"),
     "Parquet, names from its first row": (".parquet", first_row_as_names, "under names that may be text"),
     "CSV without a header": (".csv", lambda frame, path: frame.to_csv(path, index=False, header=False), "A header was"),
     "an open quote": (".csv", with_line(lambda line: line + b'\n"qzx\n"qzx,qzx'), "a quoted field starts here"),
 }
-ROWS: dict[str, tuple[str, Callable[[pd.DataFrame, Path], object], str]] = {
+ROWS = {  # of one row
     "bytes that are no text": (".csv", with_line(lambda line: line + b"\xffqzx"), "not valid UTF-8"),
     "JSON cut off": (".jsonl", with_line(lambda line: line[:-3]), "not JSON"),
     "JSON of other values": (
@@ -83,7 +82,7 @@ ROWS: dict[str, tuple[str, Callable[[pd.DataFrame, Path], object], str]] = {
 def call(models, tmp_path, capfd):
     """Runs a command, its traceback and all: the exit code and what was printed. Checks that nothing tells a mark."""
 
-    def run(command: str, source: Path, output: str, *options: str) -> tuple[int, str]:
+    def run(command, source, output, *options):
         words = [command, *(["score"] if command != "terms" else [])]
         given = [*words, str(models[command]), str(source), str(tmp_path / output), *options]
         code = _exit_code(given, debug=True)
@@ -95,13 +94,13 @@ def call(models, tmp_path, capfd):
     return run
 
 
-def telling(folder: Path, source: Path) -> list[str]:
+def telling(folder, source):
     """The files but `source` that show a mark by name or content, where it was not asked for."""
     files = [path for path in folder.rglob("*") if path.is_file() and path != source and path.name not in OF_TERMS]
     return [str(path) for path in files if MARK.search(path.name) or MARK.search(content(path))]
 
 
-def content(path: Path) -> str:
+def content(path):
     """All that a file has, but ids in their column."""
     if path.suffix == ".parquet":
         table = pq.read_table(path)
@@ -154,7 +153,7 @@ def test_notes_are_sorted_beside_the_output(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     connect, spilt = sqlite3.connect, set()
 
-    def watch() -> None:
+    def watch():
         opened = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
         spilt.update(file.parent for file in opened if file.name.startswith("etilqs"))  # as SQLite names them
 

@@ -10,7 +10,6 @@ import re
 import signal
 import stat
 import tempfile
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,7 +66,7 @@ max_rejects = 0.5
 """
 
 
-def write_base(folder: Path) -> None:
+def write_base(folder):
     """A BERT that knows letters and one word of each note, so that its vocabulary has no mark."""
     tokenizer = train_wordpiece([" ".join("abcdefghijklmnopqrstuvwxyz0123456789-.[]:"), "hospital " * 9], 100, 64)
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
@@ -77,10 +76,10 @@ def write_base(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def write_biomedical(folder: Path) -> None:
+def write_biomedical(folder):
     """Documents, questions, lines and terms; some of them cannot be used, or are too long to be asked."""
 
-    def write_lines(name: str, *lines: object) -> None:
+    def write_lines(name, *lines):
         found = [line if isinstance(line, str) else json.dumps(line) for line in lines]
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("\n".join([*found, ""]))
@@ -133,7 +132,7 @@ def write_biomedical(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """The sources, in a folder to work in."""
     folder = tmp_path_factory.mktemp("sensitive")
     write_base(folder / "base")
@@ -147,7 +146,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def caused_by_arrow() -> RequestError:
+def caused_by_arrow():
     error = RequestError("something is wrong")
     error.__cause__ = pa.ArrowInvalid("cannot convert 'qzx17' to int64")
     return error
@@ -163,7 +162,7 @@ ERRORS = [
 
 
 @pytest.fixture(scope="module")
-def finished(folder: Path) -> Iterator[tuple[str, list[str]]]:
+def finished(folder):
     """Runs all stages through their faults; all that was printed, and the files that showed a mark."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryFile("w+", buffering=1) as out:
         patch.chdir(folder)
@@ -183,7 +182,7 @@ def finished(folder: Path) -> Iterator[tuple[str, list[str]]]:
         yield out.read(), told
 
 
-def run_through_faults(patch: pytest.MonkeyPatch, folder: Path) -> list[str]:
+def run_through_faults(patch, folder):
     """Runs all stages, the first ones through their faults; the files that showed a mark after the work of any."""
     load_work, told, broken = Stage.load_run, list[str](), dict(zip(KINDS, ERRORS, strict=False))
     stopped = set(broken)
@@ -210,11 +209,11 @@ def run_through_faults(patch: pytest.MonkeyPatch, folder: Path) -> list[str]:
     return told
 
 
-def start(recipe: str, *options: str, debug: bool = False) -> int:
+def start(recipe, *options, debug=False):
     return _exit_code(["run", recipe, "--runs", "runs", *options], debug=debug)
 
 
-def telling(folder: Path) -> list[str]:
+def telling(folder):
     """The files that show a mark, where there should be none, and those that lie outside of their stage."""
     runs = folder / "runs"
     files = [path for path in runs.rglob("*") if path.is_file() and not path.is_symlink()]
@@ -223,11 +222,11 @@ def telling(folder: Path) -> list[str]:
     return outside + [str(path.relative_to(runs)) for path in told if not holds_text(path.relative_to(runs))]
 
 
-def holds_text(path: Path) -> bool:
+def holds_text(path):
     return any(path.match(pattern) for pattern in WITH_TEXT) or "work" in path.parts
 
 
-def modes(folder: Path) -> set[str]:
+def modes(folder):
     """The permissions of all that stages wrote, as `ls` has them."""
     paths = [path for path in folder.rglob("*") if not path.is_symlink() and len(path.relative_to(folder).parts) > 1]
     return {stat.filemode(path.stat().st_mode) for path in paths}
@@ -353,7 +352,7 @@ def test_the_id_of_a_page_is_read_from_a_file(folder, tmp_path, monkeypatch, cap
     notes.to_csv(tmp_path / "notes.csv", index=False)
     model, page = "runs/sensitive/readmission/latest/model", tmp_path / "page.html"
 
-    def score(admission: str) -> int:
+    def score(admission):
         given = ["readmission", "score", model, str(tmp_path / "notes.csv"), str(tmp_path / "o.csv")]
         return _exit_code([*given, "--html", str(page), "--admission", admission], debug=False)
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hospital_tables import day, stay, write_hospital
+from hospital_tables import stay, write_hospital
 from pydantic import ValidationError
 
 from bertrelay.errors import RequestError
@@ -16,7 +16,7 @@ from pipelines.registry import REGISTRY
 COHORT = next(stage for stage in REGISTRY if stage.kind == "domain.cohort")
 
 
-def lay(folder: Path, *names: str) -> Path:
+def lay(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("x\n")
@@ -72,8 +72,7 @@ def test_a_fingerprint_counts_the_tables_that_are_read_and_nothing_else(tmp_path
     (folder / "CHARTEVENTS.csv").write_text("33 GB\n")
     (folder / "NOTEEVENTS.csv").write_text("notes\n")
     assert parts(CohortSettings(mimic=str(folder))) == before
-    with (folder / "ADMISSIONS.csv").open("a") as file:
-        file.write(f"1,1,12,{day(8)},{day(9)},,URGENT,,,0\n")
+    write_hospital(tmp_path, [stay(1, 11, 0, 4), stay(1, 12, 8, 9)])
     after = parts(CohortSettings(mimic=str(folder)))
     assert [key for key in after if after[key] != before[key]] == ["mimic.admissions"]
 
