@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,6 +24,7 @@ from domain.terms.picture import (
     Map,
     draw_terms,
     place_labels,
+    place_terms,
     shown_groups,
 )
 from domain.terms.settings import read_ratings, read_terms
@@ -78,9 +80,22 @@ def settings(model, terms, **others):
     )
 
 
-@pytest.fixture
-def listed(tmp_path):
-    return write(tmp_path / "terms.csv", [("term", "group"), *zip(TERMS, GROUPS, strict=True)])
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("terms") / "terms.csv", [("term", "group"), *zip(TERMS, GROUPS, strict=True)])
+
+
+PAIRS = [(first, second) for first in range(8) for second in range(first) if (first + second) % 2]
+SCORES = np.random.default_rng(2).integers(0, 5, len(PAIRS)).tolist()
+
+
+@pytest.fixture(scope="module")
+def described(model, listed, tmp_path_factory):
+    """The metrics of the listed terms with ratings, and the folder that they were written to."""
+    output = tmp_path_factory.mktemp("described")
+    rated = [(TERMS[first], TERMS[second], score) for (first, second), score in zip(PAIRS, SCORES, strict=True)]
+    ratings = write(output.with_name("ratings.csv"), [("term1", "term2", "score"), *rated])
+    return describe_terms(settings(model, listed, k=3, ratings=ratings), output), output
 
 
 def rows_of(path):
@@ -168,11 +183,7 @@ def test_a_term_is_read_once_without_blanks_and_what_is_left_out_is_listed_by_li
     path.write_text("".join(json.dumps({"group": group, "term": term}) + "\n" for term, group in found))
     with Rejects(tmp_path / "rejects.jsonl", limit=1) as rejects:
         terms = read_terms(settings("/m", path).terms, rejects)
-    assert [(term.text, term.group, term.line) for term in terms] == [
-        ("gout", "a", 1),
-        ("fever", "", 4),
-        ("cough", "a", 6),
-    ]
+    assert [(*term[:2], term.line) for term in terms] == [("gout", "a", 1), ("fever", "", 4), ("cough", "a", 6)]
     listed = map(json.loads, (tmp_path / "rejects.jsonl").read_text().splitlines())
     assert [(reject["line"], reject["reason"]) for reject in listed] == [
         (2, "a term that is there already, in another group"),
@@ -194,9 +205,8 @@ def test_a_term_is_read_once_without_blanks_and_what_is_left_out_is_listed_by_li
 )
 def test_term_and_group_are_found_in_every_file(tmp_path, name, text, columns, expected):
     (tmp_path / name).write_text(text)
-    table = TermsSettings.model_validate(
-        {"model": "/m", "terms": {"path": str(tmp_path / name), "columns": columns}}
-    ).terms
+    given = {"model": "/m", "terms": {"path": str(tmp_path / name), "columns": columns}}
+    table = TermsSettings.model_validate(given).terms
     with Rejects(None) as rejects:
         assert [(term.text, term.group) for term in read_terms(table, rejects)] == expected
 
@@ -219,18 +229,19 @@ def test_a_pair_rated_twice_has_the_mean_and_ratings_of_other_terms_are_counted(
 # The picture
 
 
-@pytest.mark.parametrize("count", [20, 200])
-def test_no_label_covers_another_or_a_mark_or_leaves_the_frame(count):
+def test_no_label_covers_another_or_a_mark_or_leaves_the_frame():
     """Measured on what matplotlib draws, for terms in tight clusters of some 20, as t-SNE gives them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    generator = np.random.default_rng(5)
+    generator, count = np.random.default_rng(5), 100
     positions = generator.normal(size=(count // 20 + 1, 2)).repeat(20, axis=0)[:count] * 30
     names = ["acute kidney injury", "gout", "심부전", "recurrent swelling of both of the ankles", "COPD"]
     texts = [f"{names[place % 5]} {place}" for place in range(count)]
     placed = Map(np.arange(count), positions + generator.normal(size=(count, 2)) * 2, 30.0, 7, count)
     figure, unlabelled = draw_terms(texts, [str(place // 20) for place in range(count)], placed)
     assert unlabelled == 0
+    too_many = place_labels(np.full((9, 2), 50.0), np.full((9, 2), (60.0, 30.0)), (100, 100), 5)
+    assert 0 < np.isnan(too_many).all(axis=1).sum() < 9  # those that find no place are left out
 
     axes, renderer = figure.axes[0], FigureCanvasAgg(figure).get_renderer()
     labels = [text for text in axes.texts if text.get_fontsize() == TERM_SIZE]
@@ -251,11 +262,6 @@ def overlaps(boxes, others, slack=0.5):
     return (high - low > slack).all(axis=-1)
 
 
-def test_a_label_without_room_is_left_out_and_counted():
-    boxes = place_labels(np.full((9, 2), 50.0), np.full((9, 2), (60.0, 30.0)), (100, 100), 5)
-    assert 0 < np.isnan(boxes).all(axis=1).sum() < 9
-
-
 def test_of_many_groups_the_smallest_are_shown_as_one():
     groups = [str(place) for place in range(20) for _ in range(20 - place)]
     shown = shown_groups([*groups, ""])
@@ -266,9 +272,8 @@ def test_of_many_groups_the_smallest_are_shown_as_one():
 # The stage
 
 
-def test_the_stage_writes_vectors_tables_pictures_and_metrics_that_agree(model, listed, tmp_path):
-    output = tmp_path / "out"
-    metrics = describe_terms(settings(model, listed, k=3), output)
+def test_the_stage_writes_vectors_tables_pictures_and_metrics_that_agree(model, described):
+    metrics, output = described
     vectors = np.load(output / "vectors.npy")
     np.testing.assert_array_equal(vectors, term_vectors(model, TERMS, precision="fp32"))
     terms = rows_of(output / "terms.csv")
@@ -288,43 +293,37 @@ def test_the_stage_writes_vectors_tables_pictures_and_metrics_that_agree(model, 
     assert {path.name for path in output.iterdir()} == written
 
 
-def test_the_same_seed_gives_the_same_picture_and_another_one_another(model, listed, tmp_path):
-    pictures = []
-    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        describe_terms(settings(model, listed, seed=seed), tmp_path / name)
-        pictures.append([(tmp_path / name / f"tsne.{kind}").read_bytes() for kind in ("svg", "png")])
-    assert pictures[0] == pictures[1]
-    first, same, other = ([(row["x"], row["y"]) for row in rows_of(tmp_path / name / "terms.csv")] for name in "abc")
-    assert first == same and not set(first) & set(other)
-
-
-def test_correlations_with_ratings_are_those_of_scipy(model, listed, tmp_path):
-    generator = np.random.default_rng(2)
-    pairs = [(first, second) for first in range(8) for second in range(first) if (first + second) % 2]
-    scores = generator.integers(0, 5, len(pairs)).tolist()
-    rated = [(TERMS[first], TERMS[second], score) for (first, second), score in zip(pairs, scores, strict=True)]
-    path = write(tmp_path / "r.csv", [("term1", "term2", "score"), *rated])
-    metrics = describe_terms(settings(model, listed, ratings=path), tmp_path / "out")
-    vectors = term_vectors(model, TERMS, precision="fp32").astype(np.float64)
-    cosines = [vectors[a] @ vectors[b] / np.linalg.norm(vectors[a]) / np.linalg.norm(vectors[b]) for a, b in pairs]
-    assert metrics["terms/pearson_cosine"] == pytest.approx(stats.pearsonr(cosines, scores).statistic, abs=1e-5)
-    assert metrics["terms/spearman_cosine"] == pytest.approx(stats.spearmanr(cosines, scores).statistic, abs=1e-5)
+def test_correlations_with_ratings_are_those_of_scipy(described):
+    metrics, output = described
+    vectors = np.load(output / "vectors.npy").astype(np.float64)
+    cosines = [vectors[a] @ vectors[b] / np.linalg.norm(vectors[a]) / np.linalg.norm(vectors[b]) for a, b in PAIRS]
+    assert metrics["terms/pearson_cosine"] == pytest.approx(stats.pearsonr(cosines, SCORES).statistic, abs=1e-5)
+    assert metrics["terms/spearman_cosine"] == pytest.approx(stats.spearmanr(cosines, SCORES).statistic, abs=1e-5)
     for name in ("pearson_cosine", "spearman_cosine"):
         low, high = (metrics[f"terms/{name}_{end}"] for end in ("low", "high"))
         assert low < metrics[f"terms/{name}"] < high
-    assert metrics["terms/rated_pairs"] == len(pairs)
+    assert metrics["terms/rated_pairs"] == len(PAIRS)
 
 
-def test_two_terms_have_no_picture_and_what_an_earlier_run_left_is_gone(model, listed, tmp_path, capsys):
+def test_the_same_seed_gives_the_same_picture_and_another_one_another(model, listed, described, tmp_path):
+    _, output = described
+    describe_terms(settings(model, listed), tmp_path)
+    for name in ("terms.csv", "tsne.svg", "tsne.png"):
+        assert (tmp_path / name).read_bytes() == (output / name).read_bytes()
+    vectors = np.load(output / "vectors.npy")
+    first, other = (place_terms(vectors, seed).positions for seed in (7, 8))
+    assert not {*map(tuple, first)} & {*map(tuple, other)}
+
+
+def test_two_terms_have_no_picture_and_what_an_earlier_run_left_is_gone(model, described, tmp_path, capsys):
     output = tmp_path / "out"
-    describe_terms(settings(model, listed), output)
+    shutil.copytree(described[1], output)
     two = write(tmp_path / "two.csv", [("term",), *((term,) for term in TERMS[:2])])
     metrics = describe_terms(settings(model, two, output="parquet"), output)
     table = pq.read_table(output / "vectors.parquet")
     assert table["text"].to_pylist() == TERMS[:2]
-    np.testing.assert_array_equal(
-        np.array(table["vector"].to_pylist(), np.float32), term_vectors(model, TERMS[:2], precision="fp32")
-    )
+    expected = term_vectors(model, TERMS[:2], precision="fp32")
+    np.testing.assert_array_equal(np.array(table["vector"].to_pylist(), np.float32), expected)
     assert not [path for path in output.iterdir() if path.name.startswith(("tsne", "vectors.npy"))]
     assert metrics["terms/perplexity"] is None
     assert "no picture: t-SNE needs 5 terms at least, and there are 2" in capsys.readouterr().err
