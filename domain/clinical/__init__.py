@@ -16,45 +16,19 @@ if TYPE_CHECKING:
     from domain.clinical.settings import CohortSettings, NotesSettings
     from domain.findings import Finding
 
-__all__ = [
-    "Chunk",
-    "ChunkSettings",
-    "Chunker",
-    "Chunks",
-    "CohortSettings",
-    "Finding",
-    "NotesSettings",
-    "OutcomeScorer",
-    "ReadmissionScorer",
-    "Section",
-    "clean",
-    "find_sections",
-    "look_for_leaks",
-    "score_dataset",
-    "score_file",
-    "write_cohort",
-    "write_notes",
-]
+__all__ = ["Chunk", "ChunkSettings", "Chunker", "Chunks", "CohortSettings", "Finding", "NotesSettings", "OutcomeScorer"]
+__all__ += ["ReadmissionScorer", "Section", "clean", "find_sections", "look_for_leaks", "score_dataset", "score_file"]
+__all__ += ["write_cohort", "write_notes"]
 
-__getattr__ = loader(
-    __name__,
-    {
-        "Chunk": "chunks",
-        "ChunkSettings": "outcomes",
-        "Chunker": "chunks",
-        "Chunks": "chunks",
-        "CohortSettings": "settings",
-        "Finding": "audit",
-        "NotesSettings": "settings",
-        "OutcomeScorer": "scorer",
-        "ReadmissionScorer": "scorer",
-        "Section": "cleaning",
-        "clean": "cleaning",
-        "find_sections": "cleaning",
-        "look_for_leaks": "audit",
-        "score_dataset": "scoring",
-        "score_file": "scoring",
-        "write_cohort": "cohort",
-        "write_notes": "notes",
-    },
-)
+MODULES = {
+    "audit": ("Finding", "look_for_leaks"),
+    "chunks": ("Chunk", "Chunker", "Chunks"),
+    "cleaning": ("Section", "clean", "find_sections"),
+    "cohort": ("write_cohort",),
+    "notes": ("write_notes",),
+    "outcomes": ("ChunkSettings",),
+    "scorer": ("OutcomeScorer", "ReadmissionScorer"),
+    "scoring": ("score_dataset", "score_file"),
+    "settings": ("CohortSettings", "NotesSettings"),
+}
+__getattr__ = loader(__name__, {name: module for module, names in MODULES.items() for name in names})

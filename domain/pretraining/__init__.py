@@ -12,15 +12,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Corpus", "DocumentSource", "Masking", "PretrainSettings", "build_corpus", "pretrain", "read_documents"]
 
-__getattr__ = loader(
-    __name__,
-    {
-        "Corpus": "corpus",
-        "DocumentSource": "settings",
-        "Masking": "settings",
-        "PretrainSettings": "settings",
-        "build_corpus": "corpus",
-        "pretrain": "train",
-        "read_documents": "readers",
-    },
-)
+MODULES = {
+    "corpus": ("Corpus", "build_corpus"),
+    "readers": ("read_documents",),
+    "settings": ("DocumentSource", "Masking", "PretrainSettings"),
+    "train": ("pretrain",),
+}
+__getattr__ = loader(__name__, {name: module for module, names in MODULES.items() for name in names})

@@ -11,12 +11,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TermsSettings", "describe_terms", "nearest_terms", "term_vectors"]
 
-__getattr__ = loader(
-    __name__,
-    {
-        "TermsSettings": "settings",
-        "describe_terms": "terms",
-        "nearest_terms": "vectors",
-        "term_vectors": "vectors",
-    },
-)
+MODULES = {
+    "settings": ("TermsSettings",),
+    "terms": ("describe_terms",),
+    "vectors": ("nearest_terms", "term_vectors"),
+}
+__getattr__ = loader(__name__, {name: module for module, names in MODULES.items() for name in names})

@@ -1,4 +1,4 @@
-"""Leaks that are planted are found, and neither texts nor identifiers are told of them."""
+"""Leaks that are planted are found; `test_privacy.py` checks that neither texts nor identifiers are shown."""
 
 import numpy as np
 import pyarrow as pa
@@ -117,7 +117,7 @@ def test_a_template_in_thousands_of_texts_is_compared_with_few():
     assert len(pairs) <= 8 * 2_000
 
 
-def test_a_run_stops_at_a_leak_unless_it_is_only_to_tell(tmp_path, context, notes, capsys):
+def test_a_run_stops_at_a_leak_unless_it_is_only_to_tell(tmp_path, context, notes):
     notes["subject_id"][12] = notes["subject_id"][3]
     file = tmp_path / "notes.parquet"
     pq.write_table(pa.table(notes), file)
@@ -125,8 +125,6 @@ def test_a_run_stops_at_a_leak_unless_it_is_only_to_tell(tmp_path, context, note
         run(AuditSettings(files=[str(file)]), context)
     metrics = run(AuditSettings(files=[str(file)], leaks="tell"), context)
     assert metrics == {"shared_subjects": 1, "shared_admissions": 0, "shared_texts": 0, "near_duplicates": 0}
-    said = capsys.readouterr().err + (context.output / "audit.json").read_text()
-    assert "700003" not in said and "900003" not in said and "word" not in said.replace("words", "")
 
 
 def test_files_that_cannot_be_checked_are_reported(tmp_path, look):

@@ -73,6 +73,7 @@ CASES = [  # each with the settings and who of the cohort came back; test_rules.
     (OBSERVED, IV, {"11": True, "12": False, "21": True, "23": False}),
     (OBSERVED, IV | {"observation_stays": "excluded"}, {"11": False, "21": True, "23": False}),
     (SURGERY, IV, {"11": False, "12": False}),
+    (SURGERY, HUANG | IV, {"11": True, "12": False}),
     (PLANNED, {"planned_types": ["Urgent"]}, {"11": True, "12": False, "13": False}),
 ]
 
@@ -80,11 +81,6 @@ CASES = [  # each with the settings and who of the cohort came back; test_rules.
 @pytest.mark.parametrize(("stays", "settings", "expected"), CASES)
 def test_who_came_back_by_each_setting(cohort_of, stays, settings, expected):
     assert labels(cohort_of(stays, **settings)) == expected
-
-
-def test_a_planned_type_that_no_stay_has_is_logged(cohort_of, capsys):
-    cohort_of(PLANNED, planned_types=["elektive", "ELECTIVE"])
-    assert "planned_types: no stay begins as ELEKTIVE; see that each is written" in capsys.readouterr().err
 
 
 def test_a_death_after_discharge_is_kept_or_excluded_and_counted(cohort_of, context):
@@ -224,17 +220,16 @@ def test_a_second_row_with_one_hadm_id_is_counted_and_left_out(cohort_of, contex
     assert "1 × a hadm_id that an earlier row has" in capsys.readouterr().err
 
 
-def test_dates_that_are_all_wrong_are_reported_and_not_the_empty_cohort_they_leave(cohort_of):
-    stays = [{**stay(1, number, 0, 4), "dischtime": "4.1.2150"} for number in range(5)]
-    with pytest.raises(WorkError, match=r"5 of 6 records cannot be used.*5 × dischtime is no time YYYY-MM-DD HH:MM:SS"):
-        cohort_of(stays, max_rejects=0.01)
+UNUSABLE = [  # what is wrong with every stay, the error, and what it reports
+    ({"dischtime": "4.1.2150"}, WorkError, "5 of 10 records .*5 × dischtime is no time YYYY-MM-DD HH:MM:SS"),
+    ({"deathtime": day(4)}, RequestError, "is empty.* 5 not newborn; .*; 0 discharged alive; .*Look at .*minimum_age"),
+]
 
 
-def test_an_empty_cohort_is_reported_with_the_counts_of_every_step(cohort_of):
-    with pytest.raises(
-        RequestError, match=r"is empty.* 2 not newborn; .*; 0 discharged alive; .*Look at .*minimum_age"
-    ):
-        cohort_of([stay(1, 11, 0, 4, death=4), stay(2, 21, 0, 4, death=4)])
+@pytest.mark.parametrize(("wrong", "error", "message"), UNUSABLE)
+def test_a_cohort_that_would_be_empty_is_an_error_with_the_counts_or_their_cause(cohort_of, wrong, error, message):
+    with pytest.raises(error, match=message):
+        cohort_of([stay(number, number, 0, 4) | wrong for number in range(5)], max_rejects=0.01)
 
 
 def test_the_flow_table_counts_admissions_and_subjects_at_every_step(cohort_of, context):
@@ -256,12 +251,6 @@ def test_the_flow_table_counts_admissions_and_subjects_at_every_step(cohort_of, 
     assert list(flow(context))[-6:] == [
         *["train", "train, readmitted", "validation", "validation, readmitted", "test", "test, readmitted"]
     ]
-
-
-def test_published_planned_types_that_differ_in_mimic_iv_are_warned_of(cohort_of, capsys):
-    assert labels(cohort_of(SURGERY, **HUANG, **IV))["11"]
-    printed = capsys.readouterr().err
-    assert "planned types differ in MIMIC-IV" in printed and "1 admissions as SURGICAL SAME DAY ADMISSION" in printed
 
 
 def test_the_minimum_age_is_a_setting_and_unknown_ages_are_too_young(cohort_of):

@@ -80,10 +80,9 @@ def too_many_fields(found):
         row.append("QZXEXTRA")
 
 
-WRONG_TIMES = put("ADMISSIONS", "ADMITTIME", "05.03.2177- QZX", 1, 3)
 WRONG_DATES = put("NOTEEVENTS", "CHARTDATE", "QZX 2177-03-99", 1, 3)
 OF_ROWS = [  # faults that cost some rows each, others of a table in other rows
-    WRONG_TIMES,
+    put("ADMISSIONS", "ADMITTIME", "05.03.2177- QZX", 1, 3),
     put("ADMISSIONS", "HADM_ID", "", 2, 3),
     put("PATIENTS", "DOB", "QZXDOB", 1, 3),
     put("PATIENTS", "SUBJECT_ID", "qzxS1", 2, 3),
@@ -99,21 +98,18 @@ REASONS = {
 }
 REASONS |= {"chartdate is no date": 14, "too many fields": 13}
 FAULTS: dict[str, tuple[Callable[[Rows], object], float]] = {  # with `max_rejects`
-    "a wrong time": (WRONG_TIMES, 0),
     "a wrong date": (WRONG_DATES, 0),
     "one admission in all rows": (put("ADMISSIONS", "HADM_ID", cell("HADM_ID", 0)), 1),
     "notes of unknown admissions": (put("NOTEEVENTS", "HADM_ID", "qzxH999"), 1),
     "no discharge summaries": (put("NOTEEVENTS", "CATEGORY", "QZXCATEGORY"), 1),
     "an empty cohort": (put("ADMISSIONS", "ADMISSION_TYPE", "NEWBORN"), 1),
     "notes without a header": (lambda found: found["NOTEEVENTS"].pop(0), 1),
-    "admissions without a header": (lambda found: found["ADMISSIONS"].pop(0), 1),
 }
 DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "truncated notes": ("NOTEEVENTS", lambda raw: gzip.compress(raw)[:-900]),
     "an open quote": ("NOTEEVENTS", lambda raw: raw.replace(b'""Qzxquoted""', b'"Qzxquoted""', 1)),
     "bytes that are no text": ("NOTEEVENTS", lambda raw: raw.replace(b"Qzxend", b"\xff\xfeQzxend")),
     "NUL characters": ("ADMISSIONS", lambda raw: raw.replace(b"QZX", b"\0QZX")),
-    "another file": ("PATIENTS", lambda raw: b"%PDF QZX 2177-\n" * 50 + raw),
     "UTF-16": ("NOTEEVENTS", lambda raw: raw.decode().encode("utf-16")),
 }
 

@@ -116,13 +116,6 @@ def test_an_invalid_row_is_reported_by_its_number_alone(scorer, row, message):
     assert "qzx" not in str(raised.value)
 
 
-def test_ids_of_several_kinds_are_reported_once_and_those_of_one_not_at_all(scorer, capsys):
-    scorer.score(pd.DataFrame({"hadm_id": pd.array([7, 8, 7], "Int64"), "text": ["a"] * 3}))
-    assert capsys.readouterr().err == ""
-    scorer.score(pd.DataFrame({"hadm_id": pd.Series([7, "7", 7.0, 7, "7"], dtype=object), "text": ["a"] * 5}))
-    assert capsys.readouterr().err.count("some ids are numbers with a point, others text, others whole numbers") == 1
-
-
 @pytest.mark.parametrize("settings", [SETTINGS, LENGTHS])
 def test_a_words_importance_is_what_masking_it_loses(bert, settings):
     scorer = OutcomeScorer(model := random_model(bert, settings))
