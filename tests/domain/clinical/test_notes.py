@@ -312,11 +312,6 @@ def test_mimic_iv_has_no_early_notes_and_that_is_reported(hospital, context):
 # Settings and damage
 
 
-def test_notes_of_another_hospital_are_reported(hospital, context):
-    with pytest.raises(RequestError, match=r"no note belongs to the cohort\. Of 2 rows.*2 × of an admission outside"):
-        notes.run(hospital([report("A.", hadm_id=5), report("B.", hadm_id=6)]), context)
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

@@ -66,7 +66,7 @@ def test_it_learns_who_comes_back(trained):
     assert metrics["lost_chunks"] == 0 and metrics["admissions/test"] == 60
 
 
-def test_scores_are_those_of_the_model_that_was_saved(trained):
+def test_scores_are_those_of_the_model_that_was_saved_and_metrics_and_alarms_are_of_them(trained):
     metrics, output = trained
     scores = pd.read_parquet(output / "scores.parquet")
     table = stays().query("split != 'train'").set_index("hadm_id")
@@ -91,13 +91,7 @@ def test_scores_are_those_of_the_model_that_was_saved(trained):
     assert metrics["auroc"] == pytest.approx(roc_auc_score(test["readmitted"], test["probability"]))
     assert metrics["brier"] == pytest.approx(brier_score_loss(test["readmitted"], test["calibrated"]))
     assert metrics["brier_uncalibrated"] == pytest.approx(brier_score_loss(test["readmitted"], test["probability"]))
-
-
-def test_the_threshold_is_of_validation_and_its_recall_of_test(trained):
-    metrics, output = trained
-    scores = pd.read_parquet(output / "scores.parquet")
-    validation, test = (scores[scores["split"] == split] for split in ("validation", "test"))
-    how = load_model(output / "model").settings
+    how = model.settings  # whose threshold is of validation
     assert how.threshold == metrics["threshold"] and how.alarm_precision == 0.6
     alarms = validation[validation["probability"] >= how.threshold]["readmitted"]
     assert (how.alarms, how.alarms_right) == (len(alarms), alarms.sum())

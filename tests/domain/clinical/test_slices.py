@@ -98,21 +98,6 @@ def test_ages_and_lengths_fall_into_bands():
 # Of several labels
 
 
-def groups(count=300, labels=6, seed=1):
-    generator = np.random.default_rng(seed)
-    risk = np.round(generator.random((count, labels)), 1)
-    return PredictedLabels(np.arange(count) // 3, generator.random((count, labels)) < risk, risk, "multi-label")
-
-
-def test_labels_that_may_be_true_together_have_a_macro_and_a_micro_auroc():
-    predicted = groups()
-    found = label_metrics(predicted)
-    for average in ("macro", "micro"):
-        expected = roc_auc_score(predicted.labels, predicted.probabilities, average=average)
-        assert found[f"auroc_{average}"] == pytest.approx(expected)
-    assert "accuracy" not in found
-
-
 def test_without_a_label_that_differs_between_admissions_there_is_no_metric():
     nothing = PredictedLabels(np.arange(4), np.zeros((4, 2), bool), np.full((4, 2), 0.5), "multi-label")
     found = label_metrics(nothing)
