@@ -55,30 +55,55 @@ precision = "fp32"
 """
 
 
-def on_two_nodes(folder):
-    """`bertrelay run` on two nodes of one process each, which share this folder."""
+def on_two_nodes(folders):
+    """What `bertrelay run` ends with on two nodes of one process each, which work in these folders."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     launch = ["torchrun", "--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
     run = ["--no-python", "bertrelay", "run", "student.toml"]
+    words = [[*launch, "--node-rank", str(rank), *run] for rank in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(started, ([*launch, "--node-rank", str(rank), *run] for rank in range(2)), [folder] * 2))
+        nodes = list(pool.map(started, words, folders))
+    return [node.returncode for node in nodes], [node.stderr for node in nodes]
 
 
-def test_two_nodes_with_a_shared_disk_train_as_one_process_does(tiny_encoder, tmp_path):
-    pairs = [(f"a dog sees {n} {who}", f"ein Hund sieht {n} {who}") for who in ("cats", "birds") for n in range(20)]
-    shared, alone = tmp_path / "shared", tmp_path / "alone"
-    for folder in (shared, alone):
+@pytest.fixture
+def node(tiny_encoder, tmp_path):
+    """`node(name)`: a folder of its own with recipe, model and pairs."""
+
+    def make(name):
+        folder = tmp_path / name
+        pairs = [(f"a dog sees {n} {who}", f"ein Hund sieht {n} {who}") for who in ("cats", "birds") for n in range(20)]
         tiny_encoder("bert", [english for english, _ in pairs]).save(folder / "model")
         (folder / "student.toml").write_text(RECIPE)
         (folder / "pairs.tsv").write_text("".join(f"{en}\t{de}\n" for en, de in [("en", "de"), *pairs]))
-    for done in (*on_two_nodes(shared), started(["bertrelay", "run", "student.toml"], alone)):
-        assert done.returncode == 0, done.stderr
+        return folder
+
+    return make
+
+
+def test_two_nodes_with_a_shared_disk_train_as_one_process_does(node):
+    shared, alone = node("shared"), node("alone")
+    codes, errors = on_two_nodes([shared, shared])
+    assert codes == [0, 0], errors
+    done = started(["bertrelay", "run", "student.toml"], alone)
+    assert done.returncode == 0, done.stderr
+    together, single = (
+        SentenceEncoder.load(folder / "runs/student/student/latest/model") for folder in (shared, alone)
+    )
     texts = ["a dog sees cats 3", "ein Hund sieht birds 4"]
-    models = [SentenceEncoder.load(folder / "runs/student/student/latest/model") for folder in (shared, alone)]
-    together, single = (model.encode(texts, precision="fp32") for model in models)
-    np.testing.assert_allclose(together, single, atol=1e-5)
+    expected = single.encode(texts, precision="fp32")
+    np.testing.assert_allclose(together.encode(texts, precision="fp32"), expected, atol=1e-5)
+
+
+def test_two_nodes_without_a_shared_disk_raise_and_train_nothing(node):
+    folders = [node("first"), node("second")]
+    codes, errors = on_two_nodes(folders)
+    assert 0 not in codes
+    for error in errors:
+        assert "expected one folder that all 2 processes share, found another or none in process 1" in error
+    assert not any(path for folder in folders for path in folder.glob("runs/**/*.safetensors"))
 
 
 @pytest.mark.parametrize("launched", [["torchrun"], ["--processes", "2"]])
@@ -100,12 +125,3 @@ def test_accelerate_launch_as_documented_runs_our_packages(own_packages):
     words[words.index("8")] = "1"
     done = started(words, own_packages)
     assert (done.returncode, done.stdout) == (0, "bertrelay 0.1.0\n"), done.stderr
-
-
-def test_two_nodes_without_a_shared_disk_raise_and_train_nothing(node):
-    folders = [node("first"), node("second")]
-    codes, errors = on_two_nodes(folders)
-    assert 0 not in codes
-    for error in errors:
-        assert "expected one folder that all 2 processes share, found another or none in process 1" in error
-    assert not any(path for folder in folders for path in folder.glob("runs/**/*.safetensors"))

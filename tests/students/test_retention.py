@@ -239,7 +239,7 @@ def test_what_is_retained_moves_less(trained, context, tmp_path):
         for folder in (context.work, context.output):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-        metrics = run(trained(retained=retained, epochs=2, objectives={"retention": 4.0} if retained else {}), context)
+        metrics = run(trained(retained=retained, epochs=3, objectives={"retention": 4.0} if retained else {}), context)
         start, end = (SentenceEncoder.load(path) for path in (context.work / "start", context.output / "model"))
         distances.append(np.square(start.encode(others) - end.encode(others)).sum(axis=1).mean())
         assert metrics["train_items"] == 540 + len(others) * bool(retained)
