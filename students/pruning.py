@@ -55,11 +55,11 @@ def keep_layers(encoder: SentenceEncoder, count: int, texts: Iterable[str]) -> N
     # T5's first layer holds what all others add to their attention.
     biased = [index for index in kept if any("relative_attention_bias" in key for key in stack[index].state_dict())]
     needed = biased if len(biased) == 1 else []
-    whole = encoder.encode(sentences, precision="fp32")
+    whole = encoder.encode(sentences)
 
     def cosine_without(layer: int) -> float:
         keep([index for index in kept if index != layer])
-        return float(pairwise(whole, encoder.encode(sentences, precision="fp32")).mean())
+        return float(pairwise(whole, encoder.encode(sentences)).mean())
 
     with progress("choosing layers", len(stack) - count, "layers left out") as bar:
         while len(kept) > count:
