@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 BELOW = {
     "bertrelay": set(),
@@ -32,13 +34,31 @@ def imported(tree, package):
                 yield from ((node.lineno, name.value) for name in node.args if isinstance(name, ast.Constant))
 
 
+def wrong_imports(source, path):
+    """The imports in the module at `path` that point up or sideways."""
+    layer = path.parts[0]
+    forbidden = (BELOW.keys() | {"tests", "benchmarks"}) - BELOW[layer] - {layer}
+    found = imported(ast.parse(source), list(path.parent.parts))
+    return [f"{path}:{line} imports {module}" for line, module in found if module.split(".")[0] in forbidden]
+
+
 def test_no_import_points_up_or_sideways():
     assert {path.parts[0] for path in MODULES} == BELOW.keys()
-    for path in MODULES:
-        layer = path.parts[0]
-        forbidden = (BELOW.keys() | {"tests", "benchmarks"}) - BELOW[layer] - {layer}
-        found = imported(ast.parse((ROOT / path).read_text("utf-8")), list(path.parent.parts))
-        assert [(line, module) for line, module in found if module.split(".")[0] in forbidden] == [], path
+    assert [fault for path in MODULES for fault in wrong_imports((ROOT / path).read_text("utf-8"), path)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "faults"),
+    [
+        ("bertrelay/encoder.py", "def f():\n    from pipelines.report.page import write_report", 1),
+        ("bertrelay/encoder.py", "if TYPE_CHECKING:\n    import students.build as build", 1),
+        ("bertrelay/encoder.py", "importlib.import_module('domain.terms')", 1),
+        ("teachers/evaluation/sts.py", "from ...students import build", 1),
+        ("students/build.py", "import numpy\nfrom teachers.settings import X\nfrom . import corpus", 0),
+    ],
+)
+def test_a_planted_upward_import_is_found_and_one_that_points_down_is_none(path, source, faults):
+    assert len(wrong_imports(source, Path(path))) == faults
 
 
 def test_every_package_is_installed_typed_and_every_module_is_in_one():

@@ -463,3 +463,13 @@ def test_where_a_clusters_server_for_this_client_ends_as_it_starts_it_is_started
     with pytest.raises(ConnectionAbortedError, match="client server failed"):
         ray_workers._init("ray://head:10001")
     assert init.call_count == 4
+
+
+def test_other_versions_of_ray_are_named(monkeypatch):
+    def differs(_):
+        raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 1.0")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_workers, "_init", differs)
+    with pytest.raises(RequestError, match=r"found none that answers \(Version mismatch: The .*same versions of Ray"):
+        RAY.connected().__enter__()

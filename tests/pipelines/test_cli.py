@@ -180,3 +180,11 @@ def test_help_answers_within_a_second_or_four_times_its_libraries(command, libra
     calls = [seconds_of("-m", "pipelines", *command.split(), "--help") for _ in range(2)]
     assert all("Usage: bertrelay" in out for _, out in calls)
     assert 0 < min(seconds for seconds, _ in calls) < max(1, 4 * libraries_seconds)
+
+
+def test_types_of_annotated_files_are_shown_with_escapes(call, tmp_path, capsys):
+    for name in ("train.tsv", "devel.tsv"):
+        (tmp_path / name).write_text(f"{name}\tB-drug{BAD}\nhelps\tO\n\n" * 50)
+    shown = call("data", "check", tmp_path / "train.tsv", tmp_path / "devel.tsv")
+    assert f"drug{SHOWN}" in shown
+    assert not CONTROL.search(shown + capsys.readouterr().err)

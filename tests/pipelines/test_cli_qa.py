@@ -132,3 +132,18 @@ def test_standard_input_is_json_or_what_it_is_said_to_be(call, answerer, questio
     with pytest.raises(RequestError, match="standard input: expected JSON, found something else"):
         call("qa", "answer", answerer, "-", *output, stdin=table.getvalue())
     assert {path.name for path in tmp_path.iterdir()} == {"questions.jsonl", "a.jsonl"}
+
+
+def test_an_over_long_question_is_told_with_its_id_and_the_others_are_answered(
+    call, answerer, write_lines, tmp_path, capsys
+):
+    rows = [("q0", "gout?"), ("q1", "who had the gout of the mice in rats , " * 5), ("q2", "fever?")]
+    lines = [json.dumps({"id": name, "question": question, "context": LONG}) for name, question in rows]
+    source, page = write_lines("q.jsonl", lines), tmp_path / "a.html"
+    assert "1 too long" in call("qa", "answer", answerer, source, tmp_path / "a.jsonl", "--html", page)
+    logged = capsys.readouterr().err
+    assert "1 questions are left without an answer, 'q1' the first: too long: a window of 48 subwords" in logged
+    found = answers(tmp_path / "a.jsonl")
+    assert [bool(row["answer"]) for row in found] == [True, False, True]
+    assert (found[1]["probability"], found[1]["nbest"]) == (None, [])
+    assert "too long to be asked of this model" in page.read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 from shutil import copytree
 
@@ -475,3 +476,16 @@ def test_searches_that_cannot_be_are_refused(given, error, encoder, index, monke
     monkeypatch.chdir(index.folder.parent)
     with pytest.raises(RequestError, match=error):
         search(encoder, **{"corpus": "corpus.txt", "queries": ["a dog"], **given})
+
+
+def test_recall_of_a_graph_is_measured_printed_and_kept(encoder, corpus, capsys):
+    poor = build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=2, ef_construction=1, ef_search=1))
+    find = partial(neighbours.approximate_neighbours, poor.faiss, ef_search=1)
+    measured = neighbours.recall(find, poor.vectors).mean()
+    assert poor.manifest.recall["recall_at_10"] == pytest.approx(measured)
+    assert poor.manifest.recall["recall_at_10_low"] <= measured <= poor.manifest.recall["recall_at_10_high"]
+    assert f"recall@10 {measured:.4f} (95 % from " in capsys.readouterr().err
+    good = build(encoder, corpus, kind="hnsw", hnsw=Hnsw())
+    assert good.manifest.recall["recall_at_10"] == 1 > measured
+    exact = build(encoder, corpus, kind="exact", rebuild=True)
+    assert exact.manifest.recall == {}

@@ -231,3 +231,16 @@ def test_a_generator_no_texts_and_whole_words_are_refused(make, encoder_of):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=marked, unk_token="<unk>")
     with pytest.raises(RequestError, match="marks that joining takes away"):
         trim_vocabulary(encoder_of(tokenizer, "bert"), ENGLISH)
+
+
+def test_a_corpus_that_changes_while_it_is_read_stops_the_work(make):
+    class Growing:
+        def __init__(self):
+            self.readings = 0
+
+        def __iter__(self):
+            self.readings += 1
+            return iter(ALL[: 2 + self.readings])
+
+    with pytest.raises(WorkError, match="If no file of the corpus was changed"):
+        trim_vocabulary(make("bert"), Growing())

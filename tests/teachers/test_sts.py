@@ -130,3 +130,13 @@ def test_the_stage_scores_a_model_as_arithmetic_on_its_vectors_does(context, tmp
         assert metrics[f"sts/{name}/spearman_cosine"] == pytest.approx(expected)
     with pytest.raises(RequestError, match="dimensions: expected at most the 16 of the model's vectors, found 17"):
         run_sts(StsSettings.model_validate({**given, "dimensions": [17]}), context)
+
+
+@pytest.mark.parametrize("longer", ["en", "de"])
+def test_files_that_are_not_aligned_are_refused_with_file_and_line(context, tmp_path, longer):
+    rows = [("a", "b", 1), ("c", "d", 2), ("e", "f", 3)]
+    table(tmp_path / "de.tsv", rows[: 3 if longer == "de" else 2])
+    english = table(tmp_path / "en.tsv", rows[: 3 if longer == "en" else 2], second=str(tmp_path / "de.tsv"))
+    counts = "the first has 3 rows and the second 2" if longer == "en" else "has 2 rows and the second 3"
+    with pytest.raises(RequestError, match=rf"{counts}.*line 4 of .*{longer}\.tsv has no partner"):
+        read(context, english)

@@ -64,6 +64,7 @@ def flipped(path):
 DAMAGES = {
     "flipped": flipped,
     "cut off": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "emptied": lambda path: path.write_bytes(b""),
     "removed": lambda path: path.unlink(),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
 }

@@ -70,7 +70,8 @@ def assert_same_end(folder, whole, processes=1):
 # Killed and resumed
 
 
-@pytest.mark.parametrize(("processes", "settings"), [(1, {}), (2, {}), (2, {"asynchronous": True})])
+@pytest.mark.parametrize("settings", [{}, {"asynchronous": True}], ids=["waiting", "asynchronous"])
+@pytest.mark.parametrize("processes", [1, 2])
 def test_killed_in_every_act_of_a_checkpoint_a_training_ends_with_the_weights_of_one_never_stopped(
     tmp_path, never_stopped, processes, settings
 ):

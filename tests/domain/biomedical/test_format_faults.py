@@ -29,6 +29,7 @@ FAULTS = {
     "a.tsv": [
         (f"\n{SECRET} B-Disease\nhelps O\n", "line 2: expected a token and its tag with a tab between them, found no"),
         ("no\tO\ngout B-X\n", "line 2: another number of columns (expected 2 columns with tabs between them, found 1;"),
+        (f"a\tO\n{SECRET}\t{SECRET}\n", "line 2: an unknown tag"),
         (f"a\tO\n{SECRET}\tQ-Disease\n", "line 2: an unknown tag (IOB2 has O, and B, I with a hyphen and a type)"),
         (f"a\tO\nb\tB-X\n\n{SECRET}\tI-Disease\n", "line 4: an illegal tag sequence (in IOB2, 1 of 1 tags"),
         (f"a\tO\nb\tO\n{SECRET}", "line 3: another number of columns (expected 2"),
@@ -49,6 +50,7 @@ FAULTS = {
     ],
     "a.jsonl": [
         (f'{{"text": "{SECRET}', "line 1: not JSON (is the file cut off here?)"),
+        (f'\n["{SECRET}"]', "line 2: JSON of another shape (it: "),
         ('{"txt": "a"}', "line 1: JSON of another shape (text: Field required)"),
         (f'{{"text": ["{SECRET}"]}}', "text: Input should be a valid string"),
         (entity(start="0"), "entities.0.start: Input should"),

@@ -104,12 +104,14 @@ FAULTS: dict[str, tuple[Callable[[Rows], object], float]] = {  # with `max_rejec
     "no discharge summaries": (put("NOTEEVENTS", "CATEGORY", "QZXCATEGORY"), 1),
     "an empty cohort": (put("ADMISSIONS", "ADMISSION_TYPE", "NEWBORN"), 1),
     "notes without a header": (lambda found: found["NOTEEVENTS"].pop(0), 1),
+    "admissions without a header": (lambda found: found["ADMISSIONS"].pop(0), 1),
 }
 DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "truncated notes": ("NOTEEVENTS", lambda raw: gzip.compress(raw)[:-900]),
     "an open quote": ("NOTEEVENTS", lambda raw: raw.replace(b'""Qzxquoted""', b'"Qzxquoted""', 1)),
     "bytes that are no text": ("NOTEEVENTS", lambda raw: raw.replace(b"Qzxend", b"\xff\xfeQzxend")),
     "NUL characters": ("ADMISSIONS", lambda raw: raw.replace(b"QZX", b"\0QZX")),
+    "another file": ("PATIENTS", lambda raw: b"%PDF QZX 2177-\n" * 50 + raw),
     "UTF-16": ("NOTEEVENTS", lambda raw: raw.decode().encode("utf-16")),
 }
 
