@@ -113,7 +113,8 @@ def prepare(scratch: str, teacher: str, variant: str, seed: int) -> Work:
 
 def prepare_peer(scratch: str, teacher: str, variant: str, seed: int) -> Work:
     """sentence-transformers after its example make_multilingual.py."""
-    from sentence_transformers import SentenceTransformer
+    import datasets  # noqa: F401  # as the clock runs over its first use
+    from sentence_transformers import SentenceTransformer, losses  # noqa: F401
 
     known, teacher_batch = SentenceTransformer(teacher), TEACHER_BATCH
     if variant != "default":

@@ -282,7 +282,7 @@ def _made_student(
     if settings.trim_vocabulary:
         bare = trim_vocabulary(bare, corpus)
     if settings.layers:
-        keep_layers(bare, settings.layers, corpus)
+        keep_layers(bare, settings.layers, corpus, settings.precision)
     if settings.intermediate_size:
         keep_neurons(bare, settings.intermediate_size, corpus)
     if settings.trim_vocabulary or settings.layers or settings.intermediate_size:

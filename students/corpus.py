@@ -286,7 +286,9 @@ def digest_of(text: str, key: bytes = b"") -> bytes:
 
 def digests_of(texts: Iterable[str]) -> pa.Array:
     """The digests of texts as a column."""
-    digests = b"".join(map(digest_of, texts))
+    digests = bytearray()  # and no list of millions of small objects
+    for text in texts:
+        digests += digest_of(text)
     count = len(digests) // DIGEST.byte_width
     return pa.FixedSizeBinaryArray.from_buffers(DIGEST, count, [None, pa.py_buffer(digests)])
 

@@ -159,8 +159,12 @@ def export(
     Returns how many products of an int8 graph stay in fp32. Raises RequestError without the packages, for a network
     that torch cannot export, and for a cosine that is not reached with all of them.
     """
+    folder = Path(folder)
+    if folder.exists():
+        raise RequestError(f"folder: expected one that is not there yet, found {folder}; name another")
+    _check_request(formats, precision, lowest_cosine, opset)
     exported = _Exported(model) if isinstance(model, SentenceEncoder) else _Exported.load(model)
-    return _export(exported, Path(folder), formats, precision, lowest_cosine, opset)
+    return _export(exported, folder, formats, precision, lowest_cosine, opset)
 
 
 def _export(
@@ -171,9 +175,6 @@ def _export(
     lowest_cosine: float | None,
     opset: Opset,
 ) -> int:
-    if folder.exists():
-        raise RequestError(f"folder: expected one that is not there yet, found {folder}; name another")
-    _check_request(formats, precision, lowest_cosine, opset)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
         building, exact = Path(name, folder.name), Path(name, "exact", "model.onnx")
@@ -414,6 +415,7 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
     for left in (folder, *folder.parent.glob(f".{folder.name}.*")):  # by a stage that was stopped
         rmtree(left, ignore_errors=True)
     how = settings.formats, settings.precision, settings.lowest_cosine, settings.opset
+    _check_request(*how)
     excluded = _export(exported, folder, *how)
     if (variance := read_variance(settings.model)) is not None:
         save_variance(variance, folder)

@@ -146,7 +146,7 @@ def shrink(
     table = encoder.backbone.get_input_embeddings()  # the bulk of a model; trimming makes a table of its own
     smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
     if layers is not None:
-        keep_layers(smaller, layers, texts)
+        keep_layers(smaller, layers, texts, precision)
     if intermediate_size is not None:
         keep_neurons(smaller, intermediate_size, texts)
     if dimensions is not None:

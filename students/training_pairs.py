@@ -56,7 +56,10 @@ class TrainingPairs:
     def read(
         cls, pairs: Table, corpus: Table | None, folder: Path, cache: Path | None, rejects: Rejects | None
     ) -> "TrainingPairs":
-        """Writes `pairs.arrow` and `candidates.jsonl`. Raises RequestError where there is no pair."""
+        """Writes `pairs.arrow` and `candidates.jsonl`.
+
+        Raises RequestError where there is no pair, and for a corpus of blanks alone.
+        """
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
