@@ -281,11 +281,12 @@ def _catalogue(kind: type[PoReader] | type[MoReader], name: str, opened: Opener,
                 yield message
                 continue
             if language is None:  # the header comes first
-                code = of_folder or reader.header.language or path.stem
-                if not CODE.fullmatch(code):
+                places = of_folder, reader.header.language, path.stem
+                code = next(filter(CODE.fullmatch, places), None)
+                if code is None:
                     raise RequestError(
                         f"{name}: expected its language in the header (`Language: de`), the folder (de/LC_MESSAGES) or "
-                        f"the name (de.po), found {code[:40]!r}"
+                        f"the name (de.po), found {next(filter(None, places))[:40]!r}"
                     )
                 language = _asked(code, source)
             if not language:

@@ -57,10 +57,16 @@ def test_the_students_have_scores_cards_and_their_teachers_space(tiny_encoder, c
         tmp_path / "base"
     )
     training = ["student.dev_sentences=10", "student.epochs=1"]
-    given = ["vars.data=data", "vars.catalogues=share", 'vars.languages=["ko"]', *training]
-    larger = ["vars.teacher=teacher", "vars.base=base", "vars.trimmed=true", "student.frozen_layers=1"]
+    given = ["vars.data=data", 'vars.languages=["ko"]', *training]
+    larger = [
+        "vars.catalogues=share",
+        "vars.teacher=teacher",
+        "vars.base=base",
+        "vars.trimmed=true",
+        "student.frozen_layers=1",
+    ]
     smaller = ["vars.parent=runs/multilingual/student/latest/model", "student.layers=1"]
-    smaller += ["student.intermediate_size=16"]
+    smaller += ["vars.text=share/locale", "student.intermediate_size=16"]
     for recipe, changes in {"multilingual": larger, "compact": smaller}.items():
         call("run", recipe, *(word for change in (*given, *changes) for word in ("--set", change)))
 

@@ -288,6 +288,12 @@ BY_HAND = [
     *(("en-de.tsv", f"{text}\t{text}\n", "de", [("de", text, text, why)]) for text, why in DROPPED.items()),
     ("en-de.tsv", "<b>Bold</b> text\t<b>Fetter</b> Text\n", "de", [("de", "Bold text", "Fetter Text", "")]),
     *(("de.po", f'msgid "{key}"\nmsgstr "x"\n', "de", [("de", text, "x", "")]) for key, text in MARKED.items()),
+    (
+        "de.po",
+        'msgid ""\nmsgstr "Language: German\\n"\n\nmsgid "Open"\nmsgstr "Auf"\n',
+        "de",
+        [("de", "Open", "Auf", "")],
+    ),
     ("de.po", 'msgid "Size"\nmsgstr "Gr\\303\\266\\xc3\\x9fe"\n', "de", [("de", "Size", "Größe", "")]),
     (
         "a.po",
