@@ -1,6 +1,6 @@
 """The recipe compact's student beside its parent in sentence-transformers: sentences a second, and MB on the disk.
 
-Claim: at least 7 × as fast as the parent in sentence-transformers' default, in at most 60 MB, at a mean cosine of
+Claim: at least 8 × as fast as the parent in sentence-transformers' default, in at most 60 MB, at a mean cosine of
 0.9 to it. The recipe's last stage has the scores of both.
 
     bertrelay run compact …
@@ -24,7 +24,7 @@ from bertrelay.evaluation.similarity import pairwise
 from bertrelay.settings import ModelSource
 
 DEFAULT, SENTENCES = "default", "sentences"
-TIMES, MOST_MB, MEAN_COSINE = 7.0, 60.0, 0.9
+TIMES, MOST_MB, MEAN_COSINE = 8.0, 60.0, 0.9
 
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:

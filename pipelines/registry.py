@@ -34,13 +34,13 @@ STAGES = {
         ("teachers.ablation", 2, "settings:AblationSettings", "ablation:run", "teachers"),
     ],
     "students": [
-        ("students.distill", 11, "settings:DistillSettings", "distill:run", "students"),
+        ("students.distill", 12, "settings:DistillSettings", "distill:run", "students"),
         ("students.evaluate", 1, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
         ("students.index", 1, "search_settings:IndexSettings", "index:run", ""),
         ("students.mine", 1, "search_settings:MineSettings", "bitext:run", ""),
         ("students.mine-negatives", 1, "search_settings:NegativeSettings", "negatives:run", ""),
         ("students.export", 3, "evaluation_settings:ExportSettings", "exporting:run", "students"),
-        ("students.shrink", 5, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
+        ("students.shrink", 6, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
     ],
     "domain.pretraining": [
         ("domain.pretrain", 2, "settings:PretrainSettings", "train:run", "domain:pretraining"),
@@ -61,7 +61,7 @@ STAGES = {
     ],
     PATIENTS: [
         ("domain.cohort", 3, "settings:CohortSettings", "cohort:run", ""),
-        ("domain.audit", 1, "settings:AuditSettings", "audit:run", ""),
+        ("domain.audit", 2, "settings:AuditSettings", "audit:run", ""),
         ("domain.notes", 3, "settings:NotesSettings", "notes:run", ""),
         ("domain.readmission", 4, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
         ("domain.outcome", 3, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),

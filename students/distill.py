@@ -71,7 +71,9 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     student, sizes = start_student(settings, corpus, teacher, targets, context)
     # Those of the teacher's teachers too; vectors that are given have none.
     student.spaces = (encoder_digest(teacher), *teacher.spaces) if isinstance(teacher, SentenceEncoder) else ()
-    dev_teacher = encoded_once(teacher, corpus.dev_texts, settings.precision, prompt=prompt)
+    dev_teacher = encoded_once(
+        teacher, corpus.dev_texts, settings.precision, prompt=prompt, process_group=context.process_group
+    )
     retained = retained_targets(student, corpus, context)
     set_rates(student, settings.frozen_layers, settings.layer_decay)
     del teacher  # its vectors are on the disk; its memory is the student's now

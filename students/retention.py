@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import on_main
+from bertrelay.distributed import ProcessGroup, from_main
 from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
@@ -89,26 +89,24 @@ def retained_targets(student: SentenceEncoder, corpus: ParallelCorpus, context: 
     return targets_of(open_vectors(path), np.ones(len(corpus.retained), np.int32), "retained")
 
 
-def average_with_start(student: SentenceEncoder, evaluate: Callable[[], Metrics], context: StageContext) -> Metrics:
+def average_with_start(
+    student: SentenceEncoder, evaluate: Callable[[ProcessGroup], Metrics], context: StageContext
+) -> Metrics:
     """Leaves in `student` weights on the line from the start's to its own, see `farthest_of_the_best`.
 
     On this line what training on narrow text makes a network forget comes back sooner than what it learns is lost
     (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
 
-    evaluate: metrics of the weights that `student` has.
+    evaluate: metrics of the weights that `student` has, computed by all processes.
     Returns the metrics of the chosen weights, `trained_share`, and the mean accuracies of all shares.
     """
     start = unique_tensors(SentenceEncoder.load(context.work / START, student.device))
     trained = {name: tensor.clone() for name, tensor in unique_tensors(student).items()}
 
-    def metrics_by_share() -> dict[float, Metrics]:
-        metrics = {}
-        for share in (0.0, *SHARES):
-            _load_between(student, start, trained, share)
-            metrics[share] = evaluate()
-        return metrics
-
-    metrics = on_main(metrics_by_share, context.process_group)
+    metrics = {}
+    for share in (0.0, *SHARES):
+        _load_between(student, start, trained, share)
+        metrics[share] = from_main(evaluate(context.process_group), context.process_group)
     accuracies = {share: mean_accuracies(found) for share, found in metrics.items()}
     best = farthest_of_the_best(accuracies)
     _load_between(student, start, trained, best)

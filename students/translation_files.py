@@ -281,12 +281,14 @@ def _catalogue(kind: type[PoReader] | type[MoReader], name: str, opened: Opener,
                 yield message
                 continue
             if language is None:  # the header comes first
-                places = of_folder, reader.header.language, path.stem
-                code = next(filter(CODE.fullmatch, places), None)
-                if code is None:
+                code = of_folder or reader.header.language or path.stem
+                if not CODE.fullmatch(code) and CODE.fullmatch(path.stem):
+                    log(f"{name}: its language is {path.stem}, as in its name; {code[:40]!r} in its header is no code")
+                    code = path.stem
+                if not CODE.fullmatch(code):
                     raise RequestError(
                         f"{name}: expected its language in the header (`Language: de`), the folder (de/LC_MESSAGES) or "
-                        f"the name (de.po), found {next(filter(None, places))[:40]!r}"
+                        f"the name (de.po), found {code[:40]!r}"
                     )
                 language = _asked(code, source)
             if not language:

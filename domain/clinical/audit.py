@@ -107,7 +107,7 @@ def run(settings: AuditSettings, context: StageContext) -> Metrics:
 
 def finding_json(finding: Finding) -> dict[str, Any]:
     """A finding as `audit.json` and the command line have it."""
-    about = {"level": finding.severity, "name": finding.check, "told": finding.summary}
+    about = {"level": finding.severity, "name": finding.check, "summary": finding.summary}
     return about | {"count": finding.total, "rows": list(finding.examples)}
 
 

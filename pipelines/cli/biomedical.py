@@ -282,7 +282,7 @@ def check(
         findings = _findings(splits, options)
     if options.as_json:
         checks = [
-            {"check": each.check, "verdict": each.severity, "told": each.summary, "figures": each.counts}
+            {"check": each.check, "verdict": each.severity, "summary": each.summary, "counts": each.counts}
             for each in findings
         ]
         paths = {split: str(path) for split, path in splits.items()}

@@ -188,7 +188,7 @@ def test_row_i_of_the_output_is_line_i_of_the_input_and_parquet_has_the_text_bes
     assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "out.npy", "out.parquet"}
 
 
-def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path, monkeypatch):
+def test_what_is_wrong_is_reported_before_a_model_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(SentenceEncoder, "load", None)
     lines_file(tmp_path, ["Rain."])
     (tmp_path / "bad.txt").write_bytes(b"Rain.\n" * 9 + b"R\xe9in.\n")
@@ -197,7 +197,7 @@ def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").write_bytes(b"no matter")
     (tmp_path / "b.parquet").symlink_to(tmp_path / "a.parquet")
     (tmp_path / "folder.npy").mkdir()
-    for source, output, told in [
+    for source, output, error_text in [
         ("lines.txt", "out.csv", r"ends in \.npy or \.parquet"),
         ("lines.txt", "nowhere/out.npy", "there is no folder .*nowhere"),
         ("lines.txt", "folder.npy", "found the folder"),
@@ -207,13 +207,13 @@ def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path, monkeypatch):
         ("bad.txt", "out.npy", r"bad\.txt, line 10: not valid UTF-8 \(byte 55"),
         ("number.jsonl", "out.npy", r"number\.jsonl, line 2: expected text, found int"),
     ]:
-        with pytest.raises(RequestError, match=told):
+        with pytest.raises(RequestError, match=error_text):
             encode_file("model", tmp_path / source, tmp_path / output)
     assert not list(tmp_path.glob("*out*"))
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_vector_that_is_not_finite_is_told_and_never_written(make_encoder, tmp_path):
+def test_a_vector_that_is_not_finite_is_reported_and_never_written(make_encoder, tmp_path):
     make_encoder().save(tmp_path / "spoilt")
     encoder = SentenceEncoder.load(tmp_path / "spoilt")
     word = encoder.tokenize(["Rain."])[0][1]
@@ -248,7 +248,7 @@ def test_a_disk_that_is_full_while_assembling_loses_no_shard_and_keeps_the_earli
     assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", output.name}
 
 
-def test_the_stage_writes_the_vectors_and_tells_their_count(make_encoder, tmp_path, monkeypatch):
+def test_the_stage_writes_the_vectors_and_reports_their_count(make_encoder, tmp_path, monkeypatch):
     make_encoder().save(tmp_path / "model")
     (tmp_path / "t.csv").write_text("id,sentence\n1,Rain.\n2,A dog runs.\n")
     table = {"path": str(tmp_path / "t.csv"), "columns": ["sentence"]}

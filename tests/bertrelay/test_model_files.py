@@ -233,8 +233,8 @@ def test_heads_of_other_tasks_and_positions_are_left_aside_without_a_word(head, 
 def test_weights_that_nothing_is_known_of_are_reported(folder, capsys):
     with_weights(folder, "linear.weight", torch.zeros(4, 16))
     SentenceEncoder.load(folder)
-    assert "warning: 1 weights" in (told := capsys.readouterr().err)
-    assert "linear.weight" in told
+    assert "warning: 1 weights" in (stderr := capsys.readouterr().err)
+    assert "linear.weight" in stderr
 
 
 def test_a_module_folder_that_modules_json_does_not_name_is_reported(folder, capsys):

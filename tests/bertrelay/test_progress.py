@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertrelay import progress as room
+from bertrelay import progress as module
 from bertrelay.progress import printable, progress
 
 SHOWN = """
@@ -21,7 +21,7 @@ with progress("working", 3, "sentences") as bar:
 def clock(monkeypatch):
     """A clock that stands still until it is turned."""
     now = [100.0]
-    monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     return now
 
 

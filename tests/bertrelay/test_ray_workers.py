@@ -50,8 +50,9 @@ def cluster():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     nodes = Cluster()
-    # the head, which these tests need to live
-    nodes.add_node(num_cpus=0, include_dashboard=False, ray_client_server_port=port)
+    # the head, which these tests need to live; it asks each second whether the nodes do
+    asked = {"health_check_period_ms": 1000}
+    nodes.add_node(num_cpus=0, include_dashboard=False, ray_client_server_port=port, _system_config=asked)
     for _ in range(2):
         nodes.add_node(num_cpus=1)
     nodes.wait_for_nodes()

@@ -75,12 +75,13 @@ def test_two_words_are_a_folder_where_the_first_stands_and_no_revision_pins_them
     assert parsed("owner/models/relay").folder == tmp_path / "owner/models/relay"
 
 
-def test_a_missing_model_folder_is_told_with_the_nearest_or_how_a_hub_id_is_written(tmp_path):
+def test_a_missing_model_folder_is_reported_with_the_nearest_or_how_a_hub_id_is_written(tmp_path):
     (tmp_path / "models/relay").mkdir(parents=True)
     (tmp_path / "models/relax").touch()
-    told = no_model_folder(tmp_path / "models/relya")
+    message = no_model_folder(tmp_path / "models/relya")
     assert (
-        told == f"expected a model folder, found none at {tmp_path}/models/relya; did you mean {tmp_path}/models/relay?"
+        message
+        == f"expected a model folder, found none at {tmp_path}/models/relya; did you mean {tmp_path}/models/relay?"
     )
     assert no_model_folder(tmp_path / "modles/relay").endswith(f"did you mean {tmp_path}/models?")
     assert "for a model of the hub write models/xlm-roberta@main" in no_model_folder(tmp_path / "models/xlm-roberta")
@@ -106,7 +107,7 @@ def test_what_is_neither_folder_nor_id_is_refused(wrong):
         Example(data=wrong)
 
 
-def test_a_package_gives_a_folder_inside_it_and_a_missing_one_is_told():
+def test_a_package_gives_a_folder_inside_it_and_a_missing_one_is_reported():
     import pydantic
 
     assert ModelSource.parse("package:pydantic/v1").folder == Path(pydantic.__file__).parent / "v1"

@@ -19,7 +19,7 @@ def handlers_stay():
 
 
 @pytest.mark.parametrize("number", STOPPING)
-def test_a_first_signal_is_noted_and_told(number, capsys):
+def test_a_first_signal_is_noted_and_reported(number, capsys):
     with deferred_stop_signals() as request:
         assert request.signal_number == 0
         os.kill(os.getpid(), number)

@@ -278,14 +278,14 @@ def write_lines(tmp_path):
 ALL_WRONG = """
 import contextlib, io, json, sys
 from pipelines.cli import main
-told = []
+results = []
 for arguments in json.loads(sys.argv[1]):
     with contextlib.redirect_stderr(io.StringIO()) as words:
         try:
             main(arguments)
         except SystemExit as ended:
-            told.append([ended.code, words.getvalue()])
-print(json.dumps([told, "torch" in sys.modules]))
+            results.append([ended.code, words.getvalue()])
+print(json.dumps([results, "torch" in sys.modules]))
 """
 
 
@@ -306,7 +306,7 @@ def refused(tmp_path):
 
 @pytest.fixture
 def call():
-    """Runs a command here: its standard output; its error is raised, and what it told is on standard error."""
+    """Runs a command here: its standard output; its error is raised, and what it prints is on standard error."""
     from typer.testing import CliRunner
 
     from pipelines.cli.app import app

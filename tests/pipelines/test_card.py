@@ -159,7 +159,7 @@ def test_a_name_of_a_file_cannot_break_a_table(finished, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"license": "Apache 2"}, "expected an identifier such as apache-2.0.* did you mean apache-2.0"),
         ({"license": "my own"}, "for any other write other, with license_name and license_link"),
@@ -170,13 +170,13 @@ def test_a_name_of_a_file_cannot_break_a_table(finished, tmp_path):
         ({"license": "mit", "languages": ["german"]}, "expected a language code such as de"),
     ],
 )
-def test_settings_that_make_no_valid_card_are_told(given, told):
-    with pytest.raises(ValidationError, match=told):
+def test_settings_that_make_no_valid_card_are_reported(given, message):
+    with pytest.raises(ValidationError, match=message):
         CardSettings.model_validate({"model": "a/b", "results": ["x"], "name": "me/x", **given})
     assert len(known_licenses()) == len(set(known_licenses()))
 
 
-def test_what_is_no_finished_stage_is_told_and_leaves_nothing(finished, tmp_path):
+def test_what_is_no_finished_stage_is_reported_and_leaves_nothing(finished, tmp_path):
     with pytest.raises(RequestError, match=r"expected the folder of a finished stage, with done\.json in it"):
         write_card(finished / "student/latest/model", tmp_path / "out", results=[tmp_path], license="mit")
     with pytest.raises(RequestError, match="license: Field required"):

@@ -81,9 +81,9 @@ WRONG = {
 def test_a_wrong_request_ends_with_2_and_without_a_traceback(write_recipe, refused, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     write_recipe('[samples]\nuses = "samples.write"\n[s]\nuses = "samples.write"\n')
-    for (code, told), (request, expected) in zip(refused(map(str.split, WRONG)), WRONG.items(), strict=True):
-        assert code == 2 and expected in told, request
-        assert "Traceback" not in told
+    for (code, message), (request, expected) in zip(refused(map(str.split, WRONG)), WRONG.items(), strict=True):
+        assert code == 2 and expected in message, request
+        assert "Traceback" not in message
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(write_recipe, start):
@@ -115,8 +115,8 @@ def test_no_command_replaces_a_file_that_is_there_unless_asked(refused, call, tm
         (tmp_path / name).write_text("id,text,question,context,hadm_id,term\n1,a,b,c,1,d\n2,e,f,g,2,h\n")
     replaced = "(is|are) there already; name another.*--overwrite"
     requests, terms = [words.split() for words in OVERWRITING.split("|")], ["terms", ".", "in.csv", "terms"]
-    for (code, told), given in zip(refused(requests), requests, strict=True):
-        assert code == 2 and re.search(replaced, told), (given, told)
+    for (code, message), given in zip(refused(requests), requests, strict=True):
+        assert code == 2 and re.search(replaced, message), (given, message)
     with pytest.raises(RequestError, match=replaced):
         call(*terms)
     for each in (*requests, terms):
@@ -154,10 +154,10 @@ def strings(value):
 
 def test_a_files_name_in_an_error_is_shown_with_escapes(refused, tmp_path):
     (tmp_path / "model").mkdir()
-    [(code, told)] = refused([["encode", "model", f"none{BAD}.txt", "v.npy"]])
+    [(code, message)] = refused([["encode", "model", f"none{BAD}.txt", "v.npy"]])
     assert code == 2
-    assert f"none{SHOWN}.txt" in told
-    assert not CONTROL.search(told)
+    assert f"none{SHOWN}.txt" in message
+    assert not CONTROL.search(message)
 
 
 def seconds_of(*arguments):

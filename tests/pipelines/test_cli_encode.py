@@ -61,7 +61,7 @@ def test_standard_input_gives_the_bytes_of_a_file_in_several_processes_too(
     assert {path.name for path in tmp_path.iterdir()} == {"english.txt", "file.npy", "v.npy"}
 
 
-def test_a_mistake_in_standard_input_is_told_with_its_line_and_leaves_nothing(encode, tmp_path):
+def test_a_mistake_in_standard_input_is_reported_with_its_line_and_leaves_nothing(encode, tmp_path):
     with pytest.raises(RequestError, match=r"^standard input, line 2: not valid UTF-8 \(byte 6 "):
         encode("-", tmp_path / "v.npy", stdin=b"a dog\n\xe4\n")
     with pytest.raises(RequestError, match=r"^standard input has no records"):
@@ -130,11 +130,11 @@ def test_stopped_and_robbed_of_a_process_two_processes_resume_to_the_same_bytes(
             time.sleep(0.01)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(children[1]) if number == signal.SIGKILL else process.pid, number)
-        _, told = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
         assert process.returncode == 128 + number
-        assert told.count(ends) == 1 and "Traceback" not in told
+        assert stderr.count(ends) == 1 and "Traceback" not in stderr
         assert not any(Path(f"/proc/{child}").exists() for child in children)
-        assert ("resuming after" in told) == (done > 0)
+        assert ("resuming after" in stderr) == (done > 0)
         done = len(list(folder.glob("0*.npy")))
     assert not (tmp_path / "v.npy").exists()
     for output, resumes in (("v.npy", True), ("whole.npy", False)):
@@ -151,8 +151,8 @@ def test_a_dataset_becomes_a_dataset(encode, vectors, tmp_path):
             pa.table({"id": [f"{number}-{row}" for row in range(len(texts))], "note": texts}),
             tmp_path / f"in/{number}.parquet",
         )
-    told = encode(tmp_path / "in", f"{tmp_path}/out/", "--column", "note", "--keep", "id", "--precision", "fp32")
-    assert "5 sentences" in told
+    printed = encode(tmp_path / "in", f"{tmp_path}/out/", "--column", "note", "--keep", "id", "--precision", "fp32")
+    assert "5 sentences" in printed
     table = pq.read_table(tmp_path / "out").sort_by("row").to_pydict()
     assert table["note"] == [*ENGLISH, *OTHERS] and table["id"] == ["0-0", "0-1", "0-2", "1-0", "1-1"]
     np.testing.assert_allclose(table["vector"], vectors([*ENGLISH, *OTHERS]), atol=1e-6)

@@ -79,7 +79,7 @@ def test_an_encoder_folder_is_scored_by_the_pooling_asked_for(data, evaluate, tm
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("--protocol sts --data none", "data: expected a folder with the official files, found none at"),
         ("--protocol sts --data .", "sts: expected the official files of STS12, STS13"),
@@ -89,9 +89,9 @@ def test_an_encoder_folder_is_scored_by_the_pooling_asked_for(data, evaluate, tm
         ("--protocol sts --pooling cls --data .", "pooling: without effect, because only a model has"),
     ],
 )
-def test_a_wrong_request_is_told(call, tmp_path, monkeypatch, arguments, told):
+def test_a_wrong_request_is_reported(call, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=message):
         call("evaluate", "tf-idf", *arguments.split())
 
 

@@ -162,6 +162,6 @@ def test_good_data_ends_with_0_and_data_that_will_not_do_with_1(tmp_path, call, 
     assert document["files"] == {"train": str(files["train"]), "test": str(files["test"])}
     found = {each["check"]: each for each in document["checks"]}
     assert (found["tags"]["verdict"], found["leaks train/test"]["verdict"]) == ("fail", "good")
-    assert "38 that the model reads at once" in found["tokens in a sentence"]["told"]
+    assert "38 that the model reads at once" in found["tokens in a sentence"]["summary"]
     with pytest.raises(RequestError, match="not both"):
         call("data", "check", files["train"], "--test", files["test"])

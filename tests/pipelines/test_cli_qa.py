@@ -134,7 +134,7 @@ def test_standard_input_is_json_or_what_it_is_said_to_be(call, answerer, questio
     assert {path.name for path in tmp_path.iterdir()} == {"questions.jsonl", "a.jsonl"}
 
 
-def test_an_over_long_question_is_told_with_its_id_and_the_others_are_answered(
+def test_an_over_long_question_is_reported_with_its_id_and_the_others_are_answered(
     call, answerer, write_lines, tmp_path, capsys
 ):
     rows = [("q0", "gout?"), ("q1", "who had the gout of the mice in rats , " * 5), ("q2", "fever?")]

@@ -104,12 +104,12 @@ def test_unknown_text_has_a_reason_and_no_probability(call, model, tmp_path, cap
     assert [row["probability"] is None for row in rows] == [True, True, False, False]
     assert [row["n_chunks"] for row in rows] == [0, 0, 1, 1]
     assert "4 admissions, 1 without text, 1 unknown text, " in out
-    told = capsys.readouterr().err
-    assert "1 of 4 admissions have no probability: no known word" in told
-    assert "more than 10% of the tokens are unknown to the model in 2 of 4 admissions" in told
+    stderr = capsys.readouterr().err
+    assert "1 of 4 admissions have no probability: no known word" in stderr
+    assert "more than 10% of the tokens are unknown to the model in 2 of 4 admissions" in stderr
 
 
-def test_of_alarms_nothing_is_told_where_none_is_defined_and_json_is_one_document(
+def test_of_alarms_nothing_is_reported_where_none_is_defined_and_json_is_one_document(
     call, model, lengths, notes, tmp_path
 ):
     shutil.copytree(model, tmp_path / "model")
@@ -120,18 +120,18 @@ def test_of_alarms_nothing_is_told_where_none_is_defined_and_json_is_one_documen
         given = ("outcome", "score", folder, notes, tmp_path / "s.csv", "--overwrite")
         assert " alarms" not in call(*given)
         assert json.loads(call(*given, "--json"))["alarms"] is None
-    told = json.loads(call("readmission", "score", model, notes, tmp_path / "s.csv", "--overwrite", "--json"))
-    assert told.pop("chunks_per_second") > 0 and told.pop("alarms") in (0, 1, 2) and told.pop("chunks") > 4
+    printed = json.loads(call("readmission", "score", model, notes, tmp_path / "s.csv", "--overwrite", "--json"))
+    assert printed.pop("chunks_per_second") > 0 and printed.pop("alarms") in (0, 1, 2) and printed.pop("chunks") > 4
     counts = {"admissions": 3, "without_text": 1, "unknown_text": 0, "rejected": 0}
-    assert told == {"output": str(tmp_path / "s.csv"), **counts}
+    assert printed == {"output": str(tmp_path / "s.csv"), **counts}
 
 
-def test_a_page_needs_an_admission_that_is_there_and_tells_no_id(model, notes, tmp_path):
+def test_a_page_needs_an_admission_that_is_there_and_shows_no_id(model, notes, tmp_path):
     with pytest.raises(RequestError, match="page: expected the admission to show, as the file has 3"):
         score_file(model, notes, tmp_path / "o.csv", page=tmp_path / "p.html")
-    with pytest.raises(RequestError, match="no note of that admission") as told:
+    with pytest.raises(RequestError, match="no note of that admission") as error:
         score_file(model, notes, tmp_path / "o.csv", page=tmp_path / "p.html", admission="qzx9")
-    assert "qzx9" not in str(told.value)
+    assert "qzx9" not in str(error.value)
     assert {path.name for path in tmp_path.iterdir()} == {"notes.csv"}
 
 
@@ -146,7 +146,7 @@ def lengths(model, tmp_path):
     return tmp_path / "lengths"
 
 
-def test_outcome_score_tells_of_each_label(call, lengths, notes, tmp_path):
+def test_outcome_score_shows_each_label(call, lengths, notes, tmp_path):
     output = tmp_path / "scores.parquet"
     assert "3 admissions" in call("outcome", "score", lengths, notes, output, "--precision", "fp32")
     frame = pd.DataFrame(NOTES, columns=["hadm_id", "text"])

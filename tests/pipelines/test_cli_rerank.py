@@ -113,7 +113,7 @@ def test_a_poly_encoder_ranks_too(randomize, call, model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ('{"query": "secret", "hits": [{"line": 1}]}', "line 2: expected a query and its hits, each with its line and"),
         ('{"query": "secret", "hits": "none"}', "line 2: expected a query and its hits"),
@@ -121,12 +121,14 @@ def test_a_poly_encoder_ranks_too(randomize, call, model, tmp_path):
         ('{"query": "secret", "hits": [{"line": 1, "text": 5}]}', "line 2: expected text, found int"),
     ],
 )
-def test_a_broken_answer_is_told_with_its_line_and_without_its_text(cross_encoder, write_lines, tmp_path, line, told):
+def test_a_broken_answer_is_reported_with_its_line_and_without_its_text(
+    cross_encoder, write_lines, tmp_path, line, message
+):
     from teachers import rerank_file
 
     whole = json.dumps({"query": "a dog", "hits": [{"line": 1, "text": "barks", "similarity": 0.5}]})
     answers = write_lines("answers.jsonl", [whole, line])
-    with pytest.raises(RequestError, match=told) as raised:
+    with pytest.raises(RequestError, match=message) as raised:
         rerank_file(cross_encoder, answers, tmp_path / "out.jsonl")
     assert "secret" not in str(raised.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl"]

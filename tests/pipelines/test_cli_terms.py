@@ -40,11 +40,11 @@ def test_it_writes_the_folder_and_reports_the_metrics(call, model, listed, rated
 
 def test_a_file_or_the_folder_of_an_input_is_not_written_over(call, model, write_lines, tmp_path):
     own = write_lines("terms.csv", ["term", *TERMS])
-    for folder, told in (
+    for folder, message in (
         (own, "expected a folder to write into, found the file"),
         (tmp_path, "is an input and would be written over"),
     ):
-        with pytest.raises(RequestError, match=told):
+        with pytest.raises(RequestError, match=message):
             call("terms", model, own, folder)
     assert own.read_text().startswith("term\na dog\n")
 

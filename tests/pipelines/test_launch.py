@@ -128,10 +128,10 @@ DIES = {
 def test_one_worker_that_dies_is_one_error(capfd, act, monkeypatch):
     monkeypatch.setattr(launching, "SETTLE_SECONDS", 1.0)
     monkeypatch.setattr(launching, "GRACE_SECONDS", 5.0)
-    work, code, told = DIES[act]
+    work, code, message = DIES[act]
     assert in_two(FAILS.replace("{act}", work)) == code
     err = capfd.readouterr().err
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1 + err.count("unforeseen")
 
 

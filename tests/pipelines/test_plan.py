@@ -69,7 +69,7 @@ def test_a_changed_setting_is_why_its_stage_and_what_hangs_on_it_run(relay, go, 
     )
 
 
-def test_what_a_skipped_upstream_changed_to_is_told(relay, go, planned):
+def test_what_a_skipped_upstream_changed_to_is_reported(relay, go, planned):
     go(relay)
     go(relay, "teacher.epochs=2", only=["teacher"])
     assert planned(relay)["teacher"] == ("SKIP",)  # a former result is found again
@@ -107,7 +107,7 @@ def test_a_damaged_output_is_made_again_and_what_hangs_on_it_is_not(relay, go, p
     go(relay)
     weights = runs / "relay/teacher/latest/model/weights.txt"
     changed = "model/weights.txt was changed after it was written"
-    for harm, told in (
+    for harm, message in (
         (lambda: weights.write_text("2 0"), changed),
         (lambda: weights.write_text("longer than before"), changed),
         (weights.unlink, "model/weights.txt is missing"),
@@ -115,7 +115,7 @@ def test_a_damaged_output_is_made_again_and_what_hangs_on_it_is_not(relay, go, p
     ):
         harm()
         found = planned(relay)
-        assert (found["teacher"], found["student"]) == (("RUN", told), ("SKIP",))
+        assert (found["teacher"], found["student"]) == (("RUN", message), ("SKIP",))
         go(relay)
         assert weights.read_text() == "1 0"
         assert set(planned(relay).values()) == {("SKIP",)}
@@ -140,7 +140,7 @@ def test_what_was_begun_is_resumed_and_an_empty_beginning_is_not(relay, begun, p
     assert planned(relay)["aside"] == ("RUN", "first time")
 
 
-def test_what_other_settings_left_unfinished_is_told_with_its_size_and_stays(relay, begun, go, runs):
+def test_what_other_settings_left_unfinished_is_reported_with_its_size_and_stays(relay, begun, go, runs):
     def left(*overrides):
         recipe = read_recipe(relay, light_stages.REGISTRY, overrides)
         return left_behind(make_plan(recipe, RunOptions(runs=runs)))
@@ -161,7 +161,7 @@ def test_force_and_only_choose_stages_and_unknown_ones_are_refused(relay, go, pl
             planned(relay, **choice)
 
 
-def test_all_missing_inputs_are_told_at_once(relay, tmp_path, planned):
+def test_all_missing_inputs_are_reported_at_once(relay, tmp_path, planned):
     (tmp_path / "pairs.tsv").unlink()
     with pytest.raises(RequestError) as error:
         planned(relay, "aside.base=./none")
@@ -170,7 +170,7 @@ def test_all_missing_inputs_are_told_at_once(relay, tmp_path, planned):
     assert list(planned(relay, "teacher.base=@aside/model", only=["aside"])) == ["aside"]
 
 
-def test_an_unknown_revision_is_told_and_a_known_one_counts(write_recipe, go, planned, monkeypatch):
+def test_an_unknown_revision_is_reported_and_a_known_one_counts(write_recipe, go, planned, monkeypatch):
     path = write_recipe(
         '[t]\nuses = "light.teach"\nbase = "owner/model"\n[s]\nuses = "light.learn"\nteacher = "@t/model"'
     )

@@ -153,7 +153,7 @@ def test_seeds_repeat_a_stage_and_what_hangs_on_it(write_recipe):
     assert [step.settings.seed for step in recipe.steps[1:3]] == [1, 2]
 
 
-def test_every_mistake_is_told_at_once_with_table_key_and_nearest_name(write_recipe):
+def test_every_mistake_is_reported_at_once_with_table_key_and_nearest_name(write_recipe):
     text = """
     nmae = "x"
     seed = true
@@ -179,7 +179,7 @@ def test_every_mistake_is_told_at_once_with_table_key_and_nearest_name(write_rec
     x = 1
     """
     text += "[marked]\nuses = 'light.teach'\nsensitive = 'yes'"
-    told = mistakes_of(
+    error_text = mistakes_of(
         write_recipe(text), "pupil.epochs=2.5", "pupl.epochs=2", "vars.dat=x", "nonsense", "group_read=1"
     )
     for line in [
@@ -208,20 +208,20 @@ def test_every_mistake_is_told_at_once_with_table_key_and_nearest_name(write_rec
         '[marked] sensitive: expected true or false, found "yes"',
         "group_read: expected true or false, found 1",
     ]:
-        assert f"\n  {line}" in told
-    assert told.splitlines()[0].endswith("relay.toml: 20 problems")
+        assert f"\n  {line}" in error_text
+    assert error_text.splitlines()[0].endswith("relay.toml: 20 problems")
 
 
 def test_a_circle_of_stages_is_named_once_and_a_stage_that_needs_itself_too(write_recipe):
     learns = '[{}]\nuses = "light.learn"\nteacher = "@{}/model"\n'
-    told = mistakes_of(write_recipe("".join(learns.format(*names) for names in ("cb", "ba", "ab"))))
-    assert told.endswith("1 problem\n  stages need each other in a circle: [a] → [b] → [a]")
+    error_text = mistakes_of(write_recipe("".join(learns.format(*names) for names in ("cb", "ba", "ab"))))
+    assert error_text.endswith("1 problem\n  stages need each other in a circle: [a] → [b] → [a]")
     assert "[a] teacher: @a is this stage itself" in mistakes_of(write_recipe(learns.format("a", "a")))
 
 
-def test_an_error_in_the_text_is_told_with_its_line(tmp_path, write_recipe):
-    assert "relay.toml: expected TOML" in (told := mistakes_of(write_recipe("[a]\nuses = \n")))
-    assert "line 2" in told
+def test_an_error_in_the_text_is_reported_with_its_line(tmp_path, write_recipe):
+    assert "relay.toml: expected TOML" in (error_text := mistakes_of(write_recipe("[a]\nuses = \n")))
+    assert "line 2" in error_text
     path = tmp_path / "latin.toml"
     path.write_bytes(b'name = "a"\n# caf\xe9\n')
     assert "latin.toml, line 2: expected UTF-8, found the byte 0xe9" in mistakes_of(str(path))

@@ -133,12 +133,12 @@ def test_a_hub_is_shut_out_unless_the_recipe_names_one(write_recipe, monkeypatch
 def test_a_hub_out_of_reach_and_an_offline_hub_are_explained(write_recipe, go, monkeypatch):
     path = write_recipe('[t]\nuses = "light.teach"\nbase = "owner/model"')
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    for offline, told in (
+    for offline, message in (
         (False, "model owner/model: the hub could not be reached"),
         (True, "pin the revision: owner/model@REVISION"),
     ):
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
-        with pytest.raises(RequestError, match=told):
+        with pytest.raises(RequestError, match=message):
             go(path)
 
 
@@ -200,7 +200,7 @@ def test_seconds_are_those_of_every_attempt_the_killed_ones_until_the_last_file_
     assert done.outputs.keys() == {"fingerprint.json", "metrics.json"}
 
 
-def test_a_second_runner_is_told_who_holds_the_folder(write_recipe, runs, start, go):
+def test_a_second_runner_is_shown_who_holds_the_folder(write_recipe, runs, start, go):
     path = write_recipe(SLOW)
     first = start("run", path, "--runs", runs, "--set", "slow.block_at=1")
     first.stdout.readline()

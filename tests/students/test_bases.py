@@ -124,6 +124,18 @@ def test_a_shortened_base_computes_what_its_layers_do_and_so_when_loaded(kind, p
         np.testing.assert_allclose(encoded(encoder, sentences), expected, atol=1e-5)
 
 
+def test_a_first_layer_unlike_the_others_stays_though_it_computes_nothing(publish, texts, tmp_path):
+    base = SentenceEncoder.load(publish("modernbert")).eval()
+    first = base.backbone.layers[0]
+    with torch.no_grad():
+        first.attn.Wo.weight.zero_()
+        first.mlp.Wo.weight.zero_()
+    keep_layers(base, 1, texts)
+    assert list(base.backbone.layers) == [first]
+    base.save(tmp_path)
+    np.testing.assert_array_equal(encoded(SentenceEncoder.load(tmp_path), texts[:9]), encoded(base, texts[:9]))
+
+
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_base_without_its_idle_neurons_gives_the_same_vectors(kind, publish, texts, tmp_path):
     """An idle neuron's activation is 0, gated or not."""

@@ -124,17 +124,17 @@ def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method, m
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"method": "Exact"}, "method: expected auto, exact or approximate, found 'Exact'"),
         ({"k": 0}, "k: expected 1 or more, found 0"),
         ({"threshold": float("nan")}, r"threshold: expected a number, 1\.1 for example, found nan"),
     ],
 )
-def test_other_options_than_there_are_are_refused_before_anything_is_encoded(files, tmp_path, wrong, told):
-    with pytest.raises(RequestError, match=told):
+def test_other_options_than_there_are_are_refused_before_anything_is_encoded(files, tmp_path, wrong, message):
+    with pytest.raises(RequestError, match=message):
         mine(np.ones((3, 4), np.float32), np.ones((3, 4), np.float32), **wrong)
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=message):
         mine_files("/no/such/model", *files, tmp_path / "m.tsv", **wrong)
 
 
@@ -198,7 +198,7 @@ def test_a_text_with_tabs_and_line_ends_bends_no_row(bilingual, sides, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("lines", "column", "told"),
+    ("lines", "column", "message"),
     [
         (["1\t2", "101\t3"], None, r"gold\.tsv, line 2: .*source\.txt, found 101, where there is none"),
         (["0\t2"], None, "found 0, where there is none. Lines count from 1"),
@@ -208,18 +208,18 @@ def test_a_text_with_tabs_and_line_ends_bends_no_row(bilingual, sides, tmp_path)
         (["41\t1"], 0, r"id_column: expected a table .*, found plain lines in .*source\.txt"),
     ],
 )
-def test_a_wrong_gold_file_is_told_before_anything_is_encoded_and_leaves_nothing(
-    files, write, tmp_path, lines, column, told
+def test_a_wrong_gold_file_is_reported_before_anything_is_encoded_and_leaves_nothing(
+    files, write, tmp_path, lines, column, message
 ):
     gold = write("gold.tsv", lines)
-    with pytest.raises(RequestError, match=told) as caught:
+    with pytest.raises(RequestError, match=message) as caught:
         mine_files("/no/such/model", *files, tmp_path / "m.tsv", gold=gold, id_column=column)
     assert "secret" not in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gold.tsv", "source.txt", "target.txt"]
 
 
 @pytest.mark.parametrize(
-    ("source", "output", "told"),
+    ("source", "output", "message"),
     [
         (["", "  "], "m.tsv", "expected sentences, found 2 blank ones and no other"),
         (["a"], "m.txt", r"ends in \.tsv or \.csv or \.jsonl or \.parquet, found .*m\.txt"),
@@ -227,15 +227,15 @@ def test_a_wrong_gold_file_is_told_before_anything_is_encoded_and_leaves_nothing
         (["a"], "linked.tsv", r"linked\.tsv\.work: .* found a symbolic link"),
     ],
 )
-def test_wrong_files_are_told_before_anything_is_encoded(files, write, tmp_path, source, output, told):
+def test_wrong_files_are_reported_before_anything_is_encoded(files, write, tmp_path, source, output, message):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "linked.tsv.work").symlink_to(tmp_path / "elsewhere")
     table = Table(path=InputFile(write("s.tsv", source)), format="lines")
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=message):
         mine_files("/no/such/model", table, files[1], tmp_path / output)
 
 
-def test_a_vector_that_is_not_finite_is_told_with_its_line(bilingual, sides, write, tmp_path):
+def test_a_vector_that_is_not_finite_is_reported_with_its_line(bilingual, sides, write, tmp_path):
     spoilt = deepcopy(bilingual)
     row = spoilt.tokenize([sides[1][0]])[0][0]
     spoilt.backbone.embeddings.word_embeddings.weight.data[row] = float("nan")
@@ -257,7 +257,7 @@ def test_a_record_that_cannot_be_used_stops_unless_rejects_count_it(bilingual, f
         mine_files(bilingual, source, files[1], tmp_path / "n.tsv", rejects=Rejects(None, 0.001))
 
 
-def test_missing_faiss_is_told_before_anything_is_encoded(files, tmp_path, monkeypatch):
+def test_missing_faiss_is_reported_before_anything_is_encoded(files, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(RequestError, match=r"FAISS, which is not installed here: pip install 'bertrelay\[search\]'"):
         mine_files("/no/such/model", *files, tmp_path / "m.tsv")
@@ -300,17 +300,17 @@ def test_gold_may_name_sentences_by_identifiers(bilingual, bucc, tmp_path, conte
 
 
 @pytest.mark.parametrize(
-    ("column", "lines", "told"),
+    ("column", "lines", "message"),
     [
         (0, ["xx-1001\ten-2001", "xx-1001\ten-9999"], r"line 2: expected the identifiers of two sentences, found one"),
         (0, ["source_id\ttarget_id", "xx-999\ten-2001"], r"line 2: .*that no sentence of .*training\.xx has"),
         (0, ["xx-1001"], "no column 1|too few fields"),
     ],
 )
-def test_a_wrong_identifier_is_told_without_quoting_it(bucc, write, tmp_path, column, lines, told):
+def test_a_wrong_identifier_is_reported_without_quoting_it(bucc, write, tmp_path, column, lines, message):
     files = bucc("training", 0, 30)
     gold, tables = write("wrong.tsv", lines), [Table.model_validate(files[side]) for side in ("source", "target")]
-    with pytest.raises(RequestError, match=told) as error:
+    with pytest.raises(RequestError, match=message) as error:
         mine_files("/no/such/model", *tables, tmp_path / "m.tsv", gold=gold, id_column=column)
     assert "9999" not in str(error.value) and "xx-999" not in str(error.value)
 

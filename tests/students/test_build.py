@@ -13,7 +13,7 @@ from transformers.models.distilbert.modeling_distilbert import create_sinusoidal
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.pooling import Projection
-from students import build as room
+from students import build as module
 from students.build import copy_of, fill_targets, set_dropout, start_student
 from students.settings import DistillSettings
 
@@ -127,9 +127,9 @@ def test_a_pretrained_base_keeps_its_weights_and_pooling_and_may_lose_layers(
 
 def test_of_a_large_corpus_the_vocabulary_reads_sentences_evenly_spread(corpus, monkeypatch):
     texts = corpus.texts(0, len(corpus))
-    assert list(room._sample(corpus)) == texts
-    monkeypatch.setattr(room, "VOCABULARY_SENTENCES", 150)
-    assert list(room._sample(corpus)) == texts[::4]  # 600 sentences
+    assert list(module._sample(corpus)) == texts
+    monkeypatch.setattr(module, "VOCABULARY_SENTENCES", 150)
+    assert list(module._sample(corpus)) == texts[::4]  # 600 sentences
 
 
 SENTENCES = ["a dog runs", "cats run", "the dogs and a cat sleep near the old station", "sleep"]

@@ -107,14 +107,14 @@ def test_pieces_of_other_scripts_go(encoder):
     assert len(greek) > 5 and not left
 
 
-def test_a_bar_that_cannot_be_reached_is_told_with_what_is(encoder, capsys):
+def test_a_bar_that_cannot_be_reached_is_reported_with_what_is(encoder, capsys):
     mixed = [f"{text} {greek}" for text, greek in zip(GENERAL["de"][:60], GENERAL["el"], strict=False)]
     found = pieces_of_languages(encoder, mixed, {"de": mixed}, 1.0)
     reached = found.metrics["coverage/de"]
     assert 0.5 < reached < 1
-    told = capsys.readouterr().err
-    assert f"de {reached:.4f}" in told
-    assert "1.0 is not reached in de, and no more pieces of their scripts help" in told
+    stderr = capsys.readouterr().err
+    assert f"de {reached:.4f}" in stderr
+    assert "1.0 is not reached in de, and no more pieces of their scripts help" in stderr
     trimmed = shrink(encoder, mixed, languages={"de": mixed}, coverage=1.0).encoder  # the work goes on
     assert len(trimmed.tokenizer) < len(encoder.tokenizer)
 

@@ -215,7 +215,7 @@ def test_pairs_and_matrices_are_what_arithmetic_by_hand_gives(metric, encoder):
 
 
 @pytest.mark.parametrize(
-    ("sides", "asked", "told"),
+    ("sides", "asked", "message"),
     [
         (["east", "north"], {}, "one string; write"),
         ([["east", None], ["north", "west"]], {}, "NoneType at position 1"),
@@ -225,6 +225,6 @@ def test_pairs_and_matrices_are_what_arithmetic_by_hand_gives(metric, encoder):
         ([["east"], ["west"]], {"metric": "cosin"}, "metric: expected cosine, dot"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(sides, asked, told, encoder):
-    with pytest.raises(RequestError, match=told):
+def test_what_cannot_be_compared_is_refused(sides, asked, message, encoder):
+    with pytest.raises(RequestError, match=message):
         similarity(encoder, *sides, **asked)

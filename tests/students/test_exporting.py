@@ -210,7 +210,7 @@ def test_a_prompt_that_is_not_pooled_is_not_pooled_by_a_graph(tiny_encoder, tmp_
     assert np.abs(SentenceEncoder.load(tmp_path / "exported").encode(TEXTS, prompt="") - without).max() < ROUNDING
 
 
-def test_graphs_are_told_apart_and_auto_is_measured(encoder, exported, tmp_path, capsys):
+def test_graphs_are_distinguished_and_auto_is_measured(encoder, exported, tmp_path, capsys):
     loaded = SentenceEncoder.load(exported)
     export(encoder, tmp_path / "int8", precision="int8")
     digests = {encoder_digest(each) for each in (encoder, loaded, SentenceEncoder.load(tmp_path / "int8"))}

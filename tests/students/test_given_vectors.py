@@ -1,4 +1,4 @@
-"""A teacher whose vectors are given as files: they are found by text, and what is missing or contradicts is told."""
+"""A teacher whose vectors are given as files, found by text; what is missing or contradicts is an error."""
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,7 @@ def test_vectors_are_found_by_text_whatever_its_spaces_and_its_form(given, tmp_p
     np.testing.assert_array_equal(table.encode(["Café", "a bird", "a dog", "two cats"]), vectors[[2, 3, 0, 1]])
 
 
-def test_what_is_missing_or_contradicts_is_told(given, tmp_path):
+def test_what_is_missing_or_contradicts_is_reported(given, tmp_path):
     table = VectorTable.open(given(TEXTS, np.eye(4)), tmp_path / "cache")
     with pytest.raises(RequestError, match=r"2 of 3 sentences have no vector in .*v\."):
         table.encode(["a dog", "a wolf", "a fox"])

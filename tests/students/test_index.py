@@ -148,9 +148,9 @@ def test_another_model_is_refused_with_what_to_do(encoder, tiny_encoder, texts, 
     build(corpus.parent / "one", corpus)
     others = {16: tiny_encoder("bert", texts, seed=1), 32: tiny_encoder("bert", texts, pooling=["cls", "mean"])}
     for dim, other in others.items():
-        told = rf"built with \(.*/one, .*, 16 dimensions\), found another one \(.*, {dim} dimensions\).*--rebuild"
+        message = rf"built with \(.*/one, .*, 16 dimensions\), found another one \(.*, {dim} dimensions\).*--rebuild"
         for ask in (lambda: open_index(other, f"{corpus}.index"), lambda: build(other, corpus)):  # noqa: B023
-            with pytest.raises(RequestError, match=told):
+            with pytest.raises(RequestError, match=message):
                 ask()
     assert build(tiny_encoder("bert", texts, seed=1), corpus, rebuild=True).manifest.sentences == 61
 
@@ -188,7 +188,7 @@ def test_a_trimmed_student_searches_what_the_whole_one_does_and_a_shortened_one_
                 open_index(shrunk, folder)
 
 
-def test_a_changed_corpus_or_column_is_told_and_taken_in_by_a_rebuild(encoder, corpus, tmp_path):
+def test_a_changed_corpus_or_column_is_reported_and_taken_in_by_a_rebuild(encoder, corpus, tmp_path):
     build(encoder, corpus)
     with corpus.open("a") as file:
         file.write("a new line\n")
@@ -204,7 +204,7 @@ def test_a_changed_corpus_or_column_is_told_and_taken_in_by_a_rebuild(encoder, c
 
 
 @pytest.mark.parametrize("name", ["sentences.arrow", "vectors.npy", "hnsw.faiss", "index.json"])
-def test_damage_to_any_file_is_told_by_its_name_and_gone_with_a_rebuild(name, encoder, corpus):
+def test_damage_to_any_file_is_reported_by_its_name_and_gone_with_a_rebuild(name, encoder, corpus):
     path = build(encoder, corpus, kind="hnsw").folder / name
     whole = path.read_bytes()
     flipped = bytearray(whole)
@@ -214,8 +214,8 @@ def test_damage_to_any_file_is_told_by_its_name_and_gone_with_a_rebuild(name, en
         with pytest.raises(RequestError, match=rf"damaged one: {name} .*--rebuild"):
             open_index(encoder, path.parent)
     path.unlink()
-    told = "expected an index, found none" if name == "index.json" else f"damaged one: {name} is missing"
-    with pytest.raises(RequestError, match=told):
+    message = "expected an index, found none" if name == "index.json" else f"damaged one: {name} is missing"
+    with pytest.raises(RequestError, match=message):
         open_index(encoder, path.parent)
     path.write_bytes(flipped)
     assert build(encoder, corpus, rebuild=True).manifest.sentences == 61
@@ -281,7 +281,7 @@ def test_an_untouched_corpus_is_not_read_again(encoder, corpus, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "given", "told"),
+    ("content", "given", "message"),
     [
         (b"\n \n\t\n", {}, "expected sentences, found 3 blank ones and no other"),
         (b"", {}, "has no records"),
@@ -291,11 +291,11 @@ def test_an_untouched_corpus_is_not_read_again(encoder, corpus, monkeypatch):
         (b"the dog\n", {"query_prompt_name": "question"}, r"prompt: .*the model has no prompts.*found 'question'"),
     ],
 )
-def test_what_cannot_become_an_index_leaves_nothing_behind(content, given, told, encoder, tmp_path):
+def test_what_cannot_become_an_index_leaves_nothing_behind(content, given, message, encoder, tmp_path):
     corpus = tmp_path / "corpus.txt"
     if content is not None:
         corpus.write_bytes(content)
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=message):
         build(encoder, corpus, **given)
     assert list(tmp_path.iterdir()) == ([] if content is None else [corpus])
 

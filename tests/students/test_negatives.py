@@ -223,7 +223,7 @@ def test_the_stage_writes_a_table_that_the_contrastive_objective_reads(encoder, 
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"range_min": 5, "range_max": 7}, "range_max: expected at least range_min and num_negatives, 8, found 7"),
         ({"min_score": 0.5, "max_score": 0.1}, "min_score: expected at most max_score, 0.1, found 0.5"),
@@ -231,8 +231,8 @@ def test_the_stage_writes_a_table_that_the_contrastive_objective_reads(encoder, 
         ({"num_negative": 3}, "num_negative"),
     ],
 )
-def test_options_that_cannot_be_are_refused(pairs, tmp_path, options, told):
-    with pytest.raises(RequestError, match=told):
+def test_options_that_cannot_be_are_refused(pairs, tmp_path, options, message):
+    with pytest.raises(RequestError, match=message):
         mine_negatives("/no/such/model", pairs, tmp_path / "n.jsonl", **options)
 
 

@@ -133,7 +133,7 @@ def test_codes_keep_few_bytes_and_their_candidates_are_compared_in_float32(store
         rescored_neighbours(codes, corpus, drawn(2, 8), 3, 9)
 
 
-def test_a_written_index_is_one_of_faiss_opens_without_a_copy_and_half_of_it_is_told(tmp_path):
+def test_a_written_index_is_one_of_faiss_opens_without_a_copy_and_half_of_it_is_reported(tmp_path):
     corpus = drawn(200)
     write_index(build_hnsw(corpus, SMALL), tmp_path / "hnsw.faiss")
     asked = faiss.read_index(str(tmp_path / "hnsw.faiss")).search(corpus[:9], 5)[1]
@@ -190,7 +190,7 @@ def test_a_flipped_byte_in_a_checkpoint_is_seen(place, tmp_path, added, capsys):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(tmp_path):
+def test_a_full_disk_is_reported_and_leaves_the_last_checkpoint(tmp_path):
     build_hnsw(drawn(100), SMALL, tmp_path / "graph", "key")
     before = (tmp_path / "graph").read_bytes()
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -232,7 +232,7 @@ def test_both_directions_are_those_of_brute_force_in_float64(sources, targets, k
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_neighbours_nearer_to_one_another_than_float32_can_tell_are_told_apart():
+def test_neighbours_nearer_to_one_another_than_float32_can_resolve_are_ranked_right():
     source = drawn(30, dim=384, seed=1)
     target = np.repeat(source[:12], 5, axis=0)
     target += np.random.default_rng(3).normal(scale=2e-8, size=target.shape).astype(np.float32)
@@ -286,7 +286,7 @@ def test_auto_is_exact_up_to_a_number_of_pairs_and_says_which(monkeypatch, capsy
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "k", "told"),
+    ("source", "target", "k", "message"),
     [
         (drawn(3, dim=8), drawn(3, dim=4), 4, r"same dim.*found \(3, 8\) and \(3, 4\)"),
         (drawn(3), drawn(3)[:0], 4, r"at least one of each.*\(0, 16\)"),
@@ -294,6 +294,6 @@ def test_auto_is_exact_up_to_a_number_of_pairs_and_says_which(monkeypatch, capsy
         (drawn(3), np.where(np.arange(48).reshape(3, 16) == 20, np.nan, drawn(3)), 4, "target sentence 2"),
     ],
 )
-def test_vectors_that_cannot_be_compared_are_refused(source, target, k, told):
-    with pytest.raises(RequestError, match=told):
+def test_vectors_that_cannot_be_compared_are_refused(source, target, k, message):
+    with pytest.raises(RequestError, match=message):
         bidirectional_knn(source, target, k)

@@ -138,7 +138,7 @@ def test_the_weights_of_a_share_lie_on_the_line_from_the_start(student, context)
     trained = {name: tensor.clone() for name, tensor in student.state_dict().items()}
     accuracy = dict(zip((0.0, *SHARES), (0.5, 0.6, 0.7, 0.4, 0.4, 0.4), strict=True))
     seen = iter(accuracy.values())
-    metrics = average_with_start(student, lambda: {"dev/translation_accuracy/en-de": next(seen)}, context)
+    metrics = average_with_start(student, lambda _: {"dev/translation_accuracy/en-de": next(seen)}, context)
     assert metrics["trained_share"] == 0.4
     assert metrics["dev/translation_accuracy/en-de"] == 0.7
     assert [metrics[f"average/{share}/trained"] for share in accuracy] == list(accuracy.values())

@@ -56,7 +56,7 @@ def test_what_is_asked_for_is_done_and_the_larger_encoder_stays(model, german):
 
 
 @pytest.mark.parametrize(
-    ("texts", "asked", "told"),
+    ("texts", "asked", "message"),
     [
         (["a dog"], {"layers": 0}, "layers: expected 1 or more, found 0$"),
         (["a dog"], {"dimensions": -3}, "dimensions: expected 1 or more, found -3$"),
@@ -64,8 +64,8 @@ def test_what_is_asked_for_is_done_and_the_larger_encoder_stays(model, german):
         ((text for text in ["a"]), {"dimensions": 2}, "^texts: expected"),
     ],
 )
-def test_what_cannot_be_shrunk_is_refused(model, texts, asked, told):
-    with pytest.raises(RequestError, match=told):
+def test_what_cannot_be_shrunk_is_refused(model, texts, asked, message):
+    with pytest.raises(RequestError, match=message):
         shrink(SentenceEncoder.load(model), texts, **asked)
 
 
@@ -159,9 +159,9 @@ def test_cosines_are_taken_where_the_axes_lead_back_to():
     along_first = np.array([[1.0], [0.0]])
     assert moved(before, before, None) == {"cosine_mean": pytest.approx(1), "cosine_min": pytest.approx(1)}
     after = before @ along_first.astype(np.float32)
-    told = moved(before, after, along_first)
-    assert told["cosine_min"] == 0
-    assert told["cosine_mean"] == pytest.approx((3 / 5 + 0 + 1) / 3)
+    metrics = moved(before, after, along_first)
+    assert metrics["cosine_min"] == 0
+    assert metrics["cosine_mean"] == pytest.approx((3 / 5 + 0 + 1) / 3)
 
 
 SENTENCES = [
@@ -228,12 +228,12 @@ def test_of_several_projections_and_of_one_that_bends_the_vectors_are_turned_too
 
 
 @pytest.mark.parametrize(
-    ("count", "dimensions", "told"),
+    ("count", "dimensions", "message"),
     [
         (50, 12, "fewer than the model's 12, found 12"),
         (3, 4, "at least as many sentences in the corpus as dimensions, found 3 for 4"),
     ],
 )
-def test_too_many_dimensions_and_too_few_sentences_are_told(count, dimensions, told):
-    with pytest.raises(RequestError, match=told):
+def test_too_many_dimensions_and_too_few_sentences_are_reported(count, dimensions, message):
+    with pytest.raises(RequestError, match=message):
         principal_axes(drawn(count), dimensions)

@@ -234,8 +234,8 @@ def test_every_record_of_random_files_is_read_or_counted(tmp_path, name):
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_damage_is_an_error_that_names_the_file_or_a_record_that_is_counted(tmp_path, capsys, name):
-    """Files are cut off, or have bytes that are no text: what is whole is read, and the rest is told."""
-    path, told = tmp_path / name, 0
+    """Files are cut off, or have bytes that are no text: what is whole is read, and the rest is reported."""
+    path, reported = tmp_path / name, 0
     for seed in range(FILES):
         generator = random.Random(seed)
         expected, unusable = WRITERS[name](generator, path)
@@ -250,15 +250,15 @@ def test_damage_is_an_error_that_names_the_file_or_a_record_that_is_counted(tmp_
             pairs, faults = read(path, "de", "fr", placeholders="keep")
         except RequestError as error:
             assert str(path) in str(error)
-            told += 1
+            reported += 1
         else:
             lost = Counter(expected) - Counter(pairs)
             if name == "a.tmx" and len(pairs) == len(expected):
                 lost.clear()  # in ISO 8859-1 and UTF-16 these bytes are letters
-            is_told = len(faults) > unusable or "files are not read" in capsys.readouterr().err
-            assert is_told or not lost or (name == "a.po" and is_cut), seed  # of a text file no one knows the end
-            told += is_told
-    assert told > FILES / 4
+            is_reported = len(faults) > unusable or "files are not read" in capsys.readouterr().err
+            assert is_reported or not lost or (name == "a.po" and is_cut), seed  # of a text file no one knows the end
+            reported += is_reported
+    assert reported > FILES / 4
 
 
 # By hand: a file, its content, the languages that are asked for, and the pairs
@@ -481,7 +481,7 @@ def test_each_language_of_a_hub_data_set_is_its_closest_configuration(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "error_text"),
     [
         ("Plural-Forms: nplurals=2; plural=n%0;", r"de\.po, line 1: Plural-Forms: n%0"),
         ("Plural-Forms: nplurals=1000000000; plural=0;", r"line 1: .*expected at most 10 plural forms"),
@@ -489,7 +489,7 @@ def test_each_language_of_a_hub_data_set_is_its_closest_configuration(tmp_path, 
         ("Content-Type: text/plain; charset=undefined", r"line 3: expected a character set"),
     ],
 )
-def test_a_header_that_cannot_be_used_is_refused_with_its_line(tmp_path, header, told):
+def test_a_header_that_cannot_be_used_is_refused_with_its_line(tmp_path, header, error_text):
     (tmp_path / "de.po").write_text(f'msgid ""\nmsgstr ""\n"{header}\\n"\n\nmsgid "Open"\nmsgstr "Auf"\n')
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=error_text):
         read(tmp_path / "de.po", "de")

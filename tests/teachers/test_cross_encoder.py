@@ -215,14 +215,14 @@ def test_scores_are_those_by_hand_and_the_same_after_saving(sentence_encoder, tm
 
 def test_weights_that_are_missing_or_of_another_shape_are_refused(sentence_encoder, tmp_path):
     PolyEncoder(sentence_encoder, codes=5).save(tmp_path)
-    file, told = tmp_path / WEIGHTS, r"codes of a poly-encoder in .*poly\.safetensors, found none"
+    file, message = tmp_path / WEIGHTS, r"codes of a poly-encoder in .*poly\.safetensors, found none"
     whole, weights = file.read_bytes(), load_file(file)
     contents = [{**weights, "other": torch.zeros(1)}]
     for name in weights:
         contents += [{key: each for key, each in weights.items() if key != name}, {**weights, name: torch.zeros(2, 3)}]
     for content in [*map(save, contents), whole[:50]]:
         file.write_bytes(content)
-        with pytest.raises(RequestError, match=told):
+        with pytest.raises(RequestError, match=message):
             PolyEncoder.load(tmp_path)
     file.unlink()
     with pytest.raises(RequestError, match=r"expected a poly-encoder with poly\.safetensors in"):

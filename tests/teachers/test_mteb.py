@@ -152,15 +152,15 @@ def test_a_benchmark_is_all_of_its_tasks():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"tasks": ["STS71"]}, "mteb has no task or benchmark STS71 .*Did you mean: 'STS17'"),
         ({"tasks": ["STS17"], "languages": ["fi"]}, "STS17 has nothing in fi alone; it has ko-ko, ar-ar"),
         ({"tasks": ["STS17MultilingualVisualSTS"]}, "expected tasks on text, found images or sounds in STS17Multi"),
     ],
 )
-def test_an_unknown_task_or_language_is_told(given, told):
-    with pytest.raises(RequestError, match=told):
+def test_an_unknown_task_or_language_is_reported(given, message):
+    with pytest.raises(RequestError, match=message):
         read(**given)
 
 
@@ -169,7 +169,7 @@ def test_a_name_of_mtebs_own_is_refused(local):
         read(local=[{**local[0], "task": "STS17"}])
 
 
-def test_data_that_cannot_be_had_are_told_by_their_task(folder, tmp_path, monkeypatch):
+def test_data_that_cannot_be_had_are_reported_by_their_task(folder, tmp_path, monkeypatch):
     def unreachable(*_, **__):
         raise ConnectionError("no route to the hub")
 
@@ -178,7 +178,7 @@ def test_data_that_cannot_be_had_are_told_by_their_task(folder, tmp_path, monkey
         evaluate_tasks(folder, ["STS17"], languages=["en"], results=tmp_path)
 
 
-def test_a_vector_that_is_not_finite_is_told(folder, local, tmp_path):
+def test_a_vector_that_is_not_finite_is_reported(folder, local, tmp_path):
     spoilt = SentenceEncoder.load(folder, "cpu")
     with torch.no_grad():
         next(spoilt.backbone.parameters())[:] = torch.nan

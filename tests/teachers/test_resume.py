@@ -143,8 +143,8 @@ def test_two_processes_learn_what_one_does_in_parts_too(data, base, tmp_path):
         )
         for rank in "01"
     ]
-    told = [worker.communicate()[1] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], told
+    errors = [worker.communicate()[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], errors
     for name, (kind, settings) in stages.items():
         expected = learn(tmp_path / name, kind, settings)
         alone, together = losses(tmp_path / name), losses(tmp_path / "two" / name)

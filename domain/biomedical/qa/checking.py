@@ -211,7 +211,7 @@ def _records(surveys: Surveys) -> Iterator[Finding]:
     lost = len(misplaced) + nowhere
     severity: Severity = by_share(lost, whole, MAX_UNUSABLE) if lost else "warn" if offsets else "good"
     good = "every answer is at its offset" if _total(surveys, "in place") else "no answer came with an offset"
-    yield Finding("offsets", severity, "; ".join(offsets) or good, {"mended": corrected, "nowhere": lost})
+    yield Finding("offsets", severity, "; ".join(offsets) or good, {"corrected": corrected, "nowhere": lost})
 
     counts: dict[str, float] = {how: _total(surveys, how) for how in ALIGNMENTS}  # of BioASQ's alone
     if answers := sum(counts.values()):

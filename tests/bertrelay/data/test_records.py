@@ -265,7 +265,7 @@ def test_two_tables_are_walked_side_by_side_and_an_unusable_row_keeps_its_place(
 
 
 @pytest.mark.parametrize(("first", "second"), [(5, 2), (2, 5)])
-def test_tables_that_are_not_aligned_are_told_with_the_rows_of_both(tmp_path, first, second):
+def test_tables_that_are_not_aligned_are_reported_with_the_rows_of_both(tmp_path, first, second):
     tables = [table(tmp_path / name, "x\n" * count) for name, count in (("a.en", first), ("a.de", second))]
     longer = tables[0 if first > second else 1].name
     with pytest.raises(RequestError, match=f"first has {first} rows and the second {second}: line 3 of {longer}"):

@@ -33,7 +33,8 @@ def test_calibration_error_is_that_of_a_calculation_by_hand():
 @pytest.mark.parametrize("is_right", [np.ones(50, bool), np.zeros(50, bool), np.array([True, False])])
 def test_too_little_to_learn_from_leaves_the_temperature_and_is_reported(is_right, capsys):
     assert fit_temperature(lambda _: np.full(len(is_right), 0.5), is_right) == 1.0
-    told = f"found {is_right.sum()} right (or positive) of {len(is_right)}; give more dev data"
-    assert f"probabilities are not calibrated: expected at least 20 dev examples, not all of one outcome, {told}" in (
-        capsys.readouterr().err
+    message = f"found {is_right.sum()} right (or positive) of {len(is_right)}; give more dev data"
+    assert (
+        f"probabilities are not calibrated: expected at least 20 dev examples, not all of one outcome, {message}"
+        in (capsys.readouterr().err)
     )

@@ -292,12 +292,12 @@ def test_conll_with_more_columns_and_windows_line_ends(tmp_path):
 @pytest.mark.parametrize(
     ("name", "tags"), [("c.tsv", ["I-C", "I-C", "B-C", "O"]), ("c.bilou", ["B-C", "L-C", "U-C", "O"])]
 )
-def test_iob1_and_bilou_are_converted_and_told(tmp_path, capsys, name, tags):
+def test_iob1_and_bilou_are_converted_and_reported(tmp_path, capsys, name, tags):
     (tmp_path / name).write_text("".join(f"{word}\t{tag}\n" for word, tag in zip("abcd", tags, strict=True)))
     (document,) = read_documents(tmp_path / name)
     assert document.entities == (Entity(0, 3, "C"), Entity(4, 5, "C"))
-    told = "IOB1, and are read as IOB2" if name == "c.tsv" else "BILOU, and are read as IOBES"
-    assert f"{name}: the tags are {told}" in capsys.readouterr().err
+    message = "IOB1, and are read as IOB2" if name == "c.tsv" else "BILOU, and are read as IOBES"
+    assert f"{name}: the tags are {message}" in capsys.readouterr().err
 
 
 def test_raw_text_keeps_its_line_ends_and_its_name(tmp_path):

@@ -119,7 +119,7 @@ def test_a_folder_of_transformers_without_ours_beside_tags_too(tiny_bert, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (lambda it: edit(it / "config.json", id2label=dict(enumerate("OXYZW"))), "id2label: expected the tags"),
         (lambda it: (it / "crf.safetensors").unlink(), r"CRF of 5 tags in .*crf\.safetensors"),
@@ -131,9 +131,9 @@ def test_a_folder_of_transformers_without_ours_beside_tags_too(tiny_bert, tmp_pa
         (lambda it: cut(it / "ner.json"), r"expected JSON, .*ner\.json"),
     ],
 )
-def test_a_damaged_folder_is_refused(folder, damage, told):
+def test_a_damaged_folder_is_refused(folder, damage, message):
     damage(folder)
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=message):
         load_model(folder)
 
 

@@ -24,8 +24,8 @@ def good(name, count=5):
 
 
 def asked(name, *answers, **more):
-    told = [{"text": text, "answer_start": start} for text, start in answers]
-    return {"id": name, "question": f"What of {name}?", "answers": told, **more}
+    golds = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": name, "question": f"What of {name}?", "answers": golds, **more}
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ FEVER, OFF = asked("1", ("fever", 2)), asked("1", ("fever", 1))
 
 
 @pytest.mark.parametrize(
-    ("qas", "check", "severity", "counts", "told"),
+    ("qas", "check", "severity", "counts", "message"),
     [
         ([OFF, asked("2", ("rash", 11), ("x", 0))], "offsets", "fail", [1, 1], ""),
         ([OFF, asked("2", ("rash", 11))], "offsets", "warn", [1, 0], ""),
@@ -79,10 +79,10 @@ FEVER, OFF = asked("1", ("fever", 2)), asked("1", ("fever", 1))
         ([asked("2")], "answers", "fail", [1], "there is no answer to train on"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_counted_with_the_first(squad, qas, check, severity, counts, told):
+def test_what_is_wrong_in_a_file_is_counted_with_the_first(squad, qas, check, severity, counts, message):
     found = finding({"train": squad(*qas)}, check)
     assert (found.severity, list(found.counts.values())) == (severity, counts)
-    assert told in found.summary
+    assert message in found.summary
 
 
 def in_both(first, second, **more):
@@ -173,18 +173,20 @@ def test_the_command_knows_questions(written, squad):
     document = json.loads(result.stdout)
     assert (result.exit_code, document["verdict"], "offsets" in result.stdout) == (0, "good", True)
     assert document["files"] == {split: str(path) for split, path in files.items()}
+    found = {each["check"]: each["counts"] for each in document["checks"]}
+    assert found["offsets"] == {"corrected": 0, "nowhere": 0}
     result = call(squad(asked("q9", ("chill", 2))), "--format", "squad")
     assert (result.exit_code, "fail  offsets" in result.stdout) == (1, True)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "BioC JSON.* SQuAD's JSON has articles in 'data'"),
         ('[{"question": "q", "context": "c"}]', "found a list of questions.* each on a line of its own"),
     ],
 )
-def test_json_of_no_format_is_refused_with_what_questions_are(tmp_path, text, told):
+def test_json_of_no_format_is_refused_with_what_questions_are(tmp_path, text, message):
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=message):
         call(tmp_path / "a.json")

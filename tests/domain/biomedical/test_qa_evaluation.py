@@ -45,7 +45,7 @@ def bare(text):
 
 def read_nbest(folder):
     lines = (folder / "scores" / "nbest.jsonl").read_text().splitlines()
-    return {told["id"]: told["nbest"] for told in map(json.loads, lines)}
+    return {row["id"]: row["nbest"] for row in map(json.loads, lines)}
 
 
 def test_answers_are_written_and_scored_as_they_are_given(model, tmp_path):
@@ -117,9 +117,9 @@ def test_snippets_of_a_question_are_pooled_by_their_scores(model, tmp_path):
     assert list(json.loads((tmp_path / "scores" / "predictions.json").read_text()).items()) == [("q", answers[0])]
     assert (metrics["strict_accuracy"], metrics["lenient_accuracy"], metrics["mrr"]) == (0.0, 1.0, 0.5)
     assert metrics["questions"] == 1
-    told = read_nbest(tmp_path)["q"]
-    assert [each["text"] for each in told] == [text for _, text in ranked[:20]]
-    assert all(texts[int(each["context"][-1])][each["start"] : each["end"]] == each["text"] for each in told)
+    nbest = read_nbest(tmp_path)["q"]
+    assert [each["text"] for each in nbest] == [text for _, text in ranked[:20]]
+    assert all(texts[int(each["context"][-1])][each["start"] : each["end"]] == each["text"] for each in nbest)
 
 
 def test_right_answers_that_the_model_would_never_give_are_counted(model, tmp_path, capsys):
@@ -131,9 +131,9 @@ def test_right_answers_that_the_model_would_never_give_are_counted(model, tmp_pa
     ]
     metrics = evaluate(tmp_path, model, questions)
     assert metrics["beyond_max_answer_tokens"] == 1
-    told = capsys.readouterr().err
-    assert "no right answer to 1 of 3 questions, long the first, has 2 subwords or fewer" in told
-    assert "1 questions count as not answered, 'too' the first: too long" in told
+    stderr = capsys.readouterr().err
+    assert "no right answer to 1 of 3 questions, long the first, has 2 subwords or fewer" in stderr
+    assert "1 questions count as not answered, 'too' the first: too long" in stderr
     assert metrics["questions"] == 3
     assert json.loads((tmp_path / "scores" / "predictions.json").read_text())["too"] == ""
 
@@ -147,8 +147,8 @@ def test_equal_texts_of_all_snippets_are_joined_before_five_are_left(model):
     starts[1, :2], ends[1, :2], scores[1, :2] = (0, 8), (3, 14), (2.0, 1.0)
     spans = NBest(np.stack([np.repeat([[0], [1]], 20, axis=1), starts, ends], axis=2), scores, np.zeros(2))
     found = evaluation._of_nbest(replace(model, threshold=None), Pools.of(questions), spans)
-    told = evaluation._bioasq(found, {})
-    assert (told["strict_accuracy"], told["mrr"]) == (0.0, pytest.approx(1 / 3))  # gout, flu, asthma
+    metrics = evaluation._bioasq(found, {})
+    assert (metrics["strict_accuracy"], metrics["mrr"]) == (0.0, pytest.approx(1 / 3))  # gout, flu, asthma
 
 
 def test_a_question_of_bioasq_that_cannot_be_asked_counts_as_not_answered(model, tmp_path):

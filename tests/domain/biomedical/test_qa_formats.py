@@ -16,8 +16,8 @@ CONTEXT = f"{SECRET} had a fever of 39 °C, then a rash."
 
 
 def asked(name="1", answers=(("fever", 16),), question=f"What had {SECRET}?", **more):
-    told = [{"text": text, "answer_start": start} for text, start in answers]
-    return {"id": name, "question": question, "answers": told, **more}
+    golds = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": name, "question": question, "answers": golds, **more}
 
 
 def squad(path, *qas, context=CONTEXT, version="1.1", **article):
@@ -62,7 +62,7 @@ J7 = '{"id": "j7", "question": "q", "context": "c"'
 
 
 @pytest.mark.parametrize(
-    ("write", "broken", "told"),
+    ("write", "broken", "message"),
     [
         (squad, asked("q7", answers=[("fever", 30)]), "expected it at 30 of 44 characters"),
         (squad, asked("q7", question="  "), "1, record q7: an empty question"),
@@ -83,10 +83,10 @@ J7 = '{"id": "j7", "question": "q", "context": "c"'
         (jsonl, f'{J7}, "answers": [{{"text": "{SECRET}", "start": 0}}]}}', "j7: an answer that is not in its context"),
     ],
 )
-def test_each_fault_is_an_error_with_line_and_id_and_without_text(tmp_path, write, broken, told):
+def test_each_fault_is_an_error_with_line_and_id_and_without_text(tmp_path, write, broken, message):
     error = error_of(write(tmp_path / "a.json", broken))
     assert f"{tmp_path / 'a.json'}, line" in error
-    assert told in error
+    assert message in error
     assert error.endswith("Fix or remove this record.")
 
 
@@ -230,16 +230,16 @@ def test_json_of_another_shape_is_refused_with_what_is_expected(tmp_path, conten
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ('{"version": "1.1"}', "expected questions (squad), found none"),
         ('{"version": "v2.0",\n"data": {}}', "line 2: expected a list, found an object"),
         ('{"data": [', "is broken, or the file is cut off"),
     ],
 )
-def test_a_file_without_questions_or_of_another_kind_is_refused(tmp_path, content, told):
+def test_a_file_without_questions_or_of_another_kind_is_refused(tmp_path, content, message):
     (tmp_path / "a.json").write_text(content)
-    assert told in error_of(tmp_path / "a.json", "squad")
+    assert message in error_of(tmp_path / "a.json", "squad")
 
 
 @pytest.mark.parametrize("format_name", [None, "squad"])

@@ -91,8 +91,8 @@ def test_figures_of_a_file_are_those_of_the_published_scripts_to_the_last_digit(
         golds = [] if impossible else golds or ["the"]
         context = "".join(f"{gold}|" for gold in golds) or "nothing"
         starts = [len("".join(f"{gold}|" for gold in golds[:place])) for place in range(len(golds))]
-        told = [{"text": gold, "answer_start": start} for gold, start in zip(golds, starts, strict=True)]
-        asked = {"id": f"q{number}", "question": "q", "answers": told, "is_impossible": impossible}
+        gold_answers = [{"text": gold, "answer_start": start} for gold, start in zip(golds, starts, strict=True)]
+        asked = {"id": f"q{number}", "question": "q", "answers": gold_answers, "is_impossible": impossible}
         articles.append({"title": f"t{number}", "paragraphs": [{"context": context, "qas": [asked]}]})
         if number % 10:
             guess = generator.choice([*golds, "", adversarial(generator), "the"])
@@ -104,7 +104,7 @@ def test_figures_of_a_file_are_those_of_the_published_scripts_to_the_last_digit(
     assert len(found) == (500 if version == "1.1" else 450)
 
 
-def test_the_version_is_told_by_impossible_questions():
+def test_the_version_is_inferred_from_impossible_questions():
     impossible = Question("2", "q", "c", impossible=True)
     questions = [Question("1", "q", "the c", (Answer("the", 0),)), impossible]
     assert scores({"1": "", "2": ""}, questions) == {"1": (1, 1), "2": (1, 1)}

@@ -110,9 +110,9 @@ def test_what_was_mended_found_and_left_out_is_counted(context, tmp_path, capsys
     }
     rejects = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
     assert [each["record"] for each in rejects] == ["3", "5"]
-    told = capsys.readouterr().err
-    assert "corrected the offsets of 1 answers" in told
-    assert "1 further answers are not in their context" in told
+    stderr = capsys.readouterr().err
+    assert "corrected the offsets of 1 answers" in stderr
+    assert "1 further answers are not in their context" in stderr
     assert not (context.output / "alignment.json").exists()
     with pytest.raises(WorkError, match=r"2 of 6 .* line 1, record 3"):
         run(settings.model_copy(update={"max_rejects": 0.01}), context)

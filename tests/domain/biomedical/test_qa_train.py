@@ -177,8 +177,8 @@ def test_characters_of_answers_become_pieces_also_inside_words_and_beyond_the_ba
     context = "𝒳é the patient of gout, no İ sign\u00a0flu"
     task = task_of(tiny_bert, [question(context, "gout", "patient of", " sign\u00a0", "out", "flu")])
     contexts = task.subwords.contexts
-    told = {context[contexts.starts[first] : contexts.ends[end - 1]] for first, end in task.golds[0]}
-    assert told == {"gout", "patient of", "sign", "flu"}
+    spans = {context[contexts.starts[first] : contexts.ends[end - 1]] for first, end in task.golds[0]}
+    assert spans == {"gout", "patient of", "sign", "flu"}
 
 
 def test_questions_that_cannot_be_learnt_are_rejected_by_id_or_left_out(tiny_bert, tmp_path, capsys):

@@ -82,6 +82,6 @@ def test_confusions_are_counted_by_type_and_by_mention():
     ]
 
 
-def test_right_ones_are_told_in_the_order_of_the_predictions():
+def test_right_ones_are_reported_in_the_order_of_the_predictions():
     first, second = TokenSpan(0, 1, "A"), TokenSpan(2, 3, "A")
     np.testing.assert_array_equal(which_are_right([[second], [first]], [[first, second], [first]]), [False, True, True])

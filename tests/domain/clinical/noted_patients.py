@@ -31,8 +31,8 @@ def stays(count=240, seed=0):
     """Two stays of each subject; half of all are followed by a return, and one note in ten says otherwise."""
     generator = np.random.default_rng(seed)
     returned = generator.random(count) < 0.5
-    told = returned ^ (generator.random(count) < 0.1)
-    texts = [text_of(generator, bool(tells), int(generator.integers(3, 25))) for tells in told]
+    hinted = returned ^ (generator.random(count) < 0.1)
+    texts = [text_of(generator, bool(hints), int(generator.integers(3, 25))) for hints in hinted]
     split = np.array(["train", "train", "validation", "test"])[np.arange(count) // 2 % 4]
     return pd.DataFrame(
         {
@@ -43,7 +43,7 @@ def stays(count=240, seed=0):
             "n_notes": 1,
             "split": split,
             "readmitted": returned,
-            "told": told,
+            "hinted": hinted,
         }
     )
 
@@ -68,7 +68,7 @@ def write_stays(folder, table):
         }
     )
     write_parquet(folder / "cohort/characteristics.parquet", known)
-    risk = pd.DataFrame({"hadm_id": table["hadm_id"], "true_risk": np.where(table["told"], 0.9, 0.1)})
+    risk = pd.DataFrame({"hadm_id": table["hadm_id"], "true_risk": np.where(table["hinted"], 0.9, 0.1)})
     risk.to_csv(folder / "risk.csv", index=False)
     return folder
 

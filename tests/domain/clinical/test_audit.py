@@ -1,5 +1,7 @@
 """Leaks that are planted are found; `test_privacy.py` checks that neither texts nor identifiers are shown."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -125,12 +127,14 @@ def test_a_run_stops_at_a_leak_unless_it_is_only_to_tell(tmp_path, context, note
         run(AuditSettings(files=[str(file)]), context)
     metrics = run(AuditSettings(files=[str(file)], leaks="tell"), context)
     assert metrics == {"shared_subjects": 1, "shared_admissions": 0, "shared_texts": 0, "near_duplicates": 0}
+    findings = json.loads((context.output / "audit.json").read_text())["findings"]
+    assert findings[0]["summary"].startswith("subjects in two splits or more: 1, such as ")
 
 
 def test_files_that_cannot_be_checked_are_reported(tmp_path, look):
     (tmp_path / "no.parquet").write_text("no parquet")
-    for file, told in ((tmp_path / "none.parquet", "there is no file"), (tmp_path / "no.parquet", "cannot be read")):
-        with pytest.raises(RequestError, match=told):
+    for file, message in ((tmp_path / "none.parquet", "there is no file"), (tmp_path / "no.parquet", "cannot be read")):
+        with pytest.raises(RequestError, match=message):
             look_for_leaks([file])
     with pytest.raises(RequestError, match="expected a column split"):
         look({"text": ["x"]})

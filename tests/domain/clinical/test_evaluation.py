@@ -36,19 +36,19 @@ def predicted(probabilities, outcomes, **more):
 
 def test_every_metric_is_that_of_scikit_learn_and_has_an_interval_that_holds_it():
     probabilities, outcomes = drawn()
-    told = probabilities**2
-    found = binary_metrics(predicted(told, outcomes, calibrated=probabilities), threshold=0.3)
-    raised = told >= 0.3
+    uncalibrated = probabilities**2
+    found = binary_metrics(predicted(uncalibrated, outcomes, calibrated=probabilities), threshold=0.3)
+    raised = uncalibrated >= 0.3
     expected = {
-        "auroc": roc_auc_score(outcomes, told),
-        "auprc": average_precision_score(outcomes, told),
+        "auroc": roc_auc_score(outcomes, uncalibrated),
+        "auprc": average_precision_score(outcomes, uncalibrated),
         "rp80": outcomes[raised].sum() / outcomes.sum(),
         "rp80_precision": outcomes[raised].mean(),
         "brier": brier_score_loss(outcomes, probabilities),
-        "brier_uncalibrated": brier_score_loss(outcomes, told),
+        "brier_uncalibrated": brier_score_loss(outcomes, uncalibrated),
         "prevalence": outcomes.mean(),
         "observed_expected": outcomes.sum() / probabilities.sum(),
-        "observed_expected_uncalibrated": outcomes.sum() / told.sum(),
+        "observed_expected_uncalibrated": outcomes.sum() / uncalibrated.sum(),
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert found["calibration_error_low"] < 0.02 < found["calibration_error_uncalibrated_low"]

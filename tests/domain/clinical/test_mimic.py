@@ -100,13 +100,13 @@ def test_a_packed_file_that_is_cut_is_reported(table, share):
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"", "found none among 0 columns"),
         (HEADER, "has no records"),
         (HEADER.replace(b"TEXT", b"NOTE"), r"expected one column text .*found none among 6 columns"),
     ],
 )
-def test_a_table_of_nothing_or_without_a_column_is_reported(table, data, told):
-    with pytest.raises(RequestError, match=told):
+def test_a_table_of_nothing_or_without_a_column_is_reported(table, data, message):
+    with pytest.raises(RequestError, match=message):
         rows_of(table(header=data))

@@ -253,10 +253,10 @@ def test_each_note_is_kept_or_left_out_with_its_reason(hospital, context, rows, 
     expected = Counter(row["text"] for row in rows)
     assert (metrics["rows"], metrics["notes"], metrics["stays"]) == (len(rows), expected.pop(KEPT), 1)
     assert left_out(metrics) == expected
-    told = flow(context)
-    assert (told["rows that were read"], told["kept"]) == (f"{len(rows)}", f"{metrics['notes']:.0f}")
-    assert sum(int(count) for step, count in told.items() if step.startswith("left out")) == expected.total()
-    assert (told["kept, dated by the day alone"], told["kept, without a store time"]) == tuple(map(str, facts))
+    steps = flow(context)
+    assert (steps["rows that were read"], steps["kept"]) == (f"{len(rows)}", f"{metrics['notes']:.0f}")
+    assert sum(int(count) for step, count in steps.items() if step.startswith("left out")) == expected.total()
+    assert (steps["kept, dated by the day alone"], steps["kept, without a store time"]) == tuple(map(str, facts))
 
 
 def test_early_notes_are_of_stays_still_open_at_the_cut_off_in_every_split(hospital, context):
@@ -300,12 +300,12 @@ def test_radiology_of_mimic_iv_is_a_table_of_its_own(hospital, context, tmp_path
 
 
 def test_mimic_iv_has_no_early_notes_and_that_is_reported(hospital, context):
-    told = r'input: .*MIMIC-IV has discharge summaries.*Set input = "discharge"'
+    error_text = r'input: .*MIMIC-IV has discharge summaries.*Set input = "discharge"'
     settings = hospital([note_of_iv("Report.")], **OF_IV_TABLE)
-    with pytest.raises(ValidationError, match=told):
+    with pytest.raises(ValidationError, match=error_text):
         NotesSettings(mimic=settings.mimic, cohort="@cohort", **EARLY)
     of_a_stage = InputFile(context.output.parent / "mimic")  # whose tables are not known before it ran
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=error_text):
         notes.run(NotesSettings(mimic=of_a_stage, cohort=settings.cohort, **EARLY), context)
 
 

@@ -89,13 +89,13 @@ def test_diagnoses_are_the_commonest_groups_of_train(clinic):
 def test_discharge_notes_are_refused_with_the_reason(tmp_path):
     write_early_stays(tmp_path, stays(40))
     about = tmp_path / "notes/notes.json"
-    for found, told in (
+    for found, message in (
         ('{"input": "discharge", "stays": "cohort"}', 'as a discharge summary leaks it; .*input = "early"'),
         ("", "as a discharge summary leaks it; .*found notes of input none named in notes.json"),
         ('{"input": "early", "stays": "cohort"}', r'all stays, those that end in death among them; .*stays = "all"'),
     ):
         about.write_text(found)
-        with pytest.raises(RequestError, match=f"notes: mortality is predicted f.*{told}"):
+        with pytest.raises(RequestError, match=f"notes: mortality is predicted f.*{message}"):
             read_labelled_notes(tmp_path / "notes", tmp_path / "cohort", MORTALITY)
 
 
@@ -154,11 +154,11 @@ def scores_of(folder, split="test"):
 def test_length_of_stay_is_evaluated_by_auroc_and_accuracy(learnt):
     metrics, folder = learnt("length-of-stay")
     scores = scores_of(folder)
-    told = scores[[f"probability/{label}" for label in CLASSES]].to_numpy()
+    probabilities = scores[[f"probability/{label}" for label in CLASSES]].to_numpy()
     true = scores[CLASSES].to_numpy().argmax(1)
-    assert told.sum(1) == pytest.approx(np.ones(60))
-    assert metrics["auroc_macro"] == pytest.approx(roc_auc_score(true, told, multi_class="ovr"))
-    assert metrics["accuracy"] == pytest.approx((told.argmax(1) == true).mean())
+    assert probabilities.sum(1) == pytest.approx(np.ones(60))
+    assert metrics["auroc_macro"] == pytest.approx(roc_auc_score(true, probabilities, multi_class="ovr"))
+    assert metrics["accuracy"] == pytest.approx((probabilities.argmax(1) == true).mean())
     assert metrics["accuracy_low"] < metrics["accuracy"] < metrics["accuracy_high"]
     assert roc_auc_score(scores["over_7_days"], scores["probability/over_7_days"]) > 0.65  # the others are chance
     assert {"accuracy/tfidf", "auroc_macro/note_length_low"} <= metrics.keys() and "auroc" not in metrics
@@ -171,9 +171,9 @@ def test_diagnoses_are_evaluated_over_those_that_can_be(learnt):
     assert (metrics["labels"], metrics["labels_left_out"]) == (3, 1)  # 401 is in train alone
     scores = scores_of(folder)
     names = ["ICD-9 428", "ICD-9 250", "ICD-9 401"]
-    labels, told = scores[names].to_numpy(), scores[[f"probability/{name}" for name in names]].to_numpy()
-    assert metrics["auroc_macro"] == pytest.approx(roc_auc_score(labels[:, :2], told[:, :2], average="macro"))
-    assert metrics["auroc_micro"] == pytest.approx(roc_auc_score(labels, told, average="micro"))
+    labels, probabilities = scores[names].to_numpy(), scores[[f"probability/{name}" for name in names]].to_numpy()
+    assert metrics["auroc_macro"] == pytest.approx(roc_auc_score(labels[:, :2], probabilities[:, :2], average="macro"))
+    assert metrics["auroc_micro"] == pytest.approx(roc_auc_score(labels, probabilities, average="micro"))
     assert "accuracy" not in metrics
     assert roc_auc_score(scores["ICD-9 428"], scores["probability/ICD-9 428"]) > 0.65
     assert metrics["auroc_micro_low"] < metrics["auroc_micro"] < metrics["auroc_micro_high"]

@@ -158,7 +158,7 @@ def cut_off(path):
 
 
 @pytest.mark.parametrize(
-    ("breaks", "told"),
+    ("breaks", "message"),
     [
         (cut_off("clinic/notes/notes.parquet"), r"notes\.parquet cannot be read as Parquet"),
         (cut_off("clinic/cohort/cohort.parquet"), r"cohort\.parquet cannot be read as Parquet"),
@@ -167,8 +167,8 @@ def cut_off(path):
         (lambda: Path("clinic/risk.csv").write_text("hadm_id,true_risk\nqzxH1,QZX\n"), "columns hadm_id and true_risk"),
     ],
 )
-def test_broken_files_of_outcomes_show_no_mark(run, bert, tmp_path, breaks, told):
+def test_broken_files_of_outcomes_show_no_mark(run, bert, tmp_path, breaks, message):
     write_stays(tmp_path / "clinic", marked_stays(40))
     breaks()
     code, printed = run(OUTCOME.format(bert=bert), debug=True)  # the traceback has the words of what caused it
-    assert code == 2 and re.search(told, printed), printed
+    assert code == 2 and re.search(message, printed), printed

@@ -114,9 +114,9 @@ def test_curves_and_slices_are_written_and_small_groups_are_not(trained):
     points = found["calibration"]["model, calibrated"]
     assert sum(count for _, _, count, _, _ in points) == 60
     assert all(low <= share <= high for _, share, _, low, high in points)
-    told = json.loads((output / "slices.json").read_text())["slices"]
-    assert {each["characteristic"] for each in told} >= {"sex", "age", "insurance", "note length"}
-    assert "QZX" not in json.dumps(told)
+    slices = json.loads((output / "slices.json").read_text())["slices"]
+    assert {each["characteristic"] for each in slices} >= {"sex", "age", "insurance", "note length"}
+    assert "QZX" not in json.dumps(slices)
     assert (output / "flow.csv").read_text().splitlines()[1] == "of the cohort,240,120"
 
 
@@ -168,15 +168,15 @@ def test_chunks_are_cut_on_the_engine_of_the_stage(clinic, bert, tmp_path):
 def test_the_score_while_reading_is_that_of_the_first_chunks():
     pairs = 2 * np.arange(10)[:, None]
     probabilities, admissions = np.tile([0.9, 0.2, 0.1, 0.4, 0.8], 10), (np.array([1, 0, 0, 1, 0]) + pairs).ravel()
-    told = while_reading(probabilities, admissions, np.tile([True, False], 10), OutcomeModelSettings())
-    found = told["while_reading"]
-    assert told["read_in_parts"] == 20
+    metrics = while_reading(probabilities, admissions, np.tile([True, False], 10), OutcomeModelSettings())
+    found = metrics["while_reading"]
+    assert metrics["read_in_parts"] == 20
     assert found[0]["readmitted"] == pytest.approx(0.2) and found[0]["others"] == pytest.approx(0.9)
     assert found[-1]["readmitted"] == pytest.approx((0.8 + (1.1 / 3) * 1.5) / 2.5)
     assert [each["auroc"] for each in found] == [0.0] * 9 + [pytest.approx(0.0)]
     with_short_ones = np.append(probabilities, [0.99, 0.01]), np.append(admissions, [20, 21])
     outcomes = np.tile([True, False], 11)
-    assert while_reading(*with_short_ones, outcomes, OutcomeModelSettings()) == told
+    assert while_reading(*with_short_ones, outcomes, OutcomeModelSettings()) == metrics
 
 
 @pytest.mark.parametrize("returned", [0, 9, 10, 20, 21, 30])
@@ -194,13 +194,13 @@ def test_of_fewer_than_ten_of_either_outcome_nothing_is_reported_while_reading(r
 def test_wrong_folders_and_cohorts_are_reported(clinic, bert, tmp_path, context):
     table = stays()
     write_stays(tmp_path / "other", table.assign(hadm_id=[f"{n}" for n in range(len(table))]))
-    for more, told in (
+    for more, message in (
         ({"notes": str(clinic)}, r"notes: expected the folder that domain\.notes wrote, found no notes\.parquet"),
         ({"cohort": str(clinic)}, r"cohort: expected the folder that domain\.cohort wrote, found no cohort\.parquet"),
         ({"cohort": str(tmp_path / "other/cohort")}, r"of 240 stays in .*, 240 are not in the cohort"),
         ({"chunking": {"max_tokens": 512}}, r"chunking\.max_tokens: the base has 48 positions, and 512 are asked for"),
     ):
-        with pytest.raises(RequestError, match=told):
+        with pytest.raises(RequestError, match=message):
             run(settings(clinic, bert, **more), context)
 
 

@@ -24,11 +24,11 @@ def hospital(tmp_path_factory):
     begins = drawing.integers(1_200, size=ADMISSIONS) / 2
     lengths = drawing.integers(-1, 30, size=ADMISSIONS) / 2
     kinds = drawing.choice(TYPES, size=ADMISSIONS, p=[0.55, 0.1, 0.3, 0.05])
-    dies, told_by_flag = drawing.random(ADMISSIONS) < 0.06, drawing.random(ADMISSIONS) < 0.1
+    dies, dead_by_flag_alone = drawing.random(ADMISSIONS) < 0.06, drawing.random(ADMISSIONS) < 0.1
     rows = []
     for index in range(ADMISSIONS):
         end = begins[index] + lengths[index]
-        death = end if dies[index] and not told_by_flag[index] else None
+        death = end if dies[index] and not dead_by_flag_alone[index] else None
         row = stay(subjects[index], 100_000 + index, begins[index], end, kinds[index], death, flag=int(dies[index]))
         rows.append(row)
     born = drawing.integers(2040, 2150, size=SUBJECTS)

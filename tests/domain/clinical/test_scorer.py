@@ -1,4 +1,4 @@
-"""Scoring in memory: whose chunks are whose, what is told of each admission, and what its words did."""
+"""Scoring in memory: whose chunks are whose, what is reported of each admission, and what its words did."""
 
 import html
 import json
@@ -162,18 +162,18 @@ def test_the_page_shows_all_text_none_of_it_as_markup_and_marks_words_of_the_top
 )
 def test_a_key_that_is_missing_is_never_taken_for_its_default(model_folder, tmp_path, key):
     shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
-    told = json.loads((tmp_path / "outcome.json").read_text())
-    del (told["chunking"] if key == "max_tokens" else told)[key]
-    (tmp_path / "outcome.json").write_text(json.dumps(told))
+    written = json.loads((tmp_path / "outcome.json").read_text())
+    del (written["chunking"] if key == "max_tokens" else written)[key]
+    (tmp_path / "outcome.json").write_text(json.dumps(written))
     with pytest.raises(RequestError, match=rf"expected (chunking\.)?{key} in .*outcome\.json"):
         load_model(tmp_path)
 
 
 def test_a_folder_of_the_first_edition_loads(model_folder, tmp_path):
     shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
-    told = json.loads((tmp_path / "outcome.json").read_text())
+    written = json.loads((tmp_path / "outcome.json").read_text())
     kept = ("task", "labels", "input", "chunking", "aggregation", "c", "threshold")
-    older = {name: told[name] for name in kept} | {"temperature": 2.0}
+    older = {name: written[name] for name in kept} | {"temperature": 2.0}
     (tmp_path / "outcome.json").write_text(json.dumps(older))
     assert load_model(tmp_path).settings == load_model(model_folder).settings
     for wrong in (0.0, -1.0, "2", None, [1.0]):

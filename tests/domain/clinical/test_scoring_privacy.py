@@ -53,8 +53,8 @@ def with_line(spoil):
 
     def written(frame, path):
         flat = frame.replace("\n", " ", regex=True)
-        told = flat.to_json(orient="records", lines=True) if path.suffix == ".jsonl" else flat.to_csv(index=False)
-        *lines, last = told.encode().splitlines()
+        rows = flat.to_json(orient="records", lines=True) if path.suffix == ".jsonl" else flat.to_csv(index=False)
+        *lines, last = rows.encode().splitlines()
         path.write_bytes(b"\n".join([*lines, spoil(last), b""]))
 
     return written
@@ -125,24 +125,24 @@ def test_what_is_whole_is_worked_on_and_not_reported(call, tmp_path, command):
 @COMMANDS
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_refused_and_not_reported(call, tmp_path, command, damage):
-    suffix, write, told = DAMAGES[damage]
+    suffix, write, message = DAMAGES[damage]
     write(frame_of(command), source := tmp_path / f"given{suffix}")
     code, printed = call(command, source, OUTPUTS[command][0], "--max-rejects", "1")
-    assert code == 2 and re.search(told, printed), printed
+    assert code == 2 and re.search(message, printed), printed
     assert not [path for path in tmp_path.rglob("*") if path.name in {"o.parquet", *OF_TERMS}]
 
 
 @COMMANDS
 @pytest.mark.parametrize("damage", ROWS)
 def test_a_damaged_row_is_listed_by_its_line_alone(call, tmp_path, command, damage):
-    suffix, write, told = ROWS[damage]
+    suffix, write, message = ROWS[damage]
     write(frame_of(command), source := tmp_path / f"given{suffix}")
     code, printed = call(command, source, "a.parquet" if command != "terms" else "a", "--max-rejects", "0")
-    assert code == 1 and re.search(told, printed), printed
+    assert code == 1 and re.search(message, printed), printed
     assert not [path for path in tmp_path.iterdir() if path.name in ("a.parquet", "a.parquet.partial")]
     for output in OUTPUTS[command]:
         code, printed = call(command, source, output, "--max-rejects", "1")
-        assert code == 0 and re.search(f"left out 1 of 4 .*({told})", printed), printed
+        assert code == 0 and re.search(f"left out 1 of 4 .*({message})", printed), printed
     listed = [json.loads(line) for path in tmp_path.rglob("*rejects.jsonl") for line in path.read_text().splitlines()]
     assert listed and all(set(each) == {"file", "line", "reason"} for each in listed)
 

@@ -173,18 +173,18 @@ def finished(folder):
             for number in (1, 2):
                 os.dup2(out.fileno(), number)
             with redirect_stdout(out), redirect_stderr(out):
-                told = run_through_faults(patch, folder)
+                shown = run_through_faults(patch, folder)
         finally:
             os.umask(usual)
             for number, copy in zip((1, 2), before, strict=True):
                 os.dup2(copy, number)
         out.seek(0)
-        yield out.read(), told
+        yield out.read(), shown
 
 
 def run_through_faults(patch, folder):
     """Runs all stages, the first ones through their faults; the files that showed a mark after the work of any."""
-    load_work, told, broken = Stage.load_run, list[str](), dict(zip(KINDS, ERRORS, strict=False))
+    load_work, shown, broken = Stage.load_run, list[str](), dict(zip(KINDS, ERRORS, strict=False))
     stopped = set(broken)
 
     def load_run(stage):
@@ -194,7 +194,7 @@ def run_through_faults(patch, folder):
             if stage.kind in broken:
                 raise broken.pop(stage.kind)
             metrics = work(settings, context)
-            told.extend(telling(folder))
+            shown.extend(telling(folder))
             if stage.kind in stopped:
                 stopped.remove(stage.kind)
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -206,7 +206,7 @@ def run_through_faults(patch, folder):
     codes = [start("sensitive.toml", debug=True) for _ in range(2 * len(ERRORS))]
     assert set(codes[::2]) <= {1, 2} and set(codes[1::2]) == {143}
     assert start("sensitive.toml") == 0
-    return told
+    return shown
 
 
 def start(recipe, *options, debug=False):
@@ -217,9 +217,9 @@ def telling(folder):
     """The files that show a mark, where there should be none, and those that lie outside of their stage."""
     runs = folder / "runs"
     files = [path for path in runs.rglob("*") if path.is_file() and not path.is_symlink()]
-    told = [path for path in files if MARK.search(path.read_bytes()) or MARK.search(str(path.name).encode())]
+    marked = [path for path in files if MARK.search(path.read_bytes()) or MARK.search(str(path.name).encode())]
     outside = [str(path) for path in (folder / "tmp").rglob("*")]
-    return outside + [str(path.relative_to(runs)) for path in told if not holds_text(path.relative_to(runs))]
+    return outside + [str(path.relative_to(runs)) for path in marked if not holds_text(path.relative_to(runs))]
 
 
 def holds_text(path):
@@ -326,10 +326,10 @@ def test_a_command_on_sensitive_data_shows_no_mark(folder, tmp_path, monkeypatch
         assert path.stat().st_mode & 0o777 == 0o640
         assert path == output or not MARK.search(path.read_bytes())
     page = ["--html", str(tmp_path / "p.html")] if command == "qa answer" else []
-    told = [*words, str(tmp_path / ("p.jsonl" if page else "p.html")), *page, *options]
-    assert _exit_code(told, debug=False, sensitive=True) == 2
+    arguments = [*words, str(tmp_path / ("p.jsonl" if page else "p.html")), *page, *options]
+    assert _exit_code(arguments, debug=False, sensitive=True) == 2
     assert "--with-text" in capfd.readouterr().err
-    assert _exit_code([*told, "--with-text"], debug=False, sensitive=True) == 0
+    assert _exit_code([*arguments, "--with-text"], debug=False, sensitive=True) == 0
     assert MARK.search((tmp_path / "p.html").read_bytes())
 
 

@@ -105,10 +105,12 @@ def test_without_a_label_that_differs_between_admissions_there_is_no_metric():
 
 
 def table_of(rows):
-    """Admissions that give this table of what was true (rows) and what was told."""
-    pairs = [(true, told) for true, row in enumerate(rows) for told, count in enumerate(row) for _ in range(count)]
-    true, told = np.array(pairs).T
-    return PredictedLabels(np.arange(len(pairs)), np.eye(3)[true].astype(bool), np.eye(3)[told], "multi-class")
+    """Admissions that give this table of what was true (rows) and what was predicted."""
+    pairs = [
+        (true, predicted) for true, row in enumerate(rows) for predicted, count in enumerate(row) for _ in range(count)
+    ]
+    true, predicted = np.array(pairs).T
+    return PredictedLabels(np.arange(len(pairs)), np.eye(3)[true].astype(bool), np.eye(3)[predicted], "multi-class")
 
 
 def test_a_row_with_a_small_count_is_hidden_and_never_alone():

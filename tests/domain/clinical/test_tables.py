@@ -46,7 +46,7 @@ def test_what_only_looks_like_a_table_is_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "wanted", "told"),
+    ("names", "wanted", "message"),
     [
         (["ADMISSIONS.csv"], HOSPITAL, r"expected the table patients\.csv.* none in .*is read: admissions\. Give"),
         (
@@ -57,8 +57,8 @@ def test_what_only_looks_like_a_table_is_none(tmp_path):
         (["noteevents.csv", "discharge.csv"], NOTES, "tables of one MIMIC, found noteevents and discharge"),
     ],
 )
-def test_a_table_that_is_missing_or_there_twice_is_reported_with_what_is_there(tmp_path, names, wanted, told):
-    with pytest.raises(RequestError, match=told):
+def test_a_table_that_is_missing_or_there_twice_is_reported_with_what_is_there(tmp_path, names, wanted, message):
+    with pytest.raises(RequestError, match=message):
         find_tables(lay(tmp_path, *names), wanted)
 
 
@@ -83,8 +83,8 @@ def test_tables_may_be_named_one_by_one(tmp_path):
     settings = CohortSettings(mimic=named)
     assert parts(settings) == parts(CohortSettings(mimic=str(folder)))
     assert tables_of(settings.mimic, HOSPITAL) == {name: Path(path) for name, path in named.items()}
-    for wrong, told in (({"admissions": "a.csv"}, "expected the table patients"), ({**named, "x": "c"}, "found x")):
-        with pytest.raises(ValidationError, match=told):
+    for wrong, message in (({"admissions": "a.csv"}, "expected the table patients"), ({**named, "x": "c"}, "found x")):
+        with pytest.raises(ValidationError, match=message):
             CohortSettings(mimic=wrong)
 
 

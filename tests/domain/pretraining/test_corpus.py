@@ -276,12 +276,12 @@ def content(path):
 def test_two_processes_that_want_one_corpus_prepare_it_once(tmp_path):
     file = written(tmp_path / "a.jsonl", texts(300))
     fork = get_context("fork")
-    told = fork.SimpleQueue()
+    events = fork.SimpleQueue()
     write = corpus_module._write_shard
 
     def work():
-        corpus_module._write_shard = lambda *given: told.put("wrote") or write(*given)
-        told.put(len(build(tmp_path, file)))
+        corpus_module._write_shard = lambda *given: events.put("wrote") or write(*given)
+        events.put(len(build(tmp_path, file)))
 
     both = [fork.Process(target=work) for _ in range(2)]
     for process in both:
@@ -289,8 +289,8 @@ def test_two_processes_that_want_one_corpus_prepare_it_once(tmp_path):
     for process in both:
         process.join()
     length = len(build(tmp_path, file))
-    assert [told.get() for _ in range(3)] == ["wrote", length, length]
-    assert told.empty()
+    assert [events.get() for _ in range(3)] == ["wrote", length, length]
+    assert events.empty()
 
 
 @pytest.mark.parametrize(("later", "how"), [(texts(39), "became shorter"), ([*texts(39), "Pain."], "changed")])

@@ -82,7 +82,7 @@ def started(tmp_path, kind, **settings):
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "missing"),
     [
         ("bert", []),
         ("bert without heads", ["masked words", "next sentences"]),
@@ -90,12 +90,12 @@ def started(tmp_path, kind, **settings):
     ],
 )
 def test_heads_of_the_base_stay_and_a_missing_one_is_announced_and_starts_fresh_always_alike(
-    tmp_path, capsys, kind, told
+    tmp_path, capsys, kind, missing
 ):
     network, _ = started(tmp_path, kind)
     said = capsys.readouterr().err
-    assert [name for name in ("masked words", "next sentences") if f"no whole head for {name}" in said] == told
-    if not told:
+    assert [name for name in ("masked words", "next sentences") if f"no whole head for {name}" in said] == missing
+    if not missing:
         expected = BertForPreTraining.from_pretrained(tmp_path / "base").state_dict()
         assert all(torch.equal(tensor, expected[name]) for name, tensor in network.state_dict().items())
     again, _ = started(tmp_path, kind)
@@ -119,7 +119,7 @@ LONG = {**MLM, "max_tokens": 64}
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "told"),
+    ("kind", "settings", "message"),
     [
         ("roberta", {}, r"need a BERT.* the base is a 'roberta'.*set objectives = \['mlm'\]"),
         ("albert", MLM, r"expected one of bert, distilbert, roberta.*found 'albert'"),
@@ -127,8 +127,8 @@ LONG = {**MLM, "max_tokens": 64}
         ("roberta", LONG, "max_tokens: expected at most 38, the positions of the network, found 64"),
     ],
 )
-def test_a_network_that_will_not_do_is_refused(tmp_path, kind, settings, told):
-    with pytest.raises(RequestError, match=told):
+def test_a_network_that_will_not_do_is_refused(tmp_path, kind, settings, message):
+    with pytest.raises(RequestError, match=message):
         started(tmp_path, kind, **settings)
 
 
@@ -248,7 +248,7 @@ def test_a_unigram_vocabulary_takes_marks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "words", "marks", "told"),
+    ("tokenizer", "words", "marks", "message"),
     [
         (WORDPIECE, ["fever", "covid-19", "heart failure"], [], "found 2 which .*: 'covid-19', 'heart failure'"),
         (WORDPIECE, [" "], [], "new_tokens, protected_tokens: .* found a blank one"),
@@ -256,8 +256,8 @@ def test_a_unigram_vocabulary_takes_marks(tmp_path):
         (UNIGRAM, ["hyperkalemia"], [], "only a WordPiece vocabulary.*this is a Unigram"),
     ],
 )
-def test_what_cannot_be_one_token_is_refused(tokenizer, words, marks, told):
-    with pytest.raises(RequestError, match=told):
+def test_what_cannot_be_one_token_is_refused(tokenizer, words, marks, message):
+    with pytest.raises(RequestError, match=message):
         with_new_tokens(tokenizer, words, marks)
 
 

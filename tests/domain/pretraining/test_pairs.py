@@ -59,15 +59,17 @@ def test_documents_of_one_sentence_are_second_segments_only(corpus_of):
 
 
 @pytest.mark.parametrize(
-    ("documents", "groups", "told"),
+    ("documents", "groups", "message"),
     [
         ([[[5], [5]]], None, "two documents at least, .* found 1 of one group"),
         ([[[5], [5]], [[5], [5]]], [3, 3], "two groups where groups are known; found 2 of one group"),
         ([[[5]], [[5]], [[5]]], None, "two sentences at least, found 3 of one sentence each"),
     ],
 )
-def test_a_text_without_pairs_is_reported(corpus_of, documents, groups, told):
-    with pytest.raises(RequestError, match=f"held-out documents: next-sentence pairs need documents of {told}|{told}"):
+def test_a_text_without_pairs_is_reported(corpus_of, documents, groups, message):
+    with pytest.raises(
+        RequestError, match=f"held-out documents: next-sentence pairs need documents of {message}|{message}"
+    ):
         draw_pairs(chosen(corpus_of(documents, groups), "held-out documents"), 64, 0.1, 0, 0)
 
 

@@ -47,7 +47,7 @@ WHOLE_WORDS = {"masking": {"whole_words": True}}
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"objectives": ["mlm", "mlm"]}, "objectives: expected each once, found mlm, mlm"),
         ({"masking": {"mask": 0.9, "random": 0.2}}, "to make at most 1, found 0.9 and 0.2"),
@@ -59,8 +59,8 @@ WHOLE_WORDS = {"masking": {"whole_words": True}}
         ({"documents": [{"path": "a", "format": "blocks", "text": "t"}]}, "without effect, because only tables"),
     ],
 )
-def test_what_cannot_be_or_has_no_effect_is_reported(given, told):
-    with pytest.raises(ValidationError, match=told):
+def test_what_cannot_be_or_has_no_effect_is_reported(given, message):
+    with pytest.raises(ValidationError, match=message):
         PretrainSettings.model_validate({"base": "./model", "documents": [{"path": "notes.jsonl"}], **given})
 
 
