@@ -39,7 +39,7 @@ STAGES = {
         ("students.index", 1, "search_settings:IndexSettings", "index:run", ""),
         ("students.mine", 1, "search_settings:MineSettings", "bitext:run", ""),
         ("students.mine-negatives", 1, "search_settings:NegativeSettings", "negatives:run", ""),
-        ("students.export", 3, "evaluation_settings:ExportSettings", "exporting:run", "students"),
+        ("students.export", 4, "evaluation_settings:ExportSettings", "exporting:run", "students"),
         ("students.shrink", 6, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
     ],
     "domain.pretraining": [

@@ -83,8 +83,8 @@ class _Exported(NamedTuple):
             for file in self.folder.iterdir():
                 if file.suffix in KEPT_SUFFIXES and not any(file.match(name) for name in NOT_KEPT):
                     copyfile(file, folder / file.name)
-            rules, limit = read_json(folder / TOKENIZER_CONFIG), position_limit(self.headed)
-            if rules and limit and (rules.get("model_max_length") or limit + 1) > limit:  # a graph does not know it
+            rules, limit = read_json(folder / TOKENIZER_CONFIG) or {}, position_limit(self.headed)
+            if limit and (rules.get("model_max_length") or limit + 1) > limit:  # a graph does not know it
                 write_json(folder / TOKENIZER_CONFIG, rules | {"model_max_length": limit})
             write_tensors(folder / HEAD_WEIGHTS, head_weights(self.headed))
 

@@ -133,10 +133,14 @@ def in_the_runtimes(folder, inputs, names):
     yield [found[name] for name in names]
 
 
-def test_a_graph_knows_how_many_tokens_its_network_reads_where_the_tokenizer_does_not(saved, tmp_path):
+@pytest.mark.parametrize("written", [True, False])
+def test_a_graph_knows_how_many_tokens_its_network_reads_where_the_tokenizer_does_not(saved, tmp_path, written):
     folder, _ = saved("cross-encoder")
     file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": int(1e30)}))
+    if written:
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": int(1e30)}))
+    else:
+        file.unlink()
     export(folder, tmp_path / "exported")
     assert AutoTokenizer.from_pretrained(tmp_path / "exported").model_max_length == 40
     pair = (TEXTS[0], "heart " * 100)
