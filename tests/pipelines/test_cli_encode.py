@@ -49,16 +49,10 @@ def test_a_prompt_stands_before_each_sentence_and_vectors_have_the_bits_asked_fo
         encode(english, tmp_path / "w.npy", "--prompt", "answer")
 
 
-def test_standard_input_gives_the_bytes_of_a_file_in_several_processes_too(
-    encode, model, english, vectors, start_python, tmp_path
-):
+def test_standard_input_gives_the_vectors_of_its_sentences(encode, english, vectors, tmp_path):
     out = encode("-", tmp_path / "file.npy", "--precision", "fp32", stdin=english.read_bytes())
     assert out == f"{tmp_path / 'file.npy'}: 3 sentences, 8 dim\n"
     np.testing.assert_allclose(np.load(tmp_path / "file.npy"), vectors(ENGLISH), atol=1e-6)
-    words = ["-m", "pipelines", "encode", model, "-", "v.npy", "--precision", "fp32", "--processes", "2"]
-    assert start_python(*words, stdin=english).communicate(timeout=120)[0] == "v.npy: 3 sentences, 8 dim\n"
-    assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "file.npy").read_bytes()
-    assert {path.name for path in tmp_path.iterdir()} == {"english.txt", "file.npy", "v.npy"}
 
 
 def test_a_mistake_in_standard_input_is_reported_with_its_line_and_leaves_nothing(encode, tmp_path):

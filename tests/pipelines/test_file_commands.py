@@ -54,12 +54,12 @@ COMMANDS = {
     "tag": Command(
         words="ner tag",
         model="tagger",
-        input="many.jsonl",
+        input="documents.jsonl",
         lines=documents,
         block="domain.biomedical.ner.tagging.BLOCK_CHARACTERS",
         size=2_000,
         function=tag_file,
-        stage='uses = "domain.ner-tag"\ndocuments = "many.jsonl"',
+        stage='uses = "domain.ner-tag"\ndocuments = "documents.jsonl"',
         summary="output documents words entities rejected refused words_per_second",
     ),
     "answer": Command(
@@ -150,31 +150,29 @@ def test_workers_of_a_cluster_write_the_bytes_of_one_process(command, call, writ
     assert {path.name for path in tmp_path.iterdir()} == {kind.input, "local.jsonl", "ray.jsonl"}
 
 
-@pytest.mark.parametrize("command", SHARED, indirect=True)
-def test_processes_of_our_own_write_the_bytes_of_one(command, call, start_python, write_lines, tmp_path):
-    kind, model = command
-    write_lines(kind.input, kind.lines(40))
-    words = [*kind.words.split(), model, kind.input, "two.jsonl", "--precision", "fp32", "--processes", "2", "--json"]
-    process = start_python("-m", "pipelines", *words)
+def test_a_recipe_in_two_processes_writes_the_bytes_of_each_command(
+    request, call, start_python, write_lines, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    stages = []
+    for name in SHARED:
+        kind, model = COMMANDS[name], request.getfixturevalue(COMMANDS[name].model)
+        write_lines(kind.input, kind.lines(40))
+        stages += [f"[{name}]", kind.stage, f'model = "{model}"\nprecision = "fp32"\noutput = "jsonl"']
+    recipe = write_lines("r.toml", stages)
+    process = start_python("-m", "pipelines", "run", "r.toml", "--processes", "2")
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    call(*kind.words.split(), model, kind.input, "one.jsonl", "--precision", "fp32")
-    assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-    summary = json.loads(out)
-    assert summary["output"] == "two.jsonl" and 40 in summary.values()
-    assert " ".join(summary) == kind.summary
-
-
-@pytest.mark.parametrize("command", SHARED, indirect=True)
-def test_a_recipe_writes_the_bytes_of_the_command(command, call, write_lines, tmp_path):
-    kind, model = command
-    write_lines(kind.input, kind.lines(12))
-    recipe = write_lines("r.toml", ["[t]", kind.stage, f'model = "{model}"\nprecision = "fp32"\noutput = "jsonl"'])
-    assert re.search(r"(documents|questions|pairs) 12\b", call("run", recipe))
-    call(*kind.words.split(), model, kind.input, "out.jsonl", "--precision", "fp32")
-    (written,) = (tmp_path / "runs/r/t/latest").resolve().glob("*s.jsonl")
-    assert written.name != "rejects.jsonl" and written.read_bytes() == (tmp_path / "out.jsonl").read_bytes()
-    assert "SKIP" in call("run", recipe, "--set", "t.batch_tokens=64")
+    for name in SHARED:
+        kind, words = COMMANDS[name], COMMANDS[name].words.split()
+        model, output = request.getfixturevalue(kind.model), f"{name}.jsonl"
+        summary = json.loads(call(*words, model, kind.input, output, "--precision", "fp32", "--json"))
+        assert " ".join(summary) == kind.summary and summary["output"] == output and 40 in summary.values()
+        (written,) = (tmp_path / f"runs/r/{name}/latest").resolve().glob("*s.jsonl")
+        assert written.name != "rejects.jsonl" and written.read_bytes() == (tmp_path / output).read_bytes()
+        assert re.search(r"(documents|questions|pairs) 40\b", out)
+    batches = [word for name in SHARED for word in ("--set", f"{name}.batch_tokens=64")]
+    assert call("run", recipe, *batches).count("SKIP") == len(SHARED)
 
 
 @pytest.mark.parametrize(("function", "expected"), [(tag_file, "tags entities"), (rerank_file, "scores pairs of sent")])

@@ -35,10 +35,13 @@ def documented(launcher):
     return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{launcher} ")]
 
 
-def started(words, folder):
+def started(words, folder, stdin=os.devnull):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     environment["PATH"] = f"{SCRIPTS}{os.pathsep}{environment['PATH']}"
-    return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
+    with Path(folder, stdin).open() as given:
+        return subprocess.run(
+            words, stdin=given, capture_output=True, text=True, cwd=folder, env=environment, timeout=300
+        )
 
 
 RECIPE = """
@@ -83,12 +86,11 @@ def node(tiny_encoder, tmp_path):
     return make
 
 
-def test_two_nodes_with_a_shared_disk_train_as_one_process_does(node):
+def test_two_nodes_with_a_shared_disk_train_as_one_process_does(node, call):
     shared, alone = node("shared"), node("alone")
     codes, errors = on_two_nodes([shared, shared])
     assert codes == [0, 0], errors
-    done = started(["bertrelay", "run", "student.toml"], alone)
-    assert done.returncode == 0, done.stderr
+    call("run", alone / "student.toml", "--runs", alone / "runs")
     together, single = (
         SentenceEncoder.load(folder / "runs/student/student/latest/model") for folder in (shared, alone)
     )
@@ -106,16 +108,21 @@ def test_two_nodes_without_a_shared_disk_raise_and_train_nothing(node):
     assert not any(path for folder in folders for path in folder.glob("runs/**/*.safetensors"))
 
 
-@pytest.mark.parametrize("launched", [["torchrun"], ["--processes", "2"]])
-def test_two_processes_run_our_packages(own_packages, model, write_lines, launched):
-    write_lines("sentences.txt", ["a dog", "a cat"] * 10)
-    words = ["bertrelay", "encode", model, "sentences.txt", "vectors.npy"]
-    if launched == ["torchrun"]:
-        of_one_machine = next(each for each in documented("torchrun") if "--nnodes" not in each)
-        launcher = of_one_machine[: of_one_machine.index("bertrelay")]
-        words, launched = ["2" if word == "8" else word for word in launcher] + words, []
-    done = started([*words, *launched], own_packages)
-    assert (done.returncode, done.stdout) == (0, "vectors.npy: 20 sentences, 8 dim\n"), done.stderr
+def test_two_processes_of_torchrun_or_our_own_run_our_packages_and_write_the_bytes_of_one(
+    own_packages, call, model, write_lines
+):
+    of_one_machine = next(each for each in documented("torchrun") if "--nnodes" not in each)
+    torchrun = ["2" if word == "8" else word for word in of_one_machine[: of_one_machine.index("bertrelay")]]
+    given = write_lines("sentences.txt", ["a dog", "a cat"] * 10)
+    call("encode", model, given, own_packages / "one.npy", "--precision", "fp32")
+    encode = ["bertrelay", "encode", model, "--precision", "fp32"]
+    for name, words in {
+        "torchrun.npy": [*torchrun, *encode, "sentences.txt", "torchrun.npy"],
+        "ours.npy": [*encode, "-", "ours.npy", "--processes", "2"],
+    }.items():
+        done = started(words, own_packages, given)
+        assert (done.returncode, done.stdout) == (0, f"{name}: 20 sentences, 8 dim\n"), done.stderr
+        assert (own_packages / name).read_bytes() == (own_packages / "one.npy").read_bytes()
 
 
 def test_accelerate_launch_as_documented_runs_our_packages(own_packages):

@@ -163,6 +163,10 @@ def test_a_base_without_its_idle_neurons_gives_the_same_vectors(kind, publish, t
 @pytest.mark.parametrize("kind", LATER)
 def test_graphs_of_causal_windowed_and_biased_attention_give_the_same_vectors(kind, publish, texts, tmp_path):
     base = SentenceEncoder.load(publish(kind)).eval()
+    if base.backbone.config.model_type != "t5":  # two layers, of near tokens and of all: an export takes long for each
+        base.backbone.layers = base.backbone.layers[1:3]
+        base.backbone.config.num_hidden_layers = 2
+        base.backbone.config.layer_types = base.backbone.config.layer_types[1:3]
     export(base, tmp_path / "exported")
     graph = onnx.load(tmp_path / "exported/onnx/model.onnx").graph
     assert any(node.op_type == "Attention" for node in graph.node)
