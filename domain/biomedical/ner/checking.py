@@ -203,16 +203,19 @@ def _tags(surveys: Surveys) -> Finding:
 
 
 def _types(surveys: Surveys) -> Finding:
-    """Which types there are; those of dev and test must occur in train, and train must have some."""
+    """Which types there are; those of dev and test must occur in train, and train and dev must have some."""
     types = {split: set(found.entities) for split, found in surveys.items()}
     known = types.get("train", set[str]().union(*types.values()))
     unknown = {split: sorted(names - known) for split, names in types.items() if names - known}
     unscored = sorted(known - types["test"]) if "test" in types else []
+    lacks_dev = "dev" in types and not types["dev"]
     summary = [f"{split} has {', '.join(names)}, which train lacks" for split, names in unknown.items()]
     summary += [f"train has {', '.join(unscored)}, which test lacks: never scored"] if unscored else []
     if not known:
         summary = ["there is no entity to train on"]
-    severity: Severity = "fail" if unknown or not known else "warn" if unscored else "good"
+    elif lacks_dev:
+        summary.append("dev has no entity: no evaluation could choose the best weights")
+    severity: Severity = "fail" if unknown or not known or lacks_dev else "warn" if unscored else "good"
     for split, found in surveys.items():
         listed = ", ".join(f"{name or 'entity'} {count:,}" for name, count in sorted(found.entities.items()))
         summary.append(f"{split}: {listed or 'none'}")

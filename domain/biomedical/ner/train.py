@@ -18,7 +18,7 @@ from bertrelay.inference import computed
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
-from domain.biomedical.documents.tokens import converted, spans_of
+from domain.biomedical.documents.tokens import converted, spans_of, types_of
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
 from domain.biomedical.ner.metrics import count_entities, entity_metrics, which_are_right
@@ -49,7 +49,7 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
 
 
 def _types(examples: Sequence[Example], dev: Sequence[Example], settings: NerSettings) -> list[str]:
-    """The types to train on. Raises RequestError where there are none, or dev data has others."""
+    """The types to train on. Raises RequestError where there are none, or dev data has others or no entity to score."""
     types = types_in(examples)
     absent = sorted({*settings.types, *types_in(dev)} - set(types))
     if not types or absent:
@@ -57,6 +57,12 @@ def _types(examples: Sequence[Example], dev: Sequence[Example], settings: NerSet
         raise RequestError(
             f"train: expected entities of the types {', '.join(absent) or 'to train on'}, found "
             f"{', '.join(types) or 'none'} in {where}. Set `types` to those that train and dev have in common."
+        )
+    if settings.dev and not any(types_of(each.tags) for each in dev):
+        where = ", ".join(str(source.path) for source in settings.dev)
+        raise RequestError(
+            f"dev: expected entities, found none in {where}, so that no evaluation could choose the best weights. Give "
+            "another file as `dev`, or leave it out."
         )
     return types
 

@@ -166,6 +166,9 @@ def test_types_that_data_or_model_lack_are_reported(tiny_bert, given, tmp_path):
     train = write_sentences(tmp_path / "diseases.tsv", 20, types=("Disease",))
     with pytest.raises(RequestError, match=r"types Chemical, found Disease in .*diseases\.tsv"):
         learn(given, tmp_path / "output", train=train)
+    (tmp_path / "none.tsv").write_text("no\tO\nflu\tO\n")
+    with pytest.raises(RequestError, match=r"dev: expected entities, found none in .*none\.tsv"):
+        learn(given, tmp_path / "output", dev=[{"path": str(tmp_path / "none.tsv")}])
     save_model(start_tagger(tiny_bert, LabelSet.of_types(["Chemical"]), max_tokens=40), tmp_path / "model")
     test = write_sentences(tmp_path / "test.tsv", 20)
     with pytest.raises(RequestError, match=r"types Chemical, and .*test\.tsv has Disease as well.*`types`"):
