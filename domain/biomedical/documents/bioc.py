@@ -141,5 +141,5 @@ def _entity(annotation: _Annotation) -> Entity:
         probability = None if confidence is None else float(str(confidence))
     except ValueError:
         raise Unfit("a confidence that is no number") from None
-    start, end, fragments = joined(sorted((each.offset, each.offset + each.length) for each in annotation.locations))
+    start, end, fragments = joined((each.offset, each.offset + each.length) for each in annotation.locations)
     return Entity(start, end, str(kind), probability, identifier and str(identifier), fragments)

@@ -1,6 +1,7 @@
 """brat standoff: a folder with a text (`ID.txt`) and its annotations (`ID.ann`) for each document.
 
-Offsets count characters of the text file, line breaks among them. Identifiers are in `N` lines as `Reference`;
+Offsets count characters of the text file, line breaks among them; brat gives an entity over a line break as fragments,
+one for each line, and here they are one span. Identifiers are in `N` lines as `Reference`;
 confidences in notes of the form `confidence 0.93`. Relations, events, attributes and other notes are left out.
 """
 
@@ -13,7 +14,7 @@ from bertrelay.data.tables import Unusable
 from domain.biomedical.documents.document import Document, Entity, Item, LeftOut, Unfit
 from domain.biomedical.documents.soundness import check_entities, joined, whole_text
 
-PLACE = re.compile(r"(\S+) (\d+ \d+(?:;\d+ \d+)*)")
+PLACE = re.compile(r"(\S+) (\d{1,15} \d{1,15}(?:;\d{1,15} \d{1,15})*)", re.ASCII)
 REFERENCE = re.compile(r"Reference (\S+) (.+)")
 NUMBER = r"\d+(?:\.\d+)?(?:e-\d+)?"  # as Python writes a probability
 CONFIDENCE = re.compile(rf"AnnotatorNotes (\S+)\tconfidence ({NUMBER})", re.ASCII)
@@ -87,7 +88,8 @@ def _entity(line: str, text: str) -> Entity:
     if not matched or not tab:
         expected = "expected T1, type, start and end, and text: T1<TAB>Disease 0 8<TAB>text"
         raise Unfit("a line that is no annotation", f"{expected}; is the file cut off here?")
-    start, end, fragments = joined((int(first), int(last)) for first, last in map(str.split, matched[2].split(";")))
+    spans = [(int(first), int(last)) for first, last in map(str.split, matched[2].split(";"))]
+    start, end, fragments = joined(spans, text)
     entity = Entity(start, end, matched[1], fragments=fragments)
-    check_entities(text, [entity], [mention])
+    check_entities(text, [entity], [mention if spans == sorted(spans) else None])  # else its words are out of order too
     return entity

@@ -11,6 +11,7 @@ from domain.biomedical.documents.document import Document, Entity, Span, Unfit
 
 IMPOSSIBLE = "an entity with offsets that cannot be"
 MISALIGNED = "an entity whose text is not at its offsets"
+LINE_BREAK = re.compile(r"\s*[\r\n]\s*")
 
 
 def whole_text(path: Path) -> str:
@@ -64,11 +65,14 @@ def check_contiguous(document: Document, kept_by: str) -> None:
     _refuse_any(broken, "a discontinuous entity", document.entities, f"; {kept_by} holds spans")
 
 
-def joined(spans: Iterable[Span]) -> tuple[int, int, tuple[Span, ...]]:
-    """Start, end and fragments of an entity that covers `spans`; those that touch become one."""
+def joined(spans: Iterable[Span], text: str = "") -> tuple[int, int, tuple[Span, ...]]:
+    """Start, end and fragments of an entity that covers `spans`, which come in any order; those that touch become one.
+
+    text: where a format ends a fragment with each line, the text; what it has on several lines then becomes one too.
+    """
     merged: list[Span] = []
-    for start, end in spans:
-        if merged and start == merged[-1][1]:
+    for start, end in sorted(spans):
+        if merged and (start == merged[-1][1] or LINE_BREAK.fullmatch(text, merged[-1][1], start)):
             start = merged.pop()[0]
         merged.append((start, end))
     return merged[0][0], merged[-1][1], tuple(merged) if len(merged) > 1 else ()
@@ -82,8 +86,8 @@ def _is_inside(entity: Entity, length: int) -> bool:
 
 
 def _matches(text: str, entity: Entity, mention: str) -> bool:
-    """Whether `mention` is the text of the entity; line breaks may have become spaces, as in formats of lines."""
+    """Whether `mention` is the text of the entity; line breaks may have become a space, as in formats of lines."""
     whole, *found = (
-        re.sub(r"\s", " ", each) for each in (mention, entity.in_text(text).text, text[entity.start : entity.end])
+        re.sub(r"\s+", " ", each) for each in (mention, entity.in_text(text).text, text[entity.start : entity.end])
     )
     return whole in found

@@ -275,6 +275,7 @@ def _annotation(number: int, entity: Entity) -> dict[str, Any]:
 FILE_NAME = re.compile(r"[^./\\\0\n][^/\\\0\n]*")  # on every system, and of no hidden file
 LONGEST_ID = 250  # bytes: with its suffix, the longest name that file systems take
 NO_BRAT_FIELD = re.compile(r"[\t\n\r]")
+ON_A_LINE = re.compile(r"[^\n\r]+")
 
 
 @contextmanager
@@ -308,16 +309,28 @@ def _brat(document: Document) -> str:
         raise Unfit("an id that is no file name", "an empty or long one, or one with a slash in it")
     lines = []
     for number, entity in enumerate(document.entities, 1):
-        fields = entity.text + (entity.identifier or "")
-        if not entity.type or re.search(r"\s", entity.type) or NO_BRAT_FIELD.search(fields):
-            raise Unfit("an entity that no line can hold", "without a type, or with a tab or a line break in it")
-        spans = ";".join(f"{start} {end}" for start, end in entity.spans)
-        lines.append(f"T{number}\t{entity.type} {spans}\t{entity.text}")
+        spans, mention = _on_lines(document.text, entity)
+        if (
+            not entity.type
+            or re.search(r"\s", entity.type)
+            or NO_BRAT_FIELD.search(mention + (entity.identifier or ""))
+        ):
+            raise Unfit("an entity that no line can hold", "without a type, or with a tab or an outer line break in it")
+        lines.append(f"T{number}\t{entity.type} {';'.join(f'{start} {end}' for start, end in spans)}\t{mention}")
         if entity.identifier:
-            lines.append(f"N{number}\tReference T{number} {entity.identifier}\t{entity.text}")
+            lines.append(f"N{number}\tReference T{number} {entity.identifier}\t{mention}")
         if entity.confidence is not None:
             lines.append(f"#{number}\tAnnotatorNotes T{number}\tconfidence {entity.confidence!r}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _on_lines(text: str, entity: Entity) -> tuple[list[Span], str]:
+    """The spans of an entity, ended by line breaks as brat ends them, and its text; all as it is where one is outer."""
+    spans = [line.span() for start, end in entity.spans for line in ON_A_LINE.finditer(text, start, end)]
+    borders = {border for span in spans for border in span}
+    if any(border not in borders for span in entity.spans for border in span):
+        return list(entity.spans), entity.text
+    return spans, " ".join(text[start:end] for start, end in spans)
 
 
 # All formats
