@@ -138,6 +138,12 @@ def check_place(output: Path, *inputs: str | Path | None, option: str = "output"
         raise RequestError(f"{option}: {output} is there already; name another, or replace it with --overwrite")
 
 
+def refuse_packed(output: Path) -> None:
+    """Raises RequestError for an output that a reader would take for packed by its name: none is packed."""
+    if output.suffix.lower() == ".gz":
+        raise RequestError(f"output: expected a name without .gz, as it is not packed, found {output}; leave .gz out")
+
+
 def refuse_symlink(path: Path) -> None:
     """Raises RequestError for unfinished work behind a symbolic link: it is replaced and removed by its name."""
     if path.is_symlink():

@@ -2,6 +2,7 @@
 
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -46,6 +47,7 @@ SUFFIXES: dict[str, FormatName] = {
 }
 """The format of each suffix; the first one of a format is that of the files that a stage writes."""
 
+NAMED = re.compile(r"(.+?)\.(txt|ann)(?:\.gz)?", re.IGNORECASE | re.DOTALL)
 TITLE_LINE = re.compile(rb"[^|\t\n]+\|t\|")
 
 
@@ -58,11 +60,11 @@ def format_of(path: Path | str) -> FormatName:
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     if path.is_dir() or (not suffixes and not path.exists()):
-        is_text = path.is_dir() and bool(text_files(path)) and not any(path.glob("*.ann"))
-        return "text" if is_text else "brat"
+        kinds = {kind for files in brat_files(path).values() for kind in files}
+        return "text" if kinds == {"txt"} else "brat"
     if suffixes[-2:] == [".pubtator", ".txt"] or (suffixes[-1:] == [".txt"] and _begins_as_pubtator(path)):
         return "pubtator"
-    if suffixes[-1:] == [".txt"] and path.with_suffix(".ann").exists():
+    if suffixes[-1:] == [".txt"] and "ann" in brat_files(path.parent).get(name_of(path), {}):
         return "brat"
     if not suffixes or suffixes[-1] not in SUFFIXES:
         raise RequestError(
@@ -72,9 +74,19 @@ def format_of(path: Path | str) -> FormatName:
     return SUFFIXES[suffixes[-1]]
 
 
-def text_files(folder: Path) -> list[Path]:
-    """The files of raw text in a folder, packed with gzip or not, in the order of their names."""
-    return sorted(path for path in folder.iterdir() if path.name.lower().endswith((".txt", ".txt.gz")))
+def brat_files(folder: Path) -> dict[str, dict[str, Path]]:
+    """The `txt` and the `ann` file of each document in a folder by its name, packed or not; none where none is."""
+    found = defaultdict[str, dict[str, Path]](dict)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []:
+        if matched := NAMED.fullmatch(path.name):
+            found[matched[1]].setdefault(matched[2].lower(), path)  # of two the one that is not packed
+    return found
+
+
+def name_of(path: Path) -> str:
+    """The id of the document in a file of raw text or brat: its name without suffixes."""
+    matched = NAMED.fullmatch(path.name)
+    return matched[1] if matched else path.name
 
 
 def _begins_as_pubtator(path: Path) -> bool:
@@ -107,6 +119,8 @@ def document_items(path: Path | str, format_name: FormatName | None = None, uniq
         raise RequestError(f"{path}: {name} is only written. Read one of {', '.join(READERS)}.")
     if not path.exists():
         raise RequestError(f"there is no file or folder {path}. Check the path; in a recipe it counts from its folder.")
+    if path.is_dir() and not brat_files(path):
+        raise RequestError(f"{path}: expected .txt or .ann files in it, found none. Give a file, or their own folder.")
     module, function = READERS[name].split(":")
     read: Callable[[Path], Iterator[Item]] = getattr(import_module(f"{__name__}.{module}"), function)
     items = read(path)

@@ -1,4 +1,4 @@
-"""BioC JSON: a collection of documents with passages, or, as PubTator gives it, a document in each line.
+"""BioC JSON: a collection of documents with passages, a list of collections, or (PubTator) a document in each line.
 
 Offsets of passages and entities count characters from the beginning of the document; what is missing between passages
 is filled with spaces. Entities of sentences are entities of their document. Relations are left out.
@@ -66,25 +66,34 @@ def read(path: Path) -> Iterator[Item]:
 
 
 def _documents(window: JsonWindow) -> Iterator[tuple[int, str]]:
-    """Line and JSON text of each document: of collections, of an array, or of objects one after the other."""
+    """Line and JSON text of each document: of collections and documents in an array, or one after the other."""
     if window.peek() == "[":
-        yield from window.elements()
+        for line in window.places():
+            if window.peek() == "{":
+                yield from _of_object(window, is_listed=True)
+            else:
+                yield line, window.value()
     elif window.peek() != "{":
         raise _no_collection(window)
     while window.peek() == "{":
-        line, parts, is_collection = window.line, dict[str, str](), False
-        for key in window.members():
-            if key in COLLECTIONS and window.peek() == "[":
-                is_collection = True
-                yield from window.elements()
-            else:
-                parts[key] = window.value()
-        if "passages" in parts:
-            yield line, "{" + ", ".join(f"{json.dumps(key)}: {value}" for key, value in parts.items()) + "}"
-        elif not is_collection:
-            raise _no_collection(window)
+        yield from _of_object(window)
     if window.peek():
         raise window.broken()
+
+
+def _of_object(window: JsonWindow, is_listed: bool = False) -> Iterator[tuple[int, str]]:
+    """The documents of a collection, or the document that it is; one in a list may lack what a document has."""
+    line, parts, is_collection = window.line, dict[str, str](), False
+    for key in window.members():
+        if key in COLLECTIONS and window.peek() == "[":
+            is_collection = True
+            yield from window.elements()
+        else:
+            parts[key] = window.value()
+    if "passages" in parts or (is_listed and not is_collection):
+        yield line, "{" + ", ".join(f"{json.dumps(key)}: {value}" for key, value in parts.items()) + "}"
+    elif not is_collection:
+        raise _no_collection(window)
 
 
 def _no_collection(window: JsonWindow) -> RequestError:
@@ -137,9 +146,14 @@ def _entity(annotation: _Annotation) -> Entity:
     kind, identifier, confidence = map(annotation.infons.get, ("type", "identifier", "confidence"))
     if not kind:
         raise Unfit("an entity without a type", "expected `type` in its infons")
-    try:
-        probability = None if confidence is None else float(str(confidence))
-    except ValueError:
-        raise Unfit("a confidence that is no number") from None
     start, end, fragments = joined((each.offset, each.offset + each.length) for each in annotation.locations)
-    return Entity(start, end, str(kind), probability, identifier and str(identifier), fragments)
+    return Entity(start, end, str(kind), _probability(confidence), identifier and str(identifier), fragments)
+
+
+def _probability(confidence: object) -> float | None:
+    """A confidence from 0 to 1; one in words or on another scale counts as none."""
+    try:
+        found = float(str(confidence))
+    except ValueError:
+        return None
+    return found if 0 <= found <= 1 else None

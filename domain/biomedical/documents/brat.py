@@ -6,12 +6,15 @@ confidences in notes of the form `confidence 0.93`. Relations, events, attribute
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from bertrelay.data.tables import Unusable
-from domain.biomedical.documents.document import Document, Entity, Item, LeftOut, Unfit
+from bertrelay.errors import RequestError
+from domain.biomedical.documents import brat_files, name_of
+from domain.biomedical.documents.document import Document, Entity, Item, LeftOut, Unfit, file_in
 from domain.biomedical.documents.soundness import check_entities, joined, whole_text
 
 PLACE = re.compile(r"(\S+) (\d{1,15} \d{1,15}(?:;\d{1,15} \d{1,15})*)", re.ASCII)
@@ -31,9 +34,11 @@ READ_OVER = {
 
 def read(path: Path) -> Iterator[Item]:
     """Streams the documents of a folder in the order of their names, or the one of a `.txt` or `.ann` file."""
-    files = path.iterdir() if path.is_dir() else [path]
-    for text_file in sorted({file.with_suffix(".txt") for file in files if file.suffix in (".txt", ".ann")}):
-        yield from _items(text_file)
+    files = brat_files(path if path.is_dir() else path.parent)
+    for number, name in enumerate(files if path.is_dir() else [name_of(path)], 1):
+        if name not in files:
+            raise RequestError(f"{path}: expected a .txt or .ann file, or a folder of them, found another name.")
+        yield from _items(name, files[name], partial(file_in, path, number))
 
 
 @dataclass
@@ -45,23 +50,25 @@ class _Annotations:
     confidences: dict[str, float] = field(default_factory=dict)
 
 
-def _items(text_file: Path) -> Iterator[Item]:
-    """The document of a text file and its annotations, and what is left out."""
-    annotation_file = text_file.with_suffix(".ann")
-    found, file, number = _Annotations(), text_file, 1
+def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str]) -> Iterator[Item]:
+    """The document of a text file and its annotations, and what is left out. shown: how messages name a file."""
+    found, file, number = _Annotations(), files.get("txt") or files["ann"], 1
     try:
-        text = whole_text(text_file)
-        file = annotation_file
-        lines = whole_text(annotation_file).split("\n") if annotation_file.exists() else []
+        if "txt" not in files:
+            raise Unfit("annotations without a text", "expected a .txt file of the same name beside them")
+        text, lines = whole_text(file), list[str]()
+        if "ann" in files:
+            file = files["ann"]
+            lines = whole_text(file).split("\n")
         for number, line in enumerate(lines, 1):  # noqa: B007 (for the error)
             yield from _read_line(line.removesuffix("\r"), text, found)
         entities = tuple(
-            replace(entity, confidence=found.confidences.get(name), identifier=found.identifiers.get(name))
-            for name, entity in found.entities.items()
+            replace(entity, confidence=found.confidences.get(each), identifier=found.identifiers.get(each))
+            for each, entity in found.entities.items()
         )
-        yield Document(text_file.stem, text, entities, file=str(text_file), line=1)
+        yield Document(name, text, entities, file=shown(files["txt"]), line=1)
     except Unfit as fault:
-        yield Unusable(str(file), number, fault.reason, fault.detail)
+        yield Unusable(shown(file), number, fault.reason, fault.detail)
 
 
 def _read_line(line: str, text: str, found: _Annotations) -> Iterator[LeftOut]:

@@ -205,6 +205,11 @@ def shown_id(value: object) -> str:
     return WITHHELD if is_sensitive() else str(value)[:80].encode(errors="replace").decode()
 
 
+def file_in(folder: Path, number: int, file: Path) -> str:
+    """A file of a folder as errors and rejects name it: sensitive files, whose names may be ids, by their number."""
+    return f"{folder}, document {number:,}" if file != folder and is_sensitive() else str(file)
+
+
 def numbered_lines(path: Path) -> Iterator[Record | Unusable]:
     r"""The lines of a text file, unpacked where it is gzip; they end at \n or \r\n and nowhere else."""
     return line_rows(Table(path=InputFile.parse(str(path)), format="lines"), [0])

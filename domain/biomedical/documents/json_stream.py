@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from json import JSONDecodeError, JSONDecoder
+from json import JSONDecoder
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -53,7 +53,7 @@ class JsonWindow:
         while True:
             try:
                 _, end = JSONDecoder().raw_decode(self._text, self._at)
-            except (JSONDecodeError, RecursionError):  # broken, or not whole yet
+            except (ValueError, RecursionError):  # broken, not whole yet, or a number of more digits than Python reads
                 if not self._read_on():
                     raise self.broken() from None
                 continue
@@ -64,10 +64,14 @@ class JsonWindow:
 
     def elements(self) -> Iterator[tuple[int, str]]:
         """Line and text of each element of the array that comes next."""
+        for line in self.places():
+            yield line, self.value()
+
+    def places(self) -> Iterator[int]:
+        """The line of each element of the array that comes next; the caller moves over the element."""
         for _ in self._each("[", "]"):
             self.peek()
-            line = self.line
-            yield line, self.value()
+            yield self.line
 
     def members(self) -> Iterator[str]:
         """The keys of the object that comes next; the caller moves over the value of each."""

@@ -6,17 +6,17 @@ are written where there are any. Other keys are ignored. A document without `id`
 Raw text is read here too: a file or a folder of `.txt` files, each a document; or a document in each line.
 """
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bertrelay.data.tables import Unusable
-from domain.biomedical.documents import text_files
-from domain.biomedical.documents.document import Document, Entity, Item, Passage, Span, Unfit, numbered_lines
+from domain.biomedical.documents import brat_files, name_of
+from domain.biomedical.documents.document import Document, Entity, Item, Passage, Span, Unfit, file_in, numbered_lines
 from domain.biomedical.documents.json_stream import Shape, parsed
-from domain.biomedical.documents.soundness import check_document, whole_text
+from domain.biomedical.documents.soundness import check_document, joined, whole_text
 
-SUFFIX = re.compile(r"(\.txt)?(\.gz)?\Z", re.IGNORECASE)
+SHAPE = '"entities": [{"start", "end", "type"}]'
 
 
 class _JsonEntity(Shape):
@@ -28,13 +28,33 @@ class _JsonEntity(Shape):
     identifier: str | None = None
     fragments: tuple[Span, ...] = ()
 
+    def entity(self) -> Entity:
+        start, end, fragments = joined(self.fragments or [(self.start, self.end)])
+        if (start, end) != (self.start, self.end):
+            fragments = self.fragments  # which checking the document refuses
+        return Entity(self.start, self.end, self.type, self.confidence, self.identifier, fragments)
+
 
 class _JsonDocument(Shape):
+    """label, labels, spans, annotations: where other tools write entities, in other shapes."""
+
     id: str | int | None = None
     text: str
     entities: tuple[_JsonEntity, ...] | None = None
     passages: tuple[Passage, ...] = ()
     sentences: tuple[tuple[Span, ...], ...] = ()
+    label: Any = None
+    labels: Any = None
+    spans: Any = None
+    annotations: Any = None
+
+    def annotated(self) -> tuple[_JsonEntity, ...]:
+        """Its entities. Raises Unfit where it has none and another key has a list of spans."""
+        for name in ("label", "labels", "spans", "annotations"):
+            found = getattr(self, name)
+            if self.entities is None and isinstance(found, list) and found and isinstance(found[0], list | dict):
+                raise Unfit("entities of another shape", f"found `{name}`; expected {SHAPE}, or remove it")
+        return self.entities or ()
 
 
 def read(path: Path) -> Iterator[Item]:
@@ -45,8 +65,8 @@ def read(path: Path) -> Iterator[Item]:
         elif row.values[0].strip():
             try:
                 found = parsed(_JsonDocument, row.values[0])
-                given = found.entities or ()
-                entities = tuple(Entity(**each.model_dump(exclude={"text"})) for each in given)
+                given = found.annotated()
+                entities = tuple(each.entity() for each in given)
                 name = str(row.line if found.id is None else found.id)
                 document = Document(name, found.text, entities, found.passages, found.sentences, row.file, row.line)
                 check_document(document, [each.text for each in given])
@@ -57,11 +77,13 @@ def read(path: Path) -> Iterator[Item]:
 
 def read_text_files(path: Path) -> Iterator[Item]:
     """A document for each file, named after it; to the character, line ends included."""
-    for file in text_files(path) if path.is_dir() else [path]:
+    files = [each["txt"] for each in brat_files(path).values() if "txt" in each] if path.is_dir() else [path]
+    for number, file in enumerate(files, 1):
+        place = file_in(path, number, file)
         try:
-            yield Document(SUFFIX.sub("", file.name, count=1), whole_text(file), file=str(file), line=1)
+            yield Document(name_of(file), whole_text(file), file=place, line=1)
         except Unfit as fault:
-            yield Unusable(str(file), 1, fault.reason, fault.detail)
+            yield Unusable(place, 1, fault.reason, fault.detail)
 
 
 def read_text_lines(path: Path) -> Iterator[Item]:

@@ -13,6 +13,7 @@ from domain.biomedical.documents.document import Document, Entity, Item, LeftOut
 from domain.biomedical.documents.soundness import IMPOSSIBLE, check_entities
 
 PART = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
+OFFSET = re.compile(r"\d{1,15}", re.ASCII)
 NO_IDENTIFIER = "-"
 RELATION, PARTS_OF_MENTION = "a relation", "a list of individual mentions"
 TITLE, ABSTRACT = "title", "abstract"
@@ -81,7 +82,7 @@ def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
     expected = f"line {number:,}: expected id, start, end, text, type and identifier with tabs between them"
     if len(fields) < 5:
         raise Unfit("an annotation with too few fields", f"{expected}; is the file cut off here?")
-    if not (fields[1].isdecimal() and fields[2].isdecimal()):
+    if not all(OFFSET.fullmatch(field) for field in fields[1:3]):
         raise Unfit(IMPOSSIBLE, f"{expected}, start and end in digits alone")
     if not fields[4]:
         raise Unfit("an entity without a type", expected)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, sync, sync_contents, write_error
+from bertrelay.files import atomic_write, refuse_packed, sync, sync_contents, write_error
 from bertrelay.privacy import is_sensitive
 from bertrelay.progress import log
 from domain.biomedical.documents import FormatName, WrittenName, format_of, page
@@ -48,7 +48,8 @@ def writing(path: Path | str, format_name: FormatName | None = None, rejects: Re
     rejects: counts what was written, and documents that the format cannot hold; without it the first of these raises
     RequestError.
     """
-    path, name = Path(path), check_written(path, format_name)
+    path = Path(path)
+    name = check_written(path, format_name)
     writer = WRITERS[name]
     try:
         with writer.opened(path, writer.rendered) as write:
@@ -57,9 +58,18 @@ def writing(path: Path | str, format_name: FormatName | None = None, rejects: Re
         raise write_error(path, error) from error
 
 
-def check_written(path: Path | str, format_name: FormatName | None = None) -> WrittenName:
-    """The format of an output, by its name when not given. Raises RequestError for one that is only read."""
+def check_written(path: Path, format_name: FormatName | None = None) -> WrittenName:
+    """The format of an output, by its name when not given.
+
+    Raises RequestError for a format that is only read, and for a path that names no new file or folder of it.
+    """
+    refuse_packed(path)
     name = format_name or format_of(path)
+    if path.name in ("", "..") or (name == "brat" and path.is_symlink()):
+        found = "a symbolic link" if path.is_symlink() else "none"
+        raise RequestError(
+            f"{path}: expected the name of a new {'folder' if name == 'brat' else 'file'}, found {found}."
+        )
     if name == "text" or name == "lines":
         raise RequestError(f"{path}: {name} is only read. Write one of {', '.join(WRITERS)}.")
     return name

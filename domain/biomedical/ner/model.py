@@ -246,7 +246,7 @@ class _NerDescription(Description):
 
     scheme: Scheme
     decoder: Literal["softmax", "crf"]
-    max_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=SPECIALS + 1)]
     overlap: Annotated[int, Field(ge=0)]
     temperature: Temperature
     capitals: bool = False

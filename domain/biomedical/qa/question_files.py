@@ -23,7 +23,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.shards import json_line, write_lines
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write
+from bertrelay.files import atomic_write, refuse_packed
 from bertrelay.progress import log
 from domain.biomedical.documents.document import LeftOut, Unfit, numbered_lines, shown_id, usable, with_distinct_ids
 from domain.biomedical.documents.json_stream import NOT_JSON, Shape, fitted, json_window
@@ -390,11 +390,13 @@ def question_format_of(path: Path) -> QuestionFormat | None:
 def write_questions(path: Path | str, questions: Iterable[Question], format_name: QuestionFormat = "jsonl") -> None:
     """Writes questions to a file, which is whole or not there.
 
-    Raises RequestError for a question that the format cannot hold, and for `bioasq`, which is only read.
+    Raises RequestError for a question that the format cannot hold, for `bioasq`, which is only read, and for a `.gz`.
     """
+    path = Path(path)
+    refuse_packed(path)
     if format_name == "bioasq":
         raise RequestError(f"{path}: {format_name} is only read. Write one of squad, jsonl.")
-    with atomic_write(Path(path)) as building:
+    with atomic_write(path) as building:
         write_lines(building, _squad_text(questions) if format_name == "squad" else map(line_of, questions))
 
 

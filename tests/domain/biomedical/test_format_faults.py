@@ -7,6 +7,7 @@ import pytest
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.privacy import sensitive_data
 from domain.biomedical.documents import Columns, format_of, read_documents
 from domain.biomedical.documents.conll import sentence_rows
 from domain.biomedical.documents.document import Document
@@ -44,6 +45,7 @@ FAULTS = {
         (f"{TITLE}2\t0\t12\t{SECRET}\tX", "line 1: an annotation of another document (line 3"),
         (f"{TITLE}1\t1\t13\t{SECRET}\tX", "line 1: an entity whose text is not at its offsets (1 of 1"),
         (f"{TITLE}1\t9\t99\t{SECRET}\tX", f"{IMPOSSIBLE} (1 of 1 entities, the first at 9"),
+        (f"{TITLE}1\t0\t{'9' * 5000}\t{SECRET}\tX", f"{IMPOSSIBLE} (line 3: expected"),
         (f"{TITLE}1\t-3\t9\t{SECRET}\tX", f"{IMPOSSIBLE} (line 3: expected"),
         (f"{TITLE}1\t0\t12\t{SECRET}\t\tD1", "line 1: an entity without a type (line 3: expected"),
         ("1|t|a\n1|a|b\n\n7|t|c\n7|a|d\n\n7|t|e\n7|a|f\n", "line 7, record 7: an id that another document has"),
@@ -59,6 +61,8 @@ FAULTS = {
         ('{"text": "abc", "sentences": [[[-1, 50]]]}', f"{TOKENS} (the first at -1 to 50"),
         ('{"text": "abc", "sentences": [[[0, 2]], [[1, 3]]]}', f"{TOKENS} (the first at 1 to 3"),
         ('{"text": "abc", "passages": [{"start": 0, "end": 4}]}', f"{PASSAGES} (expected start"),
+        (f'{{"text": "abc", "label": [[0, 1, "{SECRET}"]]}}', "entities of another shape (found `label`; expected"),
+        ('{"text": "abc", "spans": [{"start": 0, "end": 1}]}', "entities of another shape (found `spans`"),
         ('{"id": "7", "text": "a"}\n\n{"id": 7, "text": "c"}\n', "line 3, record 7: an id that another document has"),
     ],
     "a.json": [
@@ -67,6 +71,7 @@ FAULTS = {
         ('{"documents": [\n{"id": "1", "passages": []},\n{"id": "2", "passages": [', "line 3: the JSON value"),
         ('{"documents": [\n{"id": "1", "passages": []}', "line 2: the JSON value"),
         ('{"documents": [\n{"id": "1", "passages": []} {"id": 1}', "line 2: the JSON value"),
+        ('{"documents": [\n{"id": ' + 5000 * "9" + "}]}", "line 2: the JSON value"),
         ('{"documents": [\n{"id": "1"}]}', "line 2, record 1: JSON of another shape (passages: Field required)"),
         (passages({"offset": "0"}), "passages.0.offset: Input"),
         (
@@ -81,6 +86,7 @@ FAULTS = {
     "1.ann": [
         (f"T1\tX 0 3\tabc\nT2\tX 0 3\t{SECRET}", "line 2: an entity whose text is not at"),
         ("T1\tX 0 3\tabc\nT2\tX 0", "line 2: a line that is no annotation (expected T1, type, start and end"),
+        (f"T1\tX 0 {'9' * 5000}\tabc", "line 1: a line that is no annotation"),
         ("T1\tX 0 3\tabc\nT1\tX 0 3\tabc", "line 2: an entity's number given twice"),
         (f"{SECRET}", "line 1: a line that is no annotation"),
     ],
@@ -109,7 +115,7 @@ def test_whole_files_that_cannot_be_read_are_refused(tmp_path):
             list(read_documents(tmp_path / name))
         return str(caught.value)
 
-    assert "1.txt" in refused("1.ann", "")
+    assert "expected a .txt file of the same name" in refused("1.ann", "")
     assert "there is no file or folder" in refused("none.jsonl")
     assert "expected a suffix that implies the format" in refused("a.xyz", "")
     assert "html is only written" in refused("a.html", "")
@@ -136,6 +142,20 @@ def test_a_file_that_ends_in_the_middle_of_a_line_is_reported(tmp_path, capsys, 
         (tmp_path / name).write_bytes(pack(f"no\tO\n\ngout\t{end}".encode()))
         assert len(list(read_documents(tmp_path / name))) == 2
         assert (f"{name}, line 3: the last line has no end" in capsys.readouterr().err) == is_reported
+
+
+@pytest.mark.parametrize("name", ["text", "brat"])
+def test_a_sensitive_file_of_a_folder_goes_by_its_number(tmp_path, capsys, name):
+    (tmp_path / f"{SECRET}.txt").write_bytes(b"\xff")
+    (tmp_path / "b.txt").write_text("a\0")
+    with sensitive_data(), Rejects(tmp_path / "r.jsonl", 1.0) as rejects:
+        (document,) = read_documents(tmp_path, name, rejects)
+        with pytest.raises(RequestError) as caught:
+            write_documents(tmp_path / "out.tsv", [document])
+    (listed,) = map(json.loads, (tmp_path / "r.jsonl").open())
+    assert (listed["file"], listed["reason"]) == (f"{tmp_path}, document 1", "not valid UTF-8")
+    assert f"{tmp_path}, document 2, line 1: conll cannot hold document '(withheld)'" in str(caught.value)
+    assert SECRET not in capsys.readouterr().err
 
 
 # Rejects

@@ -272,12 +272,56 @@ def test_bioc_as_pubtator_gives_it_line_by_line(tmp_path):
         },
     ]  # fmt: skip
     line = json.dumps({"_id": "7|None", "id": 7, "infons": {}, "passages": passages})
-    (tmp_path / "two.json").write_text(line + "\n" + line.replace('"id": 7', '"id": 8') + "\n")
+    other = line.replace('"id": 7', '"id": 8')
+    (tmp_path / "two.json").write_text(f"{line}\n{other}\n")
     first, second = read_documents(tmp_path / "two.json")
     assert (first.id, second.id, first.line, second.line) == ("7", "8", 1, 2)
+    collections = '[{"source": "PMC", "documents": [%s]},\n{"documents": [%s], "key": "k"},\n{"id": 9, "passages": []}]'
+    (tmp_path / "pmc.json").write_text(collections % (line, other))  # as the BioC-PMC API gives them
+    *listed, third = read_documents(tmp_path / "pmc.json")
+    assert (listed, third.id, third.line) == ([first, second], "9", 3)
     assert first.text == "Aspirin  It helps.  Aspirin"
     assert first.entities == (Entity(20, 27, "Chemical"),)
     assert first.passages == (Passage(0, 7, "title"), Passage(9, 27, "abstract"))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("0.5", 0.5), (1, 1.0), ("high", None), ("nan", None), ("1e400", None), (87, None)]
+)
+def test_a_confidence_of_bioc_is_a_probability_or_none(tmp_path, given, expected):
+    annotation = {"infons": {"type": "X", "confidence": given}, "locations": [{"offset": 0, "length": 1}]}
+    passages = [{"offset": 0, "text": "a", "annotations": [annotation]}]
+    (tmp_path / "a.json").write_text(json.dumps({"id": "1", "passages": passages}))
+    (document,) = read_documents(tmp_path / "a.json")
+    assert document.entities == (Entity(0, 1, "X", expected),)
+
+
+def test_brat_files_are_packed_and_named_as_they_like(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"gout"))
+    (tmp_path / "a.ann.gz").write_bytes(gzip.compress(b"T1\tDisease 0 4\tgout\n"))
+    (tmp_path / "b.TXT").write_text("flu")
+    (tmp_path / "b.Ann").write_text("T1\tDisease 0 3\tflu\n")
+    first, second = read_documents(tmp_path)
+    assert [(each.id, each.text, len(each.entities)) for each in (first, second)] == [("a", "gout", 1), ("b", "flu", 1)]
+    assert [*read_documents(tmp_path / "a.txt.gz"), *read_documents(tmp_path / "b.Ann")] == [first, second]
+    (tmp_path / "b.TXT").unlink()
+    with Rejects(None, limit=1) as rejects:
+        assert list(read_documents(tmp_path, rejects=rejects)) == [first]
+    assert rejects.counts == {"annotations without a text": 1}
+
+
+def test_a_folder_without_documents_is_refused(tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(RequestError, match=r"expected \.txt or \.ann files in it, found none"):
+        list(read_documents(tmp_path))
+
+
+def test_entities_of_jsonl_in_one_fragment_are_contiguous(tmp_path):
+    entity = {"start": 0, "end": 4, "type": "X", "fragments": [[0, 4]]}
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "gout", "entities": [entity]}))
+    (document,) = read_documents(tmp_path / "a.jsonl")
+    assert document.entities == (Entity(0, 4, "X"),)
 
 
 def test_bioc_memory_is_that_of_a_document_and_windows_have_any_size(tmp_path, monkeypatch):
@@ -378,6 +422,18 @@ def test_what_a_format_cannot_hold_is_refused_and_counted(tmp_path, name, docume
         write_documents(tmp_path / "none", [document], name)
     assert "JSONL" in str(caught.value)
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("a.jsonl.gz", None), (".", "brat"), ("..", "brat"), ("link", "brat"), ("b.GZ", "conll")]
+)
+def test_a_name_that_no_output_can_have_is_refused(tmp_path, monkeypatch, path, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    with pytest.raises(RequestError, match=r"expected (a|the) name"):
+        write_documents(path, [Document("x", "other")], name)
+    assert {each.name for each in tmp_path.iterdir()} == {"empty", "link"}
 
 
 def test_a_brat_folder_with_something_in_it_stays_as_it_is(tmp_path):
