@@ -5,6 +5,7 @@ import io
 import json
 import re
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -87,6 +88,17 @@ def test_other_columns_and_rows_without_ids(call, answerer, expected, tmp_path):
     assert rows == list(zip("234", expected, strict=True))
 
 
+def test_an_id_is_that_of_its_row_or_else_its_line(answerer, write_lines, tmp_path):
+    row = {"question": "gout?", "context": SHORT}
+    for first, second, names in ((row, {**row, "id": "q7"}, ["1", "q7"]), ({**row, "id": 5}, row, ["5", "2"])):
+        answer_file(answerer, write_lines("q.jsonl", map(json.dumps, (first, second))), tmp_path / "a.jsonl")
+        assert [each["id"] for each in answers(tmp_path / "a.jsonl")] == names
+    floats = {"id": [1.0, 2.0], **{name: [text] * 2 for name, text in row.items()}}  # as pandas has ids after a gap
+    pq.write_table(pa.table(floats), tmp_path / "q.parquet")
+    answer_file(answerer, tmp_path / "q.parquet", tmp_path / "a.jsonl")
+    assert [each["id"] for each in answers(tmp_path / "a.jsonl")] == ["1", "2"]
+
+
 def test_a_page_marks_every_answer_and_shows_markup_as_text(call, answerer, questions, expected, tmp_path):
     html = tmp_path / "a.html"
     call("qa", "answer", answerer, questions, tmp_path / "a.jsonl", "--html", html, "--precision", "fp32")
@@ -108,7 +120,7 @@ def strip(html):
 
 def test_what_cannot_be_asked_is_counted_and_listed_with_its_id(call, answerer, write_lines, tmp_path):
     rows = [{"id": f"q{n}", "question": "gout?", "context": SHORT} for n in range(6)]
-    rows[1]["question"], rows[2]["context"], rows[4]["id"], rows[5]["id"] = " ", "", "q0", None
+    rows[1]["question"], rows[2]["context"], rows[4]["id"], rows[5]["id"] = " ", "", "q0", ""
     source = write_lines("q.jsonl", map(json.dumps, rows))
     out = call("qa", "answer", answerer, source, tmp_path / "a.jsonl", "--max-rejects", 0.7)
     assert out.endswith(": 2 questions, 4 rejected\n")

@@ -15,10 +15,21 @@ from bertrelay.errors import RequestError
 from domain.biomedical.documents.conll import Columns
 from domain.biomedical.documents.document import Document, Item, usable, with_distinct_ids
 
-__all__ = ["SUFFIXES", "Columns", "FormatName", "WrittenName", "document_items", "format_of", "read_documents"]
+__all__ = [
+    "SUFFIXES",
+    "Columns",
+    "FormatName",
+    "ReadName",
+    "WrittenName",
+    "document_items",
+    "format_of",
+    "read_documents",
+]
 
-WrittenName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl", "html"]
-FormatName = Literal[WrittenName, "text", "lines"]
+BothName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl"]
+WrittenName = Literal[BothName, "html"]
+ReadName = Literal[BothName, "text", "lines"]
+FormatName = Literal[ReadName, "html"]
 
 READERS: dict[FormatName, str] = {
     "conll": "conll:read",

@@ -16,7 +16,7 @@ from bertrelay.settings import (
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
-from domain.biomedical.documents import FormatName, WrittenName
+from domain.biomedical.documents import ReadName, WrittenName
 from domain.biomedical.documents.conll import CONLL
 from domain.biomedical.documents.tokens import Scheme
 
@@ -32,7 +32,7 @@ class EntitySource(DataSource):
     """
 
     path: InputFile
-    format: FormatName | None = None
+    format: ReadName | None = None
     columns: Annotated[list[int], Field(min_length=2, max_length=2)] = [0, -1]
 
     @model_validator(mode="after")
@@ -137,5 +137,5 @@ class TagSettings(TagOptions):
 
     model: ModelSource
     documents: InputFile
-    format: FormatName | None = None
+    format: ReadName | None = None
     output: WrittenName = "jsonl"

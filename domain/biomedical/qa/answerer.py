@@ -22,7 +22,7 @@ from bertrelay.graphs import BackendChoice, check_backend
 from bertrelay.hardware import as_device
 from bertrelay.inference import computed
 from bertrelay.progress import log
-from bertrelay.texts import each_pair
+from bertrelay.texts import each_pair, each_text
 from domain.biomedical.documents.document import Span, shown_id
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.questions import Question
@@ -288,22 +288,28 @@ class QuestionAnswerer:
     def __call__(self, question: list[tuple[str, str]], context: None = None, **options: Any) -> list[Reply]: ...
 
     @overload
+    def __call__(self, question: list[str], context: str, **options: Any) -> list[Reply]: ...
+
+    @overload
     def __call__(
         self, question: Iterator[tuple[str, str]], context: None = None, **options: Any
     ) -> Iterator[Reply]: ...
 
     def __call__(
-        self, question: str | Iterable[tuple[str, str]], context: str | None = None, **options: Any
+        self, question: str | Iterable[str] | Iterable[tuple[str, str]], context: str | None = None, **options: Any
     ) -> Reply | list[Reply] | Iterator[Reply]:
-        """What `context` answers to `question`; of (question, context) pairs a list, and of an iterator a stream.
+        """What `context` answers to `question`, or to each of several; of (question, context) pairs a list.
 
-        options: of `pipe`.
+        Of an iterator it is a stream. options: of `pipe`.
         """
         if isinstance(question, str):
             if context is None:
                 raise RequestError("answer: expected a question and its context, found one text; give both")
             return next(self.pipe([(question, context)], **options))
-        replies = self.pipe(question, **options)
+        asked: Any = question
+        if context is not None:
+            asked = ((text, context) for text in each_text(question, "answer: questions of the context"))
+        replies = self.pipe(asked, **options)
         return replies if isinstance(question, Iterator) else list(replies)
 
     def pipe(

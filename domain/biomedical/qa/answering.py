@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
@@ -26,11 +26,12 @@ from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.documents.document import Unfit, shown_id, usable, with_distinct_ids
+from domain.biomedical.documents.document import Unfit, numbered_lines, shown_id, usable, with_distinct_ids
 from domain.biomedical.documents.page import HUES, Highlight, marked, render, shown
 from domain.biomedical.qa.question_files import Item, built, question_format_of, question_items
 from domain.biomedical.qa.questions import DUPLICATE, Question
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFormat, QuestionFormat, TableFormat
+from domain.clinical.records import canonical_id
 
 if TYPE_CHECKING:
     from bertrelay.dataset_output import ComputeColumns, WrittenDataset
@@ -57,7 +58,7 @@ class QuestionFile(NamedTuple):
     """A file of questions, and the columns of a table.
 
     format: found by the name where possible, else by the content.
-    id_column: `id` when not given, or the lines where a table has none.
+    id_column: `id` when not given, or the lines where a table, or a row of JSONL, has none.
     """
 
     path: Path
@@ -89,8 +90,11 @@ class QuestionFile(NamedTuple):
             return Table.model_validate({"path": str(self.path), "format": name, "columns": list(columns)})
 
         columns = [self.question_column, self.context_column]
+        ids: Iterator[Any] = repeat(None)
         if self.id_column is not None:
             columns.append(self.id_column)
+        elif name == "jsonl":
+            ids = self._ids_of_jsonl()
         else:
             try:
                 next(rows(table("id"), []), None)
@@ -98,20 +102,35 @@ class QuestionFile(NamedTuple):
             except RequestError:  # reading the other columns reports other faults
                 pass
         for row in rows(table(*columns), []):
+            id_of_line = next(ids)
             if isinstance(row, Unusable):
                 yield row
             else:
-                question, context, *ids = row.values
-                id_of_row = ids[0] if ids else row.line
-                yield built(row.file, row.line, id_of_row, _of_row, question, context, id_of_row)
+                question, context, *own = row.values
+                given = own[0] if own else row.line if id_of_line is None else id_of_line
+                yield built(row.file, row.line, given, _of_row, question, context, given)
+
+    def _ids_of_jsonl(self) -> Iterator[Any]:
+        """The `id` of each line that is not blank; None where it has none."""
+        for row in numbered_lines(self.path):
+            if isinstance(row, Unusable) or row.values[0].strip():
+                try:
+                    value = {} if isinstance(row, Unusable) else json.loads(row.values[0])
+                except (ValueError, RecursionError):  # which reading the other columns reports
+                    value = {}
+                yield value.get("id") if isinstance(value, dict) else None
 
 
 def _of_row(question: object, context: object, id_of_row: object) -> Question:
-    if not shown_id(id_of_row):
+    try:
+        name = id_of_row if isinstance(id_of_row, str) else canonical_id(id_of_row)
+    except ValueError as error:
+        raise Unfit(str(error), "give each question one") from None
+    if not name:
         raise Unfit("a row without an id", "give each question one of its own")
     if not (isinstance(question, str | None) and isinstance(context, str | None)):
         raise Unfit("a question or context that is no text", "expected text in both columns")
-    return Question(str(id_of_row), question or "", context or "")
+    return Question(name, question or "", context or "")
 
 
 def check_outputs(
@@ -274,7 +293,7 @@ def _load_answerer(texts: Sequence[str], options: AnswerOptions, folder: Path, p
 
     def columns(block: Any) -> dict[str, list[Any]]:
         given = zip(*(block[column].to_pylist() for column in texts), strict=True)
-        asked = [built("", 0, row, Question, str(row), *both) for row, both in enumerate(given)]
+        asked = [built("", 0, row, _of_row, *both, str(row)) for row, both in enumerate(given)]
         replies = answerer.replies((each for each in asked if isinstance(each, Question)), **how)
         found: list[Row] = []
         for each in asked:

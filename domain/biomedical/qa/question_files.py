@@ -1,6 +1,7 @@
 """Questions in and out of files: SQuAD's and BioASQ's JSON, and JSONL, which has everything of a question.
 
-JSONL has a question in each line, named by its line where it has no `id`. A question of SQuAD's JSON without
+JSONL has a question in each line, named by its line where it has no `id`; `answers` may also be the lists of a row of
+the library `datasets`, `{"text": [...], "answer_start": [...]}`. A question of SQuAD's JSON without
 `is_impossible` and with an empty list of answers is impossible in a file whose `version`, before `data`, is 2, as its
 published script scores it. Of BioASQ's, factoid questions are read: each snippet becomes a context of its own, under
 the question's id and the snippet's number (`5717fb557de986d80d000009_003`). An article without a name is named after
@@ -17,7 +18,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import json_line, write_lines
@@ -88,8 +89,17 @@ class _JsonQuestion(Shape):
     pool: str = ""
     synonyms: list[list[str]] = Field(default_factory=list)
 
+    @field_validator("answers", mode="before")
+    @classmethod
+    def _of_lists(cls, given: Any) -> Any:
+        columns = [given.get(name) for name in ("text", "answer_start")] if isinstance(given, dict) else []
+        if [type(column) for column in columns] == [list, list] and len(columns[0]) == len(columns[1]):
+            return [{"text": text, "start": start} for text, start in zip(*columns, strict=True)]
+        return given
 
-def _read_jsonl(path: Path) -> Iterator[Item]:
+
+def _read_jsonl(path: Path, prefix: str = "") -> Iterator[Item]:
+    """prefix: of the lines that name questions without an id."""
     context = ""
     for row in numbered_lines(path):
         if isinstance(row, Unusable):
@@ -100,12 +110,12 @@ def _read_jsonl(path: Path) -> Iterator[Item]:
             except (ValueError, RecursionError):
                 yield Unusable(row.file, row.line, NOT_JSON, "is the file cut off here?")
                 continue
-            item = built(row.file, row.line, _id_of(value), _of_json, value, row.line, context)
+            item = built(row.file, row.line, _id_of(value), _of_json, value, f"{prefix}{row.line}", context)
             context = item.context if isinstance(item, Question) else context
             yield item
 
 
-def _of_json(value: object, line: int, context_before: str) -> Question:
+def _of_json(value: object, name: str, context_before: str) -> Question:
     try:
         asked = fitted(_JsonQuestion, value)
     except Unfit as fault:
@@ -116,7 +126,7 @@ def _of_json(value: object, line: int, context_before: str) -> Question:
     context = context_before if asked.context == context_before else asked.context
     answers, lost, notes = placed_answers(context, [Answer(answer.text, answer.start) for answer in asked.answers])
     return Question(
-        str(line if asked.id is None else asked.id),
+        name if asked.id is None else str(asked.id),
         asked.question,
         context,
         answers,
@@ -202,10 +212,11 @@ def _squad_text(questions: Iterable[Question]) -> Iterator[str]:
     """Questions that follow one another share an article and a context."""
 
     def asked(question: Question) -> dict[str, Any]:
-        if question.golds or question.pool or question.synonyms:
+        if question.golds or question.pool or question.synonyms or not question.is_known:
             raise RequestError(
-                f"question {shown_id(question.id)!r}: SQuAD's JSON holds neither answers that are not in the "
-                "context nor snippets that are pooled. Write JSONL."
+                f"question {shown_id(question.id)!r}: SQuAD's JSON holds neither answers that are not in the context, "
+                "nor snippets that are pooled, nor questions of which nothing is known, which its script takes for "
+                "impossible. Write JSONL."
             )
         answers = [{"text": answer.text, "answer_start": answer.start} for answer in question.answers]
         value = {"id": question.id, "question": question.question, "answers": answers}
@@ -343,17 +354,22 @@ def source_items(sources: Sequence[QuestionSource]) -> Iterator[Item]:
 def question_items(*files: tuple[Path | str, QuestionFormat | None]) -> Iterator[Item]:
     """Every question of all files in its place, usable or not, and what is left out; of one id the first is usable.
 
+    One without an id is named by its line in JSONL, and of several files by the name and the line: `train:7`.
     Raises RequestError for a file without any.
     """
-    return with_distinct_ids(chain.from_iterable(_items(Path(path), name) for path, name in files), DUPLICATE)
+    stems = [Path(path).name.partition(".")[0] for path, _ in files]
+    unlike = [stem if stems.count(stem) == 1 else f"{stem}-{number}" for number, stem in enumerate(stems, 1)]
+    prefixes = [f"{stem}:" for stem in unlike] if len(files) > 1 else [""]
+    items = (_items(Path(path), name, prefix) for (path, name), prefix in zip(files, prefixes, strict=False))
+    return with_distinct_ids(chain.from_iterable(items), DUPLICATE)
 
 
-def _items(path: Path, format_name: QuestionFormat | None) -> Iterator[Item]:
+def _items(path: Path, format_name: QuestionFormat | None, prefix: str) -> Iterator[Item]:
     name = format_name or question_format_of(path)
     if name is None:
         raise RequestError(f"{path}: expected questions, found JSON of another shape or none at all. {SHAPES}")
     item = None
-    for item in READERS[name](path):
+    for item in _read_jsonl(path, prefix) if name == "jsonl" else READERS[name](path):
         yield item
     if item is None:
         raise RequestError(f"{path}: expected questions ({name}), found none. Is it the right file, and complete?")

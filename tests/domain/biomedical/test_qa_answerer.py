@@ -233,6 +233,10 @@ def test_many_are_answered_as_each_alone(answerer):
     asked = [(question, context) for context in (CONTEXT, LONG, "gout") for question in QUESTIONS]
     alone = places(answerer(*pair, precision="fp32") for pair in asked)
     assert places(answerer(asked, precision="fp32")) == alone
+    of_one = [question for question, _ in asked]
+    assert places(answerer(of_one, LONG, precision="fp32")) == places(
+        answerer([(question, LONG) for question in of_one], precision="fp32")
+    )
     for stream in (answerer(iter(asked), precision="fp32"), answerer.pipe(asked, batch_size=2, precision="fp32")):
         assert places([next(stream)]) == alone[:1] and places(stream) == alone[1:]
 
@@ -284,6 +288,8 @@ def test_what_cannot_be_asked_is_refused_with_its_position(answerer, asked, mess
         list(answerer.pipe(asked))
     with pytest.raises(RequestError, match="give both"):
         answerer("Was gout seen?")
+    with pytest.raises(RequestError, match="questions of the context: expected text, found tuple at position 0"):
+        answerer([("gout?", "gout")], "another")
     for top in (0, 21):
         with pytest.raises(RequestError, match=f"top: expected 1 to 20 candidates, found {top}"):
             answerer("gout?", "gout", top=top)

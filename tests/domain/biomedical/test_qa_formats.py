@@ -8,7 +8,7 @@ import pytest
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from domain.biomedical.qa.question_files import question_format_of, read_questions, write_questions
+from domain.biomedical.qa.question_files import question_format_of, question_items, read_questions, write_questions
 from domain.biomedical.qa.questions import Answer, Question
 
 SECRET = "Xanthippe"  # is in every text of a fault, and never in the error
@@ -189,6 +189,18 @@ def test_jsonl_has_all_that_a_question_is(tmp_path):
     assert list(read_questions(tmp_path / "a.jsonl")) == questions
 
 
+def test_rows_of_the_library_datasets_are_read_and_lines_of_several_files_kept_apart(tmp_path):
+    row = {"question": "q", "context": "a fever", "answers": {"text": ["fever"], "answer_start": [2]}}
+    names = ("a.jsonl", "b.jsonl", "more/a.jsonl")
+    (tmp_path / "more").mkdir()
+    for name in names:
+        (tmp_path / name).write_text("\n".join(map(json.dumps, [row, {**row, "id": name}])))
+    found = list(question_items(*((tmp_path / name, None) for name in names)))
+    assert {each.answers for each in found} == {(Answer("fever", 2),)}
+    assert [each.id for each in found] == ["a-1:1", "a.jsonl", "b:1", "b.jsonl", "a-3:1", "more/a.jsonl"]
+    assert [each.id for each in question_items((tmp_path / "a.jsonl", None))] == ["1", "a.jsonl"]
+
+
 def test_questions_of_one_context_share_it_in_memory(tmp_path):
     write_questions(tmp_path / "a.jsonl", [Question(str(n), "q", "".join(["con", "text"])) for n in range(3)])
     first, second, third = read_questions(tmp_path / "a.jsonl")
@@ -197,12 +209,15 @@ def test_questions_of_one_context_share_it_in_memory(tmp_path):
 
 def test_squad_is_written_as_it_was_read_or_not_at_all(tmp_path):
     questions = list(read_questions(squad(tmp_path / "a.json", asked("1"), asked("2", answers=(), is_impossible=True))))
-    questions.append(Question("3", "q", "c", document="u"))
+    questions.append(Question("3", "q", "c", impossible=True, document="u"))
     write_questions(tmp_path / "b.json", questions, "squad")
     assert list(read_questions(tmp_path / "b.json")) == questions
     assert len(json.loads((tmp_path / "b.json").read_text())["data"]) == 2
-    with pytest.raises(RequestError, match=r"question '1': .* Write JSONL"):
-        write_questions(tmp_path / "c.json", [Question("1", "q", "c", golds=("d",))], "squad")
+    for other in (Question("1", "q", "c", golds=("d",)), Question("1", "q", "c")):
+        with pytest.raises(RequestError, match=r"question '1': .* Write JSONL"):
+            write_questions(tmp_path / "c.json", [other], "squad")
+    with pytest.raises(RequestError, match=r"expected a name without \.gz, as it is not packed"):
+        write_questions(tmp_path / "c.json.gz", questions, "squad")
     with pytest.raises(RequestError, match="bioasq is only read"):
         write_questions(tmp_path / "c.json", [], "bioasq")
     assert {path.name for path in tmp_path.iterdir()} == {"a.json", "b.json"}
