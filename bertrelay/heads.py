@@ -287,6 +287,11 @@ def check_positions(network: PreTrainedModel, wanted: int | None, key: str = "ma
     return positions
 
 
+def window_size(positions: int | None, largest: int) -> int:
+    """The tokens of a window where none are given: `largest`, or as many as the network has positions."""
+    return min(largest, positions or largest)
+
+
 def window_shape(
     network: PreTrainedModel,
     size: int | None,
@@ -301,7 +306,7 @@ def window_shape(
     Raises RequestError for more tokens than the network has positions, and for a `step` of more than half a window.
     """
     positions = check_positions(network, size)
-    size = size or min(largest, positions or largest)
+    size = size or window_size(positions, largest)
     step = default(size) if step is None else step
     if step > size // 2:
         raise RequestError(f"{key}: expected at most half of max_tokens, which is {size}, found {step}; lower it")

@@ -33,7 +33,7 @@ FormatName = Literal[ReadName, "html"]
 
 READERS: dict[FormatName, str] = {
     "conll": "conll:read",
-    "conll-iobes": "conll:read_iobes",
+    "conll-iobes": "conll:read",
     "pubtator": "pubtator:read",
     "bioc": "bioc:read",
     "brat": "brat:read",

@@ -5,9 +5,9 @@ of a document is its tokens with a space between them and a line break between s
 white space.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
+from os import SEEK_END
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +17,9 @@ from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from domain.biomedical.documents.document import Document, Entity, Item, Span, numbered_lines
 from domain.biomedical.documents.tokens import (
+    NORMALIZED_SCHEME,
     OUTSIDE,
     PREFIXES,
-    READ_AS,
     FileScheme,
     Scheme,
     converted,
@@ -75,16 +75,14 @@ class TaggedSentence(NamedTuple):
 # Sentences
 
 
-def sentence_rows(
-    path: Path | str, file_scheme: FileScheme | None = None, columns: Columns = TOKEN_AND_TAG
-) -> Iterator[TaggedSentence | Unusable]:
+def sentence_rows(path: Path | str, columns: Columns = TOKEN_AND_TAG) -> Iterator[TaggedSentence | Unusable]:
     """Every sentence in its place, usable or not, and `-DOCSTART-` lines.
 
-    file_scheme: of the tags; found in a pass over the file, and logged where they are rewritten, when not given.
-    Logs where a file ends in the middle of a line, which may have lost a part of its tag.
+    The scheme of the tags is found in a pass over the file, and logged where they are rewritten. Logs where a file ends
+    in the middle of a line, which may have lost a part of its tag.
     """
     path = Path(path)
-    file_scheme = file_scheme or _scheme_of(path, columns)
+    file_scheme = _scheme_of(path, columns)
     documents, last_line = 0, 0
     for has_token, group in groupby(_token_rows(path, columns), _has_token):
         rows = list(group)
@@ -94,11 +92,13 @@ def sentence_rows(
         for row in rows:
             if isinstance(row, Record) and row.values == (DOCUMENT_START,):
                 documents, last_line = documents + 1, 0
-                yield TaggedSentence((), (), row.file, row.line, documents, READ_AS[file_scheme])
-    with open_input(str(path)) as stream:
-        end = b"".join(deque(stream, maxlen=1))
-    if last_line and end.strip() and not end.endswith(b"\n"):
-        log(f"{path}, line {last_line:,}: the last line has no end. Is the file cut off here, in the middle of a tag?")
+                yield TaggedSentence((), (), row.file, row.line, documents, NORMALIZED_SCHEME[file_scheme])
+    if last_line:
+        with open_input(str(path)) as stream:
+            stream.seek(-1, SEEK_END)
+            if stream.read().strip():
+                end = "the last line has no end. Is the file cut off here, in the middle of a tag?"
+                log(f"{path}, line {last_line:,}: {end}")
 
 
 def _scheme_of(path: Path, columns: Columns) -> FileScheme:
@@ -106,8 +106,8 @@ def _scheme_of(path: Path, columns: Columns) -> FileScheme:
         "" if isinstance(row, Unusable) else row.values[1] if _has_token(row) else OUTSIDE
         for row in _token_rows(path, columns)
     )
-    if scheme != READ_AS[scheme]:
-        log(f"{path}: the tags are {scheme}, and are read as {READ_AS[scheme]}")
+    if scheme != NORMALIZED_SCHEME[scheme]:
+        log(f"{path}: the tags are {scheme}, and are read as {NORMALIZED_SCHEME[scheme]}")
     return scheme
 
 
@@ -154,7 +154,7 @@ def _checked_width(fields: Sequence[str], columns: Columns, place: str) -> int:
 
 
 def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> TaggedSentence | Unusable:
-    tokens, file_tags, scheme = list[str](), list[str](), READ_AS[file_scheme]
+    tokens, file_tags, scheme = list[str](), list[str](), NORMALIZED_SCHEME[file_scheme]
     for row in run:
         if isinstance(row, Unusable):
             return row
@@ -178,11 +178,11 @@ def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> Tag
 # Documents
 
 
-def read(path: Path, file_scheme: FileScheme | None = None) -> Iterator[Item]:
+def read(path: Path) -> Iterator[Item]:
     """Streams the documents of a file, named after it and numbered from 1."""
     stem, number, has_start = path.name.partition(".")[0], 0, False
     document: list[TaggedSentence | Unusable] = []
-    for row in sentence_rows(path, file_scheme):
+    for row in sentence_rows(path):
         is_start = isinstance(row, TaggedSentence) and not row.tokens
         if document and (is_start or not has_start):  # a sentence before the first `-DOCSTART-` line is one
             number += 1
@@ -192,11 +192,6 @@ def read(path: Path, file_scheme: FileScheme | None = None) -> Iterator[Item]:
         document.append(row)
     if document:
         yield _document(document, f"{stem}-{number + 1}")
-
-
-def read_iobes(path: Path) -> Iterator[Item]:
-    """As `read`, for a file that is known to be in IOBES."""
-    return read(path, "IOBES")
 
 
 def _document(sentences: Sequence[TaggedSentence | Unusable], name: str) -> Document | Unusable:

@@ -7,8 +7,9 @@ A tag is `O`, or a prefix and a type: `B-Disease`. Files with one type may leave
 import re
 import unicodedata
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate, chain, pairwise
 from typing import Literal, NamedTuple
 
@@ -17,7 +18,8 @@ from domain.sentences import sentence_spans
 
 Scheme = Literal["IOB2", "IOBES"]
 FileScheme = Literal["IOB2", "IOBES", "IOB1", "BILOU"]
-READ_AS: dict[FileScheme, Scheme] = {"IOB2": "IOB2", "IOB1": "IOB2", "IOBES": "IOBES", "BILOU": "IOBES"}
+SCHEMES: tuple[FileScheme, ...] = ("IOB2", "IOBES", "BILOU", "IOB1")
+NORMALIZED_SCHEME: dict[FileScheme, Scheme] = {"IOB2": "IOB2", "IOB1": "IOB2", "IOBES": "IOBES", "BILOU": "IOBES"}
 OF_BILOU = {"L": "E", "U": "S"}
 
 OUTSIDE = "O"
@@ -131,27 +133,32 @@ def converted(tags: Sequence[str], scheme: Scheme, into: Scheme) -> list[str]:
 
 
 def scheme_of_tags(tags: Iterable[str]) -> FileScheme:
-    """The scheme of a file's tags, sentence after sentence with an `O` between them.
+    """The scheme of a file's tags, sentence after sentence with an `O` between them: that with the fewest illegal ones.
 
-    IOBES has S or E, BILOU has L or U. Of the others IOB1 is the one in which an entity begins with I somewhere, and B
-    only divides it from one of its type before it; all else is IOB2, illegal sequences among it.
+    Of several the first in the order of `SCHEMES`.
     """
-    prefixes, begins_with_i, only_divides = set[str](), False, True
-    for before, tag in pairwise(chain([OUTSIDE], tags)):
+    known = (tag if is_tag(tag, "BILOU") or is_tag(tag, "IOBES") else "" for tag in tags)
+    pairs = Counter(pairwise(chain([OUTSIDE], known, [OUTSIDE])))
+    return min(
+        SCHEMES,
+        key=lambda scheme: sum(count for pair, count in pairs.items() if not _may_follow(*pair, scheme)),
+    )
+
+
+def _may_follow(before: str, tag: str, scheme: FileScheme) -> bool:
+    """Whether the scheme has `tag`, and has it after `before`. IOB1 has a B where it divides two of a type alone."""
+    if not is_tag(tag, scheme):
+        return False
+    before = before if is_tag(before, scheme) else OUTSIDE
+    if scheme == "IOB1":
         prefix, entity_type = split_tag(tag)
-        if is_tag(tag, "BILOU") or is_tag(tag, "IOBES"):
-            prefixes.add(prefix)
-        begins_with_i |= _begins_with_i(tag, before)
-        only_divides &= prefix != "B" or (before != OUTSIDE and split_tag(before)[1] == entity_type)
-    if prefixes & {"S", "E"}:
-        return "IOBES"
-    if prefixes & {"L", "U"}:
-        return "BILOU"
-    return "IOB1" if begins_with_i and only_divides else "IOB2"
+        return prefix != "B" or (before != OUTSIDE and split_tag(before)[1] == entity_type)
+    first, second = rewritten([before, tag], scheme)
+    return follows(second, first, NORMALIZED_SCHEME[scheme])
 
 
 def rewritten(tags: Sequence[str], scheme: FileScheme) -> tuple[str, ...]:
-    """Tags of a file in `READ_AS[scheme]`; illegal ones stay illegal."""
+    """Tags of a file in `NORMALIZED_SCHEME[scheme]`; illegal ones stay illegal."""
     if scheme == "IOB1":
         pairs = zip(tags, [OUTSIDE, *tags], strict=False)
         return tuple(tag.replace("I", "B", 1) if _begins_with_i(tag, before) else tag for tag, before in pairs)
@@ -169,6 +176,12 @@ def _begins_with_i(tag: str, before: str) -> bool:
 def word_spans(text: str, start: int = 0, end: int | None = None) -> list[Span]:
     """(start, end) of each word between two places in `text`, in order; outside them there is only white space."""
     return [found.span() for found in _pattern().finditer(text, start, len(text) if end is None else end)]
+
+
+@lru_cache(maxsize=1 << 16)
+def is_word(token: str) -> bool:
+    """Whether a text that is `token` alone is one word."""
+    return word_spans(token) == [(0, len(token))]
 
 
 def sentences_of(document: Document) -> list[list[Span]]:

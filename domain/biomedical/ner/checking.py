@@ -17,7 +17,7 @@ from domain.biomedical.documents.conll import STRAY_SPACE, TOKEN_AND_TAG, Column
 from domain.biomedical.documents.document import Document, Entity, place_of, reasons, shown_id
 from domain.biomedical.documents.soundness import IMPOSSIBLE, MISALIGNED
 from domain.biomedical.documents.tokens import split_tag
-from domain.biomedical.ner.examples import AnnotatedRecord, annotated_records
+from domain.biomedical.ner.examples import AnnotatedRecord, annotated_records, divided_summary, divided_tokens
 from domain.findings import (
     MAX_LEAKED,
     MAX_UNUSABLE,
@@ -48,11 +48,14 @@ class EntitySurvey:
 
     used: sentences of CoNLL, documents of other formats: what is used or unusable as a whole, as in training.
     untaggable: entities that tags of words cannot represent (see `Example`).
+    in_entities: tokens of entities; divided: those that raw text divides.
     """
 
     used: int = 0
     entities: Counter[str] = field(default_factory=Counter)
     untaggable: int = 0
+    in_entities: int = 0
+    divided: list[str] = field(default_factory=list)
     unusable: list[Unusable] = field(default_factory=list)
     illegal: list[str] = field(default_factory=list)  # places
     overlaps: list[str] = field(default_factory=list)  # places
@@ -79,17 +82,18 @@ def check(
     """
     splitter, limit = None, 0
     if model is not None:
-        from bertrelay.heads import read_tokenizer
-        from domain.biomedical.ner.model import SPECIALS, WordSplitter
+        from bertrelay.heads import read_tokenizer, window_size
+        from domain.biomedical.ner.model import MAX_TOKENS, SPECIALS, WordSplitter
 
         tokenizer, positions = read_tokenizer(model)
-        splitter, limit = WordSplitter(tokenizer), (positions or 512) - SPECIALS
+        splitter, limit = WordSplitter(tokenizer), window_size(positions, MAX_TOKENS) - SPECIALS
     surveys = {split: _survey(path, format_name, splitter, columns) for split, path in files.items()}
     sentences = {split: len(found.words) for split, found in surveys.items()}
     repeated = {split: count - len(surveys[split].sentence_keys) for split, count in sentences.items()}
     return [
         _records(surveys),
         _spans(surveys),
+        _raw_text(surveys),
         _tags(surveys),
         _types(surveys),
         _rare(surveys),
@@ -136,6 +140,8 @@ def _sentences(
                 found.untaggable += len(example.untaggable)
                 found.entities.update(example.untaggable)
                 found.entities.update(split_tag(tag)[1] for tag in example.tags if tag.startswith("B"))
+                found.in_entities += len(example.in_entities)
+                found.divided += divided_tokens([example])
                 if example.tokens:
                     yield example.tokens
 
@@ -184,8 +190,16 @@ def _spans(surveys: Surveys) -> Finding:
     if overlaps:
         summary.append(f"{len(overlaps):,} are nested or overlap: {shown(overlaps)}")
     severity: Severity = "fail" if wrong else by_share(untaggable, entities, MAX_UNTAGGABLE)
-    counts = {"misaligned": len(wrong), "unsaid": untaggable}
+    counts = {"misaligned": len(wrong), "untaggable": untaggable}
     return Finding("spans", severity, "; ".join(summary) or f"all {entities:,} entities fit the words", counts)
+
+
+def _raw_text(surveys: Surveys) -> Finding:
+    """Tokens of the training data that no raw text has."""
+    trained = surveys.get("train", next(iter(surveys.values())))
+    summary = divided_summary(trained.divided, trained.in_entities)
+    good = "entities consist of words as raw text is split into them"
+    return Finding("raw text", "warn" if summary else "good", summary or good, {"divided": len(trained.divided)})
 
 
 def _tags(surveys: Surveys) -> Finding:

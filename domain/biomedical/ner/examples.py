@@ -1,7 +1,7 @@
 """Annotated files to sentences of tokens with tags, for training, scoring and checking; no gold entity is lost."""
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,8 +11,17 @@ from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from domain.biomedical.documents import FormatName, document_items, format_of
 from domain.biomedical.documents.conll import CONLL, TOKEN_AND_TAG, Columns, TaggedSentence, sentence_rows
-from domain.biomedical.documents.document import Document, Entity, LeftOut, Span, usable
-from domain.biomedical.documents.tokens import OUTSIDE, Scheme, TokenSpan, sentences_of, split_tag, tags_of, types_of
+from domain.biomedical.documents.document import Document, Entity, LeftOut, Span, shown_id, usable
+from domain.biomedical.documents.tokens import (
+    OUTSIDE,
+    Scheme,
+    TokenSpan,
+    is_word,
+    sentences_of,
+    split_tag,
+    tags_of,
+    types_of,
+)
 from domain.biomedical.ner.settings import EntitySource
 
 
@@ -28,6 +37,11 @@ class Example(NamedTuple):
     tags: tuple[str, ...]
     document: str
     untaggable: tuple[str, ...] = ()
+
+    @property
+    def in_entities(self) -> list[str]:
+        """The tokens of entities."""
+        return [token for token, tag in zip(self.tokens, self.tags, strict=True) if tag != OUTSIDE]
 
 
 class AnnotatedRecord(NamedTuple):
@@ -51,7 +65,7 @@ def annotated_records(
     """
     name = format_name or format_of(path)
     if name in CONLL:
-        for row in sentence_rows(path, "IOBES" if name == "conll-iobes" else None, columns):
+        for row in sentence_rows(path, columns):
             if isinstance(row, Unusable) or (row.illegal and row.scheme not in illegal):
                 yield row if isinstance(row, Unusable) else row.as_illegal()
             elif row.tokens:
@@ -128,6 +142,22 @@ def _example(document: Document, words: Sequence[Span], entities: Sequence[Entit
             untaggable.append(entity.type)
     tokens = tuple(document.text[start:end] for start, end in words)
     return Example(tokens, tuple(tags_of(spans, len(words))), document.id, tuple(untaggable))
+
+
+def divided_tokens(examples: Iterable[Example]) -> list[str]:
+    """The tokens of entities that are not single words of raw text."""
+    return [token for each in examples for token in each.in_entities if not is_word(token)]
+
+
+def divided_summary(divided: Sequence[str], in_entities: int) -> str:
+    """What a model that is trained on such tokens will miss; empty where there are none."""
+    if not divided:
+        return ""
+    found = f"{len(divided):,} of {in_entities:,} tokens of entities are not single words of raw text"
+    return (
+        f"{found} ({shown_id(divided[0])} the first): it is split there, and entities with them will be missed; "
+        "tokenize the training data so"
+    )
 
 
 def types_in(examples: Sequence[Example]) -> list[str]:

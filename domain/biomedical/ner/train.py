@@ -15,12 +15,13 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
 from bertrelay.hardware import default_device
 from bertrelay.inference import computed
+from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from domain.biomedical.documents.tokens import converted, spans_of, types_of
 from domain.biomedical.ner.decoding import LabelSet
-from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
+from domain.biomedical.ner.examples import Example, divided_summary, divided_tokens, of_types, read_examples, types_in
 from domain.biomedical.ner.metrics import count_entities, entity_metrics, which_are_right
 from domain.biomedical.ner.model import EntityModel, WordSequences, save_model, start_model
 from domain.biomedical.ner.settings import NerSettings
@@ -35,6 +36,8 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
     with Rejects(listed, settings.max_rejects) as rejects:
         examples = of_types(read_examples(settings.train, rejects), settings.types)
         dev = of_types(read_examples(settings.dev, rejects), settings.types) if settings.dev else []
+    if summary := divided_summary(divided_tokens(examples), sum(len(each.in_entities) for each in examples)):
+        log(f"train: {summary}")
     labels = LabelSet.of_types(_types(examples, dev, settings), settings.scheme)
     model = start_model(settings, labels, context.cache / "hub")
     model.network.to(default_device())

@@ -293,7 +293,7 @@ def _load_answerer(texts: Sequence[str], options: AnswerOptions, folder: Path, p
 
     def columns(block: Any) -> dict[str, list[Any]]:
         given = zip(*(block[column].to_pylist() for column in texts), strict=True)
-        asked = [built("", 0, row, _of_row, *both, str(row)) for row, both in enumerate(given)]
+        asked = [built("", 0, row, Question, str(row), *both) for row, both in enumerate(given)]
         replies = answerer.replies((each for each in asked if isinstance(each, Question)), **how)
         found: list[Row] = []
         for each in asked:

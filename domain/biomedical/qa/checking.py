@@ -43,12 +43,12 @@ class ModelTraining(NamedTuple):
     @classmethod
     def of(cls, model: str) -> "ModelTraining":
         """Of a model folder or hub id; only its tokenizer and configuration are read."""
-        from bertrelay.heads import read_tokenizer
+        from bertrelay.heads import read_tokenizer, window_size
         from domain.biomedical.qa.model import MAX_TOKENS, default_stride
         from domain.biomedical.qa.subwords import PairSplitter
 
         tokenizer, positions = read_tokenizer(model)
-        size = min(MAX_TOKENS, positions or MAX_TOKENS)
+        size = window_size(positions, MAX_TOKENS)
         return cls(PairSplitter(tokenizer), size, default_stride(size))
 
 

@@ -6,6 +6,7 @@ import pytest
 from real_files import NER, with_ner
 
 from bertrelay.errors import RequestError
+from bertrelay.tokenizer import load_tokenizer
 from domain.biomedical.documents.document import Document, Entity
 from domain.biomedical.documents.writing import WRITERS
 from domain.biomedical.ner.checking import check
@@ -87,6 +88,10 @@ SOUND_AND_NOT = (
             "conll", {"train": unknown_tags(300), "test": conll(*numbered("v", 5000))},
             "records", "fail", [4], "4 of 5,300 records",  # a large split hides no bad one
         ),
+        (
+            "conll", {"train": conll("a flu-gout/B-X p53/I-X B-cell", "COX-2/B-X")},
+            "raw text", "warn", [2], "2 of 3 tokens of entities are not single words of raw text (flu-gout the first)",
+        ),
         ("conll", {"train": "word\tO\n" * 1500}, "words in a sentence", "warn", [1500], "are blank lines missing?"),
     ],
 )  # fmt: skip
@@ -109,6 +114,15 @@ def test_good_data_is_good_and_a_file_without_a_sentence_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text(written(Document("1", "")))
     with pytest.raises(RequestError, match="expected sentences, found none"):
         check({"train": tmp_path / "a.jsonl"})
+
+
+def test_lengths_are_measured_against_the_windows_of_a_training(tiny_bert, tmp_path, monkeypatch):
+    (tmp_path / "train.tsv").write_text(conll("a/B-X"))
+    for positions in (40, 512, None):
+        read = (load_tokenizer(tiny_bert), positions)
+        monkeypatch.setattr("bertrelay.heads.read_tokenizer", lambda _, read=read: read)
+        found = {each.check: each for each in check({"train": tmp_path / "train.tsv"}, model="any")}
+        assert f"longer than the {254 if positions != 40 else 38} that" in found["tokens in a sentence"].summary
 
 
 def test_files_become_splits_by_name_or_by_order():

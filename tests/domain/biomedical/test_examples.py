@@ -100,7 +100,7 @@ def test_illegal_tags_are_rejected_in_training_and_in_scoring_kept_where_they_ar
     assert rejects.counts["an illegal tag sequence"] == 1
     assert [each.tags for each in read("a.tsv", illegal, only_legal=False)] == [("I-D",), ("B-D",)]
     with pytest.raises(RequestError, match=r"a\.tsv, line 2: an illegal tag sequence \(in IOBES, 1 of 2"):
-        read("a.tsv", "flu\tO\nflu\tI-D\n\ngout\tS-D\n", only_legal=False)
+        read("a.tsv", "flu\tO\nflu\tI-D\n\ngout\tS-D\n\nflu\tS-D\n", only_legal=False)
 
 
 def test_other_types_become_no_entity():

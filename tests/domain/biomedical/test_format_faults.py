@@ -32,6 +32,7 @@ FAULTS = {
         ("no\tO\ngout B-X\n", "line 2: another number of columns (expected 2 columns with tabs between them, found 1;"),
         (f"a\tO\n{SECRET}\t{SECRET}\n", "line 2: an unknown tag"),
         (f"a\tO\n{SECRET}\tQ-Disease\n", "line 2: an unknown tag (IOB2 has O, and B, I with a hyphen and a type)"),
+        ("a\tB-X\nb\tI-X\n\n" * 3 + "q\tE-X", "line 10: an unknown tag (IOB2 has"),
         (f"a\tO\nb\tB-X\n\n{SECRET}\tI-Disease\n", "line 4: an illegal tag sequence (in IOB2, 1 of 1 tags"),
         (f"a\tO\nb\tO\n{SECRET}", "line 3: another number of columns (expected 2"),
         (f"a\tx\tO\nb\tO\n{SECRET}\tx\tO", "line 2: another number of columns (expected 3"),

@@ -162,10 +162,15 @@ def test_between_two_lines_of_the_log_a_tagger_waits_for_no_device(given, tmp_pa
     assert len(counts) > 5 and not any(counts)
 
 
-def test_types_that_data_or_model_lack_are_reported(tiny_bert, given, tmp_path):
+def test_what_data_or_model_lack_is_reported(tiny_bert, given, tmp_path, capsys):
     train = write_sentences(tmp_path / "diseases.tsv", 20, types=("Disease",))
     with pytest.raises(RequestError, match=r"types Chemical, found Disease in .*diseases\.tsv"):
         learn(given, tmp_path / "output", train=train)
+    train[0]["path"] = str(tmp_path / "divided.tsv")
+    (tmp_path / "divided.tsv").write_text("no\tO\nflu-gout\tB-Disease\n")
+    with pytest.raises(RequestError, match="Chemical"):
+        learn(given, tmp_path / "output", train=train)
+    assert "train: 1 of 1 tokens of entities are not single words of raw text (flu-gout" in capsys.readouterr().err
     (tmp_path / "none.tsv").write_text("no\tO\nflu\tO\n")
     with pytest.raises(RequestError, match=r"dev: expected entities, found none in .*none\.tsv"):
         learn(given, tmp_path / "output", dev=[{"path": str(tmp_path / "none.tsv")}])

@@ -121,6 +121,10 @@ def test_iob1_and_bilou_are_recognised_and_say_the_same_spans(types):
     assert scheme_of_tags(["O", "I-X", "O", "B-X"]) == "IOB2"  # with a mistake, for B does not divide here
     for tags, scheme in {"O I-X B-X": "IOB1", "B-X I-X": "IOB2", "O O": "IOB2", "B-X E-X U-X": "IOBES"}.items():
         assert scheme_of_tags(tags.split()) == scheme
+    iob2, iobes = ["B-X", "I-X", "O"] * 5, ["B-X", "E-X", "S-X"] * 5
+    for mistyped in ("E-X", "L-X", "S-X", "U-X", "I-X", "Q"):
+        assert scheme_of_tags([*iob2, mistyped]) == "IOB2"
+        assert scheme_of_tags([*iobes, mistyped]) == "IOBES"
 
 
 @pytest.mark.parametrize(
