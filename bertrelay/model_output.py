@@ -12,6 +12,11 @@ from bertrelay.engine import LOCAL, Engine
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device
 
+BLOCK_CHARACTERS = 400_000
+"""So much text is computed before it is on the disk, some 60,000 words: the most that a kill costs."""
+DIGITS = 6
+"""Of a probability that is written; those behind them depend on the threads of a machine."""
+
 
 class Scan(NamedTuple):
     """What one pass over an input found.

@@ -13,6 +13,8 @@ Floats = NDArray[np.float64]
 Numbers = NDArray[np.uint64]
 
 Item = TypeVar("Item")
+EXAMPLES_KEPT = 12
+"""Examples of each kind that an evaluation keeps for the report."""
 
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 
@@ -53,7 +55,7 @@ def mixed(values: Numbers) -> Numbers:
     return values ^ (values >> np.uint64(31))
 
 
-def spread_evenly(items: Sequence[Item], most: int) -> list[Item]:
+def spread_evenly(items: Sequence[Item], most: int = EXAMPLES_KEPT) -> list[Item]:
     """At most so many of them, from the first to the last part."""
     kept = min(most, len(items))
     return [items[number * len(items) // kept] for number in range(kept)]

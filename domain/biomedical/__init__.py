@@ -1,4 +1,4 @@
-"""BERTs in laboratories: biomedical entities, and answers with their place in the text."""
+"""Biomedical NER and question answering: entities, and answers with their place in the text."""
 
 from typing import TYPE_CHECKING
 

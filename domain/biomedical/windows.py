@@ -72,9 +72,9 @@ def cut_windows(
     owned_starts, owned_ends = starts.copy(), ends.copy()
     neighbours = sequences[1:] == sequences[:-1]
     middles = starts + ends - 1  # twice the place of the middle element
-    meetings = (middles[1:] + middles[:-1]) // 4 + 1
-    owned_ends[:-1][neighbours] = meetings[neighbours]
-    owned_starts[1:][neighbours] = meetings[neighbours]
+    boundaries = (middles[1:] + middles[:-1]) // 4 + 1
+    owned_ends[:-1][neighbours] = boundaries[neighbours]
+    owned_starts[1:][neighbours] = boundaries[neighbours]
     return Windows(sequences, starts, ends, owned_starts, owned_ends)
 
 

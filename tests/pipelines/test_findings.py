@@ -45,7 +45,7 @@ def marks(part):
 def test_entities_are_marked_in_their_sentences_and_confusions_listed(tmp_path):
     parts = list(findings.entities(written(tmp_path, **ENTITIES)))
     types, mentions = of_type(parts, Listing)
-    assert types.rows == [["wrong border", "Disease", "Disease", "3"]]
+    assert types.rows == [["wrong boundary", "Disease", "Disease", "3"]]
     assert mentions.rows == [["spurious", "–", "a <b>", "2"]]
     *_, wrong, _, right = parts
     assert [text for _, text in marks(wrong)] == ["acute &lt;gout&gt;", "&lt;gout&gt;", "seen"]

@@ -22,9 +22,9 @@ VERDICTS = {
     "right": ("✓", "found"),
     "missed": ("−", "missed"),
     "spurious": ("+", "spurious"),
-    "wrong_span": ("↔", "wrong border"),
+    "wrong_span": ("↔", "wrong boundary"),
     "wrong_type": ("≠", "wrong type"),
-    "wrong_both": ("↔≠", "wrong border and type"),
+    "wrong_both": ("↔≠", "wrong boundary and type"),
 }
 """The sign and the meaning of each kind of pair in `ner.pairing`."""
 HUES = 8
@@ -129,7 +129,7 @@ def marked_entities(text: str, entities: Sequence[MarkedEntity], hues: Hues) -> 
 
 def _entity_mark(entity: Entity, verdict: str | None, hues: Hues) -> Highlight:
     name, (sign, meaning) = entity.type or "entity", VERDICTS[verdict] if verdict else ("", "")
-    confidence = "" if entity.confidence is None else f"{entity.confidence:.1%}"
+    confidence = "" if entity.confidence is None else percent(entity.confidence)
     title = ", ".join(filter(None, [name, meaning, confidence, entity.identifier]))
     classes = " ".join(filter(None, [hues[entity.type], verdict]))
     return Highlight(entity.start, entity.end, classes, f"{sign} {name}".strip(), title)

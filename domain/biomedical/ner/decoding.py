@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from domain.biomedical.documents.tokens import OPENING, OUTSIDE, Scheme, follows, is_tag, split_tag, types_of
+from domain.biomedical.documents.tokens import OPENING, OUTSIDE, Scheme, follows, is_tag, join_tag, split_tag, types_of
 from domain.biomedical.documents.tokens import labels as all_tags
 from domain.biomedical.windows import Flags, Floats, Integers
 
@@ -25,17 +25,26 @@ class Chain(NamedTuple):
 class LabelSet:
     """Tags in the order in which a network numbers them: `O`, `B-Disease`, `I-Disease` and so on.
 
-    Raises ValueError unless they are `O` and all tags of some types in this scheme.
+    A type may lack a tag, which is then never predicted, and there may be several `O`.
+    Raises ValueError unless they are `O` and tags of this scheme, with which an entity of each type can be whole.
     """
 
     tags: tuple[str, ...]
     scheme: Scheme = "IOB2"
 
     def __post_init__(self) -> None:
-        known = [tag for tag in self.tags if is_tag(tag, self.scheme)]
-        if sorted(self.tags) != sorted(all_tags(types_of(known), self.scheme)):
+        own = [tag for tag in self.tags if tag != OUTSIDE]
+        is_sound = (
+            OUTSIDE in self.tags and len(set(own)) == len(own) > 0 and all(is_tag(tag, self.scheme) for tag in own)
+        )
+        if not is_sound or not all(map(self._may_be_whole, types_of(own))):
             wanted = ", ".join(all_tags(["Type"], self.scheme))
             raise ValueError(f"expected the tags {wanted} for each type, found {', '.join(self.tags)}")
+
+    def _may_be_whole(self, kind: str) -> bool:
+        """Whether the tags of a type can be an entity."""
+        has = {prefix for prefix in "BES" if join_tag(prefix, kind) in self.tags}
+        return "B" in has if self.scheme == "IOB2" else "S" in has or has == {"B", "E"}
 
     @classmethod
     def of_types(cls, types: Iterable[str], scheme: Scheme = "IOB2") -> "LabelSet":

@@ -26,9 +26,6 @@ from domain.biomedical.ner.tagger import WordSpan, decoded_blocks
 from domain.biomedical.windows import Floats
 from domain.draws import spread_evenly
 
-EXAMPLES_KEPT = 12
-"""Sentences in which all entities were found, and in which not, that are kept for the report; of each so many."""
-
 
 class EntityPredictions(NamedTuple):
     """What a model finds in sentences.
@@ -160,4 +157,4 @@ def _examples(
         if kinds := {pair.kind for pair in compared}:
             example: dict[str, object] = {"tokens": each.tokens, "gold": wanted, "predicted": spans}
             shown["right" if kinds == {"right"} else "wrong"].append(example)
-    return {name: spread_evenly(among, EXAMPLES_KEPT) for name, among in shown.items()}
+    return {name: spread_evenly(among) for name, among in shown.items()}

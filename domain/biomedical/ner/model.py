@@ -29,7 +29,7 @@ from bertrelay.inference import padded
 from bertrelay.model_files import Description, read_model_file, reading_weights
 from bertrelay.progress import log
 from bertrelay.tokenizer import before_sentences, lowers_case, plain_rules
-from domain.biomedical.documents.tokens import Scheme
+from domain.biomedical.documents.tokens import OUTSIDE, Scheme, split_tag
 from domain.biomedical.ner.decoding import Chain, LabelSet
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.windows import Integers, Windows, cut_windows, ranges
@@ -366,7 +366,10 @@ def _labels(network: PreTrainedModel, scheme: Scheme | None, folder: Path) -> La
     names = {int(number): str(name) for number, name in (network.config.id2label or {}).items()}
     tags = tuple(names[number] for number in sorted(names))
     if scheme is None:
-        scheme = "IOBES" if any(tag[:1] in ("E", "S") for tag in tags) else "IOB2"
+        scheme = "IOBES" if any(split_tag(tag)[0] in ("E", "S") for tag in tags) else "IOB2"
+    if others := [tag for tag in tags if OUTSIDE in tags and tag not in {*"BILOUES"} and "-" not in tag]:
+        tags = tuple(OUTSIDE if tag in others else tag for tag in tags)  # of padding and parts of words
+        log(f"model: the tags {', '.join(others)} are of no entity, and count as {OUTSIDE}")
     try:
         return LabelSet(tags, scheme)
     except ValueError as error:

@@ -17,7 +17,7 @@ from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_place
-from bertrelay.model_output import Scan, model_output
+from bertrelay.model_output import BLOCK_CHARACTERS, DIGITS, Scan, model_output
 from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
@@ -30,10 +30,6 @@ from domain.biomedical.ner.settings import TagOptions, TagSettings
 if TYPE_CHECKING:
     from bertrelay.dataset_output import ComputeColumns, WrittenDataset
 
-BLOCK_CHARACTERS = 400_000
-"""As much text is tagged before it is on the disk: some 60,000 words, the most that a kill costs."""
-DIGITS = 6  # of a confidence; those behind them depend on the threads of a machine
-
 ReadDocuments = Callable[[Rejects], Iterator[Document]]
 
 
@@ -45,8 +41,10 @@ def checked_format(
     with_text: bool = False,
     overwrite: bool = True,
 ) -> WrittenName:
-    """The format of `output`. Raises RequestError for one that is only read, in no folder, not empty, or the source.
+    """The format of `output`, by its name when not given.
 
+    Raises RequestError for a format that is only read, and for an output that is in no folder, is not empty, or is the
+    source itself.
     with_text: allows a page of sensitive data. overwrite: whether a file may be there already.
     """
     name = check_written(output, format_name)

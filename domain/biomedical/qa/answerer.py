@@ -21,6 +21,7 @@ from bertrelay.errors import RequestError
 from bertrelay.graphs import BackendChoice, check_backend
 from bertrelay.hardware import as_device
 from bertrelay.inference import computed
+from bertrelay.model_output import BLOCK_CHARACTERS
 from bertrelay.progress import log
 from bertrelay.texts import each_pair, each_text
 from domain.biomedical.documents.document import Span, shown_id
@@ -32,9 +33,6 @@ from domain.biomedical.windows import Flags, Floats, Integers, blocks, in_batche
 from domain.sentences import sentence_spans
 
 Cut = tuple[list[Question], PairSubwords]
-
-BLOCK_CHARACTERS = 400_000
-"""Questions and texts of as many characters are read, sorted and computed together; the unit of memory."""
 
 
 # Scores of subwords to spans
@@ -179,6 +177,7 @@ def answered_blocks(
     With each block which of its questions leave their text no space in a window, (questions,), and the n-best of all.
     Texts that several questions of a block are asked of are cut once.
     batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
+    block_characters: so many of questions and texts are read, sorted and computed together; the unit of memory.
     """
     splitter = PairSplitter(model.tokenizer)
 

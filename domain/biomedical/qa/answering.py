@@ -21,7 +21,7 @@ from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
-from bertrelay.model_output import Scan, model_output
+from bertrelay.model_output import BLOCK_CHARACTERS, DIGITS, Scan, model_output
 from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from bertrelay.dataset_output import ComputeColumns, WrittenDataset
     from domain.biomedical.qa.answerer import Reply
 
-BLOCK_CHARACTERS = 400_000
-"""So much text is asked before its answers are on the disk, questions and contexts: the most that a kill costs."""
 COLUMNS = {
     "id": "string",
     "answer": "string",
@@ -49,7 +47,6 @@ COLUMNS = {
 }
 """The columns of a table of answers; JSONL has the candidates as well."""
 TOO_LONG = "too long for a window of the model"
-DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
 
 Row = dict[str, Any]
 

@@ -27,8 +27,6 @@ from domain.biomedical.qa.subwords import PairSplitter, count_long_answers, gold
 from domain.draws import spread_evenly
 from domain.sentences import sentence_spans
 
-EXAMPLES_KEPT = 12
-"""Questions answered right, and answered wrong, that are kept for the report; of each so many."""
 AROUND = 400
 """Characters of a text that are kept before and after an example's answer."""
 FIFTHS = 5
@@ -221,10 +219,7 @@ def _examples(found: AnswerPredictions, score_of: Mapping[str, Score]) -> dict[s
     for place, question in enumerate(found.pools.scored):
         if score := score_of.get(question.id):
             places["right" if score.exact_match == 1 else "wrong"].append(place)
-    return {
-        name: [_example(found, place) for place in spread_evenly(listed, EXAMPLES_KEPT)]
-        for name, listed in places.items()
-    }
+    return {name: [_example(found, place) for place in spread_evenly(listed)] for name, listed in places.items()}
 
 
 def _example(found: AnswerPredictions, place: int) -> dict[str, object]:

@@ -18,7 +18,8 @@ from transformers import (
 
 from bertrelay.errors import RequestError
 from bertrelay.tokenizer import load_tokenizer, save_tokenizer
-from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.documents.tokens import illegal_places
+from domain.biomedical.ner.decoding import LabelSet, viterbi
 from domain.biomedical.ner.model import EntityModel, WordSplitter, load_model, save_model
 
 LABELS = LabelSet.of_types(["Disease", "Chemical"])
@@ -116,6 +117,38 @@ def test_a_folder_of_transformers_without_ours_beside_tags_too(tiny_bert, tmp_pa
     model = load_model(tmp_path)
     assert (model.labels, model.max_tokens) == (LabelSet(tuple(names), "IOBES"), 64)
     assert model.network.crf is None
+
+
+@pytest.mark.parametrize(
+    ("names", "types"),
+    [
+        (["O", "B-X", "I-X", "B-Y", "[CLS]", "PAD"], ["X", "Y"]),
+        (["S-X", "O", "X"], ["X"]),
+        (["O", "B-X", "I-X", "L-X", "U-X"], None),
+        (["O", "B-X", "I-Y"], None),
+        (["O", "B-X", "B-X"], None),
+    ],
+)
+def test_tags_that_are_missing_or_of_no_entity_are_never_predicted(tiny_bert, tmp_path, capsys, names, types):
+    config = small(tiny_bert, id2label=dict(enumerate(names)), label2id={name: n for n, name in enumerate(names)})
+    BertForTokenClassification(config).save_pretrained(tmp_path)
+    save_tokenizer(load_tokenizer(tiny_bert), tmp_path, 64, has_types=True)
+    if types is None:
+        with pytest.raises(RequestError, match="id2label: expected the tags"):
+            load_model(tmp_path)
+        return
+    model = load_model(tmp_path)
+    assert (model.labels.types, len(model.labels)) == (types, len(names))
+    assert (
+        f"the tags {', '.join(name for name in names if '-' not in name and name != 'O')} are of no entity"
+        in capsys.readouterr().err
+    )
+    best = np.eye(len(names))[[*range(len(names))]]  # each tag where the network is surest of it
+    tags = viterbi(best, np.array([len(names)]), model.chain)
+    found = [model.labels.tags[tag] for tag in tags]
+    assert set(found) <= {name for name in names if "-" in name or name == "O"} and not illegal_places(
+        found, model.labels.scheme
+    )
 
 
 @pytest.mark.parametrize(

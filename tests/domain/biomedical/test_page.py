@@ -41,7 +41,7 @@ def test_every_text_is_escaped_and_shown_whole():
     assert not {"script", "i", "u", "link", "img"} & set(read.tags)
     assert [attributes["data-label"] for attributes, _ in read.marks] == ["<b>", 'a"b']
     assert [place for _, place in read.marks] == [0, len(NASTY) - 1]
-    assert read.marks[1][0]["title"] == 'a"b, 93.1%, MESH:D1'
+    assert read.marks[1][0]["title"] == 'a"b, 93 %, MESH:D1'
 
 
 def test_pairs_are_judged_in_colour_as_they_are_counted():
