@@ -49,15 +49,15 @@ STAGES = {
         ("domain.terms", 2, "settings:TermsSettings", "terms:run", "domain:terms"),
     ],
     "domain.biomedical.ner": [
-        ("domain.ner", 1, "settings:NerSettings", "train:run", "domain:entities"),
-        ("domain.ner-evaluate", 1, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
-        ("domain.ner-tag", 2, "settings:TagSettings", "tagging:run", ""),
+        ("domain.ner", 2, "settings:NerSettings", "train:run", "domain:entities"),
+        ("domain.ner-evaluate", 2, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
+        ("domain.ner-tag", 3, "settings:TagSettings", "tagging:run", ""),
     ],
     "domain.biomedical.qa": [
-        ("domain.questions", 1, "settings:QuestionsSettings", "split:run", ""),
-        ("domain.qa-answer", 2, "settings:AnswerSettings", "answering:run", ""),
-        ("domain.qa", 2, "settings:QaSettings", "train:run", ""),
-        ("domain.qa-evaluate", 2, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
+        ("domain.questions", 2, "settings:QuestionsSettings", "split:run", ""),
+        ("domain.qa-answer", 3, "settings:AnswerSettings", "answering:run", ""),
+        ("domain.qa", 3, "settings:QaSettings", "train:run", ""),
+        ("domain.qa-evaluate", 3, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [
         ("domain.cohort", 3, "settings:CohortSettings", "cohort:run", ""),

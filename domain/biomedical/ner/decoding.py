@@ -34,10 +34,9 @@ class LabelSet:
 
     def __post_init__(self) -> None:
         own = [tag for tag in self.tags if tag != OUTSIDE]
-        is_sound = (
-            OUTSIDE in self.tags and len(set(own)) == len(own) > 0 and all(is_tag(tag, self.scheme) for tag in own)
-        )
-        if not is_sound or not all(map(self._may_be_whole, types_of(own))):
+        is_sound = OUTSIDE in self.tags and len({*own}) == len(own) > 0
+        is_sound &= all(is_tag(tag, self.scheme) for tag in own) and all(map(self._may_be_whole, types_of(own)))
+        if not is_sound:
             wanted = ", ".join(all_tags(["Type"], self.scheme))
             raise ValueError(f"expected the tags {wanted} for each type, found {', '.join(self.tags)}")
 

@@ -294,6 +294,9 @@ class QuestionAnswerer:
         self, question: Iterator[tuple[str, str]], context: None = None, **options: Any
     ) -> Iterator[Reply]: ...
 
+    @overload
+    def __call__(self, question: Iterator[str], context: str, **options: Any) -> Iterator[Reply]: ...
+
     def __call__(
         self, question: str | Iterable[str] | Iterable[tuple[str, str]], context: str | None = None, **options: Any
     ) -> Reply | list[Reply] | Iterator[Reply]:
@@ -307,7 +310,7 @@ class QuestionAnswerer:
             return next(self.pipe([(question, context)], **options))
         asked: Any = question
         if context is not None:
-            asked = ((text, context) for text in each_text(question, "answer: questions of the context"))
+            asked = ((text, context) for text in each_text(asked, "answer: questions of the context"))
         replies = self.pipe(asked, **options)
         return replies if isinstance(question, Iterator) else list(replies)
 

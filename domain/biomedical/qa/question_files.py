@@ -92,9 +92,9 @@ class _JsonQuestion(Shape):
     @field_validator("answers", mode="before")
     @classmethod
     def _of_lists(cls, given: Any) -> Any:
-        columns = [given.get(name) for name in ("text", "answer_start")] if isinstance(given, dict) else []
-        if [type(column) for column in columns] == [list, list] and len(columns[0]) == len(columns[1]):
-            return [{"text": text, "start": start} for text, start in zip(*columns, strict=True)]
+        texts, starts = map(given.get, ("text", "answer_start")) if isinstance(given, dict) else (None, None)
+        if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):
+            return [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
         return given
 
 
