@@ -66,10 +66,9 @@ def check_written(path: Path, format_name: FormatName | None = None) -> WrittenN
     refuse_packed(path)
     name = format_name or format_of(path)
     if path.name in ("", "..") or (name == "brat" and path.is_symlink()):
-        found = "a symbolic link" if path.is_symlink() else "none"
-        raise RequestError(
-            f"{path}: expected the name of a new {'folder' if name == 'brat' else 'file'}, found {found}."
-        )
+        kind = "a new folder or an empty one" if name == "brat" else "a new file"
+        found = f"the symbolic link {path}" if path.is_symlink() else path
+        raise RequestError(f"output: expected {kind} for {name}, found {found}; name it by its own name")
     if name == "text" or name == "lines":
         raise RequestError(f"{path}: {name} is only read. Write one of {', '.join(WRITERS)}.")
     return name
