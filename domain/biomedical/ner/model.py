@@ -331,7 +331,8 @@ def save_model(model: EntityModel, folder: Path) -> None:
 
 
 def load_model(source: str | Path, cache_dir: Path | None = None, backend: BackendChoice = None) -> EntityModel:
-    """The model of a folder that a training here wrote, or of any token classifier whose tags are IOB2 or IOBES.
+    """The model of a folder that a training here wrote, or of any token classifier whose tags are IOB2 or IOBES: as a
+    `LabelSet`, and what is of no entity, `X` or `PAD`, counts as O.
 
     backend: as of `SentenceEncoder.load`.
     Raises RequestError for a folder that has none, or one that is damaged.
