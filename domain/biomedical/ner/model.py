@@ -331,9 +331,9 @@ def save_model(model: EntityModel, folder: Path) -> None:
 
 
 def load_model(source: str | Path, cache_dir: Path | None = None, backend: BackendChoice = None) -> EntityModel:
-    """The model of a folder that a training here wrote, or of any token classifier whose tags are IOB2 or IOBES: as a
-    `LabelSet`, and what is of no entity, `X` or `PAD`, counts as O.
+    """The model of a folder that a training here wrote, or of any token classifier whose tags are IOB2 or IOBES.
 
+    Tags of no entity, such as `X` and `PAD`, count as O, which is logged.
     backend: as of `SentenceEncoder.load`.
     Raises RequestError for a folder that has none, or one that is damaged.
     """
