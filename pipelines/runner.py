@@ -13,10 +13,10 @@ from pathlib import Path
 
 from bertrelay.distributed import check_shared, from_main, joined, wait_for_all
 from bertrelay.engine import Engine
-from bertrelay.errors import BertRelayError, RequestError
+from bertrelay.errors import BertRelayError, RequestError, WorkError
 from bertrelay.files import make_readable, read_json, write_json
 from bertrelay.fingerprint import Digests, Parts
-from bertrelay.leaves import is_auto_precision, with_stage_paths, with_values
+from bertrelay.leaves import content_parts, is_auto_precision, with_stage_paths, with_values
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
 from bertrelay.progress import log
 from bertrelay.settings import Settings, Source
@@ -137,6 +137,7 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests
     """Calls the stage in every process, on the folder that the main one opens and closes."""
     step, process_group = planned.step, options.process_group
     if process_group.is_main:
+        _check_unchanged(planned, digests)
         if planned.afresh:
             discard(planned.folder)
         begin(planned.folder, planned.parts)
@@ -147,10 +148,24 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests
         metrics = step.stage.load_run()(settings, context)
     wait_for_all(process_group)
     if process_group.is_main:
+        try:
+            _check_unchanged(planned, digests)
+        except BertRelayError:  # the same settings would resume what may have been made of both
+            discard(planned.folder)
+            raise
         _correct_permissions(step, context.output)
         finish(planned.folder, planned.parts, metrics, digests)
         digests.save()
     wait_for_all(process_group)
+
+
+def _check_unchanged(planned: PlannedStep, digests: Digests) -> None:
+    """Raises WorkError for a file or folder of the step that is no longer what its fingerprint was computed from."""
+    settings = planned.step.settings
+    now = content_parts(settings, type(settings).model_fields, digests)
+    for key, source in planned.step.sources:
+        if source.folder and key in now and now[key] != planned.parts[key]:
+            raise WorkError(f"{source} changed while the run was under way; run again")
 
 
 def _resolved_settings(planned: PlannedStep, plan: Plan) -> Settings:
@@ -203,17 +218,34 @@ def _write_summary_and_report(plan: Plan, digests: Digests) -> dict[str, Metrics
 def _summary(recipe: Recipe, run_folder: Path) -> dict[str, Metrics]:
     """Stage to the metrics of its latest result; of a repeated one the mean over seeds and `<name>_deviation`.
 
-    A result that came from an upstream result which is no longer the latest is left out.
+    A result that came from an upstream result which is no longer the latest is left out, and so is the mean where a
+    seed has no result, or one of other settings.
     """
     latest = {(run_folder / step.name / latest_name(step.seed)).resolve().name for step in recipe.steps}
     summary: dict[str, Metrics] = {}
     for name in recipe.stage_names:
         seeds = [step.seed for step in recipe.steps if step.name == name]
         results = [read_done(run_folder / name / latest_name(seed)) for seed in seeds]
-        metrics = [done.metrics for done in results if done and _upstream_results(done) <= latest]
-        if metrics:
-            summary[name] = metrics[0] if seeds == [None] else _over_seeds(metrics)
+        current = [done for done in results if done and _upstream_results(done) <= latest]
+        if current and seeds == [None]:
+            summary[name] = current[0].metrics
+        elif current and (missing := len(seeds) - len(current)):
+            log(f"{name}: no mean over seeds, because {missing} of {len(seeds)} have no current result")
+        elif differing := _differing(current):
+            log(f"{name}: no mean over seeds, because their results differ in {', '.join(sorted(differing))}")
+        elif current:
+            summary[name] = _over_seeds([done.metrics for done in current])
     return summary
+
+
+def _differing(results: Sequence[Done]) -> set[str]:
+    """The keys of settings and inputs that differ; the seed and upstream results are each seed's own."""
+
+    def own(part: object) -> object:
+        return OUTPUT if isinstance(part, str) and part.startswith(OUTPUT) else part
+
+    keys = {key for done in results for key in done.parts} - {"seed"}
+    return {key for key in keys if any(own(done.parts.get(key)) != own(results[0].parts.get(key)) for done in results)}
 
 
 def without_text(withheld: Collection[str]) -> str:

@@ -6,6 +6,7 @@ import signal
 import statistics
 import sys
 
+import light_stages
 import pytest
 
 from bertrelay.errors import RequestError, WorkError
@@ -80,6 +81,52 @@ def test_figures_of_repeated_stages_are_summed_up_over_seeds(write_recipe, runs,
     assert summary["student"]["score"] == 6
     assert (runs / "relay/student/latest").readlink() == (runs / "relay/student/latest-seed-1").readlink()
     assert (runs / "relay/student/latest-seed-6/model/weights.txt").read_text() == "learnt from 3 6"
+
+
+def test_no_mean_is_taken_over_results_of_other_settings_or_of_some_seeds_alone(write_recipe, go, monkeypatch, capfd):
+    path, teach = write_recipe("seeds = [1, 2]\n" + RELAY + SLOW), light_stages.teach
+
+    def stopped_at_last_seed(settings, context):
+        if settings.seed > 1:
+            raise WorkError("stopped")
+        return teach(settings, context)
+
+    go(path)
+    monkeypatch.setattr(light_stages, "teach", stopped_at_last_seed)
+    with pytest.raises(WorkError):
+        go(path, "teacher.epochs=101")
+    assert "teacher" not in go(path, "teacher.epochs=101", only=["slow"]).summary
+    assert "teacher: no mean over seeds, because their results differ in epochs" in capfd.readouterr().err
+    go(path)
+    assert go(path, only=["slow"]).summary["teacher"]["score"] == 4.5
+    assert "teacher" not in go(path, "seeds=[1, 2, 3]", only=["slow"]).summary
+    assert "teacher: no mean over seeds, because 1 of 3 have no current result" in capfd.readouterr().err
+
+
+def test_an_input_that_changes_during_a_run_is_filed_under_neither_content(write_recipe, tmp_path, go, monkeypatch):
+    path = write_recipe(SLOW + '[count]\nuses = "light.teach"\ndata = "data.txt"\n')
+    data, edited = tmp_path / "data.txt", []
+
+    def edit(*_):
+        data.write_text("edited")
+        return {}
+
+    def count(_, context):
+        (context.output / "counted").touch()
+        if edited:
+            data.write_text(edited.pop())
+        return {"characters": len(data.read_text())}
+
+    monkeypatch.setattr(light_stages, "teach", count)
+    for stage, during in ((edit, []), (lambda *_: {}, ["edited"])):
+        data.write_text("old")
+        monkeypatch.setattr(light_stages, "slow", stage)
+        edited[:] = during
+        with pytest.raises(WorkError, match=r"\[count\] .*data.txt changed while the run was under way; run again"):
+            go(path, force=["slow", "count"])
+        data.write_text("old")
+        outcome = go(path)
+        assert (actions(outcome)["count"], outcome.metrics["count", None]) == ("RUN", {"characters": 3})
 
 
 def test_a_report_is_written_when_something_ran_or_it_is_gone(write_recipe, go, runs, monkeypatch):
