@@ -32,7 +32,6 @@ PRECISIONS = {OURS: "auto", OURS_FP32: "fp32"}
 SECONDS_OF_REST = 0.5  # until the threads of the contender before have stopped spinning
 TRIALS = 2
 QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
-DATA = Path("../shared/data")
 
 
 class Contender:
@@ -259,7 +258,7 @@ def _parsed(
     parser = ArgumentParser(name, description=doc, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="save machine, options, metrics and claims there")
     if needed:
-        parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help=f"the real data (default: {DATA})")
+        parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the real data")
     device = {"choices": ["cpu", "cuda"], "default": "cpu", "help": "(default: cpu)"}
     for name, given in {"threads": len(os.sched_getaffinity(0)), "device": device, **options}.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **_argument(given))

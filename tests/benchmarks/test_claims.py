@@ -1,14 +1,16 @@
 """Claims hold for metrics that meet them and fail for others."""
 
+import json
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from transformers import BertConfig
 
-from benchmarks import distill, encode, sts, tagging
+from benchmarks import clinic, distill, encode, sts, tagging
 from benchmarks.harness import Result, Spread
 from teachers.evaluation.sts import StsPairs
 from teachers.evaluation.sts_sets import set_metrics
@@ -109,3 +111,13 @@ def test_a_metric_that_is_missing_or_differs_in_its_fourth_digit_fails() -> None
     theirs["sts/STSb/spearman_cosine"] += 6e-5
     ours["sts/STS13/FNWN/spearman_cosine"] = None
     assert [claim.holds for claim in sts.claims(ours, theirs)] == [False, False, True]
+
+
+def test_the_metrics_of_a_run_are_those_it_writes(tmp_path, monkeypatch):
+    def run(command, **_):
+        runs = Path(command[command.index("--runs") + 1])
+        (runs / "clinic").mkdir()
+        (runs / "clinic/metrics.json").write_text(json.dumps({"readmission": {"auroc": 0.8}}))
+
+    monkeypatch.setattr("subprocess.run", run)
+    assert clinic.run_recipe(tmp_path, seed=1) == {"auroc": 0.8}
