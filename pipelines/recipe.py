@@ -1,5 +1,6 @@
 """Recipes: TOML, `--set` and `${var}` to validated steps in the order of a run."""
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -129,15 +130,22 @@ def read_tables(source: RecipeText, overrides: Sequence[str], problems: Problems
     if not isinstance(tables.setdefault("vars", {}), dict):
         problems.add("vars", "", f"expected a table, found {shown(tables['vars'])}")
         tables["vars"] = {}
+    written, changed = set(tables["vars"]), {}
     for override in overrides:
         _apply(tables, override, source.text, problems)
+        table, dot, key = override.partition("=")[0].strip().partition(".")
+        changed |= {table: override} if dot and key not in CONDITIONS else {}
     values: Table = {}
-    for name, value in tables.pop("vars").items():  # a var may use those above it
+    # A var may use those above it, and any of them one that --set adds.
+    for name, value in sorted(tables.pop("vars").items(), key=lambda each: each[0] in written):
         values[name] = _fill(value, values, "vars", name, problems)
     filled: Table = {}
     for name, value in tables.items():
         table, key = (name, "") if isinstance(value, dict) else ("", name)
-        filled |= _used(name, _fill(value, values, table, key, problems), table, key, problems)
+        used = _used(name, _fill(value, values, table, key, problems), table, key, problems)
+        if not used and name in changed:
+            problems.add("", f"--set {changed[name]}", f"without effect, because the recipe leaves [{name}] out")
+        _add_tables(filled, used, table, key, problems)
     return filled
 
 
@@ -190,11 +198,26 @@ def _apply(tables: Table, override: str, text: str, problems: Problems) -> None:
         problems.add("", f"--set {override}", wrong)
         return
     try:
-        inner[key] = _locate(toml_value(written.strip()), Path.cwd(), len(outer))
+        value = _locate(toml_value(written.strip()), Path.cwd(), len(outer))
     except ValueError as error:
         problems.add("", f"--set {target}=…", f"expected a value, found {error}")
+        return
+    if outer == ["vars"] and (wrong := _other_kind(key, variables.get(key), value)):
+        problems.add("", f"--set {override}", wrong)
+        return
+    inner[key] = value
     if not outer and key in ("seed", "seeds"):  # of which a recipe has one
         tables.pop("seeds" if key == "seed" else "seed", None)
+
+
+def _other_kind(name: str, old: Any, new: Any) -> str:
+    """What is wrong with the new value of a var that is true or false, or a list, in the recipe; else nothing."""
+    if isinstance(old, bool) and not isinstance(new, bool):
+        return f"expected true or false, found {shown(new)}"
+    if isinstance(old, list) and isinstance(new, str):
+        items = json.dumps([item.strip() for item in new.split(",")], ensure_ascii=False, separators=(",", ":"))
+        return f"expected a list, found text; write --set 'vars.{name}={items}'"
+    return ""
 
 
 def toml_value(written: str) -> Any:
@@ -213,7 +236,8 @@ def _fill(value: Any, values: Table, table: str, key: str, problems: Problems) -
         entries: Table = {}
         for name, item in value.items():
             place = f"{key}.{name}" if key else name
-            entries |= _used(name, _fill(item, values, table, place, problems), table, place, problems)
+            used = _used(name, _fill(item, values, table, place, problems), table, place, problems)
+            _add_tables(entries, used, table, place, problems)
         return entries
     if isinstance(value, list):
         places = [(f"{key}[{place}]", item) for place, item in enumerate(value)]
@@ -231,6 +255,13 @@ def _fill(value: Any, values: Table, table: str, key: str, problems: Problems) -
     leading = values.get(first[1]) if first else None
     base = leading.base if isinstance(leading, PathText) else value.base
     return PathText(VARIABLE.sub(lambda found: str(values.get(found[1], found[0])), value), base)
+
+
+def _add_tables(tables: Table, used: Table, table: str, key: str, problems: Problems) -> None:
+    """Adds what `_used` gives, or notes that such a name is there already."""
+    for name in tables.keys() & used.keys():
+        problems.add(table, key, f"{name} is there twice, by hand or by for_each; rename one or leave it out")
+    tables |= used
 
 
 def _used(name: str, value: Any, table: str, key: str, problems: Problems) -> Table:

@@ -93,10 +93,28 @@ def test_a_table_stands_for_none_or_several(write_recipe, tmp_path, monkeypatch)
 def test_a_table_that_cannot_stand_for_several_says_why(write_recipe):
     path = write_recipe(SEVERAL.replace('["student-{each}"]', "[student]"))
     assert "[student] for_each: expected {each} in the name of the table" in mistakes_of(path)
-    path = write_recipe(SEVERAL)
-    assert 'parallel[0].for_each: expected a list of texts, found "de"' in mistakes_of(
-        path, "vars.data=there", "vars.l=de"
-    )
+    path = write_recipe(SEVERAL.replace('for_each = ["fr", "de", "ko"]', 'for_each = "de"'))
+    assert 'parallel[0].for_each: expected a list of texts, found "de"' in mistakes_of(path, "vars.data=there")
+    path = write_recipe(SEVERAL + '[student-small]\nuses = "light.teach"\n')
+    assert "[student-small]: student-small is there twice, by hand or by for_each" in mistakes_of(path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["vars.also_taught=False"], '--set vars.also_taught=False: expected true or false, found "False"'),
+        (["vars.l=de, fr"], """expected a list, found text; write --set 'vars.l=["de","fr"]'"""),
+        (["taught.if=false", "taught.epochs=2"], "--set taught.epochs=2: without effect, because the recipe leaves"),
+    ],
+)
+def test_an_override_without_effect_or_of_another_kind_is_the_only_problem(write_recipe, overrides, message):
+    found = mistakes_of(write_recipe(SEVERAL), *overrides)
+    assert message in found and "1 problem\n" in found
+
+
+def test_vars_use_one_that_is_set_for_them_alone(write_recipe):
+    path = write_recipe('[vars]\nname = "${size}-1"\n[t]\nuses = "light.teach"\nbase = "${name}"\n')
+    assert settings(read(path, "vars.size=small"), "t").base == "small-1"
 
 
 def test_a_list_whose_every_entry_is_left_out_is_reported(tmp_path):
