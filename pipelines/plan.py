@@ -3,6 +3,8 @@
 Planning reads files and writes none, contacts no hub, and loads neither torch nor transformers.
 """
 
+import os
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,9 +19,19 @@ from bertrelay.fingerprint import Digests, Parts, fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.leaves import is_auto_precision, leaves, parts_of
 from bertrelay.settings import InputFile, ModelSource, Settings, no_model_folder
+from pipelines.error_handling import named
 from pipelines.hub import name_of, revisions_of, unknown_ids
 from pipelines.recipe import Key, Recipe, Step
-from pipelines.run_store import DIGITS, damage, has_work, partial_of, parts_in, previous_parts, unfinished
+from pipelines.run_store import (
+    DIGITS,
+    damage,
+    has_work,
+    other_libraries,
+    partial_of,
+    parts_in,
+    previous_parts,
+    unfinished,
+)
 from pipelines.validation import Problems, did_you_mean, shown
 
 ABSENT = object()
@@ -39,7 +51,7 @@ class PlannedStep:
     """A step, what happens to it and why.
 
     parts: what its result depends on; empty as long as a hub revision is unknown.
-    afresh: what is in its folder is removed before it runs.
+    discard_first: what is in its folder is removed before it runs.
     """
 
     step: Step
@@ -47,7 +59,7 @@ class PlannedStep:
     reasons: tuple[str, ...]
     parts: Parts
     stage_folder: Path
-    afresh: bool = False
+    discard_first: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -127,6 +139,8 @@ def _chosen_steps(recipe: Recipe, options: RunOptions) -> list[Step]:
     for step in reversed(recipe.steps):
         if step.key in wanted:
             wanted.update(step.needs)
+    if idle := set(options.force) - {name for name, _ in wanted}:
+        raise RequestError(f"--force {', '.join(sorted(idle))}: without effect, because --only leaves it out")
     return [step for step in recipe.steps if step.key in wanted]
 
 
@@ -136,10 +150,31 @@ def _check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
     for step in steps:
         for key, source in step.sources:
             if isinstance(source, InputFile) and not source.stage_reference and not Path(source).exists():
-                problems.add(step.name, key, f"expected a file or a folder, found neither at {source}; check the path")
+                hint = f"check the path{_or_var(recipe, source)}"
+                problems.add(step.name, key, f"expected a file or a folder, found neither at {source}; {hint}")
             elif isinstance(source, ModelSource) and source.folder and not source.folder.is_dir():
                 problems.add(step.name, key, no_model_folder(source.folder))
     problems.raise_if_any()
+
+
+def _or_var(recipe: Recipe, path: str) -> str:
+    """`, or --set vars.data=DIR` for a path in the folder that the recipe's own text has for this var, else nothing."""
+    variables = tomllib.loads(recipe.source.text).get("vars", {})
+    for name, value in variables.items():
+        folder = os.path.normpath(recipe.source.folder / value) if isinstance(value, str) and value else None
+        if folder and Path(path).is_relative_to(folder):
+            return f", or --set vars.{name}=DIR"
+    return ""
+
+
+def check_written(stage: str, inner: str, folder: Path) -> None:
+    """Raises RequestError for `@stage/inner` that the stage, which has finished in `folder`, did not write."""
+    if not (folder / inner).exists():
+        written = sorted(path.name for path in folder.iterdir())
+        raise RequestError(
+            f"@{stage}/{inner}: the stage {stage} wrote nothing of that name"
+            f"{did_you_mean(inner, written) or '.'} It wrote: {', '.join(written)}"
+        )
 
 
 def _plan_step(
@@ -151,6 +186,10 @@ def _plan_step(
     force: Sequence[str],
 ) -> PlannedStep:
     needed = _needed(step, planned)
+    for stage, inner in (source.stage_reference for _, source in step.sources if source.stage_reference):
+        if needed[stage].action == Action.SKIP:
+            with named(step.label):
+                check_written(stage, inner, needed[stage].folder)
     hub_names = dict.fromkeys(name_of(source) for source in unknown_ids(step, revisions))
     unknown = [f"{name}: its revision is not known before the first run" for name in hub_names]
     unknown += [f"upstream {name}: its inputs are not all known yet" for name, each in needed.items() if not each.parts]
@@ -167,7 +206,7 @@ def _plan_step(
         drafts.append(draft("fp32" if resolve_precision("auto") == "bf16" else "bf16"))
     if step.name in force:
         return _decide(drafts[0], planned, digests, forced=True)
-    # What a machine of another precision has finished, or else begun, is used rather than made again in this one's.
+    # What a machine of another precision has finished, or else started, is used rather than made again in this one's.
     complete = (each for each in drafts if each.folder.is_dir())
     started = (each for each in drafts if has_work(partial_of(each.folder)))
     return _decide(next(complete, None) or next(started, drafts[0]), planned, digests, forced=False)
@@ -180,22 +219,22 @@ def _needed(step: Step, planned: Mapping[Key, PlannedStep]) -> dict[str, Planned
 
 def _decide(draft: PlannedStep, planned: Mapping[Key, PlannedStep], digests: Digests, forced: bool) -> PlannedStep:
     """Whether the result in the step's folder is complete and current."""
-    begun, afresh = has_work(partial_of(draft.folder)), False
+    has_partial, discard_first = has_work(partial_of(draft.folder)), False
     action, reasons = Action.RUN, []
     if forced:
-        lost = ["unfinished work is removed; without --force it would resume"] if begun else []
-        reasons, afresh = ["forced: it restarts", *lost], True
+        lost = ["unfinished work is removed; without --force it would resume"] if has_partial else []
+        reasons, discard_first = ["forced: it restarts", *lost], True
     elif not draft.folder.is_dir():
         before = previous_parts(draft.stage_folder, draft.step.seed)
         reasons = list(dict.fromkeys(changes(draft, before, planned))) if before is not None else []
-        if begun:
+        if has_partial:
             action, reasons = Action.RESUME, ["started and not finished", *reasons]
         reasons = reasons or ["first time"]
     elif wrong := damage(draft.folder, digests):
-        reasons, afresh = [wrong], True
+        reasons, discard_first = [wrong], True
     else:
-        action = Action.SKIP
-    return replace(draft, action=action, reasons=tuple(reasons), afresh=afresh)
+        action, reasons = Action.SKIP, other_libraries(draft.folder)
+    return replace(draft, action=action, reasons=tuple(reasons), discard_first=discard_first)
 
 
 def changes(now: PlannedStep, before: Parts, planned: Mapping[Key, PlannedStep]) -> Iterator[str]:
@@ -226,7 +265,8 @@ def _upstream_changes(upstream: PlannedStep, old: str, new: str, planned: Mappin
         yield f"upstream {name}: {old_inner} → {new_inner}"
         return
     before = parts_in(upstream.stage_folder / old_fingerprint[:DIGITS])
-    reasons = list(changes(upstream, before, planned)) if before else list(upstream.reasons)
+    own = () if upstream.action == Action.SKIP else upstream.reasons
+    reasons = list(changes(upstream, before, planned)) if before else list(own)
     for reason in reasons or [f"another result, {old_fingerprint[:DIGITS]} → {new_fingerprint[:DIGITS]}"]:
         yield reason if reason.startswith("upstream ") else f"upstream {name}: {reason}"
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,28 @@ def damage(folder: Path, digests: Digests) -> str | None:
     return None
 
 
+def other_libraries(folder: Path) -> list[str]:
+    """`made with torch 1.13.0` for a result that other major versions made; it stays."""
+    done, now = read_done(folder), _libraries()
+    made_with = done.libraries if done else {}
+    others = [name for name, old in made_with.items() if name in now and _major(old) != _major(now[name])]
+    return [f"made with {', '.join(f'{name} {made_with[name]}' for name in others)}"] if others else []
+
+
+def _major(version: str) -> str:
+    return version.partition(".")[0]
+
+
+@cache
+def _libraries() -> dict[str, str]:
+    """The versions of Python and of the libraries that are installed here."""
+    libraries = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            libraries[name] = version(name)
+    return libraries
+
+
 def has_work(partial: Path) -> bool:
     """Whether a stage stopped on the way and left something in the partial folder to resume from."""
     ours = {partial / FINGERPRINT, partial / ATTEMPT}
@@ -137,13 +160,9 @@ def finish(folder: Path, parts: Parts, metrics: Metrics, digests: Digests) -> No
         for path in sorted(partial.rglob("*"))
         if path.is_file() and path != partial / DONE and not path.is_relative_to(partial / WORK)
     }
-    libraries = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        with suppress(PackageNotFoundError):
-            libraries[name] = version(name)
     seconds = round(attempt["seconds_before"] + finished.timestamp() - attempt["began"], 3)
     times = attempt["first"], finished.isoformat(timespec="seconds")
-    write_json(partial / DONE, asdict(Done(parts, plain, outputs, libraries, *times, seconds)))
+    write_json(partial / DONE, asdict(Done(parts, plain, outputs, _libraries(), *times, seconds)))
     _rename_complete(folder, digests)
 
 
@@ -155,7 +174,16 @@ def _finite(value: float | None) -> float | None:
 
 
 def settle(run_folder: Path, digests: Digests) -> None:
-    """Renames what was killed between writing `done.json` and the renaming."""
+    """Renames what was killed between writing `done.json` and the renaming.
+
+    Raises RequestError where folders are in the places of the links to the latest results.
+    """
+    copied = [path for path in sorted(run_folder.glob("*/latest*")) if path.is_dir() and not path.is_symlink()]
+    if copied:
+        raise RequestError(
+            f"expected a link to a result beside it, found a folder, as copying without links makes one: "
+            f"{', '.join(map(str, copied))}. Remove {'it' if len(copied) == 1 else 'them'} and run again"
+        )
     for done in run_folder.glob(f"*/*{PARTIAL}/{DONE}"):
         folder = done.parent.with_suffix("")
         if not folder.exists():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bertrelay.distributed import check_shared, from_main, joined, wait_for_all
 from bertrelay.engine import Engine
-from bertrelay.errors import BertRelayError, RequestError, WorkError
+from bertrelay.errors import BertRelayError, WorkError
 from bertrelay.files import make_readable, read_json, write_json
 from bertrelay.fingerprint import Digests, Parts
 from bertrelay.leaves import content_parts, is_auto_precision, with_stage_paths, with_values
@@ -23,7 +23,7 @@ from bertrelay.settings import Settings, Source
 from bertrelay.stage import Metrics, StageContext
 from pipelines.error_handling import disk_explained, force_explained, named, stopping_at_once
 from pipelines.hub import hub_ids, name_of, set_hub_access
-from pipelines.plan import Action, Plan, PlannedStep, RunOptions, make_plan
+from pipelines.plan import Action, Plan, PlannedStep, RunOptions, check_written, make_plan
 from pipelines.recipe import Key, Recipe, Step
 from pipelines.run_store import (
     DIGITS,
@@ -40,7 +40,6 @@ from pipelines.run_store import (
     settle,
     unlink_other_seeds,
 )
-from pipelines.validation import did_you_mean
 
 REPORT = "report.html"
 OUTPUT = "output:"
@@ -138,7 +137,7 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests
     step, process_group = planned.step, options.process_group
     if process_group.is_main:
         _check_unchanged(planned, digests)
-        if planned.afresh:
+        if planned.discard_first:
             discard(planned.folder)
         begin(planned.folder, planned.parts)
         _correct_permissions(step, partial_of(planned.folder))
@@ -178,12 +177,7 @@ def _resolved_settings(planned: PlannedStep, plan: Plan) -> Settings:
 
     def locate(stage: str, inner: str) -> Path:
         folder = folders[stage, seeds[stage]]
-        if not (folder / inner).exists():
-            written = sorted(path.name for path in folder.iterdir())
-            raise RequestError(
-                f"@{stage}/{inner}: the stage {stage} wrote nothing of that name{did_you_mean(inner, written) or '.'} "
-                f"It wrote: {', '.join(written)}"
-            )
+        check_written(stage, inner, folder)
         return folder / inner
 
     def resolve(key: str, value: object) -> object:

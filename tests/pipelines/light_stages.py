@@ -75,7 +75,7 @@ def score(settings, context):  # noqa: ARG001
 
 
 def slow(settings, context):
-    """Appends a line per step to `steps.txt` and goes on from the lines that stand there."""
+    """Appends a line per step to `steps.txt` and resumes from the lines that stand there."""
     file = context.output / f"steps-{context.process_group.rank}.txt"
     done = file.read_text().splitlines() if file.exists() else []
     for step in range(len(done) + 1, settings.steps + 1):

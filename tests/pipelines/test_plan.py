@@ -5,6 +5,7 @@ import light_stages
 import pytest
 
 from bertrelay.errors import RequestError
+from pipelines import registry
 from pipelines.plan import RunOptions, left_behind, make_plan
 from pipelines.recipe import read_recipe
 from pipelines.run_store import partial_of
@@ -122,7 +123,7 @@ def test_a_damaged_output_is_made_again_and_what_hangs_on_it_is_not(relay, go, p
 
 
 @pytest.fixture
-def begun(relay, go, runs):
+def partial_folder(relay, go, runs):
     """The folder of `aside`, as it is after all stages ran and this one was then killed."""
     go(relay)
     latest = (runs / "relay/aside/latest").resolve()
@@ -131,31 +132,33 @@ def begun(relay, go, runs):
     return partial
 
 
-def test_what_was_begun_is_resumed_and_an_empty_beginning_is_not(relay, begun, planned):
+def test_started_work_resumes_and_an_empty_start_does_not(relay, partial_folder, planned):
     assert planned(relay)["aside"] == ("RESUME", "started and not finished")
     lost = "unfinished work is removed; without --force it would resume"
     assert planned(relay, force=["aside"])["aside"] == ("RUN", "forced: it restarts", lost)
-    for path in [*begun.glob("model/*"), *begun.glob("m*")]:
+    for path in [*partial_folder.glob("model/*"), *partial_folder.glob("m*")]:
         path.rmdir() if path.is_dir() else path.unlink()
     assert planned(relay)["aside"] == ("RUN", "first time")
 
 
-def test_what_other_settings_left_unfinished_is_reported_with_its_size_and_stays(relay, begun, go, runs):
+def test_what_other_settings_left_unfinished_is_reported_with_its_size_and_stays(relay, partial_folder, go, runs):
     def left(*overrides):
         recipe = read_recipe(relay, light_stages.REGISTRY, overrides)
         return left_behind(make_plan(recipe, RunOptions(runs=runs)))
 
-    assert left() == {}  # these settings go on with it
-    size = sum(path.stat().st_size for path in begun.rglob("*") if path.is_file())
-    assert left("aside.epochs=9") == {begun: size}
+    assert left() == {}  # these settings resume it
+    size = sum(path.stat().st_size for path in partial_folder.rglob("*") if path.is_file())
+    assert left("aside.epochs=9") == {partial_folder: size}
     go(relay, "aside.epochs=9")
-    assert begun.is_dir()
+    assert partial_folder.is_dir()
 
 
 def test_force_and_only_choose_stages_and_unknown_ones_are_refused(relay, go, planned):
     go(relay)
     assert planned(relay, force=["student"])["student"] == ("RUN", "forced: it restarts")
     assert list(planned(relay, only=["student"])) == ["teacher", "student"]
+    with pytest.raises(RequestError, match="--force student: without effect, because --only leaves it out"):
+        planned(relay, only=["teacher"], force=["student", "teacher"])
     for choice in ({"only": ["studnet"]}, {"force": ["studnet"]}):
         with pytest.raises(RequestError, match='did you mean "student"'):
             planned(relay, **choice)
@@ -167,6 +170,8 @@ def test_all_missing_inputs_are_reported_at_once(relay, tmp_path, planned):
         planned(relay, "aside.base=./none")
     assert f"[teacher] data: expected a file or a folder, found neither at {tmp_path}/pairs.tsv" in str(error.value)
     assert "[aside] base: expected a model folder" in str(error.value)
+    with pytest.raises(RequestError, match=r"/data/sts/sick/SICK_train.txt; check the path, or --set vars.data=DIR"):
+        make_plan(read_recipe("sbert", registry.REGISTRY), RunOptions(runs=tmp_path))
     assert list(planned(relay, "teacher.base=@aside/model", only=["aside"])) == ["aside"]
 
 
@@ -183,6 +188,22 @@ def test_an_unknown_revision_is_reported_and_a_known_one_counts(write_recipe, go
         "RUN",
         "t.base: owner/model@abc → owner/model@def",
     )
+
+
+def test_a_reference_to_what_a_finished_stage_did_not_write_is_found_by_the_plan(relay, go, planned):
+    go(relay, only=["teacher"])
+    with pytest.raises(RequestError, match=r"^\[student\] @teacher/modle: .*; did you mean \"model\"\? It wrote: "):
+        planned(relay, "student.teacher=@teacher/modle")
+
+
+def test_a_result_that_other_major_versions_made_is_named_and_stays(relay, go, planned, runs):
+    go(relay)
+    path = runs / "relay/aside/latest/done.json"
+    done = json.loads(path.read_text())
+    done["libraries"] |= {"torch": "1.13.1", "tokenizers": "0.1", "faiss-cpu": "0.5"}
+    path.write_text(json.dumps(done))
+    assert planned(relay)["aside"][:1] == ("SKIP",) and planned(relay)["teacher"] == ("SKIP",)
+    assert "made with torch 1.13.1" in planned(relay)["aside"][1]
 
 
 def test_a_new_version_of_a_stage_is_why_it_runs(relay, monkeypatch, go, planned):
@@ -213,7 +234,7 @@ def test_what_a_machine_of_another_precision_made_is_not_made_again(relay, machi
         assert done["parts"]["precision"] == precision
 
 
-def test_what_a_machine_of_another_precision_began_goes_on_in_that_precision(
+def test_what_a_machine_of_another_precision_started_resumes_in_that_precision(
     relay, runs, machine, monkeypatch, go, planned
 ):
     seen = []

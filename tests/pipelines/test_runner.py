@@ -1,7 +1,9 @@
 import json
 import os
 import platform
+import re
 import resource
+import shutil
 import signal
 import statistics
 import sys
@@ -61,6 +63,21 @@ def test_a_second_run_skips_all_and_links_what_it_skipped(write_recipe, go, runs
     assert actions(go(path)) == {"teacher": "SKIP", "student": "SKIP"}
 
 
+def test_a_run_folder_that_was_copied_without_links_is_refused_with_what_to_remove(write_recipe, go, runs, tmp_path):
+    path = write_recipe(RELAY)
+    go(path)
+    shutil.copytree(runs, tmp_path / "copy")
+    shutil.rmtree(runs)
+    (tmp_path / "copy").rename(runs)
+    with pytest.raises(
+        RequestError, match=r"expected a link .*/student/latest, .*/teacher/latest. Remove them"
+    ) as error:
+        go(path)
+    for folder in re.findall(r"/\S+/latest", str(error.value)):
+        shutil.rmtree(folder)
+    assert set(actions(go(path)).values()) == {"SKIP"}
+
+
 def test_force_makes_a_whole_result_anew_and_only_leaves_the_rest_alone(write_recipe, go, runs):
     path = write_recipe(RELAY)
     assert actions(go(path, only=["teacher"])) == {"teacher": "RUN"}
@@ -71,7 +88,7 @@ def test_force_makes_a_whole_result_anew_and_only_leaves_the_rest_alone(write_re
     assert not mark.exists()
 
 
-def test_figures_of_repeated_stages_are_summed_up_over_seeds(write_recipe, runs, go):
+def test_metrics_of_repeated_stages_are_summed_up_over_seeds(write_recipe, runs, go):
     go(write_recipe("seeds = [1, 2, 6]\n" + RELAY))
     summary = json.loads((runs / "relay/metrics.json").read_text())
     scores = [3 + seed for seed in (1, 2, 6)]
@@ -189,7 +206,7 @@ def test_a_hub_out_of_reach_and_an_offline_hub_are_explained(write_recipe, go, m
             go(path)
 
 
-def test_a_failed_stage_names_itself_and_goes_on_from_its_work(write_recipe, go):
+def test_a_failed_stage_names_itself_and_resumes_from_its_work(write_recipe, go):
     path = write_recipe(SLOW)
     with pytest.raises(WorkError, match=r"^\[slow\] the loss is not finite at step 3$"):
         go(path, "slow.fail=rank 0")
@@ -198,7 +215,7 @@ def test_a_failed_stage_names_itself_and_goes_on_from_its_work(write_recipe, go)
     assert outcome.metrics["slow", None] == {"resumed_from": 3}
 
 
-def test_a_killed_run_goes_on_where_it_was(write_recipe, runs, start, go):
+def test_a_killed_run_resumes_where_it_was(write_recipe, runs, start, go):
     path = write_recipe(SLOW)
     first = start("run", path, "--runs", runs, "--set", "slow.block_at=2")
     assert first.stdout.readline() == f"blocked {first.pid}\n"
@@ -222,7 +239,7 @@ HINT = ". Leave --force out to resume: with it, slow would restart."
         (signal.SIGINT, 130, [], ""),
     ],
 )
-def test_a_signal_stops_with_a_word_and_the_run_can_go_on(write_recipe, start, number, code, options, hint, go, runs):
+def test_a_signal_stops_with_a_word_and_the_run_resumes(write_recipe, start, number, code, options, hint, go, runs):
     path = write_recipe(SLOW)
     process = start("run", path, "--runs", runs, "--set", "slow.block_at=2", *options)
     process.stdout.readline()
@@ -258,7 +275,7 @@ def test_a_second_runner_is_shown_who_holds_the_folder(write_recipe, runs, start
     assert actions(go(path)) == {"slow": "RESUME"}  # the system lets go of a killed runner's lock
 
 
-def test_a_full_disk_is_explained_and_the_run_goes_on_when_there_is_room(write_recipe, runs, go):
+def test_a_full_disk_is_explained_and_the_run_resumes_when_there_is_space(write_recipe, runs, go):
     path = write_recipe(SLOW)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, limits[1]))
