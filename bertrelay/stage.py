@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from shutil import rmtree
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.engine import LOCALLY, Engine
+from bertrelay.errors import RequestError
+from bertrelay.files import check_place, write_json
 from bertrelay.privacy import sensitive_data
 from bertrelay.settings import AnySettings, Settings, names_sensitive
 
@@ -69,6 +72,29 @@ def run_alone(
         metrics = run(settings, context)
         if context.process_group.is_main:
             rmtree(context.work, ignore_errors=True)
+    return metrics
+
+
+def check_new(output: Path, option: str = "output") -> None:
+    """Raises RequestError for a folder to be written that is there already, or that is in no folder."""
+    if output.exists():
+        raise RequestError(f"{option}: expected a folder that is not there yet, found {output}; name another")
+    check_place(output.absolute(), option=option)
+
+
+def write_model(
+    run: Callable[[AnySettings, StageContext], Metrics], settings: AnySettings, output: Path, metrics_file: str = ""
+) -> Metrics:
+    """The folder `model/` that a stage writes, as `output`, which appears when all is done, and the metrics.
+
+    metrics_file: the name of a file in it that has the metrics, too.
+    """
+    with TemporaryDirectory(prefix=f".{output.name}.", dir=output.absolute().parent) as name:
+        metrics = run_alone(run, settings, Path(name))
+        model = Path(name, "model")
+        if metrics_file:
+            write_json(model / metrics_file, metrics)
+        model.rename(output)
     return metrics
 
 

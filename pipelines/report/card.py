@@ -22,7 +22,7 @@ from bertrelay.files import read_json, write_text
 from bertrelay.fingerprint import Digests
 from bertrelay.metrics import declared
 from bertrelay.settings import options_of
-from bertrelay.stage import Metrics, StageContext, run_alone
+from bertrelay.stage import Metrics, StageContext, check_new, write_model
 from pipelines.registry import REGISTRY
 from pipelines.report.card_settings import CardSettings
 from pipelines.report.page import duration
@@ -82,15 +82,9 @@ def write_card(model: str | Path, output: str | Path, *, results: Iterable[str |
     Raises RequestError for a folder that is no finished stage, an output that exists, and values that do not fit.
     """
     output = Path(output)
-    if output.exists():
-        raise RequestError(f"output: expected a folder that is not there yet, found {output}; name another")
+    check_new(output)
     given = {"model": str(model), "results": list(map(str, results)), "name": output.name}
-    building = output.with_name(f".{output.name}.writing")
-    try:
-        run_alone(run, options_of(CardSettings, {**given, **settings}), building)
-        (building / "model").rename(output)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+    write_model(run, options_of(CardSettings, {**given, **settings}), output)
     return output / README
 
 
@@ -106,10 +100,10 @@ def read_result(folder: Path, model: Path) -> Result:
 
 
 def _is_of(done: Done, folder: Path, model: Path) -> bool:
-    """Whether a stage evaluated the model in the folder `model`, or trained it."""
-    model, evaluated = model.resolve(), str(done.parts.get("model"))
-    if "model" not in done.parts:
-        return model.is_relative_to(folder.resolve())
+    """Whether a stage made the model in the folder `model`, or evaluated it."""
+    model, evaluated = model.resolve(), str(done.parts.get("model", ""))
+    if model.is_relative_to(folder.resolve()):
+        return True
     if evaluated.startswith(OUTPUT):
         return evaluated.removeprefix(OUTPUT)[:DIGITS] in model.parts
     if evaluated.startswith(FOLDER):
@@ -181,7 +175,9 @@ def _evaluations(results: Iterable[Result]) -> Iterator[EvalResult]:
     for result in results:
         values = metric_values(result.done.metrics) if result.is_of_model else {}
         for name, measured in values.items():
-            found = next((hub for each in declarations.get(result.kind, ()) if (hub := each.on_hub(name))), None)
+            bare = name.replace("/after/", "/")  # of a model that was made smaller; `before` is of another one
+            hubs = (each.on_hub(bare) for each in declarations.get(result.kind, ()) if "before" not in name.split("/"))
+            found = next(filter(None, hubs), None)
             if found is not None and measured.value is not None:
                 interval = f" (95 % interval {measured.interval})" if measured.interval else ""
                 yield EvalResult(

@@ -181,8 +181,8 @@ def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def main_metrics(metrics: Metrics) -> str:
     """The first few metrics; intervals are left out, and what was measured before the training."""
-    main = [name for name in metrics if not name.endswith(ENDINGS) and not name.startswith("before/")]
-    measured = [(name, value) for name in main if (value := metrics[name]) is not None]
+    values = {name: each.value for name, each in metric_values(metrics).items() if not name.startswith("before/")}
+    measured = [(name, value) for name, value in values.items() if value is not None]
     words = []
     for name, value in measured[:METRICS_SHOWN]:  # counts as they are, all else to four digits
         words.append(f"{name} {value:,.0f}" if value == round(value) or value >= 10_000 else f"{name} {value:.4g}")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
 from pipelines.report.card import write_card
 from pipelines.report.card_settings import CardSettings, known_licenses
-from pipelines.run_store import read_done
+from pipelines.run_store import Done, read_done
 from pipelines.runner import run
 
 PAIRS = {
@@ -95,6 +96,22 @@ def test_the_metadata_are_hugging_faces(card):
     assert ModelCard(str(card)).data.to_dict() == found  # written again it is the same
     name, results = model_index_to_eval_results(found["model-index"])
     assert name == "me/tiny-de-fr" and len({each.unique_identifier for each in results}) == len(results) == 3
+
+
+def test_metrics_of_a_shrunk_model_are_its_own_and_those_before_are_not(tmp_path, finished):
+    folder = tmp_path / "small/abc"
+    shutil.copytree(finished / "student/latest/model", folder / "model")
+    names = ["sts/x/{}/spearman_cosine", "translation_accuracy/{}/en-de"]
+    metrics = {name.format(moment): value for name in names for moment, value in (("before", 0.5), ("after", 0.4))}
+    facts = {key: {} for key in Done.__dataclass_fields__} | {"metrics": metrics, "seconds": 1.0}
+    facts |= {"parts": {"uses": "students.shrink", "model": "hub:owner/large@1"}}
+    (folder / "done.json").write_text(json.dumps(facts))
+    card = ModelCard.load(write_card(folder / "model", tmp_path / "out", results=[folder], license="mit"))
+    assert "another model" not in card.text
+    found = {each.dataset_name: each.metric_value for each in card.data.eval_results}
+    assert found == {"small: x": 0.4, "small: en-de": 0.4}
+    with pytest.raises(RequestError, match=r"output: there is no folder .*none"):
+        write_card(folder / "model", tmp_path / "none/out", results=[folder], license="mit")
 
 
 def test_its_figures_are_those_of_the_stages_and_of_the_published_model_alone(finished, card):
