@@ -116,7 +116,8 @@ class TrainSettings(LabelledTraining):
         for `contrastive` how often the positive is the nearest of all positives.
     dev_sts: STS sets by name, scored by Spearman of cosine; where given, their mean chooses the best weights.
     pooling: the base's own when absent, else mean.
-    concatenation: what the linear map of the softmax objective sees: one of `CONCATENATIONS`.
+    concatenation: what the linear map of the softmax objective sees, one of [u, v], [|u-v|], [u*v], [|u-v|, u*v],
+        [u, v, u*v], [u, v, |u-v|] and [u, v, |u-v|, u*v].
     linear: a linear layer of equal size after the pooling, kept with the model.
     dropout: on the sentence vectors, while training.
     margin: of the triplet objective, in Euclidean distance.

@@ -7,7 +7,7 @@ import typer
 
 from bertrelay.settings import Settings
 from pipelines.cli.biomedical import data, ner, qa
-from pipelines.cli.clinical import outcome, readmission, vocabularies
+from pipelines.cli.clinical import outcome, readmission, term_commands
 from pipelines.cli.encoders import encoders
 from pipelines.cli.options import with_options, write_out
 from pipelines.cli.recipes import recipe_commands
@@ -67,6 +67,6 @@ for commands in (recipe_commands, encoders, comparing, searching):
 app.add_typer(data, name="data", rich_help_panel="Biomedical")
 app.add_typer(ner, name="ner", rich_help_panel="Biomedical")
 app.add_typer(qa, name="qa", rich_help_panel="Biomedical")
-app.add_typer(vocabularies)
+app.add_typer(term_commands)
 app.add_typer(readmission, name="readmission", rich_help_panel="Clinical")
 app.add_typer(outcome, name="outcome", rich_help_panel="Clinical")

@@ -38,7 +38,7 @@ outcome = typer.Typer(
     help="Predict from notes what a model was trained for: death in hospital, length of stay, diagnoses, readmission.",
     no_args_is_help=True,
 )
-vocabularies = typer.Typer()
+term_commands = typer.Typer()
 
 OF_READMISSIONS = """
 Write to OUT the probability of an unplanned readmission within 30 days for each admission in NOTES.
@@ -187,7 +187,7 @@ class TermsOptions(TableOptions, OutputOptions):
 
 
 @command(
-    vocabularies, names={"k": "-k", "output": "--vectors", "ratings": "--ratings FILE"}, rich_help_panel="Clinical"
+    term_commands, names={"k": "-k", "output": "--vectors", "ratings": "--ratings FILE"}, rich_help_panel="Clinical"
 )
 def terms(
     model: ModelArgument,
