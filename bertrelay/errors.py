@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 
 LONGEST_WORD = 60
+PACKAGES = {"bertrelay", "teachers", "students", "domain", "pipelines"}
 OF_THE_MACHINE = {"OutOfMemoryError", "AcceleratorError"}
 
 
@@ -57,9 +58,11 @@ def shown(found: object) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """What kind of unforeseen error it is, and where it arose."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"an unforeseen {type(error).__name__} in {last.filename}, line {last.lineno}"
+    """What kind of unforeseen error it is, and where in the project it arose."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    ours = [each for each in frames if str(each[0].f_globals.get("__name__")).partition(".")[0] in PACKAGES]
+    frame, line = (ours or frames)[-1]
+    return f"an unforeseen {type(error).__name__} in {frame.f_code.co_filename}, line {line}"
 
 
 def is_of_the_machine(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ from bertrelay.signals import on_stop_signal
 
 NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
+NO_PLACE = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG}
 
 
 @contextmanager
@@ -37,8 +38,11 @@ def force_explained(forced: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def disk_explained(folder: Path) -> Iterator[None]:
-    """Turns what a full disk or a forbidden folder raises into an error with what to do."""
+def disk_explained(folder: Path, option: str = "--runs DIR") -> Iterator[None]:
+    """Turns what a full disk or an unusable folder raises into an error with what to do.
+
+    option: how another folder is named.
+    """
     try:
         yield
     except BertRelayError:
@@ -48,12 +52,17 @@ def disk_explained(folder: Path) -> Iterator[None]:
         if number in NO_ROOM:
             raise WorkError(
                 f"no space left to write {place}: the disk, the quota or the limit on file sizes is full. Free some, "
-                "or choose another disk with --runs DIR, and run the same command again; what was done is kept"
+                f"or choose another disk ({option}), and run the same command again; what was done is kept"
             ) from error
         if number in NOT_ALLOWED:
             raise RequestError(
                 f"expected a place that may be read and written, found none: {place}. "
-                "Change its permissions, or choose another folder with --runs DIR"
+                f"Change its permissions, or choose another folder ({option})"
+            ) from error
+        if isinstance(error, OSError) and error.errno in NO_PLACE:
+            raise RequestError(
+                f"expected a place that can be written to, found: {error.strerror}, at {place}. "
+                f"Choose another folder ({option})"
             ) from error
         raise
 

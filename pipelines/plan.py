@@ -18,7 +18,7 @@ from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, Parts, fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.leaves import is_auto_precision, leaves, parts_of
-from bertrelay.settings import InputFile, ModelSource, Settings, no_model_folder
+from bertrelay.settings import InputFile, ModelSource, Settings, absolute, no_model_folder
 from pipelines.error_handling import named
 from pipelines.hub import name_of, revisions_of, unknown_ids
 from pipelines.recipe import Key, Recipe, Step
@@ -95,7 +95,7 @@ class RunOptions(Settings):
     verify: read every input and output again instead of trusting size and time.
     """
 
-    runs: Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())] = Path("runs")
+    runs: Annotated[Path, AfterValidator(lambda path: Path(absolute(str(path))).resolve())] = Path("runs")
     only: list[str] = Field(default=[])
     force: list[str] = Field(default=[])
     verify: bool = False

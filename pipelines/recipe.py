@@ -15,7 +15,7 @@ from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError
 from bertrelay.leaves import flatten, leaves
 from bertrelay.privacy import is_sensitive
-from bertrelay.settings import InputFile, PathText, Seed, Settings, Source, names_sensitive
+from bertrelay.settings import InputFile, PathText, Seed, Settings, Source, absolute, names_sensitive
 from bertrelay.stage import Stage
 from pipelines.validation import Problems, add_validation_errors, did_you_mean, shown, unknown
 
@@ -32,7 +32,7 @@ CONDITIONS = ("if", "unless", "for_each", "among")
 EACH = "{each}"
 STAGE_KEYS = ("uses", "sensitive")
 """The keys of a stage's table that any stage has; the others are its settings."""
-FOLDER_NAME = f"letters, digits, - and _ (it names a folder), {MAX_NAME} bytes at most"
+FOLDER_NAME = f"letters, digits, - and _{{}} (it names a folder), {MAX_NAME} bytes at most"
 
 
 def _names_folder(name: str, pattern: re.Pattern[str]) -> bool:
@@ -41,7 +41,8 @@ def _names_folder(name: str, pattern: re.Pattern[str]) -> bool:
 
 def _recipe_name(name: str) -> str:
     if not _names_folder(name, NAME):
-        raise ValueError(f"expected {FOLDER_NAME}, found {shown(name)}")
+        allowed = FOLDER_NAME.format(", and . behind the first")
+        raise ValueError(f"expected {allowed}, found {shown(name)}; give the recipe such a `name`")
     return name
 
 
@@ -102,21 +103,31 @@ def find_recipe(recipe: str) -> RecipeText:
     if recipe in names:
         text = files("pipelines.recipes").joinpath(f"{recipe}.toml").read_text(encoding="utf-8")
         return RecipeText(text, f"built-in recipe {recipe}", recipe, Path.cwd(), None)
-    path = Path(recipe).expanduser()
-    if not path.is_file():
-        found = "a folder" if path.is_dir() else "nothing of that name"
-        raise RequestError(
-            f"expected a recipe file or a built-in recipe, found {found}: {recipe!r}"
-            f"{did_you_mean(recipe, names) or '.'} Built in: {', '.join(names) or 'none'}"
-        )
+    hint = f"{did_you_mean(recipe, names) or '.'} Built in: {', '.join(names) or 'none'}"
+    return read_tables_file(recipe, "a recipe file or a built-in recipe", hint)
+
+
+def read_tables_file(name: str, expected: str, hint: str = "") -> RecipeText:
+    """The recipe, or another file of tables, at the path `name`. Raises RequestError for one that cannot be read.
+
+    expected, hint: what an error says of a path without a file.
+    """
     try:
+        absolute(name)
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+    path = Path(name).expanduser()
+    try:
+        if not path.is_file():
+            found = "a folder" if path.is_dir() else "nothing of that name"
+            raise RequestError(f"expected {expected}, found {found}: {name!r}{hint}")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise RequestError(f"{path}: this recipe cannot be read: {error.strerror}") from error
+        raise RequestError(f"{path}: expected {expected} that can be read, found: {error.strerror}") from error
     except UnicodeDecodeError as error:
         line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
         raise RequestError(
-            f"{path}, line {line}: expected UTF-8, found the byte 0x{byte:02x}; save the recipe as UTF-8"
+            f"{path}, line {line}: expected UTF-8, found the byte 0x{byte:02x}; save it as UTF-8"
         ) from error
     return RecipeText(text, str(path), path.stem, path.resolve().parent, path.resolve())
 
@@ -403,7 +414,7 @@ def _stages(tables: Table, registry: Sequence[Stage], problems: Problems) -> dic
         if not isinstance(sensitive, bool):
             problems.add(name, "sensitive", f"expected true or false, found {shown(sensitive)}")
         if not _names_folder(name, STAGE_NAME):
-            problems.add(name[:MAX_NAME], "", f"expected the name of a stage, {FOLDER_NAME}")
+            problems.add(name[:MAX_NAME], "", f"expected the name of a stage, {FOLDER_NAME.format('')}")
     if not tables:
         problems.add("", "", "expected at least one stage, a table with `uses`, found none")
     return stages

@@ -3,7 +3,7 @@
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -31,11 +31,13 @@ EXPECTED = {
     "greater_than_equal": "{ge} or more",
     "less_than": "less than {lt}",
     "less_than_equal": "{le} or less",
-    "too_short": "a list of {min_length} or more",
-    "too_long": "a list of {max_length} or fewer",
+    "too_short": "{min_length} or more entries",
+    "too_long": "{max_length} or fewer entries",
     "string_too_short": "text of {min_length} or more characters",
     "string_pattern_mismatch": "text like {pattern}",
 }
+KEYS = re.compile(r"^[\w.\[\]]+(, [\w.\[\]]+)*(?=:)")
+"""What an error about settings begins with."""
 LEFT_OUT = "; where entries have `if`, `unless` or `among`, all were left out: check these, or add an entry"
 
 
@@ -77,11 +79,18 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
-def explain(model: type[BaseModel], error: ValidationError) -> str:
-    """All that pydantic found wrong with settings that come from a command, in one line of plain words."""
+def explain(model: type[BaseModel], error: ValidationError, names: Mapping[str, str] = {}) -> str:
+    """All that pydantic found wrong with settings that come from a command, in one line of plain words.
+
+    names: field to the option that it is, `--protocol STS`.
+    """
     problems = Problems("")
     add_validation_errors(problems, "", model, error)
-    return "; ".join(dict.fromkeys(problems.found))
+
+    def options(keys: re.Match[str]) -> str:
+        return ", ".join(names.get(key.partition("[")[0], key).partition(" ")[0] for key in keys[0].split(", "))
+
+    return "; ".join(KEYS.sub(options, text) for text in dict.fromkeys(problems.found))
 
 
 def add_validation_errors(problems: Problems, table: str, model: type[BaseModel], error: ValidationError) -> None:

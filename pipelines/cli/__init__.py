@@ -1,5 +1,6 @@
 """The command line, `bertrelay`. A command's own module loads what it needs when it is called, so help is quick."""
 
+import io
 import os
 import sys
 import traceback
@@ -21,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from pipelines.launch import die_with_parent
 
     die_with_parent()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # as it is with sys.stderr
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = [word for word in given if word not in ANYWHERE]
     code = _exit_code(words, DEBUG in given, SENSITIVE in given, GROUP_READ in given)

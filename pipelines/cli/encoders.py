@@ -1,7 +1,6 @@
 """`bertrelay encode`, `evaluate`, `shrink` and `export`: what is done with any sentence encoder."""
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,10 +11,10 @@ from pydantic import Field
 from bertrelay.encode_stage import EncodeSettings
 from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
-from bertrelay.files import check_output, check_place, write_json
+from bertrelay.files import check_output
 from bertrelay.languages import CODE
 from bertrelay.settings import ModelSource
-from bertrelay.stage import Metrics, StageContext, run_alone
+from bertrelay.stage import Metrics, StageContext, check_new, write_model
 from pipelines.cli.options import (
     DATASET_HELP,
     FILE_HELP,
@@ -36,7 +35,7 @@ from pipelines.cli.options import (
 )
 from pipelines.cli.stdin import input_file
 from pipelines.error_handling import stopping_at_once
-from pipelines.recipe import find_recipe, read_tables
+from pipelines.recipe import read_tables, read_tables_file
 from pipelines.validation import Problems
 from students.evaluation_settings import ExportSettings, ShrinkSettings
 from teachers.evaluation.settings import ProtocolSettings
@@ -176,7 +175,8 @@ def evaluate(
     options |= {"local": [table for file in files for table in _local_tasks(file)], "data": data and str(data)}
     fields = ProtocolSettings.model_fields
     given = {name: value for name, value in options.items() if value and value != fields[name].default}
-    settings = validated(ProtocolSettings, {**_source(model, names_hub=bool(options["tasks"])), **given})
+    whole = {**_source(model, names_hub=bool(options["tasks"])), **given}
+    settings = validated(ProtocolSettings, whole, EVALUATE_OPTIONS)
     nowhere = Path()  # nothing but mteb's results is written, and nothing of the hub read but the model and its data
     with Rejects(None) as rejects:
         scores = read_protocols(settings, StageContext(nowhere, nowhere), rejects, shown.results)
@@ -190,7 +190,7 @@ def evaluate(
 def _local_tasks(file: str) -> list[Any]:
     """The tables under `local` in a TOML file, whose paths are relative to it."""
     problems = Problems(file)
-    tables = read_tables(find_recipe(file), (), problems)
+    tables = read_tables(read_tables_file(file, "a TOML file of tasks"), (), problems)
     problems.raise_if_any()
     local = tables.pop("local", None)
     if tables or not isinstance(local, list):
@@ -268,7 +268,7 @@ def shrink(
     named = [_language_and_file(given) for given in corpus]
     tables = [options.table(file, column) for _, file in named for column in columns]
     check_request(model)
-    _check_new(output)
+    check_new(output, "OUT")
     for table in tables:
         check_first(table)
     evaluated = _test_sets(options)
@@ -323,7 +323,7 @@ def export(
       bertrelay export TAGGER exported && bertrelay ner tag exported notes.txt entities.jsonl
     """
     check_request(model)
-    _check_new(output)
+    check_new(output, "OUT")
     given = {
         "model": model,
         **_test_sets(options),
@@ -338,12 +338,6 @@ def export(
 
     shown = "\n".join(score_lines({str(output): metrics}, {str(output): "students.export"}, intervals=True))
     write_out(document if options.as_json else shown)
-
-
-def _check_new(output: Path) -> None:
-    if output.exists():
-        raise RequestError(f"OUT: expected a folder that is not there yet, found {output}; name another")
-    check_place(output.absolute(), option="OUT")
 
 
 def _test_sets(options: ShrinkOptions | ExportOptions) -> dict[str, Any]:
@@ -377,19 +371,12 @@ def _written(
     output: Path,
     metrics_file: str,
 ) -> Metrics:
-    """Runs the stage beside `output`, which appears when all is done, its metrics in it."""
+    """Writes the model that the stage makes, with its metrics in it; the stage reads a folder, also of a hub id."""
     from bertrelay.backbone import model_folder
 
     located = settings.model_copy(update={"model": ModelSource.parse(str(model_folder(settings.model).resolve()))})
-    with (
-        stopping_at_once("nothing is left of it"),
-        tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.absolute().parent) as name,
-    ):
-        building = Path(name)
-        metrics = run_alone(run, located, building)
-        write_json(building / "model" / metrics_file, metrics)
-        (building / "model").rename(output)
-    return metrics
+    with stopping_at_once("nothing is left of it"):
+        return write_model(run, located, output, metrics_file)
 
 
 def _lines(metrics: Metrics, output: Path) -> Iterator[str]:

@@ -190,12 +190,12 @@ def _plain(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[Any, dict[str
     return str, limits  # a file, a model
 
 
-def validated(settings: type[Settings], given: Mapping[str, Any]) -> Any:
-    """`settings` from the values of a command. Raises RequestError for all that are invalid."""
+def validated(settings: type[Settings], given: Mapping[str, Any], names: Mapping[str, str] = {}) -> Any:
+    """`settings` from the values of a command. Raises RequestError for all that are invalid. names: as in `FLAGS`."""
     try:
         return settings.model_validate(dict(given))
     except ValidationError as error:
-        raise RequestError(explain(settings, error)) from error
+        raise RequestError(explain(settings, error, names)) from error
 
 
 # The frame of a command that makes a file with a model: `check_request`, checks of its own input and output, its work

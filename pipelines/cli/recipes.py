@@ -2,8 +2,9 @@
 
 import json
 import re
+import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +18,12 @@ from pipelines.cli.options import (
     Fields,
     JsonOption,
     ModelArgument,
+    OutputOptions,
     ProcessesOption,
     argument,
     check_request,
     command,
+    validated,
     write_out,
 )
 from pipelines.error_handling import disk_explained
@@ -80,7 +83,7 @@ def run(recipe: RecipeArgument, options: RunArguments, change: Changes, work: Pr
 
     process_group = check_process_group(work.processes)
     read = read_recipe(recipe, registry.REGISTRY, change.changes)
-    how = RunOptions(process_group=process_group, **options)
+    how = validated(RunOptions, {"process_group": process_group, **options}, NAMES)
     if process_group.size == 1 and work.processes not in (None, 1) and not _plan(read, how).idle:
         raise typer.Exit(launch_again(work.processes))
     outcome = run_recipe(read, how)
@@ -100,7 +103,7 @@ def plan(recipe: RecipeArgument, options: RunArguments, change: Changes, shown: 
 
       bertrelay plan my-recipe.toml --json
     """
-    found = _plan(read_recipe(recipe, registry.REGISTRY, change.changes), RunOptions(**options))
+    found = _plan(read_recipe(recipe, registry.REGISTRY, change.changes), validated(RunOptions, options, NAMES))
     _print([json.dumps(plan_json(found), ensure_ascii=False, indent=2)] if shown.as_json else plan_lines(found))
 
 
@@ -228,15 +231,16 @@ def card(
     given = {name: value for name, value in settings.items() if value} | (
         {"name": options.name} if options.name else {}
     )
-    with disk_explained(output):
+    with disk_explained(output, "OUT"):
         path = write_card(model, output, **given)
     write_out(f"{path}: model card; the model is beside it")
 
 
-class SamplesOptions(JsonOption):
+class SamplesOptions(OutputOptions):
     """What is written.
 
     seed: another seed, other sentences.
+    overwrite: replace existing files, which are an error otherwise.
     """
 
     seed: Seed = 1
@@ -258,16 +262,35 @@ def samples(folder: Annotated[Path, argument("DIR", "Folder to write into.")], o
     from pipelines.samples.sentence_files import FOLDER, write_plain_files, write_samples, write_sbert_paper
 
     seed = options.seed
-    with disk_explained(folder):
-        counts = write_samples(folder, SampleSettings(seed=seed))
-        counts |= write_plain_files(folder, seed)
-        counts |= write_papers(folder, seed) | write_hospitals(folder, seed)
-        counts |= write_entities(folder, draw_documents(EntitySettings(seed=seed)))
-        counts |= write_questions(folder, QuestionSettings(seed=seed))
-        counts[f"{FOLDER}/"] = sum(write_sbert_paper(folder / FOLDER, SbertPaperSettings(seed=seed)).values())
+    with disk_explained(folder, "DIR"), _moved_into(folder, options.overwrite) as building:
+        counts = write_samples(building, SampleSettings(seed=seed))
+        counts |= write_plain_files(building, seed)
+        counts |= write_papers(building, seed) | write_hospitals(building, seed)
+        counts |= write_entities(building, draw_documents(EntitySettings(seed=seed)))
+        counts |= write_questions(building, QuestionSettings(seed=seed))
+        counts[f"{FOLDER}/"] = sum(write_sbert_paper(building / FOLDER, SbertPaperSettings(seed=seed)).values())
     if options.as_json:
         write_out(json.dumps({"folder": str(folder), "counts": counts}, ensure_ascii=False, indent=2))
         return
     for name, count in counts.items():
         write_out(f"{count:>9,}  {name}")
     write_out(f"written to {folder}")
+
+
+@contextmanager
+def _moved_into(folder: Path, overwrite: bool) -> Iterator[Path]:
+    """A new folder, whose files move into `folder` at the end. Raises RequestError for files that are there already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".samples.", dir=folder) as name:
+        building = Path(name)
+        yield building
+        targets = {path: folder / path.relative_to(building) for path in building.rglob("*") if path.is_file()}
+        there = sorted(str(target) for target in targets.values() if target.exists())
+        if there and not overwrite:
+            raise RequestError(
+                f"DIR: {len(there)} of the files are there already, such as {there[0]}; name another folder, or "
+                "replace them with --overwrite"
+            )
+        for path, target in targets.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)

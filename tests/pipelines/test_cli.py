@@ -69,6 +69,11 @@ WRONG = {
     "run relay.toml --set s.sede=2": 'did you mean "seed"',
     "run relay.toml --only sampels": 'did you mean "samples"',
     "run none.toml": "expected a recipe file or a built-in recipe, found nothing of that name",
+    "run ~none.toml": "expected the path of a file or folder, found '~none.toml'",
+    f"plan {'x' * 300}": "File name too long",
+    "plan relay.toml --runs ~none": "--runs: expected the path of a file or folder, found '~none'",
+    "run relay.toml --runs relay.toml": "found: Not a directory, at",
+    "samples relay.toml/x": "Choose another folder (DIR)",
     "run relay.toml --sett a=1": "No such option",
     "run": "Missing argument",
     "rnu": "No such command",
@@ -94,6 +99,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(write_recipe, start):
     assert process.wait(30) == 1
     assert process.stderr.read() == ""
     process.stdout = open(os.devnull)  # noqa: PTH123, SIM115
+
+
+def test_what_the_terminals_encoding_lacks_is_printed_as_escapes(write_recipe, go, runs, start, monkeypatch):
+    path = write_recipe(RELAY)
+    go(path)
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    out, err = start("plan", path, "--runs", runs, "--set", "teacher.epochs=2").communicate(timeout=60)
+    assert "teacher.epochs: 1 \\u2192 2" in out and not err
 
 
 OVERWRITING = (

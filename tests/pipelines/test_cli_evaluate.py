@@ -83,9 +83,13 @@ def test_an_encoder_folder_is_scored_by_the_pooling_asked_for(data, evaluate, tm
     [
         ("--protocol sts --data none", "data: expected a folder with the official files, found none at"),
         ("--protocol sts --data .", "sts: expected the official files of STS12, STS13"),
-        ("--protocol stsb --data .", r"protocols\[0\]: expected 'sts', 'sent.*; did you mean"),
-        ("--protocol sts --only MR --data .", "sets: expected some of STS12"),
+        ("--protocol stsb --data .", r"--protocol: expected 'sts', 'sent.*; did you mean"),
+        ("--protocol sts --only MR --data .", "^--only: expected some of STS12"),
         ("--protocol sts --protocol senteval --only STSb --data .", "one of each protocol, found none of senteval"),
+        (
+            "--protocol mteb --tasks none.toml",
+            "expected a TOML file of tasks, found nothing of that name: 'none.toml'$",
+        ),
         ("--protocol sts --pooling cls --data .", "pooling: without effect, because only a model has"),
     ],
 )

@@ -314,6 +314,6 @@ def test_an_unforeseen_error_shows_no_text_of_the_data(write_recipe, runs, bertr
     assert code == 1
     assert "patient" not in out + err
     assert "an unforeseen KeyError in" in err
-    assert "light_stages.py, line" in err
+    assert "pipelines/runner.py, line" in err  # the last frame of the project's own
     _, _, err = bertrelay(*arguments, "--debug")
     assert "Traceback" in err and "patient" in err

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bertrelay.errors import RequestError
 from pipelines.samples.meanings import (
     LANGUAGES,
     Features,
@@ -249,3 +250,17 @@ def test_plain_files_are_aligned_line_by_line_and_their_pairs_list_it(tmp_path: 
         assert [lines[name][row] for name in PLAIN_FILES] == [render(meaning, each) for each in PLAIN_FILES.values()]
     assert lines["pairs.tsv"][1:] == [f"{row}\t{row}" for row in range(1, 41)]
     assert lines["questions.txt"] == lines["english.txt"][:20]
+
+
+def test_the_command_replaces_nothing_unless_asked(call, tmp_path, monkeypatch):
+    for name in ("sentence_files.write_samples", "sentence_files.write_sbert_paper", "hospital.write_hospitals"):
+        monkeypatch.setattr(f"pipelines.samples.{name}", lambda *_: {})
+    for name in ("draw_documents", "write_entities", "write_papers", "write_questions"):
+        monkeypatch.setattr(f"pipelines.samples.papers.{name}", lambda *_: {})
+    (tmp_path / "german.txt").write_text("mine")
+    with pytest.raises(RequestError, match=rf"1 of the files are there already, such as {tmp_path}/german.txt"):
+        call("samples", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["german.txt"]
+    assert (tmp_path / "german.txt").read_text() == "mine"
+    call("samples", tmp_path, "--overwrite")
+    assert len((tmp_path / "german.txt").read_text().splitlines()) == 200
