@@ -141,7 +141,8 @@ def read_tables(source: RecipeText, overrides: Sequence[str], problems: Problems
     if not isinstance(tables.setdefault("vars", {}), dict):
         problems.add("vars", "", f"expected a table, found {shown(tables['vars'])}")
         tables["vars"] = {}
-    written, changed = set(tables["vars"]), {}
+    written = set(tables["vars"])
+    changed: dict[str, str] = {}
     for override in overrides:
         _apply(tables, override, source.text, problems)
         table, dot, key = override.partition("=")[0].strip().partition(".")
