@@ -148,8 +148,9 @@ def read_tables(source: RecipeText, overrides: Sequence[str], problems: Problems
         table, dot, key = override.partition("=")[0].strip().partition(".")
         changed |= {table: override} if dot and key not in CONDITIONS else {}
     values: Table = {}
-    # A var may use those above it, and any of them one that --set adds.
-    for name, value in sorted(tables.pop("vars").items(), key=lambda each: each[0] in written):
+    # A var may use those above it; what --set adds comes first, for any may use it, but for what uses one itself.
+    added = {name: value for name, value in tables["vars"].items() if not (name in written or "${" in str(value))}
+    for name, value in {**added, **tables.pop("vars")}.items():
         values[name] = _fill(value, values, "vars", name, problems)
     filled: Table = {}
     for name, value in tables.items():

@@ -115,6 +115,8 @@ def test_an_override_without_effect_or_of_another_kind_is_the_only_problem(write
 def test_vars_use_one_that_is_set_for_them_alone(write_recipe):
     path = write_recipe('[vars]\nname = "${size}-1"\n[t]\nuses = "light.teach"\nbase = "${name}"\n')
     assert settings(read(path, "vars.size=small"), "t").base == "small-1"
+    path = write_recipe(RELAY.replace('data = "${data}/pairs.tsv"', 'data = "${pairs}"'))
+    assert settings(read(path, "vars.pairs=${both}/x"), "teacher").data.endswith("data/both/x")
 
 
 def test_a_list_whose_every_entry_is_left_out_is_reported(tmp_path):
