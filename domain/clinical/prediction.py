@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, logsumexp
 
 from bertrelay.cpu_kernels import Packed, using
+from bertrelay.data.vectors import not_finite_row
+from bertrelay.errors import WorkError
 from bertrelay.inference import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
 from bertrelay.progress import Bar
 from domain.clinical.chunks import ChunkTokens
@@ -39,6 +41,7 @@ def chunk_log_odds(
     """The log-odds of each label of `chunks`, in their order, (chunks, labels).
 
     precision: bf16, fp16, tf32 or fp32. packed: weights laid out before (`pack_for`); found here when not given.
+    Raises WorkError where they are not finite: no comparison holds of such ones, and so there would be no alarm.
     """
     network, bar = model.network, bar or Bar()
     size = best_batch_tokens(network.device, batch_tokens)
@@ -51,10 +54,16 @@ def chunk_log_odds(
             logits = network(*(each.to(network.device) for each in tokens.batch(rows, width, model.pad_id)))
             log_odds[places] = logits[: len(places)].float().cpu().numpy()
             bar.advance(len(places))
-    return against_the_rest(log_odds) if model.settings.outcome.kind == "multi-class" else log_odds
+    row = not_finite_row(log_odds)
+    if row is not None:
+        raise WorkError(
+            f"{network.network.name_or_path or 'the model'} gives log-odds that are not finite for chunk {row + 1:,} "
+            f"of {len(chunks):,}. Check the model, or try precision fp32"
+        )
+    return one_vs_rest_log_odds(log_odds) if model.settings.outcome.kind == "multi-class" else log_odds
 
 
-def against_the_rest(logits: Floats) -> Floats:
+def one_vs_rest_log_odds(logits: Floats) -> Floats:
     """The log-odds of each label where exactly one is true, (chunks, labels): their logistic is the softmax."""
     others = [logsumexp(np.delete(logits, label, axis=1), axis=1) for label in range(logits.shape[1])]
     log_odds: Floats = logits - np.stack(others, axis=1)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bertrelay.cpu_kernels import using
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.encoding import check_finite
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import share, with_interval
@@ -77,8 +78,11 @@ def term_vectors(
         prompts do not count here, nor do [CLS] and [SEP].
     layers: `last_four` is the sum of the last four layers, and of all where there are fewer, which is logged; `last` is
         the last one alone.
-    Raises RequestError for a term without pieces, and for one that is longer than the model reads.
+    Raises RequestError for other layers, a term without pieces, and one that is longer than the model reads; WorkError
+    for a vector that is not finite.
     """
+    if layers not in LAYERS:
+        raise RequestError(f"layers: expected {' or '.join(LAYERS)}, found {layers!r}")
     encoder = model
     if not isinstance(encoder, SentenceEncoder):
         encoder = SentenceEncoder.load(encoder, backend="torch", cache_dir=cache_dir)
@@ -132,6 +136,7 @@ def vectors_of_tokens(
             with torch.autocast(ids.device.type, enabled=False):
                 pooled = mean(last.sum(dim=0), pieces)  # (terms, dim)
             vectors[rows] = pooled[: len(rows)].cpu().numpy()
+    check_finite(encoder, vectors, lambda row: f"term {row + 1:,}")
     return vectors
 
 

@@ -145,6 +145,16 @@ def test_terms_without_vectors_are_refused_by_their_place_and_never_by_their_tex
     with pytest.raises(RequestError, match=expected) as error:
         term_vectors(encoder, terms)
     assert "gout gout" not in str(error.value)
+    with pytest.raises(RequestError, match="layers: expected last_four or last, found 'first'"):
+        term_vectors(encoder, TERMS, layers="first")
+
+
+def test_vectors_that_are_not_finite_are_an_error(tiny_encoder):
+    broken = tiny_encoder("bert", TERMS)
+    with torch.no_grad():
+        broken.backbone.embeddings.LayerNorm.bias[0] = torch.nan
+    with pytest.raises(WorkError, match="not finite for term 1"):
+        term_vectors(broken, TERMS)
 
 
 # NearestTerms

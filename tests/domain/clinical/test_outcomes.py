@@ -16,7 +16,7 @@ from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
 from domain.clinical.labelled_notes import group_of, labels_of, read_labelled_notes
 from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, MORTALITY, OutcomeModelSettings
-from domain.clinical.prediction import against_the_rest, aggregate, aggregate_labels
+from domain.clinical.prediction import aggregate, aggregate_labels, one_vs_rest_log_odds
 from domain.clinical.scorer import OutcomeScore, OutcomeScorer, admission_page
 from domain.clinical.settings import OutcomeSettings
 from domain.clinical.training import negative_log_likelihood, run_outcome
@@ -132,7 +132,7 @@ def test_the_negative_log_likelihood_is_that_of_each_kind_written_out():
 
 def test_the_logistic_of_a_label_against_the_rest_is_the_softmax():
     logits = np.random.default_rng(0).normal(size=(50, 3)) * 4
-    assert expit(against_the_rest(logits)) == pytest.approx(softmax(logits, axis=1))
+    assert expit(one_vs_rest_log_odds(logits)) == pytest.approx(softmax(logits, axis=1))
 
 
 def test_p_of_each_label_is_the_formulas_and_those_of_classes_add_up_to_one():

@@ -11,7 +11,7 @@ import pytest
 from noted_patients import HARMLESS, TELLING, stays
 from scipy.special import expit
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, WorkError
 from domain.clinical.chunks import Chunker, chunk_tokens
 from domain.clinical.classifier import load_model, save_model, start_model
 from domain.clinical.outcomes import LENGTH_OF_STAY, OutcomeModelSettings
@@ -93,6 +93,13 @@ def test_a_text_that_cannot_be_read_has_no_probability_and_says_why(scorer, caps
     assert "no known word" in admission_page(scorer.explain(texts[0]), scorer.model.settings)
     scorer.score(pd.DataFrame({"hadm_id": [3], "text": HARMLESS[:1]}))
     assert "unknown" not in capsys.readouterr().err
+
+
+def test_a_network_that_is_not_finite_is_an_error_and_not_an_admission_without_alarm(bert):
+    model = random_model(bert, SETTINGS)
+    model.network.network.classifier.bias.data[0] = np.inf
+    with pytest.raises(WorkError, match="log-odds that are not finite for chunk 1 of 1"):
+        OutcomeScorer(model).score(pd.DataFrame({"hadm_id": [1], "text": HARMLESS[:1]}))
 
 
 NO_ID, NO_INTEGER = "no id of an admission", "an id that is neither text nor a whole number"
