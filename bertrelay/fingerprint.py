@@ -58,7 +58,7 @@ class Digests:
 
         Raises RequestError for a file in it that cannot be read, and for a link to a folder that it lies in.
         """
-        inner = {path.relative_to(folder).as_posix(): path for path in _visible_files(folder)}
+        inner = {path.relative_to(folder).as_posix(): path for path in visible_files(folder)}
         return fingerprint({name: self.of_file(path) for name, path in sorted(inner.items())})
 
     def of(self, path: Path) -> str:
@@ -85,7 +85,7 @@ def _stamp(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _visible_files(folder: Path) -> Iterator[Path]:
+def visible_files(folder: Path) -> Iterator[Path]:
     for root, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in folders:

@@ -43,10 +43,10 @@ STAGES = {
         ("students.shrink", 6, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
     ],
     "domain.pretraining": [
-        ("domain.pretrain", 2, "settings:PretrainSettings", "train:run", "domain:pretraining"),
+        ("domain.pretrain", 3, "settings:PretrainSettings", "train:run", "domain:pretraining"),
     ],
     "domain.terms": [
-        ("domain.terms", 2, "settings:TermsSettings", "terms:run", "domain:terms"),
+        ("domain.terms", 3, "settings:TermsSettings", "terms:run", "domain:terms"),
     ],
     "domain.biomedical.ner": [
         ("domain.ner", 2, "settings:NerSettings", "train:run", "domain:entities"),

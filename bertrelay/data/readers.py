@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bertrelay.data.tables import Record, Row, Table, Unusable, find_columns, names_of, reach
+from bertrelay.data.tables import ABSENT, Record, Row, Table, Unusable, find_columns, find_optional, names_of, reach
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.privacy import is_sensitive
 
@@ -27,7 +27,7 @@ Fields = Iterator[tuple[int, list[str] | Unusable]]
 """Line, and the fields of the row that begins there."""
 
 
-def line_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
+def line_rows(table: Table, columns: Sequence[str | int], optional: Sequence[str] = ()) -> Iterator[Row]:
     """Each line is a row with one value, blank ones too."""
     if len(columns) != 1 or (table.columns and table.columns[0] != 0):
         raise RequestError(
@@ -35,10 +35,10 @@ def line_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
             "the column out, or give its `format` (csv, tsv, jsonl or parquet)."
         )
     for number, (text, _, fault) in enumerate(_lines(table.name), 1):
-        yield fault or Record((text,), table.name, number)
+        yield fault or Record((text, *[ABSENT] * len(optional)), table.name, number)
 
 
-def delimited_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
+def delimited_rows(table: Table, columns: Sequence[str | int], optional: Sequence[str] = ()) -> Iterator[Row]:
     """Rows of CSV (with quoting) or TSV (without), blank lines left out.
 
     Of a file without header, default columns given by name are the first ones.
@@ -47,7 +47,7 @@ def delimited_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
     """
     if table.columns is None and not table.header:
         columns = [place if isinstance(column, str) else column for place, column in enumerate(columns)]
-    is_csv, first, positions = table.file_format == "csv", None, list[int]()
+    is_csv, first, positions = table.file_format == "csv", None, list[int | None]()
     for line, values in _csv_fields(table.name) if is_csv else _tsv_fields(table.name):
         if isinstance(values, Unusable):
             if first is None and table.header:
@@ -57,13 +57,15 @@ def delimited_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
             yield values
             continue
         if first is None:
-            first, positions = values, _positions(table, columns, values)
+            more = find_optional(table.name, optional, values if table.header else [])
+            first, positions = values, [*_positions(table, columns, values), *more]
             if table.header:
                 continue
-        least = len(first) if is_csv else max(positions) + 1
+        least = len(first) if is_csv else max(position for position in positions if position is not None) + 1
         most = len(first) if is_csv or table.header else len(values)
         if least <= len(values) <= most:
-            yield Record(tuple(values[position] for position in positions), table.name, line)
+            found = (ABSENT if position is None else values[position] for position in positions)
+            yield Record(tuple(found), table.name, line)
         else:
             few, expected = ("few", least) if len(values) < least else ("many", most)
             yield Unusable(table.name, line, f"too {few} fields", f"expected {expected}, found {len(values)}")
@@ -71,8 +73,8 @@ def delimited_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
         raise RequestError(f"{table.name} has no records, not even a header. Check that it is complete.")
 
 
-def jsonl_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
-    """One JSON object per line, blank lines left out. The first object must have all the columns."""
+def jsonl_rows(table: Table, columns: Sequence[str | int], optional: Sequence[str] = ()) -> Iterator[Row]:
+    """One JSON object per line, blank lines left out. The first object must have all the columns but optional ones."""
     names: list[str] = []
     for line, (text, _, fault) in enumerate(_lines(table.name), 1):
         if fault is not None:
@@ -88,7 +90,7 @@ def jsonl_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
                 continue
             if not names:
                 names = _names(table, columns, names_of(value))
-            values = tuple(reach(value, name) for name in names)
+            values = (*(reach(value, name) for name in names), *_optional_values(table, optional, value))
             if is_unicode(values):
                 yield Record(values, table.name, line)
             else:
@@ -198,6 +200,11 @@ def _names(table: Table, columns: Sequence[str | int], known: list[str]) -> list
     return [known[position] for position in find_columns(table.name, columns, known)]
 
 
+def _optional_values(table: Table, optional: Sequence[str], record: dict[str, Any]) -> Iterator[Any]:
+    found, values = find_optional(table.name, optional, [*record]), [*record.values()]
+    return (ABSENT if position is None else values[position] for position in found)
+
+
 def is_unicode(values: tuple[Any, ...]) -> bool:
     r"""False for text that JSON can escape (`\ud800`) and no file can hold."""
     try:
@@ -206,7 +213,7 @@ def is_unicode(values: tuple[Any, ...]) -> bool:
         return False
 
 
-def parquet_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record]:
+def parquet_rows(table: Table, columns: Sequence[str | int], optional: Sequence[str] = ()) -> Iterator[Record]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -214,7 +221,7 @@ def parquet_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record]
     with open_input(table.name) as stream:
         try:
             file = pq.ParquetFile(stream)
-            names, tops = _arrow_columns(table, columns, file.schema_arrow)
+            names, tops = _arrow_columns(table, columns, file.schema_arrow, optional)
             batches = file.iter_batches(BATCH_ROWS, columns=tops, use_threads=False)
             for record in _arrow_records(table, names, batches):
                 yield record
@@ -226,11 +233,13 @@ def parquet_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record]
             ) from None
 
 
-def hub_rows(table: Table, columns: Sequence[str | int], context_cache: Path | None) -> Iterator[Record]:
+def hub_rows(
+    table: Table, columns: Sequence[str | int], context_cache: Path | None, optional: Sequence[str] = ()
+) -> Iterator[Record]:
     """The rows of a split of a data set of the hub, kept under `context_cache / "hub"`."""
     with _hub(table, context_cache) as (datasets, options):
         dataset: Any = datasets.load_dataset(name=table.config, split=table.split, **options)
-    names, tops = _arrow_columns(table, columns, dataset.features.arrow_schema)
+    names, tops = _arrow_columns(table, columns, dataset.features.arrow_schema, optional)
     yield from _arrow_records(table, names, dataset.select_columns(tops).with_format("arrow").iter(BATCH_ROWS))
 
 
@@ -266,15 +275,22 @@ def _hub(table: Table, context_cache: Path | None) -> Iterator[tuple[Any, dict[s
         constants.HF_HUB_CACHE = home
 
 
-def _arrow_columns(table: Table, columns: Sequence[str | int], schema: "pa.Schema") -> tuple[list[str], list[str]]:
-    """The names of `columns`, and of the top-level columns that they are in."""
-    names = _names(table, columns, _schema_names(schema))
-    return names, list(dict.fromkeys(name if name in schema.names else name.partition(".")[0] for name in names))
+def _arrow_columns(
+    table: Table, columns: Sequence[str | int], schema: "pa.Schema", optional: Sequence[str]
+) -> tuple[list[str | None], list[str]]:
+    """The names of `columns` and of optional ones, None where not there, and of the top-level ones that they are in."""
+    found = find_optional(table.name, optional, schema.names)
+    more = [None if position is None else schema.names[position] for position in found]
+    names = [*_names(table, columns, _schema_names(schema)), *more]
+    tops = (name if name in schema.names else name.partition(".")[0] for name in names if name is not None)
+    return names, list(dict.fromkeys(tops))
 
 
-def _arrow_records(table: Table, names: list[str], batches: "Iterable[pa.Table | pa.RecordBatch]") -> Iterator[Record]:
+def _arrow_records(
+    table: Table, names: list[str | None], batches: "Iterable[pa.Table | pa.RecordBatch]"
+) -> Iterator[Record]:
     for line, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
-        yield Record(tuple(reach(row, name) for name in names), table.name, line)
+        yield Record(tuple(ABSENT if name is None else reach(row, name) for name in names), table.name, line)
 
 
 def _schema_names(fields: "Iterable[pa.Field]") -> list[str]:

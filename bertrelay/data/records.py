@@ -7,9 +7,11 @@ No text of a record is ever in an error or in a rejects file, because records ma
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from decimal import Decimal
 from itertools import zip_longest
+from numbers import Real
 from pathlib import Path
-from typing import Self, TextIO
+from typing import Self, SupportsInt, TextIO, cast
 
 from bertrelay.data.readers import delimited_rows, hub_rows, jsonl_rows, line_rows, parquet_rows
 from bertrelay.data.tables import Column, Format, Record, Row, Table, Unusable
@@ -18,7 +20,7 @@ from bertrelay.progress import log, renamed
 
 HOPELESS = 1000
 REASONS_SHOWN = 8
-READERS: dict[Format, Callable[[Table, Sequence[str | int]], Iterator[Row]]] = {
+READERS: dict[Format, Callable[[Table, Sequence[str | int], Sequence[str]], Iterator[Row]]] = {
     "lines": line_rows,
     "csv": delimited_rows,
     "tsv": delimited_rows,
@@ -26,7 +28,45 @@ READERS: dict[Format, Callable[[Table, Sequence[str | int]], Iterator[Row]]] = {
     "parquet": parquet_rows,
 }
 
-__all__ = ["Column", "Format", "Record", "Rejects", "Row", "Table", "Unusable", "aligned_rows", "read", "rows"]
+__all__ = [
+    "Column",
+    "Format",
+    "Record",
+    "Rejects",
+    "Row",
+    "Table",
+    "Unusable",
+    "aligned_rows",
+    "canonical_id",
+    "read",
+    "rows",
+]
+
+
+NOTHING = {"NoneType", "NAType", "NaTType"}
+"""Types of missing values; those of pandas by their names, so that pandas need not be imported."""
+
+
+def canonical_id(value: object) -> str:
+    """`value` as text without white space and without the `.0` that a detour through floats leaves.
+
+    What is missing is empty. Raises ValueError, without the value, for what is neither text nor a whole number.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        whole, _, fraction = text.partition(".")
+        return whole if whole.removeprefix("-").isdigit() and fraction and not fraction.strip("0") else text
+    if is_missing(value):
+        return ""
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal) or value % 1 != 0:
+        raise ValueError("an id that is neither text nor a whole number")
+    return str(int(cast(SupportsInt, value)))
+
+
+def is_missing(value: object) -> bool:
+    """Whether a table has nothing here: None, and what pandas puts in its place."""
+    is_nan = isinstance(value, Real | Decimal) and value != value  # which nothing else is
+    return is_nan or type(value).__name__ in NOTHING
 
 
 class Rejects:
@@ -195,16 +235,23 @@ def aligned_rows(
         )
 
 
-def rows(table: Table, default_columns: Sequence[str | int], context_cache: Path | None = None) -> Iterator[Row]:
+def rows(
+    table: Table,
+    default_columns: Sequence[str | int],
+    context_cache: Path | None = None,
+    optional: Sequence[str] = (),
+) -> Iterator[Row]:
     """Every row in its place, usable or not.
 
+    optional: the names, in lower case, of columns that a file or record may lack and may write in any case; their
+    values come last, `ABSENT` where there is no such column.
     Missing values are None here. Raises as `read` does for what concerns the whole table.
     """
     columns = table.columns or default_columns
     if table.path is None:
-        stream: Iterator[Row] = hub_rows(table, columns, context_cache)
+        stream: Iterator[Row] = hub_rows(table, columns, context_cache, optional)
     else:
-        stream = READERS[table.file_format](table, columns)
+        stream = READERS[table.file_format](table, columns, optional)
     first = next(stream, None)
     if first is None:
         raise RequestError(f"{table.name} has no records. Check that it is the right one and complete.")

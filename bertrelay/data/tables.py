@@ -12,6 +12,9 @@ from bertrelay.errors import RequestError
 from bertrelay.settings import WHEN_SET, DataSource, HubDataset, InputFile, Settings, refuse_idle
 
 Format = Literal["lines", "csv", "tsv", "jsonl", "parquet"]
+ABSENT: Any = ...
+"""The value of an optional column where there is no such column."""
+
 Column = str | Annotated[int, Field(ge=0)]
 """A column by name (`score`; `translation.de` reaches into a nested object) or by position from 0."""
 
@@ -76,8 +79,13 @@ class Table(TableSource):
 
 
 def format_of(path: str) -> Format:
+    return FORMATS.get(suffix_of(path), "lines")
+
+
+def suffix_of(path: str | Path) -> str:
+    """The suffix in lower case, that before `.gz`."""
     inner = Path(path)
-    return FORMATS.get((inner.with_suffix("") if inner.suffix == ".gz" else inner).suffix.lower(), "lines")
+    return (inner.with_suffix("") if inner.suffix.lower() == ".gz" else inner).suffix.lower()
 
 
 def refuse_idle_header(settings: Settings, formats: Sequence[Format]) -> None:
@@ -149,6 +157,20 @@ def find_columns(
         if may_be_record and isinstance(column, str) and names.count(column) > 1:
             raise RequestError(f"{file}: column {column!r} is there more than once. Give its position.")
     return [column if isinstance(column, int) else names.index(column) for column in columns]
+
+
+def find_optional(file: str, columns: Sequence[str], names: Sequence[str]) -> list[int | None]:
+    """The positions of `columns` among `names`, whose case does not matter; None for one not there.
+
+    Raises RequestError for one that is there more than once.
+    """
+    folded = [name.strip().casefold() for name in names]
+    for column in columns:
+        if folded.count(column) > 1:
+            raise RequestError(
+                f"{file}: expected one column {column!r} (in any case), found several. Rename the others."
+            )
+    return [folded.index(column) if column in folded else None for column in columns]
 
 
 def _what_there_is(column: str, names: Sequence[str], may_be_record: bool) -> str:

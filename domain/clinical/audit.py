@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pandas.util import hash_array
 
+from bertrelay.data.records import canonical_id
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import write_json
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics, StageContext
 from domain.clinical.mimic import IDS
-from domain.clinical.records import canonical_id
 from domain.clinical.settings import NEAR, AuditSettings
 from domain.draws import mixed
 from domain.findings import EXAMPLES, Finding

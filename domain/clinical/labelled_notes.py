@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from bertrelay.data.records import canonical_id
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json
 from bertrelay.progress import log
@@ -21,7 +22,6 @@ from domain.clinical.cohort import CHARACTERISTICS, COHORT, SPLITS, STAYS
 from domain.clinical.mimic import IDS
 from domain.clinical.notes import ABOUT_FILE, NOTES_FILE
 from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, READMISSION, Input, PatientOutcome, in_words
-from domain.clinical.records import canonical_id
 from domain.clinical.settings import GROUPS
 
 CATEGORIES = {

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from bertrelay.data.readers import open_input, refuse_damaged
-from bertrelay.data.records import Rejects, rows
+from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.settings import InputFile
-from domain.clinical.records import canonical_id
 
 if TYPE_CHECKING:
     import pandas as pd

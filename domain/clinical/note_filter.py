@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from bertrelay.data.records import canonical_id
 from bertrelay.errors import RequestError
 from domain.clinical.admissions import STAY
 from domain.clinical.cohort import COHORT, MEMBERS, STAYS
 from domain.clinical.mimic import IDS, ROW, RejectList, read_blocks
-from domain.clinical.records import canonical_id
 from domain.clinical.settings import NotesSettings
 
 COLUMNS = {

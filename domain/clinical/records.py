@@ -6,42 +6,17 @@
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from itertools import groupby
-from numbers import Integral, Real
+from numbers import Integral
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, SupportsInt, cast
+from typing import Any
 
 from bertrelay.data.readers import is_unicode
+from bertrelay.data.records import canonical_id, is_missing
 from bertrelay.data.shards import Span
 from bertrelay.files import write_error
 from bertrelay.progress import log
-
-NOTHING = {"NoneType", "NAType", "NaTType"}
-"""Types of missing values; those of pandas by their names, so that pandas need not be imported."""
-
-
-def canonical_id(value: object) -> str:
-    """`value` as text without white space and without the `.0` that a detour through floats leaves.
-
-    What is missing is empty. Raises ValueError, without the value, for what is neither text nor a whole number.
-    """
-    if isinstance(value, str):
-        text = value.strip()
-        whole, _, fraction = text.partition(".")
-        return whole if whole.isdigit() and fraction and not fraction.strip("0") else text
-    if is_missing(value):
-        return ""
-    if isinstance(value, bool) or not isinstance(value, Real | Decimal) or value % 1 != 0:
-        raise ValueError("an id that is neither text nor a whole number")
-    return str(int(cast(SupportsInt, value)))
-
-
-def is_missing(value: object) -> bool:
-    """Whether a table has nothing here: None, and what pandas puts in its place."""
-    is_nan = isinstance(value, Real | Decimal) and value != value  # which nothing else is
-    return is_nan or type(value).__name__ in NOTHING
 
 
 def warn_of_mixed_ids(column: str, kinds: Iterable[type]) -> None:

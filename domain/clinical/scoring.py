@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertrelay.data.records import Rejects, rows
+from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.shards import Compute, Span, cut_spans, json_line
 from bertrelay.data.tables import Record, Table
 from bertrelay.data.writing import write_table
@@ -26,7 +26,7 @@ from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
 from domain.clinical.outcomes import OutcomeModelSettings, OutcomeName, ScoreOptions
-from domain.clinical.records import canonical_id, given_note, note_database, sort_notes, stays_of, warn_of_mixed_ids
+from domain.clinical.records import given_note, note_database, sort_notes, stays_of, warn_of_mixed_ids
 
 if TYPE_CHECKING:
     import sqlite3

@@ -19,6 +19,7 @@ from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from bertrelay.data.records import canonical_id
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares
 from bertrelay.engine import LOCALLY, Engine
@@ -38,7 +39,6 @@ from domain.clinical.metrics import Floats, auprc_of, auroc_of, mean_of_known
 from domain.clinical.model_evaluation import ScoredSplit, evaluate_model
 from domain.clinical.outcomes import OUTCOMES, PAPERS_C, Kind, OutcomeModelSettings
 from domain.clinical.prediction import chunk_log_odds
-from domain.clinical.records import canonical_id
 from domain.clinical.settings import LearningSettings, OutcomeSettings, ReadmissionSettings
 
 SHARD_CHARACTERS = 400_000  # of notes, whose chunks a kill costs at most

@@ -145,7 +145,7 @@ def read_words(words: list[str] | InputFile) -> list[str]:
     if isinstance(words, list):
         return words
     try:
-        lines = Path(words).read_text(encoding="utf-8").splitlines()
+        lines = Path(words).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(
             f"new_tokens, protected_tokens: expected a text file in UTF-8, found {type(error).__name__} at {words}"
@@ -175,7 +175,8 @@ def with_new_tokens(
     rules.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     new = rules.get_vocab().items() - old.get_vocab().items()
     if words or marks:
-        log(f"vocabulary: {len(new):,} of {len(words) + len(marks):,} words and marks are new, the others were there")
+        given = f"{len(words) + len(marks):,} new tokens and protected tokens"
+        log(f"vocabulary: {len(new):,} of {given} are added, the others were there")
     return as_fast(rules, tokenizer), {number: old.encode(text, add_special_tokens=False).ids for text, number in new}
 
 

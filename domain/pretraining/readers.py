@@ -11,8 +11,8 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from itertools import groupby
-from pathlib import Path
+from itertools import groupby, islice
+from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -21,9 +21,10 @@ from xml.parsers.expat import ErrorString
 import pandas as pd
 
 from bertrelay.data.readers import open_input
-from bertrelay.data.records import rows
-from bertrelay.data.tables import Record, Table, Unusable
+from bertrelay.data.records import canonical_id, rows
+from bertrelay.data.tables import ABSENT, Column, Record, Table, Unusable
 from bertrelay.errors import RequestError
+from bertrelay.fingerprint import visible_files
 from bertrelay.progress import progress
 from domain.pretraining.settings import FORMATS, DocumentSource, format_of
 
@@ -67,9 +68,9 @@ def files_of(source: DocumentSource) -> list[Path]:
         raise RequestError(f"documents: there is no file or folder {path}. Check the path.")
     if not path.is_dir():
         return [path]
-    inner = sorted(path.rglob("*"), key=lambda file: file.relative_to(path).as_posix())
+    inner = sorted(visible_files(path), key=lambda file: file.relative_to(path).as_posix())
     wanted = {source.format} if source.format else set(FORMATS.values())
-    found = [file for file in inner if file.is_file() and file.name[0] != "." and format_of(file) in wanted]
+    found = [file for file in inner if file.is_file() and format_of(file) in wanted]
     if not found:
         raise RequestError(
             f"documents: the folder {path} has no file to read; expected names that end in "
@@ -117,34 +118,36 @@ def read_table(source: DocumentSource, file: Path) -> Iterator[Item]:
     """Streams the rows of a table; those of another split than `train` are left out.
 
     The column `split` of a table, as clinical notes have it, is read whatever the source names and whatever the format:
-    notes of validation and test patients are never trained on.
+    notes of validation and test patients are never trained on, nor records without a split beside others with one.
     """
     table = Table.model_validate({"path": str(file), "format": source.format})
     wanted = {"text": source.text, "id": source.id, "group": source.group, "split": source.split}
-    if source.split != SPLIT and _has_splits(table):
-        wanted["own_split"] = SPLIT
     columns = {name: column for name, column in wanted.items() if column is not None}
-    for row in rows(table, list(columns.values())):
+    without_split = None if _has_splits(table, source.text) else TRAIN
+    for row in rows(table, list(columns.values()), optional=[SPLIT]):
         if isinstance(row, Unusable):
             yield row
             continue
-        values = dict(zip(columns, row.values, strict=True))
-        text, *name = (values.get(column) for column in ("text", "id", "group"))
-        if any(values.get(column, TRAIN) != TRAIN for column in ("split", "own_split")):
+        *given, own_split = row.values
+        values = dict(zip(columns, given, strict=True))
+        text, *names = (values.get(column) for column in ("text", "id", "group"))
+        if values.get("split", TRAIN) != TRAIN or (without_split if own_split is ABSENT else own_split) != TRAIN:
             yield SkippedDocument(NOT_TRAIN)
         elif text is not None and not isinstance(text, str):
             yield Unusable(row.file, row.line, "not text")
         elif not text or text.isspace():
             yield SkippedDocument(NO_TEXT)
         else:
-            yield TextDocument(text, *("" if value is None else str(value) for value in name))
+            try:
+                yield TextDocument(text, *map(canonical_id, names))
+            except ValueError as error:
+                yield Unusable(row.file, row.line, str(error))
 
 
-def _has_splits(table: Table) -> bool:
-    try:
-        return any(isinstance(row, Record) for row in rows(table, [SPLIT]))
-    except RequestError:
-        return False  # it does not, or reading it reports the fault
+def _has_splits(table: Table, text: Column) -> bool:
+    """Whether a record has a split: of JSON lines any one, of other formats the first."""
+    records = (row for row in rows(table, [text], optional=[SPLIT]) if isinstance(row, Record))
+    return any(row.values[-1] is not ABSENT for row in islice(records, None if table.file_format == "jsonl" else 1))
 
 
 def read_blocks(file: Path) -> Iterator[Item]:
@@ -172,7 +175,7 @@ NOT_PROSE = {
 }  # fmt: skip
 NAMED_CHARACTERS = {name[:-1]: text for name, text in html.entities.html5.items() if name.endswith(";")}
 BREAK = "\0"  # not allowed in XML
-EMPTY_BRACKETS = re.compile(r"\s*(?:\([\s,;–-]*\)|\[[\s,;–-]*\])")
+EMPTY_BRACKETS = re.compile(r"\s*(?:\((?:ref(?:s|erences?)?\.?[\s,;–-]+)?[\s,;–-]*\)|\[[\s,;–-]*\])", re.IGNORECASE)
 ONLY_SEPARATORS = re.compile(r"[\s,;–-]*")
 TRANSLATED = re.compile(r"^\[([^\[\]]*)\](\.?)$")
 NO_TITLE = "Not Available"
@@ -183,7 +186,8 @@ def read_papers(file: Path) -> Iterator[Item]:
     """Streams the documents of an XML file or of a tar of such files; memory holds one at a time.
 
     Broken XML makes an article that is a file of its own unusable; in a collection nothing after it can be read.
-    Raises RequestError for that, and for a file that is cut off or neither MEDLINE nor JATS.
+    Raises RequestError for that, and for a file that is cut off or neither MEDLINE nor JATS; in a tar such a one is
+    unusable.
     """
     for element in _elements(file, READERS):
         yield element if isinstance(element, Unusable) else READERS[_tag(element)](element)
@@ -192,19 +196,33 @@ def read_papers(file: Path) -> Iterator[Item]:
 def _elements(file: Path, tags: Container[str]) -> Iterator[Element | Unusable]:
     try:
         with open_input(str(file)) as stream:
-            if ".tar" not in file.suffixes and file.suffix != ".tgz":
+            if not {".tar", ".tgz"}.intersection(map(str.lower, file.suffixes)):
                 yield from _parsed(stream, str(file), tags)
                 return
+            is_empty = True
             with tarfile.open(fileobj=stream, mode="r|") as archive:
-                for member in archive:
-                    content = archive.extractfile(member) if member.name.endswith((".xml", ".nxml")) else None
+                for member in filter(_is_paper, archive):
+                    content = archive.extractfile(member)
                     if content is not None:
-                        yield from _parsed(content, f"{file}:{member.name}", tags)
+                        yield from _parsed(content, f"{file}:{member.name}", tags, in_tar=True)
+                        is_empty = False
+            if is_empty:
+                raise RequestError(
+                    f"documents: {file} has no file to read; expected names that end in .xml or .nxml. Pack such "
+                    "files, or leave this one out."
+                )
     except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
         raise RequestError(f"{file} is cut off or damaged ({type(error).__name__}). Fetch or pack it again.") from None
 
 
-def _parsed(stream: IO[bytes], name: str, tags: Container[str]) -> Iterator[Element | Unusable]:
+def _is_paper(member: tarfile.TarInfo) -> bool:
+    """Whether it is XML, and not hidden, as what a Mac packs beside each file (`._a.xml`) is."""
+    path = PurePosixPath(member.name)
+    is_hidden = any(part[0] == "." for part in path.parts)
+    return member.isfile() and path.suffix.lower() in (".xml", ".nxml") and not is_hidden
+
+
+def _parsed(stream: IO[bytes], name: str, tags: Container[str], in_tar: bool = False) -> Iterator[Element | Unusable]:
     parser = ElementTree.XMLParser()
     parser.entity.update(NAMED_CHARACTERS)
     root: Element | None = None
@@ -213,6 +231,9 @@ def _parsed(stream: IO[bytes], name: str, tags: Container[str]) -> Iterator[Elem
             if root is None:
                 root = element
                 if _tag(root) not in (*COLLECTIONS, ARTICLE):
+                    if in_tar:
+                        yield Unusable(name, 1, "neither MEDLINE/PubMed nor JATS", f"found {_tag(root)!r}")
+                        return
                     raise RequestError(
                         f"{name}: expected XML of MEDLINE/PubMed or of JATS ({', '.join(COLLECTIONS)} or {ARTICLE}), "
                         f"found {_tag(root)!r}. Leave this file out."
@@ -228,6 +249,8 @@ def _parsed(stream: IO[bytes], name: str, tags: Container[str]) -> Iterator[Elem
                 "Fetch this file again, or leave it out."
             ) from None
         yield Unusable(name, line, "broken XML", detail)
+    except (LookupError, ValueError) as error:  # an encoding that expat does not have
+        yield Unusable(name, 1, "broken XML", str(error))
 
 
 def _tag(element: Element) -> str:
@@ -264,6 +287,8 @@ def _paragraphs(body: Element) -> list[str]:
             tail = element.tail
             element.clear()
             element.tail = tail
+        elif _tag(element) == "break":
+            element.tail = " " + (element.tail or "")
         elif _tag(element) == "p":  # a list is inside a paragraph and has its own
             element.text = BREAK + (element.text or "")
             element.tail = BREAK + (element.tail or "")

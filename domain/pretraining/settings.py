@@ -1,23 +1,19 @@
 """Settings of continued pretraining and of its documents; free of torch."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
-from bertrelay.data.tables import Column
+from bertrelay.data import tables
+from bertrelay.data.tables import Column, suffix_of
 from bertrelay.encoder_settings import Base
 from bertrelay.settings import DataSource, InputFile, Positive, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
 
 DocumentFormat = Literal["jsonl", "csv", "tsv", "parquet", "blocks", "xml"]
 FORMATS: dict[str, DocumentFormat] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
+    **{suffix: cast(DocumentFormat, name) for suffix, name in tables.FORMATS.items()},
     ".txt": "blocks",
     ".xml": "xml",
     ".nxml": "xml",
@@ -29,8 +25,7 @@ NOT_TABLES: dict[DocumentFormat | None, str] = {"blocks": "plain text", "xml": "
 
 def format_of(path: str | Path) -> DocumentFormat | None:
     """The format of a file's suffix, None for an unknown one."""
-    inner = Path(path)
-    return FORMATS.get((inner.with_suffix("") if inner.suffix.lower() == ".gz" else inner).suffix.lower())
+    return FORMATS.get(suffix_of(path))
 
 
 class DocumentSource(DataSource):
@@ -42,8 +37,8 @@ class DocumentSource(DataSource):
     id: column of the document's id; XML has its own.
     group: column of the owner of a document, such as `subject_id`: a group is held out as a whole, and no two of its
         documents make a "random" pair.
-    split: column with the split of a document; only those of `train` are read. A Parquet file with a column `split`
-        always needs it.
+    split: column with the split of a document; only those of `train` are read. A file with a column `split`, in any
+        case, is read by that as well.
     path: a file, a folder, or `@stage/path`.
     """
 

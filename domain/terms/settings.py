@@ -1,14 +1,14 @@
 """The settings of term vectors, and how the files that they name are read; free of torch."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.data.records import Record, Rejects, Row, rows
-from bertrelay.data.tables import Column, Table
+from bertrelay.data.records import Record, Rejects, Row, is_missing, rows
+from bertrelay.data.tables import ABSENT, Column, Table
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Precision, Seed, Settings
@@ -77,22 +77,16 @@ class RatedPairs(NamedTuple):
 
 def check_files(settings: TermsSettings, cache: Path | None = None) -> None:
     """Reads a row of each file, which shows most of what can be wrong with a request. Raises RequestError."""
-    next(rows(settings.terms, _term_columns(settings.terms, cache), cache))
+    next(_term_rows(settings.terms, cache))
     if settings.ratings:
         next(rows(settings.ratings, RATING, cache))
 
 
-def _term_columns(table: Table, cache: Path | None) -> list[Column]:
-    """The columns of term and group: those that `table` names, else what it has."""
+def _term_rows(table: Table, cache: Path | None) -> Iterator[Row]:
+    """Term and group: of the columns that `table` names, else of what it has."""
     is_lines = table.path is not None and table.file_format == "lines"
-    named: list[Column] = table.columns or [0 if is_lines else TERM]
-    if is_lines or len(named) > 1:
-        return named
-    try:
-        next(rows(table.model_copy(update={"columns": [GROUP]}), [], cache))
-    except RequestError:  # no groups; or nothing at all, which reading the terms reports
-        return named
-    return [*named, GROUP]
+    has_own = len(table.columns or []) < 2
+    return rows(table, [0 if is_lines else TERM], cache, optional=[GROUP] if has_own else [])
 
 
 def read_terms(table: Table, rejects: Rejects, cache: Path | None = None) -> list[Term]:
@@ -102,11 +96,11 @@ def read_terms(table: Table, rejects: Rejects, cache: Path | None = None) -> lis
     Raises RequestError for a table that is not there, is empty, or lacks a column.
     """
     terms: dict[str, Term] = {}
-    columns = _term_columns(table, cache)
-    for row in rows(table.model_copy(update={"columns": columns}) if table.columns else table, columns, cache):
+    for row in _term_rows(table, cache):
         try:
-            text, *group = _stripped(row, terms=1)
-            term = Term(text, "".join(str(part or "") for part in group).strip(), row.file, row.line)
+            text, group = _stripped(row, terms=1)
+            group = "" if group is ABSENT or is_missing(group) else str(group).strip()
+            term = Term(text, group, row.file, row.line)
             if text in terms:
                 other = "" if terms[text].group == term.group else ", in another group"
                 raise ValueError(f"a term that is there already{other}")

@@ -13,7 +13,7 @@ from torch import Tensor
 from bertrelay.cpu_kernels import using
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import check_finite
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, check_choice
 from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.hardware import resolve_precision
@@ -81,8 +81,7 @@ def term_vectors(
     Raises RequestError for other layers, a term without pieces, and one that is longer than the model reads; WorkError
     for a vector that is not finite.
     """
-    if layers not in LAYERS:
-        raise RequestError(f"layers: expected {' or '.join(LAYERS)}, found {layers!r}")
+    check_choice("layers", layers, [*LAYERS])
     encoder = model
     if not isinstance(encoder, SentenceEncoder):
         encoder = SentenceEncoder.load(encoder, backend="torch", cache_dir=cache_dir)

@@ -208,7 +208,8 @@ def test_a_term_is_read_once_without_blanks_and_what_is_left_out_is_listed_by_li
     [
         ("t.txt", "gout\nfever\n", None, [("gout", ""), ("fever", "")]),
         ("t.csv", "term\ngout\n", None, [("gout", "")]),
-        ("t.tsv", "group\tterm\nx\tgout\n", None, [("gout", "x")]),
+        ("t.tsv", "GROUP\tterm\nx\tgout\n", None, [("gout", "x")]),
+        ("t.jsonl", '{"term": "a"}\n{"term": "b", "group": 0}', None, [("a", ""), ("b", "0")]),
         ("t.csv", "name,kind,group\ngout,k,g\n", ["name"], [("gout", "g")]),
         ("t.csv", "name,kind,group\ngout,k,g\n", ["name", "kind"], [("gout", "k")]),
     ],

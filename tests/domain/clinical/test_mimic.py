@@ -5,11 +5,10 @@ import json
 
 import pytest
 
-from bertrelay.data.records import Rejects
+from bertrelay.data.records import Rejects, canonical_id
 from bertrelay.errors import RequestError
 from domain.clinical import mimic
 from domain.clinical.mimic import read_blocks
-from domain.clinical.records import canonical_id
 
 HEADER = b"Row_Id,SUBJECT_ID,hadm_id,CHARTDATE,CHARTTIME,TEXT\n"
 COLUMNS = ["text", "hadm_id", "charttime", "chartdate"]
@@ -43,6 +42,7 @@ def rows_of(path, columns=COLUMNS, first_block=0):
     ("values", "form"),
     [
         ([100001, 100001.0, "100001", "100001.0", " 100001 ", "100001.00\t"], "100001"),
+        ([-7, -7.0, "-7", "-7.0"], "-7"),
         ([None, float("nan"), "", "  "], ""),
         *(([value], value) for value in ["007", "10000032-DS-21", "1.5", "1.0.0", "x.0", ".0"]),
     ],

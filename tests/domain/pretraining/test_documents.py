@@ -50,14 +50,27 @@ def written(path, content):
 
 
 def test_rows_are_documents_and_those_that_cannot_be_read_or_have_no_text_are_left_out(tmp_path):
-    rows = [{"n": 7, "patient": "p1", "body": "One.\nTwo."}, {"n": 8, "body": "Three."}]
+    rows = [{"n": 7, "patient": "p1", "body": "One.\nTwo."}, {"n": 8.0, "patient": float("nan"), "body": "Three."}]
     rows += [{"n": 9, "body": " "}, {"n": 10, "body": 5}, {"n": 11, "body": None}]
-    lines = "".join(json.dumps(row) + "\n" for row in rows) + '{"body"\n'
+    lines = "".join(json.dumps(row) + "\n" for row in rows) + '{"body"\n{"n": 1.5, "body": "Four."}\n'
     items = read(written(tmp_path / "a.jsonl.gz", lines), text="body", id="n", group="patient")
     assert items[:2] == [TextDocument("One.\nTwo.", "7", "p1"), TextDocument("Three.", "8")]
     assert items[2] == items[4] == SkippedDocument(NO_TEXT)
     unusable = [(item.line, item.reason) for item in items if isinstance(item, Unusable)]
-    assert unusable == [(4, "not text"), (6, "not JSON")]
+    assert unusable == [(4, "not text"), (6, "not JSON"), (7, "an id that is neither text nor a whole number")]
+
+
+@pytest.mark.parametrize("table", [[7, "7.0", 7.0, " 7 "], [7, None, float("nan"), 8]])
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_group_has_one_name_whatever_its_type_and_what_is_missing_is_none(tmp_path, suffix, table):
+    if suffix == "jsonl":
+        written(file := tmp_path / "a.jsonl", "".join(json.dumps({"text": "x", "g": each}) + "\n" for each in table))
+    else:
+        pd.DataFrame({"text": "x", "g": pd.Series(table, dtype=str if " 7 " in table else float)}).to_parquet(
+            file := tmp_path / "a.parquet"
+        )
+    expected = ["7"] * 4 if " 7 " in table else ["7", "", "", "8"]
+    assert [item.group for item in read(file, group="g")] == expected
 
 
 @pytest.mark.parametrize("named", [{}, {"split": "split"}])
@@ -85,6 +98,16 @@ def test_notes_of_validation_and_test_patients_are_left_out(tmp_path, suffix, na
     ]
 
 
+def test_splits_are_found_in_any_record_and_case_and_a_second_column_of_them_is_an_error(tmp_path):
+    rows = [{"text": "none"}, {"text": "a", "SPLIT": "train"}, {"text": "b", "Split": "test"}, {"text": "c"}]
+    file = written(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert texts(file) == ["a"] and texts(written(tmp_path / "b.jsonl", '{"text": "none"}\n')) == ["none"]
+    assert texts(written(tmp_path / "c.CSV.GZ", "text,Split\nx,train\ny,test\n")) == ["x"]
+    for given in ({}, {"split": "Split"}):
+        with pytest.raises(RequestError, match=r"c\.csv: expected one column 'split' \(in any case\), found several"):
+            read(written(tmp_path / "c.csv", "text,split,Split\nx,test,train\n"), **given)
+
+
 def test_a_blank_line_ends_a_document(tmp_path):
     file = written(tmp_path / "a.txt.gz", "\n\nOne.\nTwo.\n \t\nThree.\n\n\n\nFour.")
     assert texts(file) == ["One.\nTwo.", "Three.", "Four."]
@@ -99,9 +122,13 @@ def test_a_blank_line_ends_a_document(tmp_path):
 def test_a_folder_gives_its_files_by_name_and_passes_by_the_others(tmp_path):
     for name in ("b.txt", "a/x.txt.gz", "c.jsonl"):
         written(tmp_path / name, '{"text": "json"}' if name.endswith("jsonl") else name)
-    for name in ("x.md5", ".hidden.txt", "README"):
+    for name in ("x.md5", ".hidden.txt", "README", ".ipynb_checkpoints/b.txt"):
         written(tmp_path / name, "not to be read")
     assert texts(tmp_path) == ["a/x.txt.gz", "b.txt", "json"]
+    written(tmp_path.with_name("elsewhere") / "x.tab", "text\nlinked\n")
+    (tmp_path / "z").symlink_to(tmp_path.with_name("elsewhere"))
+    assert texts(tmp_path, format="tsv") == ["linked"]
+    (tmp_path / "z").unlink()
     assert texts(tmp_path, format="blocks") == ["a/x.txt.gz", "b.txt"]
 
 
@@ -115,6 +142,8 @@ def test_what_cannot_be_read_as_a_whole_is_refused(tmp_path):
     assert texts(tmp_path / "notes.dat", format="blocks") == ["x"]
     with pytest.raises(RequestError, match=r"a\.xml: expected XML of MEDLINE.*found 'html'"):
         read(written(tmp_path / "a.xml", "<html><body>x</body></html>"))
+    with pytest.raises(RequestError, match=r"a\.tar has no file to read; expected names that end in \.xml or \.nxml"):
+        read(packed(tmp_path / "a.tar", {"._a.xml": "\0", "a.txt": "x"}))
 
 
 @pytest.mark.parametrize("name", ["a.xml.gz", "a.tar"])
@@ -254,7 +283,8 @@ def test_articles_and_records_without_a_number_are_no_revisions(tmp_path):
 BODY = """
 <sec><title>Results</title>
   <p>Cells grew<sup><xref ref-type="bibr">1</xref>,<xref ref-type="bibr">2</xref></sup> well
-     [<xref ref-type="bibr">3</xref>–<xref ref-type="bibr">5</xref>] (<xref ref-type="fig">Fig. 1</xref>).</p>
+     [<xref ref-type="bibr">3</xref>–<xref ref-type="bibr">5</xref>] (<xref ref-type="fig">Fig. 1</xref>)
+     (refs <xref ref-type="bibr">3</xref>, <xref ref-type="bibr">4</xref>) by a<break/>(reference) value.</p>
   <fig><caption><p>Not prose.</p></caption></fig>
   <sec><p>As <xref ref-type="bibr">Osei et al. (2011)</xref> say, Ca<sup>2+</sup> &alpha;&nbsp;rose:
      <list><list-item><p>once;</p></list-item><list-item><p>twice.</p></list-item></list> And fell.
@@ -262,7 +292,8 @@ BODY = """
   <table-wrap><table><tr><td>Cell</td></tr></table></table-wrap>
 </sec>
 """
-PROSE = "Cells grew well (Fig. 1).\n\nAs Osei et al. (2011) say, Ca2+ α rose:\n\nonce;\n\ntwice.\n\nAnd fell."
+PROSE = "Cells grew well (Fig. 1) by a (reference) value.\n\n"
+PROSE += "As Osei et al. (2011) say, Ca2+ α rose:\n\nonce;\n\ntwice.\n\nAnd fell."
 JATS_TYPE = '<!DOCTYPE article PUBLIC "-//NLM//DTD JATS//EN" "JATS-archivearticle1.dtd">\n'
 
 
@@ -285,7 +316,8 @@ def test_articles_come_from_collections_folders_and_tars_alike(tmp_path):
     written(tmp_path / "set/a.xml", f"<pmc-articleset>{one}{two}</pmc-articleset>")
     written(tmp_path / "folder/1.nxml", one)
     written(tmp_path / "folder/2.xml.gz", two)
-    packed(tmp_path / "tar/a.tar.gz", {"PMC1/1.nxml": one, "PMC1/figure.jpg": "no", "PMC2/2.xml": two})
+    others = {"PMC1/figure.jpg": "no", "PMC1/._1.nxml": "no"}
+    packed(tmp_path / "tar/A.TAR.GZ", {"PMC1/1.nxml": one, **others, "PMC2/2.XML": two})
     expected = [TextDocument("One.", "PMC1"), TextDocument("Two.", "PMC2")]
     assert [read(tmp_path / name) for name in ("set", "folder", "tar")] == [expected] * 3
 
@@ -296,6 +328,11 @@ def test_a_broken_article_is_unusable_and_one_without_a_body_left_out(tmp_path):
     written(tmp_path / "3.xml", article("<p>Good.</p>", "3"))
     assert read(tmp_path)[1:] == [SkippedDocument(NO_TEXT), TextDocument("Good.", "PMC3")]
     assert faults(tmp_path) == [(2, "broken XML")]
+    for name in ("gb2312", "bogus"):
+        declared = f'<?xml version="1.0" encoding="{name}"?>' + article("<p>x</p>")
+        assert faults(written(tmp_path / "a.xml", declared)) == [(1, "broken XML")]
+    mixed = packed(tmp_path / "a.tar", {"1.xml": "<manifest/>", "2.xml": article("<p>Good.</p>")})
+    assert texts(mixed) == ["Good."] and faults(mixed) == [(1, "neither MEDLINE/PubMed nor JATS")]
 
 
 def test_an_entity_reads_no_file_asks_no_host_and_cannot_multiply(tmp_path):

@@ -262,7 +262,7 @@ def test_what_cannot_be_one_token_is_refused(tokenizer, words, marks, message):
 
 
 def test_words_are_read_from_a_file(tmp_path):
-    (tmp_path / "words.txt").write_text("hyperkalemia\n\n  sepsis \n", encoding="utf-8")
+    (tmp_path / "words.txt").write_text("hyperkalemia\n\n  sepsis \n", encoding="utf-8-sig")
     assert read_words(InputFile(tmp_path / "words.txt")) == ["hyperkalemia", "sepsis"]
     with pytest.raises(RequestError, match=r"protected_tokens: expected a text file.*FileNotFoundError at .*none\.txt"):
         read_words(InputFile(tmp_path / "none.txt"))
