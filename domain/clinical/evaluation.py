@@ -317,8 +317,8 @@ def _slice_metrics(predicted: Predicted, seed: int) -> Metrics:
 
 def groups_of(characteristics: pd.DataFrame, lengths: Sequence[int]) -> pd.DataFrame:
     """The characteristics that a cohort's stage wrote, as groups, and that of the length of the notes."""
-    columns = {name: characteristics[column].fillna(UNKNOWN).astype(str) for column, name in GROUPED_BY.items()}
-    groups = pd.DataFrame(columns)
+    known = {name: characteristics[column].fillna("").astype(str) for column, name in GROUPED_BY.items()}
+    groups = pd.DataFrame(known).replace("", UNKNOWN)
     ages = pd.cut(characteristics["age"].astype(float), AGES, right=False, labels=AGE_BANDS)
     groups.insert(1, "age", ages.cat.add_categories(UNKNOWN).fillna(UNKNOWN))
     ranks = pd.Series(lengths, index=groups.index).rank(method="average", pct=True)

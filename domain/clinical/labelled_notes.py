@@ -65,7 +65,7 @@ def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
     cannot be trained on, and a model's folder would name them.
     """
     file = _there(cohort / CHARACTERISTICS, "cohort", "domain.cohort")
-    codes = pd.read_parquet(file, columns=["hadm_id", "diagnoses"]).set_index("hadm_id")["diagnoses"]
+    codes = _read(file, ["hadm_id", "diagnoses"]).set_index("hadm_id")["diagnoses"]
     if codes.isna().all():
         raise RequestError(
             f"cohort: expected diagnoses in {file}, found none. Put the table DIAGNOSES_ICD beside the others and make "
@@ -212,7 +212,10 @@ def _there(file: Path, setting: str, stage: str) -> Path:
 
 
 def _read(file: Path, columns: list[str]) -> pd.DataFrame:
-    """These columns, ids in their one form. Raises RequestError where one is missing or the file is damaged."""
+    """These columns, ids in their one form.
+
+    Raises RequestError for a missing column, a damaged file, and a stay that is there twice, by its rows.
+    """
     try:
         table = pq.read_table(file, columns=columns)
     except (pa.ArrowException, OSError) as error:
@@ -221,4 +224,15 @@ def _read(file: Path, columns: list[str]) -> pd.DataFrame:
     if missing:
         raise RequestError(f"{file}: expected columns {', '.join(columns)}, found none named {', '.join(missing)}")
     frame: pd.DataFrame = table.to_pandas()
-    return frame.assign(**{name: frame[name].map(canonical_id) for name in IDS if name in columns})
+    try:
+        frame = frame.assign(**{name: frame[name].map(canonical_id) for name in IDS if name in columns})
+    except ValueError as error:
+        raise RequestError(f"{file}: expected ids of admissions and subjects, found {error}") from None
+    again = np.flatnonzero(frame["hadm_id"].duplicated())
+    if len(again):  # its texts would be shifted against labels
+        first = frame["hadm_id"].tolist().index(frame["hadm_id"].iloc[again[0]])
+        raise RequestError(
+            f"{file}: expected each hadm_id once, found that of row {first + 1:,} again in row {again[0] + 1:,}. Leave "
+            "one of them out"
+        )
+    return frame

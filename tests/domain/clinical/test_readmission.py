@@ -194,10 +194,17 @@ def test_of_fewer_than_ten_of_either_outcome_nothing_is_reported_while_reading(r
 def test_wrong_folders_and_cohorts_are_reported(clinic, bert, tmp_path, context):
     table = stays()
     write_stays(tmp_path / "other", table.assign(hadm_id=[f"{n}" for n in range(len(table))]))
+    twice = write_stays(tmp_path / "twice", pd.concat([table, table[2:3]]))
+    write_stays(tmp_path / "half", table.assign(hadm_id=[n + 0.5 for n in range(len(table))]).astype({"hadm_id": str}))
+    fractions = pd.read_parquet(tmp_path / "half/cohort/cohort.parquet").astype({"hadm_id": float})
+    fractions.to_parquet(tmp_path / "half/cohort/cohort.parquet")
     for more, message in (
         ({"notes": str(clinic)}, r"notes: expected the folder that domain\.notes wrote, found no notes\.parquet"),
         ({"cohort": str(clinic)}, r"cohort: expected the folder that domain\.cohort wrote, found no cohort\.parquet"),
         ({"cohort": str(tmp_path / "other/cohort")}, r"of 240 stays in .*, 240 are not in the cohort"),
+        ({"cohort": str(twice / "cohort")}, r"cohort\.parquet: .*found that of row 3 again in row 241"),
+        ({"notes": str(twice / "notes")}, r"notes\.parquet: .*found that of row 3 again in row 241"),
+        ({"cohort": str(tmp_path / "half/cohort")}, r"cohort\.parquet: .*found an id that is neither text nor a whole"),
         ({"chunking": {"max_tokens": 512}}, r"chunking\.max_tokens: the base has 48 positions, and 512 are asked for"),
     ):
         with pytest.raises(RequestError, match=message):

@@ -83,13 +83,14 @@ def test_ages_and_lengths_fall_into_bands():
         {
             "sex": ["F", None, "M", "F"],
             "age": [18.0, 44.9, 91.0, None],
-            "insurance": ["Medicare"] * 4,
+            "insurance": ["Medicare", "", None, "Medicare"],
             "race": ["WHITE"] * 4,
             "admission_type": ["URGENT"] * 4,
         }
     )
     found = groups_of(known, [10, 500, 30, 40])
     assert found["sex"].tolist() == ["F", "unknown", "M", "F"]
+    assert found["insurance"].tolist() == ["Medicare", "unknown", "unknown", "Medicare"]
     assert found["age"].tolist() == ["under 45", "under 45", "85 and over", "unknown"]
     assert found["note length"].tolist() == ["shortest quarter", "longest quarter", "second quarter", "third quarter"]
     assert "ethnicity" in found and "admission type" in found
