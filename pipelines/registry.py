@@ -62,9 +62,9 @@ STAGES = {
     PATIENTS: [
         ("domain.cohort", 3, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 2, "settings:AuditSettings", "audit:run", ""),
-        ("domain.notes", 3, "settings:NotesSettings", "notes:run", ""),
-        ("domain.readmission", 4, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
-        ("domain.outcome", 3, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
+        ("domain.notes", 4, "settings:NotesSettings", "notes:run", ""),
+        ("domain.readmission", 5, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
+        ("domain.outcome", 4, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
     ],
 }
 """By package: kind, version, settings and work (`module:name` in the package), and where its metrics are declared."""

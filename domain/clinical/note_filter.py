@@ -12,7 +12,7 @@ from bertrelay.data.records import canonical_id
 from bertrelay.errors import RequestError
 from domain.clinical.admissions import STAY
 from domain.clinical.cohort import COHORT, MEMBERS, STAYS
-from domain.clinical.mimic import IDS, ROW, RejectList, read_blocks
+from domain.clinical.mimic import IDS, ROW, TIME_FORMAT, RejectList, read_blocks
 from domain.clinical.settings import NotesSettings
 
 COLUMNS = {
@@ -25,6 +25,7 @@ REPORT, ADDENDUM, OTHER = 0, 1, 2
 LAST_SECOND = np.timedelta64(86_399, "s")
 """Of a day. A note dated by its day alone may have been written as late as that."""
 
+CHANGED = "Give it as the stage domain.cohort writes it."
 UNKNOWN, NO_TEXT = "of an admission that the table of admissions does not have", "without text"
 BY_DAY, NOT_STORED = "dated by the day alone", "without a store time"
 
@@ -55,6 +56,10 @@ def read_stays(settings: NotesSettings, admissions: Path | None) -> Stays:
             f"cohort: expected a folder with {file} and {MEMBERS}, as the stage domain.cohort writes them, found "
             f"{type(error).__name__} at {cohort}. Give its output, @cohort in a recipe."
         ) from None
+    except ValueError as error:  # of an id
+        raise RequestError(f"cohort: expected ids in {cohort}, found {error}. {CHANGED}") from None
+    if stays["hadm_id"].duplicated().any() or members["hadm_id"].duplicated().any():
+        raise RequestError(f"cohort: expected each hadm_id once in {cohort}, found one in several rows. {CHANGED}")
     if "next_stay_at" not in stays:
         raise RequestError(
             f"cohort: expected a column next_stay_at in {cohort / file}, found none; an older edition wrote it. "
@@ -107,7 +112,7 @@ def choose_notes(
     is_kept = why == ""
     counts = Counter({reason: int((why == reason).sum()) for reason in reasons})
     counts |= {BY_DAY: int((is_kept & by_day).sum()), NOT_STORED: int((is_kept & rows["storetime"].isna()).sum())}
-    at = charted.astype(str).where(charted.notna(), None)
+    at = charted.dt.strftime(TIME_FORMAT).astype(object).where(charted.notna(), None)  # pandas' own varies by block
     notes = rows[["hadm_id"]].assign(kind=kinds, at=at, order=rows[ROW], text=rows["text"])
     notes.insert(0, "stay", of["stay"].fillna(-1).astype(int))
     return notes[is_kept], counts

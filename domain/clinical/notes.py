@@ -10,6 +10,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -19,7 +20,8 @@ import pyarrow.parquet as pq
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import Shards, Span, cut_spans
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, write_json, write_text
+from bertrelay.files import atomic_write, read_json, write_json, write_text
+from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.progress import Bar, log
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical import note_filter
@@ -30,7 +32,7 @@ from domain.clinical.note_filter import BY_DAY, NO_TEXT, NOT_STORED, UNKNOWN, St
 from domain.clinical.records import note_database, sort_notes, stays_of
 from domain.clinical.settings import NOT_IN_IV, NotesSettings
 
-NOTES_FILE, ABOUT_FILE = "notes.parquet", "notes.json"
+NOTES_FILE, ABOUT_FILE, INPUTS = "notes.parquet", "notes.json", "inputs.json"
 READ, KEPT = "rows that were read", "kept"
 FACTS = (READ, KEPT, BY_DAY, NOT_STORED)
 """Counts that are no reasons to leave a note out."""
@@ -73,7 +75,7 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
         raise RequestError("radiology: there is no table radiology.csv[.gz]. Fetch it, or leave it out.")
     wanted = ["noteevents"] if version == "III" else ["discharge", *["radiology"] * settings.radiology]
     stays = note_filter.read_stays(settings, tables.get("admissions"))
-    context.work.mkdir(parents=True, exist_ok=True)
+    _begin(settings, tables, context)
     counts = Counter[str]()
     with note_database(context.work / "notes.sqlite", "hadm_id TEXT, kind INT, at TEXT, place INT,") as store:
         store.execute("PRAGMA temp_store = MEMORY")  # nothing lies outside the stage's folder
@@ -111,6 +113,17 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     metrics |= {f"stays/{split}": count for split, count in of_splits.items()}
     metrics |= {f"left_out/{reason}": count for reason, count in reasons.items()}
     return metrics | {"stays_without_text": without}
+
+
+def _begin(settings: NotesSettings, tables: Mapping[str, Path], context: StageContext) -> None:
+    """Keeps the work of a killed run of these settings and files, and no other: its notes were chosen otherwise."""
+    digests = Digests(context.cache / "digests.json")
+    files = {name: digests.of(path) for name, path in {**tables, "cohort": Path(settings.cohort)}.items()}
+    chosen_by = {"inputs": fingerprint(settings.model_dump(exclude={"mimic", "cohort"}) | files)}
+    if read_json(context.work / INPUTS) != chosen_by:
+        rmtree(context.work, ignore_errors=True)
+        context.work.mkdir(parents=True)
+        write_json(context.work / INPUTS, chosen_by)
 
 
 def store_notes(

@@ -5,7 +5,7 @@
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import groupby
 from numbers import Integral
 from operator import itemgetter
@@ -15,7 +15,7 @@ from typing import Any
 from bertrelay.data.readers import is_unicode
 from bertrelay.data.records import canonical_id, is_missing
 from bertrelay.data.shards import Span
-from bertrelay.files import write_error
+from bertrelay.errors import WorkError
 from bertrelay.progress import log
 
 
@@ -47,16 +47,17 @@ def given_note(identifier: object, text: object) -> tuple[str, str]:
 def note_database(path: Path, columns: str) -> Iterator[sqlite3.Connection]:
     """A table `notes` of the number of a stay, `columns` and text, as SQLite sorts more than fits into memory.
 
-    Raises WorkError where the disk is full.
+    Raises WorkError where SQLite cannot, as on a full disk.
     """
-    base = sqlite3.connect(path)
     try:
-        base.execute(f"CREATE TABLE IF NOT EXISTS notes (stay INT, {columns} text TEXT)")
-        yield base
-    except sqlite3.OperationalError as error:
-        raise write_error(path, OSError(28, "the notes could not be sorted on the disk")) from error
-    finally:
-        base.close()
+        with closing(sqlite3.connect(path)) as base:
+            base.execute(f"CREATE TABLE IF NOT EXISTS notes (stay INT, {columns} text TEXT)")
+            yield base
+    except sqlite3.DatabaseError as error:
+        raise WorkError(
+            f"the notes could not be sorted in {path}: SQLite reports {str(error)!r}. Free space where the disk is "
+            "full, end what else uses the file, then run again"
+        ) from error
 
 
 def sort_notes(base: sqlite3.Connection) -> dict[int, int]:

@@ -18,6 +18,7 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
 from domain.clinical import mimic, notes
+from domain.clinical.records import note_database
 from domain.clinical.settings import NotesSettings
 
 ADMITTED = datetime(2101, 1, 1, 10)
@@ -127,6 +128,16 @@ def test_reports_are_in_time_order_each_followed_by_its_addenda(hospital, contex
     notes.run(hospital(rows, members=members, after_discharge_hours=240), context)
     assert texts(context) == {"100": order}
     assert read(context)[0]["n_notes"] == len(order)
+
+
+@pytest.mark.parametrize("rows_of_block", [2048, 3])
+def test_an_addendum_belongs_to_the_same_report_wherever_blocks_end(hospital, context, monkeypatch, rows_of_block):
+    monkeypatch.setattr(mimic, "BLOCK_ROWS", rows_of_block)
+    times = {"A.": "2101-01-08 00:00:00", "B.": "2101-01-10 00:00:00", "Of another.": "2101-01-10 10:00:00"}
+    rows = [note_of_iv(text, time=time) | {"hadm_id": 100 + len(text) // 3} for text, time in times.items()]
+    rows.append(note_of_iv("Addendum of B.", "AD", "2101-01-10 00:00:00"))
+    notes.run(hospital(rows, **OF_IV_TABLE), context)
+    assert texts(context) == {"100": ["A.", "B.", "Addendum of B."]}
 
 
 def test_an_id_that_is_text_in_one_table_and_a_number_in_another_is_the_same(hospital, context):
@@ -316,6 +327,11 @@ def test_mimic_iv_has_no_early_notes_and_that_is_reported(hospital, context):
     ("spoil", "message"),
     [
         (None, r"expected a folder with cohort\.parquet and members\.parquet"),
+        (lambda table: pa.concat_tables([table, table]), "expected each hadm_id once .*found one in several rows"),
+        (
+            lambda table: table.set_column(1, "hadm_id", pa.array([1.5])),
+            "expected ids in .*found an id that is neither text nor a whole number",
+        ),
         (lambda table: table.slice(0, 0), r"expected stays in .*cohort\.parquet, found none"),
         (lambda table: table.drop_columns("next_stay_at"), r"expected a column next_stay_at .* Make the cohort again"),
     ],
@@ -384,8 +400,9 @@ place = notes.json if sys.argv[2] == "dumps" else notes
 work, calls = getattr(place, sys.argv[2]), []
 
 def dying(*given, **named):
-    calls.append(1)
-    if len(calls) == 4:
+    if sys.argv[2] != "dumps" or "kept" in given[0]:  # the counts of a block
+        calls.append(1)
+    if len(calls) == {"dumps": 2, "_write_shard": 4}[sys.argv[2]]:
         os.kill(os.getpid(), signal.SIGKILL)
     return work(*given, **named)
 
@@ -410,3 +427,18 @@ def test_after_a_kill_it_resumes_and_ends_as_in_one_piece(many, context, monkeyp
     assert read(context) == read(whole) and [row["hadm_id"] for row in read(context)] == [str(n) for n in range(60)]
     for name in ("notes.json", "flow.csv", "tokens.txt", "rejects.jsonl"):
         assert (context.output / name).read_bytes() == (whole.output / name).read_bytes()
+
+
+def test_what_a_killed_run_of_other_settings_chose_is_not_kept(hospital, context, monkeypatch):
+    rows = [report("In time."), report("Late.", day="2101-01-12")]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(notes, "_write_texts", lambda *_: signal.raise_signal(signal.SIGINT))
+        notes.write_notes(hospital(rows), context.output)
+    assert (context.work / "notes.sqlite").exists()
+    notes.write_notes(hospital(rows, after_discharge_hours=0), context.output)
+    assert texts(context) == {"100": ["In time."]}
+
+
+def test_what_sqlite_reports_is_named(tmp_path):
+    with pytest.raises(WorkError, match="SQLite reports 'unable to open database file'"), note_database(tmp_path, ""):
+        pass
