@@ -43,7 +43,7 @@ from domain.clinical.settings import LearningSettings, OutcomeSettings, Readmiss
 
 SHARD_CHARACTERS = 400_000  # of notes, whose chunks a kill costs at most
 CRITERION = "dev/auroc"
-IDS, CHUNKS, DONE, FORMAT = "ids.bin", "chunks.bin", "done.json", 2
+IDS, CHUNKS, DONE, FORMAT = "ids.bin", "chunks.bin", "done.json", 3
 
 
 class OutcomeTask:
@@ -231,19 +231,18 @@ def _start(chunker: Chunker) -> Compute:
 def _write_shard(path: Path, tokens: ChunkTokens) -> None:
     chunks = np.column_stack([tokens.admissions, tokens.spans, tokens.lengths])  # (chunks, 4)
     with path.open("wb") as file:
-        np.savez(file, ids=tokens.ids, chunks=chunks, lost=[tokens.lost_chunks, tokens.lost_characters])
+        np.savez(file, ids=tokens.ids, chunks=chunks, lost=tokens.lost_chunks)
 
 
 def _assemble(shards: Shards, folder: Path) -> None:
     """Writes what all shards hold to `folder`."""
     folder.mkdir(exist_ok=True)
-    lost = np.zeros(2, np.int64)
+    lost = 0
     with (folder / IDS).open("wb") as ids, (folder / CHUNKS).open("wb") as chunks:
         for path, span in zip(shards.complete(), shards.spans, strict=True):
             with np.load(path) as shard:
                 ids.write(shard["ids"].tobytes())
                 chunks.write((shard["chunks"] + [span.first, 0, 0, 0]).tobytes())
-                lost += shard["lost"]
+                lost += int(shard["lost"])
     sync_contents(folder)
-    counts = dict(zip(("lost_chunks", "lost_characters"), lost.tolist(), strict=True))
-    write_json(folder / DONE, counts)  # last: its presence means all is there
+    write_json(folder / DONE, {"lost_chunks": lost})  # last: its presence means all is there
