@@ -29,7 +29,7 @@ from bertrelay.hardware import default_device
 from bertrelay.new_encoder import train_wordpiece
 from domain.clinical.classifier import save_model, start_model
 from domain.clinical.outcomes import OutcomeModelSettings
-from domain.clinical.scorer import ReadmissionScorer, joined
+from domain.clinical.scorer import ReadmissionScorer, clean_and_join
 from domain.clinical.scoring import score_file
 from pipelines.samples.hospital import write_hospital
 from pipelines.samples.settings import HospitalSettings
@@ -45,7 +45,7 @@ def hospital_notes(folder: Path, words: int, count: int) -> list[str]:
     settings = HospitalSettings.model_validate({"subjects": max(20, count), "words": words, "version": "IV"})
     write_hospital(folder, settings)
     (file,) = folder.rglob("discharge.csv.gz")
-    return [joined([text]) for text in pd.read_csv(file, usecols=["text"])["text"].tolist()[:count]]
+    return [clean_and_join([text]) for text in pd.read_csv(file, usecols=["text"])["text"].tolist()[:count]]
 
 
 def usual(network: Any, tokenizer: Any, chunks: Sequence[str]) -> None:

@@ -42,11 +42,10 @@ class Chunk(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """The chunks of an admission, and what `max_chunks` cost: chunks left out, and the characters only they have."""
+    """The chunks of an admission, and how many `max_chunks` left out."""
 
     kept: list[Chunk]
     lost_chunks: int = 0
-    lost_characters: int = 0
 
 
 class Chunker:
@@ -88,8 +87,7 @@ class Chunker:
             for text, encoding in zip(block, encodings, strict=True):
                 chunks = list(self._chunks(text, encoding))
                 kept = chunks[: self.settings.max_chunks]
-                lost = chunks[len(kept) :]
-                yield Chunks(kept, len(lost), lost[-1].end - kept[-1].end if lost else 0)
+                yield Chunks(kept, len(chunks) - len(kept))
 
     def _chunks(self, text: str, encoding: Encoding) -> Iterator[Chunk]:
         if not encoding.ids or not text.strip():
@@ -157,7 +155,7 @@ class ChunkTokens:
 
     ids: of all tokens, end to end. starts, lengths: of each chunk in `ids`, (chunks,).
     admissions: whose each chunk is, by its place among the texts. spans: the characters of it, (chunks, 2).
-    lost_chunks, lost_characters: what `max_chunks` cost.
+    lost_chunks: how many `max_chunks` left out.
     """
 
     ids: NDArray[np.int32]
@@ -166,7 +164,6 @@ class ChunkTokens:
     admissions: NDArray[np.int64]
     spans: NDArray[np.int64]
     lost_chunks: int = 0
-    lost_characters: int = 0
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -205,6 +202,16 @@ def warn_of_unknown(shares: NDArray[np.float64]) -> None:
         )
 
 
+def warn_of_cut(chunks: NDArray[np.integer], max_chunks: int | None) -> None:
+    """Logs how many admissions have as many chunks, (admissions,), as `max_chunks` leaves them."""
+    full = 0 if max_chunks is None else int((chunks == max_chunks).sum())
+    if full:
+        log(
+            f"warning: {full:,} of {len(chunks):,} admissions have {max_chunks:,} chunks, the most that the model "
+            "reads (max_chunks); what their text has after these is left out"
+        )
+
+
 def chunk_tokens(texts: Iterable[str], chunker: Chunker) -> ChunkTokens:
     """The chunks of some texts, in memory."""
     of_texts = list(chunker.of_texts(texts))
@@ -217,5 +224,4 @@ def chunk_tokens(texts: Iterable[str], chunker: Chunker) -> ChunkTokens:
         admissions=np.repeat(np.arange(len(of_texts)), [len(of_text.kept) for of_text in of_texts]),
         spans=np.array([(chunk.start, chunk.end) for chunk in chunks], np.int64).reshape(-1, 2),
         lost_chunks=sum(of_text.lost_chunks for of_text in of_texts),
-        lost_characters=sum(of_text.lost_characters for of_text in of_texts),
     )

@@ -137,7 +137,6 @@ class ScoreOptions(Settings):
     cleaned: the notes are cleaned already, as a recipe's notes.parquet is.
     max_rejects: share of rows that may be unusable.
     with_text: write the text of each top chunk; without, OUT has no text.
-    admission: which one the page shows, the only one when absent.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
     """
 
@@ -146,6 +145,5 @@ class ScoreOptions(Settings):
     cleaned: bool = False
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
     with_text: bool = False
-    admission: str | None = None
     precision: Precision = "auto"
     batch_tokens: Positive | None = None

@@ -19,7 +19,7 @@ from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.progress import log
 from bertrelay.texts import texts_of
-from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, warn_of_unknown
+from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, warn_of_cut, warn_of_unknown
 from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, Section, clean, find_sections
 from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words
@@ -146,21 +146,23 @@ class OutcomeScorer:
         where an admission has no text or the vocabulary knows none of its words. Offsets count characters of the
         admission's notes as they are read: each cleaned (unless they are `cleaned` already), in the order of the rows,
         an empty line between them.
-        Raises RequestError for a missing column, and for a row without an id or whose note is not text.
+        Raises RequestError for anything but a data frame, a column that is missing or there twice, and a row without an
+        id or whose note is not text.
         """
         texts = notes_by_admission(notes, id_column, text_column)
         scores = self.score_texts(
-            [joined(notes_of_one, cleaned) for notes_of_one in texts.values()], precision=precision
+            [clean_and_join(notes_of_one, cleaned) for notes_of_one in texts.values()], precision=precision
         )
         how = self.model.settings
         warn_of_unknown(np.array([score.unknown_share for score in scores], np.float64))
+        warn_of_cut(np.array([len(score.chunks) for score in scores]), how.chunking.max_chunks)
         rows = [flat(name, score, how) for name, score in zip(texts, scores, strict=True)]
         return pd.DataFrame(rows, columns=columns_of(how))
 
     def score_texts(
         self, texts: Sequence[str], *, precision: str = "auto", batch_tokens: int | None = None
     ) -> list[OutcomeScore]:
-        """The score of each text, which is all notes of an admission, `joined`; their chunks share batches."""
+        """The score of each text, which is all notes of an admission, `clean_and_join`; their chunks share batches."""
         texts = texts_of(texts, "score")
         tokens = chunk_tokens(texts, self._chunker)
         log_odds = self._log_odds(tokens, resolve_precision(precision, self.model.network.device), batch_tokens)
@@ -202,9 +204,14 @@ class OutcomeScorer:
                     score = score._replace(calibrated=recalibrated, alarm=alarm)
                 yield score._replace(section=section_of(text, score.top), unknown_share=float(unknown[number]))
 
-    def explain(self, text: str, *, precision: str = "auto") -> Explanation:
-        """The score of a text, and the words of its top chunk, each by what is lost when it is masked (occlusion)."""
-        tokens = chunk_tokens(texts_of([text], "explain"), self._chunker)
+    def explain(self, text: str, *, cleaned: bool = False, precision: str = "auto") -> Explanation:
+        """The score of a text, and the words of its top chunk, each by what is lost when it is masked (occlusion).
+
+        The text is cleaned as `score` cleans a note, unless it is `cleaned` already.
+        """
+        (text,) = texts_of([text], "explain")
+        text = text if cleaned else clean(text)
+        tokens = chunk_tokens([text], self._chunker)
         precision = resolve_precision(precision, self.model.network.device)
         of_chunks = expit(self._log_odds(tokens, precision))
         (score,) = self._scores([text], tokens, of_chunks)
@@ -246,8 +253,15 @@ class ReadmissionScorer(OutcomeScorer):
 
 def notes_by_admission(notes: pd.DataFrame, id_column: str, text_column: str) -> dict[str, list[str]]:
     """The texts of a frame by admission, both in the order of its rows. Raises RequestError as `score` does."""
+    if not isinstance(notes, pd.DataFrame):
+        raise RequestError(
+            f"score: expected a data frame with a row for each note, found {type(notes).__name__}; score_file scores "
+            "the notes of a file"
+        )
     for column in (id_column, text_column):
-        if column not in notes:  # names are not shown: those of a file without a header are its first row
+        if (found := notes.columns.tolist().count(column)) > 1:
+            raise RequestError(f"score: expected one column {column!r}, found {found}; rename the others")
+        if not found:  # names are not shown: those of a file without a header are its first row
             raise RequestError(
                 f"score: expected a column {column!r}, found {len(notes.columns)} columns of other names. Name the "
                 "columns with id_column and text_column, and give a file without a header its own"
@@ -286,7 +300,7 @@ def flat(name: str, score: OutcomeScore, how: OutcomeModelSettings) -> dict[str,
     return row if is_binary else row | {f"probability/{label}": of_label for label, of_label in of_labels}
 
 
-def joined(notes: Sequence[str], cleaned: bool = False) -> str:
+def clean_and_join(notes: Sequence[str], cleaned: bool = False) -> str:
     """The notes of an admission as one text, each cleaned as the training notes were."""
     return BETWEEN.join(text for note in notes if (text := note if cleaned else clean(note)))
 

@@ -78,6 +78,7 @@ def score_file(
     *,
     task: OutcomeName | None = None,
     page: str | Path | None = None,
+    admission: str | int | None = None,
     overwrite: bool = True,
     cache: Path | None = None,
     engine: Engine | str = LOCAL,
@@ -91,6 +92,7 @@ def score_file(
         the notes as they are read, cleaned and joined.
     task: that the model must have been trained for; any when left out.
     page: takes an HTML page of the text of one admission.
+    admission: the id of that one, the only one when None.
     engine: for a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`. Its workers see the model and the folder of
         `output`; this process sends them the notes, in memory.
     options: the fields of `ScoreOptions`. Rows that cannot be used are listed in `OUTPUT.rejects.jsonl`.
@@ -102,11 +104,13 @@ def score_file(
     check_output(output, SUFFIXES, notes, overwrite=overwrite)
     if page is not None:
         check_output(Path(page), (".html",), option="page", overwrite=overwrite)
+    elif admission is not None:
+        raise RequestError("admission: without effect without page; give both, or neither")
     table = notes_source(str(notes), settings.id_column, settings.text_column)
 
     from bertrelay.backbone import model_folder
     from domain.clinical.classifier import read_description
-    from domain.clinical.scorer import OutcomeScorer, admission_page, joined
+    from domain.clinical.scorer import OutcomeScorer, admission_page, clean_and_join
 
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     how = read_description(folder, task)
@@ -117,7 +121,7 @@ def score_file(
             with rejects:
                 found = stack.enter_context(sorted_notes(table, output, rejects, BLOCK_CHARACTERS))
             if page is not None:
-                found.of_one(settings.admission)  # before any is scored
+                found.of_one(admission)  # before any is scored
             return found
 
         decisive = {"version": VERSION, **settings.model_dump(include=DECISIVE)}
@@ -125,12 +129,12 @@ def score_file(
         work = stack.enter_context(model_output(output, folder, sort, block=block, engine=engine, **decisive))
         rate = _fill(work, settings)
         if page is not None:
-            text = joined(work.scan.of_one(settings.admission), settings.cleaned)
-            scorer = OutcomeScorer.load(work.folder)
-            write_text(Path(page), admission_page(scorer.explain(text, precision=work.precision), how))
+            text = clean_and_join(work.scan.of_one(admission), settings.cleaned)
+            found = OutcomeScorer.load(work.folder).explain(text, cleaned=True, precision=work.precision)
+            write_text(Path(page), admission_page(found, how))
         write_scores(work.shards.rows(), score_columns(how, settings.with_text), output)
-        found = _summary(work.shards.rows(), has_alarms=how.threshold is not None)
-    return found._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
+        summary = _summary(work.shards.rows(), how)
+    return summary._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
 
 
 @sensitive_data()
@@ -188,7 +192,7 @@ def score_dataset(
             overwrite=overwrite,
         )
     summarised = [name for name in SUMMARISED if name in types]
-    summary = _summary(read_rows(output, summarised), has_alarms=how.threshold is not None)
+    summary = _summary(read_rows(output, summarised), how)
     rate = written.rows_per_second and written.rows_per_second * summary.chunks / summary.admissions
     return summary._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
 
@@ -235,7 +239,7 @@ class SortedNotes:
         """The notes of the admissions of a span, in the order of the rows."""
         return {self.names[stay]: [text for _, text in rows] for stay, rows in stays_of(self._base, span)}
 
-    def of_one(self, identifier: str | None) -> list[str]:
+    def of_one(self, identifier: str | int | None) -> list[str]:
         """The notes of one admission, the only one when None. Raises RequestError, without its id, where it is not."""
         if identifier is None and len(self.names) > 1:
             raise RequestError(
@@ -300,7 +304,7 @@ def _fill(work: ModelOutput[SortedNotes], settings: ScoreOptions) -> float | Non
 
 def _start(folder: Path, settings: ScoreOptions) -> Callable[[Notes], Iterator[dict[str, Any]]]:
     """Loads the model, and returns what gives a row for each admission."""
-    from domain.clinical.scorer import OutcomeScore, OutcomeScorer, flat, joined
+    from domain.clinical.scorer import OutcomeScore, OutcomeScorer, clean_and_join, flat
 
     scorer = OutcomeScorer.load(folder)
 
@@ -313,7 +317,7 @@ def _start(folder: Path, settings: ScoreOptions) -> Callable[[Notes], Iterator[d
         return row
 
     def rows_of(admissions: Notes) -> Iterator[dict[str, Any]]:
-        texts = [joined(notes, settings.cleaned) for notes in admissions.values()]
+        texts = [clean_and_join(notes, settings.cleaned) for notes in admissions.values()]
         scores = scorer.score_texts(texts, precision=settings.precision, batch_tokens=settings.batch_tokens)
         return map(scored, admissions, texts, scores)
 
@@ -376,22 +380,24 @@ def write_scores(scores: Iterator[dict[str, Any]], columns: Sequence[str], outpu
     write_table(output, typed, ([row[name] for name in typed] for row in scores))
 
 
-def _summary(scores: Iterator[dict[str, Any]], has_alarms: bool) -> ScoredFile:
-    """Counts admissions, chunks and alarms, and logs how many admissions have no probability, and why."""
+def _summary(scores: Iterator[dict[str, Any]], how: OutcomeModelSettings) -> ScoredFile:
+    """Counts admissions, chunks and alarms; logs how many admissions were not read, or not to the end, and why."""
     import numpy as np
 
-    from domain.clinical.chunks import warn_of_unknown
+    from domain.clinical.chunks import warn_of_cut, warn_of_unknown
     from domain.clinical.scorer import NO_TEXT, UNKNOWN_TEXT
 
-    chunks = alarms = 0
+    alarms, chunks = 0, list[int]()
     shares, reasons = list[float | None](), Counter[str | None]()
     for row in scores:
         shares.append(row["unknown_share"])
         reasons[row["reason"]] += 1
-        chunks += row["n_chunks"]
+        chunks.append(row["n_chunks"])
         alarms += row.get("alarm") is True
     for reason in (NO_TEXT, UNKNOWN_TEXT):
         if reasons[reason]:
             log(f"{reasons[reason]:,} of {len(shares):,} admissions have no probability: {reason}")
     warn_of_unknown(np.array(shares, np.float64))
-    return ScoredFile(len(shares), reasons[NO_TEXT], reasons[UNKNOWN_TEXT], chunks, alarms if has_alarms else None)
+    warn_of_cut(np.array(chunks), how.chunking.max_chunks)
+    of_alarms = None if how.threshold is None else alarms
+    return ScoredFile(len(shares), reasons[NO_TEXT], reasons[UNKNOWN_TEXT], sum(chunks), of_alarms)

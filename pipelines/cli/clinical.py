@@ -89,6 +89,7 @@ class ScoreCommand(ScoreOptions, OutputOptions):
     """
 
     page: Path | None = None
+    admission: str | None = None
 
 
 NAMES = {"id_column": "--id", "text_column": "--text", "admission": "--admission ID"}
@@ -140,7 +141,7 @@ def score(
 
         task: OutcomeName | None = "readmission" if is_readmission else None
         if is_dataset(output):
-            check_idle({"--html": settings.pop("page")}, "OUT is a dataset")
+            check_idle({"--html": settings.pop("page"), "--admission": settings.pop("admission")}, "OUT is a dataset")
             scored = score_dataset(model, notes, output, task=task, engine=cluster, **settings)
         else:
             scored = score_file(model, notes, output, task=task, engine=cluster, **settings)

@@ -110,15 +110,18 @@ def test_unknown_text_has_a_reason_and_no_probability(call, model, tmp_path, cap
 
 
 def test_of_alarms_nothing_is_reported_where_none_is_defined_and_json_is_one_document(
-    call, model, lengths, notes, tmp_path
+    call, model, lengths, notes, tmp_path, capsys
 ):
     shutil.copytree(model, tmp_path / "model")
     how = json.loads((model / "outcome.json").read_text())
-    (tmp_path / "model/outcome.json").write_text(json.dumps(how | {"threshold": None}))
+    (tmp_path / "model/outcome.json").write_text(
+        json.dumps(how | {"threshold": None, "chunking": how["chunking"] | {"max_chunks": 1}})
+    )
     assert " alarms" in call("readmission", "score", model, notes, tmp_path / "s.csv")
     for folder in (tmp_path / "model", lengths):
         given = ("outcome", "score", folder, notes, tmp_path / "s.csv", "--overwrite")
         assert " alarms" not in call(*given)
+        assert ("2 of 3 admissions have 1 chunks" in capsys.readouterr().err) == (folder != lengths)
         assert json.loads(call(*given, "--json"))["alarms"] is None
     printed = json.loads(call("readmission", "score", model, notes, tmp_path / "s.csv", "--overwrite", "--json"))
     assert printed.pop("chunks_per_second") > 0 and printed.pop("alarms") in (0, 1, 2) and printed.pop("chunks") > 4
@@ -132,6 +135,8 @@ def test_a_page_needs_an_admission_that_is_there_and_shows_no_id(model, notes, t
     with pytest.raises(RequestError, match="no note of that admission") as error:
         score_file(model, notes, tmp_path / "o.csv", page=tmp_path / "p.html", admission="qzx9")
     assert "qzx9" not in str(error.value)
+    with pytest.raises(RequestError, match="admission: without effect without page"):
+        score_file(model, notes, tmp_path / "o.csv", admission="qzx9")
     assert {path.name for path in tmp_path.iterdir()} == {"notes.csv"}
 
 

@@ -14,9 +14,10 @@ from scipy.special import expit
 from bertrelay.errors import RequestError, WorkError
 from domain.clinical.chunks import Chunker, chunk_tokens
 from domain.clinical.classifier import load_model, save_model, start_model
+from domain.clinical.cleaning import clean
 from domain.clinical.outcomes import LENGTH_OF_STAY, OutcomeModelSettings
 from domain.clinical.prediction import aggregate_labels, chunk_log_odds
-from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer, admission_page, joined
+from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer, admission_page, clean_and_join
 
 SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "threshold": 0.5}
 LENGTHS = {"chunking": {"max_tokens": 24}, "task": "length-of-stay", "labels": [*LENGTH_OF_STAY.labels]}
@@ -57,7 +58,7 @@ def test_notes_of_an_admission_are_anywhere_and_ids_are_of_any_type(scorer):
     assert found.columns.tolist() == [*columns.split(), "reason"]
     assert found["hadm_id"].tolist() == ["7", "8", "9"]
     for row, notes in zip(found.itertuples(), [[0, 2, 4], [1, 3], [5]], strict=True):
-        text = joined([texts[note] for note in notes])
+        text = clean_and_join([texts[note] for note in notes])
         assert row.probability == pytest.approx(by_hand(scorer, text), abs=1e-5)
         odds = row.probability / (1 - row.probability)
         assert row.calibrated == pytest.approx(odds**0.5 / (1 + odds**0.5), abs=1e-6)
@@ -102,6 +103,13 @@ def test_a_network_that_is_not_finite_is_an_error_and_not_an_admission_without_a
         OutcomeScorer(model).score(pd.DataFrame({"hadm_id": [1], "text": HARMLESS[:1]}))
 
 
+def test_admissions_that_max_chunks_may_have_cut_are_reported(bert, capsys):
+    chunking = SETTINGS["chunking"] | {"max_chunks": 1}
+    frame = pd.DataFrame({"hadm_id": [1, 2], "text": ["", " ".join(HARMLESS * 9)]})
+    OutcomeScorer(random_model(bert, {**SETTINGS, "chunking": chunking})).score(frame)
+    assert "1 of 2 admissions have 1 chunks, the most that the model reads (max_chunks)" in capsys.readouterr().err
+
+
 NO_ID, NO_INTEGER = "no id of an admission", "an id that is neither text nor a whole number"
 NO_NOTE, NO_UNICODE = "a note that is something other than text", r"text that is not valid Unicode"
 INVALID_ROWS = [
@@ -118,9 +126,24 @@ def test_an_invalid_row_is_reported_by_its_number_alone(scorer, row, message):
     with pytest.raises(RequestError, match=rf"found {message}.* in row 1, from 0") as raised:
         scorer.score(frame)
     assert "qzx" not in str(raised.value) and "100.5" not in str(raised.value)
+    for given, message in (
+        ("notes.csv", "expected a data frame with a row for each note, found str"),
+        (frame.set_axis(["text", "text"], axis=1), "expected one column 'text', found 2"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            scorer.score(given, id_column="text")
     with pytest.raises(RequestError, match="expected a column 'hadm_id', found 2 columns of other names") as raised:
         scorer.score(frame.set_axis(["qzx7", "qzx came in"], axis=1))  # a first row as names
     assert "qzx" not in str(raised.value)
+
+
+def test_an_explanation_is_of_the_note_as_it_is_scored(scorer):
+    raw = f"Hospital Course:\r\n{HARMLESS[0]}\r\n[**Known lastname 12**] {HARMLESS[1]}\r\n______________\n{TELLING}"
+    found = scorer.explain(raw, precision="fp32")
+    scored = scorer.score(pd.DataFrame({"hadm_id": [1], "text": [raw]}), precision="fp32")
+    assert found.score.probability == scored["probability"][0] and found.text == clean(raw) != raw
+    assert scorer.explain(found.text, cleaned=True, precision="fp32") == found
+    assert scorer.explain(raw, cleaned=True).text == raw
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, LENGTHS])
