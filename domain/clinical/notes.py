@@ -120,9 +120,10 @@ def _begin(settings: NotesSettings, tables: Mapping[str, Path], context: StageCo
     digests = Digests(context.cache / "digests.json")
     files = {name: digests.of(path) for name, path in {**tables, "cohort": Path(settings.cohort)}.items()}
     chosen_by = {"inputs": fingerprint(settings.model_dump(exclude={"mimic", "cohort"}) | files)}
+    context.work.mkdir(parents=True, exist_ok=True)
     if read_json(context.work / INPUTS) != chosen_by:
-        rmtree(context.work, ignore_errors=True)
-        context.work.mkdir(parents=True)
+        for path in context.work.glob("notes.*"):  # database, its journal, shards
+            rmtree(path) if path.is_dir() else path.unlink()
         write_json(context.work / INPUTS, chosen_by)
 
 
