@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from bertrelay import loader
 
 if TYPE_CHECKING:
-    from domain.clinical.audit import look_for_leaks
+    from domain.clinical.audit import find_split_leakage
     from domain.clinical.chunks import Chunk, Chunker, Chunks
     from domain.clinical.cleaning import Section, clean, find_sections
     from domain.clinical.cohort import write_cohort
@@ -17,11 +17,19 @@ if TYPE_CHECKING:
     from domain.findings import Finding
 
 __all__ = ["Chunk", "ChunkSettings", "Chunker", "Chunks", "CohortSettings", "Finding", "NotesSettings", "OutcomeScorer"]
-__all__ += ["ReadmissionScorer", "Section", "clean", "find_sections", "look_for_leaks", "score_dataset", "score_file"]
+__all__ += [
+    "ReadmissionScorer",
+    "Section",
+    "clean",
+    "find_sections",
+    "find_split_leakage",
+    "score_dataset",
+    "score_file",
+]
 __all__ += ["write_cohort", "write_notes"]
 
 MODULES = {
-    "audit": ("Finding", "look_for_leaks"),
+    "audit": ("Finding", "find_split_leakage"),
     "chunks": ("Chunk", "Chunker", "Chunks"),
     "cleaning": ("Section", "clean", "find_sections"),
     "cohort": ("write_cohort",),

@@ -1,7 +1,7 @@
 """The stage `domain.audit`: subjects, admissions, equal texts and near-duplicate texts that splits share.
 
 Findings have counts and row numbers, never a text or an identifier. Near-duplicates are found by MinHash and LSH, and
-reported only when their exact overlap is high. The likeness of two texts is the Jaccard index of their shingles, runs
+reported only when their exact overlap is high. The overlap of two texts is the Jaccard index of their shingles, runs
 of five words (Broder 1997). Texts agree in one value of a MinHash as often as they are alike, so that those of 0.8 and
 more share one of 16 bands of 4 values in 9,998 cases of 10,000.
 """
@@ -9,7 +9,8 @@ more share one of 16 bands of 4 values in 9,998 cases of 10,000.
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import count, groupby, islice
+from itertools import count, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pandas.util import hash_array
 
-from bertrelay.data.records import canonical_id
+from bertrelay.data.records import canonical_id, is_missing
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import write_json
 from bertrelay.privacy import sensitive_data
@@ -33,7 +34,9 @@ from domain.findings import EXAMPLES, Finding
 
 WORDS_OF_SHINGLE = 5
 BANDS, ROWS_OF_BAND = 16, 4
-PARTNERS = 8  # a template may make thousands of texts alike, and one of another split is enough
+PARTNERS = 8  # of another split one is enough
+MOST_COMPARED = 256  # a template may make thousands of texts alike
+SURE_BANDS = 12  # texts of 0.75 share so many in one case of 2,000, and those of 0.95 in nine of ten
 
 Shingles = NDArray[np.uint64]
 
@@ -59,26 +62,49 @@ def band_keys(shingles: Shingles) -> Shingles:
     return keys
 
 
-def likeness(first: Shingles, second: Shingles) -> float:
+def jaccard(first: Shingles, second: Shingles) -> float:
     """The Jaccard index of two sets of shingles."""
     shared = len(np.intersect1d(first, second, assume_unique=True))
     return shared / (len(first) + len(second) - shared)
 
 
-def candidate_pairs(keys: Shingles, splits: Sequence[str]) -> list[tuple[int, int]]:
-    """The pairs of texts of different splits, by their places, that share a band, up to eight for each text.
+def candidate_pairs(keys: Shingles, splits: Sequence[str], texts: Sequence[object]) -> list[tuple[int, int]]:
+    """The pairs of other texts of different splits, by their places, that share most bands, up to eight for each.
 
-    keys: (texts, bands), of `band_keys`.
+    keys: (texts, bands), of `band_keys`. texts: equal where texts are, which are no pair.
     """
-    partners: dict[int, set[int]] = defaultdict(set)
-    for band in keys.T:
-        for _, group in groupby(np.argsort(band, kind="stable").tolist(), key=band.__getitem__):
-            places = list(group)
-            for split in dict.fromkeys(splits[place] for place in places) if len(places) > 1 else ():
-                others = [place for place in places if splits[place] != split][:PARTNERS]
-                for place in (place for place in places if splits[place] == split):
-                    partners[place].update(others[: PARTNERS - len(partners[place])])
-    return sorted({(min(place, other), max(place, other)) for place, found in partners.items() for other in found})
+    numbers = np.stack([np.unique(np.array(each), return_inverse=True)[1] for each in (splits, texts)], axis=1)
+    partners: dict[int, dict[int, int]] = defaultdict(dict)  # of each text others, with the bands that they share
+    for group in _sharing(keys, np.arange(len(keys))):
+        for split in np.unique(numbers[group, 0]).tolist():
+            is_of_split = numbers[group, 0] == split
+            others = group[~is_of_split][:MOST_COMPARED]
+            for place in group[is_of_split].tolist() if len(others) else ():
+                if sum(shared >= SURE_BANDS for shared in partners[place].values()) == PARTNERS:
+                    continue
+                shared = (keys[others] == keys[place]).sum(1) * (numbers[others, 1] != numbers[place, 1])
+                most = np.argsort(-shared, kind="stable")[:PARTNERS]
+                found = partners[place] | dict(zip(others[most].tolist(), shared[most].tolist(), strict=True))
+                partners[place] = dict(sorted(found.items(), key=itemgetter(1), reverse=True)[:PARTNERS])
+    pairs = ((place, other) for place, found in partners.items() for other, shared in found.items() if shared)
+    return sorted({(min(pair), max(pair)) for pair in pairs})
+
+
+def _sharing(keys: Shingles, places: NDArray[np.int64], first_band: int = 0) -> Iterator[NDArray[np.int64]]:
+    """Places of texts that share a band; of a band that very many share, of those that share another one with it.
+
+    So time does not grow with the square of what has one template, and near-duplicates, which share many bands, meet.
+    """
+    for band in range(first_band, BANDS):
+        order = places[np.argsort(keys[places, band], kind="stable")]
+        borders = np.flatnonzero(keys[order[1:], band] != keys[order[:-1], band]) + 1
+        starts, ends = np.append(0, borders), np.append(borders, len(order))
+        for start, end in zip(starts[ends - starts > 1], ends[ends - starts > 1], strict=True):
+            group = np.sort(order[start:end])
+            if len(group) <= MOST_COMPARED or first_band:
+                yield group
+            else:
+                yield from _sharing(keys, group, band + 1)
 
 
 COLUMNS = (*IDS, "text")
@@ -92,7 +118,7 @@ def run(settings: AuditSettings, context: StageContext) -> Metrics:
     """Writes `audit.json`; returns the counts of what is shared. Raises WorkError at a leak, if they stop the run."""
     if not context.process_group.is_main:
         return {}
-    findings = look_for_leaks([Path(file) for file in settings.files], settings.near)
+    findings = find_split_leakage([Path(file) for file in settings.files], settings.near)
     write_json(context.output / "audit.json", {"findings": [finding_json(finding) for finding in findings]})
     for finding in findings:
         log(f"{finding.severity}  {finding.summary}")
@@ -112,13 +138,17 @@ def finding_json(finding: Finding) -> dict[str, Any]:
 
 
 @sensitive_data()
-def look_for_leaks(files: Sequence[Path], near: float = NEAR) -> list[Finding]:
+def find_split_leakage(files: Sequence[Path], near: float = NEAR) -> list[Finding]:
     """Checks Parquet files with a column `split`, all of them together, for what their splits share.
 
     Columns that they do not have are not checked.
-    Raises RequestError for a file that cannot be read, or has none of the columns.
+    Raises RequestError for a file that cannot be read, or has none of the columns, and for a row that has no split, or
+    an id or text that is none.
     """
-    rows = pd.concat([_digested(batch) for batch in _batches(files)], ignore_index=True)
+    batches = [_digested(batch) for batch in _batches(files)]
+    if not batches:
+        raise RequestError(f"expected rows to check, found none in {', '.join(map(str, files))}. {HINT}")
+    rows = pd.concat(batches, ignore_index=True)
     findings = [_shared(name, rows, column) for column, name in SHARED.items() if column in rows]
     return [*findings, *([_near(files, near, rows)] if "digest" in rows else [])]
 
@@ -142,11 +172,9 @@ def _batches(files: Sequence[Path]) -> Iterator[pd.DataFrame]:
             numbers = count(1)
             with progress("audit", table.metadata.num_rows, "rows") as bar:
                 for batch in table.iter_batches(ROWS_OF_BATCH, columns=["split", *names]):
-                    columns = {name: batch[name].to_pylist() for name in names}
-                    columns |= {name: [canonical_id(each) for each in columns[name]] for name in IDS if name in names}
-                    columns["split"] = [*map(str, batch["split"].to_pylist())]
-                    columns["place"] = [f"{file} row {row:,}" for row in islice(numbers, batch.num_rows)]
-                    yield pd.DataFrame(columns, dtype=object)
+                    places = [f"{file} row {row:,}" for row in islice(numbers, batch.num_rows)]
+                    columns = {name: _checked(name, batch[name].to_pylist(), places) for name in ("split", *names)}
+                    yield pd.DataFrame(columns | {"place": places}, dtype=object)
                     bar.advance(batch.num_rows)
         except (pa.ArrowException, OSError) as error:
             raise RequestError(
@@ -155,13 +183,28 @@ def _batches(files: Sequence[Path]) -> Iterator[pd.DataFrame]:
             ) from None
 
 
+def _checked(column: str, values: list[Any], places: Sequence[str]) -> list[str]:
+    """The values of a column as text, ids in their one form, empty where missing. Raises RequestError with a place."""
+    found = []
+    for value, place in zip(values, places, strict=True):
+        try:
+            found.append(canonical_id(value) if column in IDS else "" if is_missing(value) else value)
+            if not isinstance(found[-1], str):
+                raise ValueError("something other than text")
+            if column == "split" and not found[-1]:
+                raise ValueError("none")
+        except ValueError as error:
+            raise RequestError(f"{place}: expected {column} as text, found {error}. {HINT}") from None
+    return found
+
+
 def _digested(batch: pd.DataFrame) -> pd.DataFrame:
     """The rows of a batch with a digest of their text, and its band keys, in place of it; none of a short text."""
     if "text" not in batch:
         return batch
     keys, digests = [], []
     for text in batch["text"]:
-        words = (text or "").lower().split()
+        words = text.lower().split()
         is_long = len(words) >= FEWEST_WORDS
         keys.append(band_keys(shingles_of(text)) if is_long else None)
         digests.append(hashlib.blake2b(" ".join(words).encode(), digest_size=16).digest() if is_long else "")
@@ -181,16 +224,16 @@ def _shared(name: str, rows: pd.DataFrame, column: str) -> Finding:
 
 def _near(files: Sequence[Path], least: float, rows: pd.DataFrame) -> Finding:
     """Texts that have a near-duplicate in another split; equal ones are in another finding."""
-    long = rows[rows["keys"].notna()].reset_index(drop=True)
-    candidates = candidate_pairs(np.array(long["keys"].tolist(), np.uint64).reshape(-1, BANDS), long["split"].tolist())
+    long = rows[rows["keys"].notna()].drop_duplicates(["digest", "split"], ignore_index=True)
+    keys = np.array(long["keys"].tolist(), np.uint64).reshape(-1, BANDS)
+    candidates = candidate_pairs(keys, long["split"].tolist(), long["digest"].tolist())
     wanted = {long["place"][number]: number for pair in candidates for number in pair}
     shingles = dict[int, Shingles]()
     for batch in (batch for batch in _batches(files) if "text" in batch) if wanted else ():
         for place, text in zip(batch["place"], batch["text"], strict=True):
             if place in wanted:
                 shingles[wanted[place]] = shingles_of(text)
-    pairs = [pair for pair in candidates if likeness(shingles[pair[0]], shingles[pair[1]]) >= least]
-    alike = [pair for pair in pairs if long["digest"][pair[0]] != long["digest"][pair[1]]]
+    alike = [pair for pair in candidates if jaccard(shingles[pair[0]], shingles[pair[1]]) >= least]
     texts = {number for pair in alike for number in pair}
     short = int((rows["digest"] == "").sum())
     note = f" ({short:,} texts of fewer than {FEWEST_WORDS} words were not compared)" if short else ""

@@ -162,10 +162,10 @@ def audit(
 
       bertrelay data audit runs/clinic/cohort/latest/cohort.parquet runs/clinic/notes/latest/notes.parquet
     """
-    from domain.clinical.audit import finding_json, look_for_leaks
+    from domain.clinical.audit import find_split_leakage, finding_json
 
     with stopping_at_once():
-        findings = look_for_leaks(files, **settings)
+        findings = find_split_leakage(files, **settings)
     if shown.as_json:
         write_out(json.dumps({"findings": [finding_json(finding) for finding in findings]}))
     else:

@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical.audit import band_keys, candidate_pairs, likeness, look_for_leaks, run, shingles_of
+from domain.clinical import audit
+from domain.clinical.audit import band_keys, candidate_pairs, find_split_leakage, jaccard, run, shingles_of
 from domain.clinical.settings import AuditSettings
 
 WORDS = [f"word{number}" for number in range(3_000)]
@@ -45,7 +46,7 @@ def look(tmp_path):
         files = [tmp_path / f"notes{number}.parquet" for number in range(len(tables))]
         for file, table in zip(files, tables, strict=True):
             pq.write_table(pa.table(table), file)
-        return {finding.check: finding for finding in look_for_leaks(files, **options)}
+        return {finding.check: finding for finding in find_split_leakage(files, **options)}
 
     return write_and_look
 
@@ -99,22 +100,35 @@ def test_near_duplicates_of_two_splits_are_found_and_others_are_not(look, notes)
     assert levels(look(notes, near=0.9))["near_duplicates"] == ("good", 0)
 
 
+@pytest.mark.parametrize("compared", [256, 40])
+def test_near_duplicates_are_found_beside_many_texts_of_one_template(look, monkeypatch, compared):
+    monkeypatch.setattr(audit, "MOST_COMPARED", compared)
+    template, own = texts(1)[0], texts(400, seed=1, words=40)
+    train, test = ([f"{template} {each}" for each in half] for half in (own[:200], own[200:]))
+    shingled = [shingles_of(each) for each in (train[0], test[0])]
+    assert 0.5 < jaccard(*shingled) < 0.7
+    test[150:] = [changed(each, 2, number) for number, each in enumerate(train[150:])]
+    finding = look({"text": train + test, "split": ["train"] * 200 + ["test"] * 200})["near_duplicates"]
+    assert finding.total == 100
+
+
 def test_short_texts_are_not_compared_and_counted(look, notes):
     notes["text"][1] = notes["text"][11] = "No acute process."
     finding = look(notes)["near_duplicates"]
     assert finding.total == 0 and "2 texts of fewer than 20 words were not compared" in finding.summary
 
 
-def test_likeness_is_the_jaccard_index_of_runs_of_five_words():
+def test_overlap_is_the_jaccard_index_of_runs_of_five_words():
     first, second = list("abcdefgh"), list("abcdefgx")
     runs = [{tuple(words[place : place + 5]) for place in range(4)} for words in (first, second)]
     expected = len(runs[0] & runs[1]) / len(runs[0] | runs[1])
-    assert likeness(shingles_of(" ".join(first)), shingles_of(" ".join(second))) == expected == 3 / 5
+    assert jaccard(shingles_of(" ".join(first)), shingles_of(" ".join(second))) == expected == 3 / 5
 
 
 def test_a_template_in_thousands_of_texts_is_compared_with_few():
     keys = np.tile(band_keys(shingles_of(texts(1)[0])), (2_000, 1))
-    pairs = candidate_pairs(keys, ["train", "test"] * 1_000)
+    assert candidate_pairs(keys[:99], ["train", "test", "test"] * 33, ["equal"] * 99) == []
+    pairs = candidate_pairs(keys, ["train", "test"] * 1_000, range(2_000))
     assert len({place for pair in pairs for place in pair}) == 2_000
     assert len(pairs) <= 8 * 2_000
 
@@ -135,6 +149,18 @@ def test_files_that_cannot_be_checked_are_reported(tmp_path, look):
     (tmp_path / "no.parquet").write_text("no parquet")
     for file, message in ((tmp_path / "none.parquet", "there is no file"), (tmp_path / "no.parquet", "cannot be read")):
         with pytest.raises(RequestError, match=message):
-            look_for_leaks([file])
+            find_split_leakage([file])
     with pytest.raises(RequestError, match="expected a column split"):
         look({"text": ["x"]})
+    text = pa.array([], pa.string())
+    with pytest.raises(RequestError, match="expected rows to check, found none"):
+        look({"text": text, "split": text})
+    for column, value, found in (
+        ("hadm_id", 1.5, "an id that is neither text nor a whole number"),
+        ("subject_id", b"x", "an id that is neither text nor a whole number"),
+        ("text", 7, "something other than text"),
+        ("split", None, "none"),
+    ):
+        with pytest.raises(RequestError, match=rf"row 1: expected {column} as text, found {found}\. Give cohort"):
+            look({"split": ["train"], "text": ["x"], column: [value]})
+    assert look({"split": ["train"], "text": [float("nan")]})["near_duplicates"].total == 0
