@@ -60,7 +60,7 @@ STAGES = {
         ("domain.qa-evaluate", 3, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [
-        ("domain.cohort", 3, "settings:CohortSettings", "cohort:run", ""),
+        ("domain.cohort", 4, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 3, "settings:AuditSettings", "audit:run", ""),
         ("domain.notes", 4, "settings:NotesSettings", "notes:run", ""),
         ("domain.readmission", 5, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),

@@ -177,7 +177,8 @@ def default_stays(admissions: pd.DataFrame, settings: CohortSettings, version: V
         unmet = sorted(set(planned).difference(stays["admission_type"]))
         if unmet:
             log(f"planned_types: no stay begins as {' or '.join(unmet)}; see that each is written as in the table")
-    stays = with_return(stays, planned)
+    unplanned = stays[~stays["admission_type"].isin(planned)]
+    stays = with_return(stays, _first_after_discharge(stays, unplanned))
     stays["readmitted"] = stays["gap_days"] <= settings.window_days
     stays = flow.count("not newborn", stays[stays["admission_type"] != NEWBORN])
     stays = flow.count("not discharged before the admission", stays[stays["discharged_at"] >= stays["admitted_at"]])
@@ -200,10 +201,18 @@ def _index_stays(stays: pd.DataFrame, settings: CohortSettings, flow: Flow) -> p
     return stays
 
 
-def with_return(stays: pd.DataFrame, planned: Sequence[str]) -> pd.DataFrame:
-    """The stays with `next_admission_at`, when the subject's next unplanned one begins, and `gap_days` until then."""
-    unplanned = stays["admitted_at"].mask(stays["admission_type"].isin(planned))
-    following = unplanned.groupby(stays["subject_id"]).shift(-1).groupby(stays["subject_id"]).bfill()
+def _first_after_discharge(stays: pd.DataFrame, unplanned: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
+    """When the first of the `unplanned` ones of the same subject begins that does so after the discharge of a stay."""
+    later = stays["admitted_at"] + pd.Timedelta(seconds=1)  # than the stay itself, which may end as it begins
+    ends = pd.DataFrame({"at": stays["discharged_at"].clip(lower=later), "subject_id": stays["subject_id"]})
+    begins = unplanned[["subject_id", "admitted_at"]].sort_values("admitted_at")
+    ordered = ends.sort_values("at")
+    found = pd.merge_asof(ordered, begins, left_on="at", right_on="admitted_at", by="subject_id", direction="forward")
+    return found.set_index(ordered.index)["admitted_at"].reindex(stays.index)
+
+
+def with_return(stays: pd.DataFrame, following: "pd.Series[pd.Timestamp]") -> pd.DataFrame:
+    """The stays with `next_admission_at`, when that which follows begins, and `gap_days` until then."""
     gap_days = (following - stays["discharged_at"]).dt.total_seconds() / 86_400
     return stays.assign(next_admission_at=following, gap_days=gap_days)
 
@@ -258,8 +267,11 @@ def huang_stays(admissions: pd.DataFrame, version: Version, flow: Flow) -> Found
             f"{' and '.join(HUANG_PLANNED)} is planned; {count:,} admissions as {' or '.join(others)}, planned by the "
             "default rules, count as unplanned returns"
         )
-    next_stay = admissions["admitted_at"].groupby(admissions["subject_id"]).shift(-1)
-    stays = with_return(admissions.assign(next_stay_at=next_stay), HUANG_PLANNED)
+    subjects = admissions["subject_id"]
+    next_stay = admissions["admitted_at"].groupby(subjects).shift(-1)
+    unplanned = admissions["admitted_at"].mask(admissions["admission_type"].isin(HUANG_PLANNED))
+    following = unplanned.groupby(subjects).shift(-1).groupby(subjects).bfill()
+    stays = with_return(admissions.assign(next_stay_at=next_stay), following)
     stays["readmitted"] = stays["gap_days"] < HUANG_WINDOW_DAYS
     stays = flow.count("not newborn", stays[stays["admission_type"] != NEWBORN])
     cohort = flow.count("without a time of death", stays[stays["deathtime"].isna()])

@@ -55,6 +55,7 @@ def test_the_cohort_has_the_columns_and_types_it_promises(cohort_of):
 
 TRANSFER = [stay(1, 11, 0, 4), stay(1, 12, 4 + 5 / 24, 8)]
 OVERLAP = [stay(1, 11, 0, 4), stay(1, 12, 2, 6)]
+WITHIN = {"11": True, "12": False, "13": False, "21": False}
 OBSERVED = [
     stay(1, 11, 0, 4, "EW EMER."),
     stay(1, 12, 10, 11, "EU OBSERVATION"),
@@ -68,7 +69,8 @@ HUANG, IV = {"rules": "huang2019"}, {"version": "IV"}
 CASES = [  # each with the settings and who of the cohort came back; test_rules.py has the rules as a whole
     (TRANSFER, {"window_days": 0.2}, {"11": False, "12": False}),
     (TRANSFER, {"transfer_hours": 6}, {"11": False}),
-    (OVERLAP, {"overlapping_stays": "separate"}, {"11": True, "12": False}),
+    (OVERLAP, {"overlapping_stays": "separate"}, {"11": False, "12": False}),
+    ([*OVERLAP, stay(1, 13, 5, 6), stay(2, 21, 0, 0)], {"overlapping_stays": "separate"}, WITHIN),
     ([stay(1, 11, 0, 4), stay(1, 12, 10, 12, flag="1.0")], {}, {"11": True}),  # a death that only the flag shows
     (OBSERVED, IV, {"11": True, "12": False, "21": True, "23": False}),
     (OBSERVED, IV | {"observation_stays": "excluded"}, {"11": False, "21": True, "23": False}),
