@@ -3,6 +3,7 @@
 The checks of annotated entities, of questions and of what clinical splits share report these.
 """
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -103,6 +104,13 @@ def splits_of(files: Sequence[Path]) -> dict[Split, Path]:
     """
     if not 1 <= len(files) <= len(SPLITS):
         raise RequestError(f"expected one to three files (train, dev and test), found {len(files)}")
-    possible = [{split for split, word in SPLIT_WORDS if word in file.name.lower()} for file in files]
+    possible = [_named_splits(file.name.lower()) for file in files]
     named = [split for splits in possible for split in splits if len(splits) == 1]
     return dict(zip(named if len(set(named)) == len(files) else SPLITS, files, strict=False))
+
+
+def _named_splits(name: str) -> set[Split]:
+    """The splits that words of a name begin with; where none does, those anywhere in it, as in `NCBItestset.txt`."""
+    words = re.findall("[a-z]+", name)
+    begun = {split for split, known in SPLIT_WORDS if any(word.startswith(known) for word in words)}
+    return begun or {split for split, known in SPLIT_WORDS if known in name}

@@ -79,7 +79,7 @@ NAMES = frozenset(Path(__file__).with_name("section_names.txt").read_text(encodi
 HEADER = re.compile(
     r"""^[ \t]*(?:[#*•]+[ ]?)?
         (?P<name>[A-Za-z][A-Za-z0-9/&,'() \t-]{1,58}[A-Za-z0-9)])
-        [ \t]*(?:(?P<colon>:)|(?=[ \t]*$))""",
+        [ \t]*(?:(?P<colon>:)|$)""",
     re.MULTILINE | re.VERBOSE,
 )
 MOST_WORDS = 8

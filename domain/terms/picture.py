@@ -143,17 +143,19 @@ def _draw_marks(axes: "Axes", points: Floats, names: Sequence[str]) -> None:
     kinds = [name for name in dict.fromkeys(names) if name not in (OTHERS, NO_GROUP)]
     looks = {name: (COLOURS[place % len(COLOURS)], SHAPES[place % len(SHAPES)]) for place, name in enumerate(kinds)}
     looks |= {OTHERS: (GREY, "s"), NO_GROUP: (GREY, "o")}
+    labels = []
     for name, (colour, shape) in looks.items():
         of_group = points[[each == name for each in names]]
         if len(of_group):
             style: dict[str, Any] = {"c": colour, "marker": shape, "s": 50, "edgecolors": "black", "linewidths": 0.6}
-            axes.scatter(*of_group.T, label=f"{cut(name)} ({len(of_group):,})", **style)
+            labels.append(f"{cut(name)} ({len(of_group):,})")
+            axes.scatter(*of_group.T, label="group", **style)  # a name that begins with _ would have no place
     if set(names) != {NO_GROUP}:
         legend = axes.legend(
             loc="upper left", bbox_to_anchor=(1, 1), frameon=False, prop={"family": font_families(), "size": 9}
         )
-        for text in legend.get_texts():
-            text.set_parse_math(False)
+        for text, label in zip(legend.get_texts(), labels, strict=True):
+            text.set(text=label, parse_math=False)
 
 
 def _caption(placed: Map, width: float) -> str:

@@ -341,6 +341,13 @@ def test_two_terms_have_no_picture_and_what_an_earlier_run_left_is_gone(model, d
     assert len(rows_of(output / "neighbours.csv")) == 2
 
 
+def test_every_group_is_in_the_legend():
+    placed = Map(np.arange(5), np.random.default_rng(0).normal(size=(5, 2)), 1.0, 0, 5)
+    figure, _ = draw_terms(list("abcde"), ["_x", "_x", "$y$", "", "z"], placed)
+    shown = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert shown == ["_x (2)", "$y$ (1)", "z (1)", "no group (1)"]
+
+
 def test_of_more_terms_than_can_be_seen_a_seeded_part_is_drawn_and_reported(
     model, listed, tmp_path, monkeypatch, capsys
 ):

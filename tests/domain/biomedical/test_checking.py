@@ -129,6 +129,8 @@ def test_files_become_splits_by_name_or_by_order():
     train, dev, test = Path("x/test.tsv"), Path("x/devel.tsv"), Path("x/train.tsv")
     assert splits_of([train, dev, test]) == {"test": train, "dev": dev, "train": test}
     assert splits_of([Path("a"), Path("b")]) == {"train": Path("a"), "dev": Path("b")}
+    latest, ncbi = Path("latest_dev.tsv"), Path("NCBItestset.txt")
+    assert splits_of([latest, ncbi]) == {"dev": latest, "test": ncbi} and splits_of([latest]) == {"dev": latest}
     assert splits_of([Path("train_test.tsv"), Path("b")]) == {"train": Path("train_test.tsv"), "dev": Path("b")}
     with pytest.raises(RequestError, match="one to three files"):
         splits_of([])

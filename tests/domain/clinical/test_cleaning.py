@@ -135,3 +135,5 @@ def test_sections_are_found_with_their_offsets():
 def test_text_without_headers_has_no_sections():
     assert find_sections("Pt alert and oriented x3.\nMAE, follows commands.\nu/o 30-40: amber.") == []
     assert find_sections("") == []
+    assert find_sections(f"Plan{' ' * 200_000}!") == []  # at once
+    assert [section.name for section in find_sections(f"Plan{' ' * 90}\n")] == ["plan"]
