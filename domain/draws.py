@@ -19,7 +19,7 @@ EXAMPLES_KEPT = 12
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 
 
-def place(name: str, key: str) -> float:
+def unit_hash(name: str, key: str) -> float:
     """Where `name` falls between 0 and 1: a keyed hash, uniform over names and independent for every key."""
     digest = hashlib.blake2b(name.encode(), key=hashlib.sha256(key.encode()).digest(), digest_size=8).digest()
     return int.from_bytes(digest) / 2**64
@@ -27,7 +27,7 @@ def place(name: str, key: str) -> float:
 
 def split_of(name: str, key: str, shares: Mapping[str, float]) -> str:
     """The split of a name, by the name and the key alone: one of `shares`, which are chances, or else `train`."""
-    where, ends = place(name, key), accumulate(shares.values())
+    where, ends = unit_hash(name, key), accumulate(shares.values())
     return next((split for split, end in zip(shares, ends, strict=True) if where < end), "train")
 
 

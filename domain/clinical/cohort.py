@@ -18,8 +18,9 @@ from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical.admissions import STAY, Flow, FoundStays, default_stays, huang_stays, read_admissions
 from domain.clinical.mimic import HOSPITAL, ROW, Version, columns_of, read_blocks, tables_of, version_of
+from domain.clinical.outcomes import FLOW
 from domain.clinical.settings import CohortSettings
-from domain.draws import place, split_of
+from domain.draws import split_of, unit_hash
 
 
 def write_parquet(path: Path, table: pd.DataFrame | pa.Table) -> None:
@@ -77,7 +78,7 @@ def _codes(file: Path, rejects: Rejects) -> pd.DataFrame:
     """hadm_id, seq_num, code and version. Codes are text: `0389` is not `389`. MIMIC-III has ICD-9 alone."""
     columns = ["icd_code", "icd_version"] if "icd_version" in columns_of(file) else ["icd9_code"]
     blocks = []
-    for rows in read_blocks(file, ["hadm_id", "seq_num", *columns], rejects):
+    for rows in read_blocks(file, ["hadm_id", "seq_num", *columns], rejects.add):
         rows = rows.assign(
             code=rows[columns[0]].str.strip(),
             version=pd.to_numeric(rows[columns[1]], errors="coerce") if columns[1:] else 9,
@@ -90,7 +91,7 @@ def _codes(file: Path, rejects: Rejects) -> pd.DataFrame:
     return pd.concat(blocks)
 
 
-COHORT, STAYS, MEMBERS, FLOW = "cohort.parquet", "stays.parquet", "members.parquet", "flow.csv"
+COHORT, STAYS, MEMBERS = "cohort.parquet", "stays.parquet", "members.parquet"
 OF_EVERY_STAY = ("subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at")
 COLUMNS = [*OF_EVERY_STAY, "next_admission_at", "gap_days", "readmitted", "split"]
 STAY_COLUMNS = [*OF_EVERY_STAY, "died_at", "died_in_hospital", "length_of_stay_days", "split"]
@@ -146,7 +147,7 @@ def make_cohort(admissions: pd.DataFrame, settings: CohortSettings, version: Ver
         )
     stays, cohort = (_with_split_and_length(each, settings) for each in (followed.all, followed.cohort))
     if settings.balance_train:  # keeps those that the keyed hash places first
-        places = cohort["hadm_id"].map(lambda hadm_id: place(hadm_id, settings.split_key))
+        places = cohort["hadm_id"].map(lambda hadm_id: unit_hash(hadm_id, settings.split_key))
         train = cohort["split"] == "train"
         fewest = int(cohort.loc[train, "readmitted"].value_counts().reindex([True, False], fill_value=0).min())
         rank = places.groupby([cohort["split"], cohort["readmitted"]]).rank(method="first")

@@ -6,8 +6,8 @@ neither its text nor an id of it is ever logged.
 
 import csv
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,15 +30,8 @@ FILE_NAME = re.compile(r"(.+)\.csv(\.gz)?")
 DEEPEST = 4  # folders: `physionet.org/files/mimiciv/3.1/hosp`; below may lie millions of files of other modules
 
 
-@dataclass
-class RejectList:
-    """The rejects of a piece of work, kept beside it until the piece is whole, so that a resumed run knows them too."""
-
-    listed: list[tuple[str, int, str, str, str]] = field(default_factory=list)
-
-    def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None:
-        """Keeps one record that cannot be used."""
-        self.listed.append((file, line, reason, record, detail))
+Reject = Callable[[str, int, str], object]
+"""Called with file, line and reason of a row that cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -159,20 +152,18 @@ def read_table(file: Path, columns: Sequence[str], rejects: Rejects) -> "pd.Data
     import pandas as pd
 
     blocks = []
-    for block in read_blocks(file, columns, rejects):
+    for block in read_blocks(file, columns, rejects.add):
         rejects.used(len(block))
         blocks.append(block)
     return pd.concat(blocks, ignore_index=True)
 
 
-def read_blocks(
-    file: Path, columns: Sequence[str], rejects: Rejects | RejectList, first_block: int = 0
-) -> "Iterator[pd.DataFrame]":
+def read_blocks(file: Path, columns: Sequence[str], reject: Reject, first_block: int = 0) -> "Iterator[pd.DataFrame]":
     """Streams a table in blocks of `BLOCK_ROWS` rows from block `first_block` on; those before it are skipped.
 
     columns: by their names in lower case; a block has these and `row`. Ids and text are strings, empty where missing;
         times and days are timestamps to the second, null where missing.
-    rejects: counts and lists the rows that cannot be used; the caller counts the used ones.
+    reject: takes the rows that cannot be used; the caller counts the used ones.
     Raises RequestError for what concerns the whole file: missing, damaged, without a column, without rows.
     """
     import pandas as pd
@@ -192,11 +183,11 @@ def read_blocks(
             if isinstance(row, Record):
                 records.append((number, *row.values))
             else:
-                rejects.add(row.file, number, row.reason)
-        yield _parsed(pd.DataFrame(records, columns=[ROW, *columns]), file, rejects)
+                reject(row.file, number, row.reason)
+        yield _parsed(pd.DataFrame(records, columns=[ROW, *columns]), file, reject)
 
 
-def _parsed(block: "pd.DataFrame", file: Path, rejects: Rejects | RejectList) -> "pd.DataFrame":
+def _parsed(block: "pd.DataFrame", file: Path, reject: Reject) -> "pd.DataFrame":
     """The block with each column as what it is by its name, without the rows where that fails."""
     import pandas as pd
 
@@ -212,7 +203,7 @@ def _parsed(block: "pd.DataFrame", file: Path, rejects: Rejects | RejectList) ->
             block[name] = text.map(canonical_id).astype(str)
         wrong = block[name].isna() & (text != "") & ~is_wrong
         for row in block.loc[wrong, ROW].tolist():
-            rejects.add(str(file), row, f"{name} is no {'date YYYY-MM-DD' if is_day else 'time YYYY-MM-DD HH:MM:SS'}")
+            reject(str(file), row, f"{name} is no {'date YYYY-MM-DD' if is_day else 'time YYYY-MM-DD HH:MM:SS'}")
         is_wrong |= wrong
     return block[~is_wrong]
 

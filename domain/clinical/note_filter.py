@@ -12,7 +12,7 @@ from bertrelay.data.records import canonical_id
 from bertrelay.errors import RequestError
 from domain.clinical.admissions import STAY
 from domain.clinical.cohort import COHORT, MEMBERS, STAYS
-from domain.clinical.mimic import IDS, ROW, TIME_FORMAT, RejectList, read_blocks
+from domain.clinical.mimic import IDS, ROW, TIME_FORMAT, read_blocks
 from domain.clinical.settings import NotesSettings
 
 COLUMNS = {
@@ -73,7 +73,7 @@ def read_stays(settings: NotesSettings, admissions: Path | None) -> Stays:
     stays = stays.assign(stay=range(len(stays)), ends=stays[ends].min(axis=1), cut_off=cut_off)
     known = None
     if admissions is not None:
-        blocks = read_blocks(admissions, ("hadm_id",), RejectList())  # the cohort's stage has logged them
+        blocks = read_blocks(admissions, ("hadm_id",), lambda *_: None)  # the cohort's stage has logged them
         known = frozenset(hadm_id for block in blocks for hadm_id in block["hadm_id"])
     of_members = members.merge(stays.rename(columns={"hadm_id": STAY}), on=STAY)
     return Stays(stays, of_members.set_index("hadm_id"), known)

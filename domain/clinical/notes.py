@@ -27,8 +27,9 @@ from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical import note_filter
 from domain.clinical.cleaning import BETWEEN, TOKENS, clean, find_sections
 from domain.clinical.cohort import SPLITS
-from domain.clinical.mimic import NOTES, RejectList, note_version, read_blocks, tables_of
+from domain.clinical.mimic import NOTES, note_version, read_blocks, tables_of
 from domain.clinical.note_filter import BY_DAY, NO_TEXT, NOT_STORED, UNKNOWN, Stays, choose_notes
+from domain.clinical.outcomes import FLOW
 from domain.clinical.records import note_database, sort_notes, stays_of
 from domain.clinical.settings import NOT_IN_IV, NotesSettings
 
@@ -106,7 +107,7 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
         *((f"kept, {split}", "", count) for split, count in of_splits.items()),
     ]
     text = pd.DataFrame(flow, columns=["step", "notes", "stays"]).to_csv(index=False)
-    write_text(context.output / "flow.csv", text)
+    write_text(context.output / FLOW, text)
     write_text(context.output / "tokens.txt", "".join(token + "\n" for token in TOKENS))
     write_json(context.output / ABOUT_FILE, {"input": settings.input, "stays": settings.stays})
     metrics: Metrics = {"rows": counts[READ], "notes": in_texts, "stays": len(written)}
@@ -134,7 +135,7 @@ def store_notes(
 
     A block is written in one transaction, with its counts, so that a kill leaves it whole or not there.
     """
-    counts, unusable = Counter[str](), RejectList()
+    counts, unusable = Counter[str](), list[tuple[str, int, str]]()
 
     def count(about: Mapping[str, Any]) -> None:
         counts.update({READ: about["rows"] + len(about["rejects"]), KEPT: about["kept"]} | about["counts"])
@@ -145,15 +146,19 @@ def store_notes(
     done = store.execute("SELECT facts FROM blocks WHERE source = ? ORDER BY number", [table]).fetchall()
     for (facts,) in done:
         count(json.loads(facts))
-    blocks = read_blocks(file, note_filter.COLUMNS[table], unusable, len(done))
+
+    def reject(file: str, line: int, reason: str) -> None:
+        unusable.append((file, line, reason))
+
+    blocks = read_blocks(file, note_filter.COLUMNS[table], reject, len(done))
     for number, block in enumerate(blocks, len(done)):
         kept, dropped = choose_notes(block, table, stays, settings)
-        about = {"rows": len(block), "kept": len(kept), "counts": dropped, "rejects": unusable.listed}
+        about = {"rows": len(block), "kept": len(kept), "counts": dropped, "rejects": unusable}
         with store:
             store.executemany("INSERT INTO notes VALUES (?, ?, ?, ?, ?, ?)", kept.itertuples(index=False, name=None))
             store.execute("INSERT INTO blocks VALUES (?, ?, ?)", [table, number, json.dumps(about)])
         count(about)
-        unusable.listed.clear()
+        unusable.clear()
         if (number + 1) % BLOCKS_SHOWN == 0:
             log(f"reading {table}: {counts[READ]:,} rows, {counts[KEPT]:,} kept")
     log(f"read {table}: {counts[READ]:,} rows, {counts[KEPT]:,} kept")

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers.models import WordPiece
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
+from bertrelay.inference import padded
 from bertrelay.training import batches
 from bertrelay.training.loop import Batch
 from domain.draws import uniform_draws
@@ -132,12 +132,14 @@ class Sequences:
         seen, masked = ids, np.zeros(len(ids), dtype=bool)
         if "mlm" in self.objectives:
             seen, masked = self.masker(ids, uniform_draws(seed, epoch, chosen[rows], places, DRAWS))
-        shape = (len(chosen), int(lengths.max()))
+        width, begins = int(lengths.max()), np.cumsum(lengths) - lengths
+        input_ids, mask = padded(seen, begins, lengths, width, self.pad)
+        types, _ = padded((places > tokens[rows, 0] + 1).astype(np.int64), begins, lengths, width, 0)
         inputs = {
-            "input_ids": _padded(seen, rows, places, shape, self.pad),
-            "attention_mask": _padded(np.ones_like(ids), rows, places, shape, 0),
-            "token_type_ids": _padded(places > tokens[rows, 0] + 1, rows, places, shape, 0),
-            "masked": torch.from_numpy((rows * shape[1] + places)[masked]),
+            "input_ids": torch.from_numpy(input_ids),
+            "attention_mask": torch.from_numpy(mask.astype(np.int64)),
+            "token_type_ids": torch.from_numpy(types),
+            "masked": torch.from_numpy((rows * width + places)[masked]),
             "masked_ids": torch.from_numpy(ids[masked]),
             "is_random": torch.from_numpy(items.is_random[chosen].astype(np.int64)),
         }
@@ -149,10 +151,3 @@ class Sequences:
         segments = [self.corpus.tokens(*span) for span in zip(starts.tolist(), (starts + tokens).tolist(), strict=True)]
         ended = [part for segment in segments if len(segment) for part in (segment, [self.sep])]
         return np.concatenate([[self.cls], *ended], dtype=np.int64)
-
-
-def _padded(values: NDArray[np.generic], rows: Integers, places: Integers, shape: tuple[int, int], rest: int) -> Tensor:
-    """Values by row and place, `rest` where there is none, (batch, tokens)."""
-    padded = np.full(shape, rest, dtype=np.int64)
-    padded[rows, places] = values
-    return torch.from_numpy(padded)

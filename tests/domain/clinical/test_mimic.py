@@ -32,7 +32,7 @@ def table(tmp_path):
 def rows_of(path, columns=COLUMNS, first_block=0):
     """The rows as tuples of text, and the rejects as (row, reason)."""
     with Rejects(path.parent / "rejects.jsonl", limit=1) as rejects:
-        found = list(read_blocks(path, columns, rejects, first_block))
+        found = list(read_blocks(path, columns, rejects.add, first_block))
     listed = [json.loads(line) for line in rejects.path.read_text().splitlines()]
     rows = [tuple(map(str, row)) for block in found for row in block.itertuples(index=False)]
     return rows, [(each["line"], each["reason"]) for each in listed]
