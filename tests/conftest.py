@@ -73,8 +73,8 @@ def evaluated_twice(monkeypatch):
             barrier.wait()
             return list(shares)
 
+        monkeypatch.setattr("domain.pretraining.train.gather", gather)  # first, or its import would take the other one
         monkeypatch.setattr("bertrelay.distributed.gather", gather)
-        monkeypatch.setattr("domain.pretraining.train.gather", gather)
         with ThreadPoolExecutor(2) as both:
             first, second = both.map(lambda rank: task.evaluate(ProcessGroup(rank, 2)), range(2))
         assert first == second and all(share is not None for share in shares)
