@@ -151,7 +151,8 @@ class LearningSettings(TrainingSettings):
     dropout: in every layer and before the head; that of the base when left out.
     alarm_precision: of a binary task, the precision that alarms are to have with 95 % confidence.
     minimum_alarms: of a binary task, how many validation alarms the threshold rests on at least.
-    permutations: of a binary task, how often the TF-IDF baseline is fitted to permuted labels of train.
+    permutations: of a binary task, how often the TF-IDF baseline is fitted to permuted labels of train; 0
+        leaves that out.
     control: `shuffled_labels` permutes the labels of train and of validation over subjects, once. The AUROC of a single
         permutation varies around 0.5 by more than its interval over test subjects.
     """
@@ -167,7 +168,7 @@ class LearningSettings(TrainingSettings):
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     alarm_precision: Annotated[float, Field(gt=0, lt=1)] = 0.8
     minimum_alarms: Positive = 20
-    permutations: Annotated[int, Field(ge=20)] = 20
+    permutations: Annotated[int, Field(ge=20)] | Literal[0] = 20
     control: Literal["none", "shuffled_labels"] = "none"
     epochs: Positive = 3
     batch_items: Positive | None = 32

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from noted_patients import stays, write_stays
+from pydantic import ValidationError
 from scipy.special import expit
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
@@ -209,6 +210,12 @@ def test_wrong_folders_and_cohorts_are_reported(clinic, bert, tmp_path, context)
     ):
         with pytest.raises(RequestError, match=message):
             run(settings(clinic, bert, **more), context)
+
+
+def test_permutations_are_none_or_twenty_at_least(clinic, bert):
+    assert settings(clinic, bert, permutations=0).permutations == 0
+    with pytest.raises(ValidationError, match="permutations"):
+        settings(clinic, bert, permutations=5)
 
 
 @pytest.mark.parametrize("unreadable", ["\u200b\n", "患者. 退院."], ids=ascii)
