@@ -90,7 +90,8 @@ def jsonl_rows(table: Table, columns: Sequence[str | int], optional: Sequence[st
                 continue
             if not names:
                 names = _names(table, columns, names_of(value))
-            values = (*(reach(value, name) for name in names), *_optional_values(table, optional, value))
+            more = _optional_values(table, optional, value) if optional else ()
+            values = (*(reach(value, name) for name in names), *more)
             if is_unicode(values):
                 yield Record(values, table.name, line)
             else:

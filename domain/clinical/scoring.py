@@ -91,8 +91,7 @@ def score_file(
     output: `.csv`, `.jsonl` or `.parquet`; the last two have all chunks with their shares. Offsets count characters of
         the notes as they are read, cleaned and joined.
     task: that the model must have been trained for; any when left out.
-    page: takes an HTML page of the text of one admission.
-    admission: the id of that one, the only one when None.
+    page: takes an HTML page of the text of one admission: that of the id `admission`, the only one when None.
     engine: for a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`. Its workers see the model and the folder of
         `output`; this process sends them the notes, in memory.
     options: the fields of `ScoreOptions`. Rows that cannot be used are listed in `OUTPUT.rejects.jsonl`.
@@ -102,10 +101,7 @@ def score_file(
     """
     settings, output = options_of(ScoreOptions, options), Path(output)
     check_output(output, SUFFIXES, notes, overwrite=overwrite)
-    if page is not None:
-        check_output(Path(page), (".html",), option="page", overwrite=overwrite)
-    elif admission is not None:
-        raise RequestError("admission: without effect without page; give both, or neither")
+    _check_page(page, admission, overwrite)
     table = notes_source(str(notes), settings.id_column, settings.text_column)
 
     from bertrelay.backbone import model_folder
@@ -135,6 +131,13 @@ def score_file(
         write_scores(work.shards.rows(), score_columns(how, settings.with_text), output)
         summary = _summary(work.shards.rows(), how)
     return summary._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
+
+
+def _check_page(page: str | Path | None, admission: str | int | None, overwrite: bool) -> None:
+    if page is not None:
+        check_output(Path(page), (".html",), option="page", overwrite=overwrite)
+    elif admission is not None:
+        raise RequestError("admission: without effect without page; give both, or neither")
 
 
 @sensitive_data()
