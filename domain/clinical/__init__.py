@@ -17,16 +17,8 @@ if TYPE_CHECKING:
     from domain.findings import Finding
 
 __all__ = ["Chunk", "ChunkSettings", "Chunker", "Chunks", "CohortSettings", "Finding", "NotesSettings", "OutcomeScorer"]
-__all__ += [
-    "ReadmissionScorer",
-    "Section",
-    "clean",
-    "find_sections",
-    "find_split_leakage",
-    "score_dataset",
-    "score_file",
-]
-__all__ += ["write_cohort", "write_notes"]
+__all__ += ["ReadmissionScorer", "Section", "clean", "find_sections", "find_split_leakage", "score_dataset"]
+__all__ += ["score_file", "write_cohort", "write_notes"]
 
 MODULES = {
     "audit": ("Finding", "find_split_leakage"),
