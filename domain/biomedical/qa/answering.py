@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from markupsafe import Markup
 
-from bertrelay.data.records import Rejects, rows
+from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans, json_line
 from bertrelay.data.tables import Table, Unusable, format_of
 from bertrelay.data.writing import write_table
@@ -31,7 +31,6 @@ from domain.biomedical.documents.page import HUES, Highlight, marked, render, sh
 from domain.biomedical.qa.question_files import Item, built, question_format_of, question_items
 from domain.biomedical.qa.questions import DUPLICATE, Question
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFormat, QuestionFormat, TableFormat
-from domain.clinical.records import canonical_id
 
 if TYPE_CHECKING:
     from bertrelay.dataset_output import ComputeColumns, WrittenDataset
