@@ -86,6 +86,10 @@ def _stamp(path: Path) -> list[int]:
 
 
 def visible_files(folder: Path) -> Iterator[Path]:
+    """The files below `folder`, links followed, but for hidden ones and those of hidden folders.
+
+    Raises RequestError for a link to a folder that it lies in.
+    """
     for root, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in folders:

@@ -57,11 +57,19 @@ def closest_code(codes: Iterable[str], wanted: str) -> str | None:
     return min((code for code in codes if is_language(code, wanted)), key=distance, default=None)
 
 
+def is_known(code: str) -> bool:
+    """Whether `code` is a language with subtags of BCP 47's registry: zh-Hans and pt_BR are, de-test and de_old not."""
+    try:
+        tag = language_tag(code)
+    except ValueError:
+        return False
+    return tag_is_valid(tag) and not Tag.get(tag).extlangs  # of a language that has any, the tag is of that one alone
+
+
 def _known_tag(code: str) -> str:
-    tag = language_tag(code)
-    if not tag_is_valid(tag):
+    if not is_known(code):
         raise ValueError(UNKNOWN.format(code))
-    return tag
+    return language_tag(code)
 
 
 LanguageCode = Annotated[str, AfterValidator(_known_tag)]

@@ -34,13 +34,13 @@ STAGES = {
         ("teachers.ablation", 2, "settings:AblationSettings", "ablation:run", "teachers"),
     ],
     "students": [
-        ("students.distill", 12, "settings:DistillSettings", "distill:run", "students"),
-        ("students.evaluate", 1, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
+        ("students.distill", 13, "settings:DistillSettings", "distill:run", "students"),
+        ("students.evaluate", 2, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
         ("students.index", 1, "search_settings:IndexSettings", "index:run", ""),
         ("students.mine", 1, "search_settings:MineSettings", "bitext:run", ""),
         ("students.mine-negatives", 1, "search_settings:NegativeSettings", "negatives:run", ""),
-        ("students.export", 4, "evaluation_settings:ExportSettings", "exporting:run", "students"),
-        ("students.shrink", 6, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
+        ("students.export", 5, "evaluation_settings:ExportSettings", "exporting:run", "students"),
+        ("students.shrink", 7, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
     ],
     "domain.pretraining": [
         ("domain.pretrain", 3, "settings:PretrainSettings", "train:run", "domain:pretraining"),

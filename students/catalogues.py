@@ -18,6 +18,8 @@ ESCAPE = re.compile(r"((?:\\(?:[0-7]{1,3}|x[0-9a-fA-F]{1,2}))+)|\\(.)")
 """Bytes, which together may be one character, or a letter."""
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", '"': '"', "\\": "\\"}
 ACCELERATOR = re.compile(r"[_&](?=[^\W\d_])")
+CHARSET = re.compile(rb'^msgid[ \t]*""[ \t\r]*\nmsgstr[ \t]*(?:"[^\n]*\n)*?"[^\n]*?charset=([\w.:-]+)', re.MULTILINE)
+"""In the header of a `.po` file, which is the translation of the empty text."""
 CONTEXT = "\x04"
 HEADER_BYTES = 1 << 16
 NEW_LINE = b"\n"
@@ -60,13 +62,31 @@ class Header:
             raise ValueError(f"{rule[2][:60]}: {error}") from None
 
 
-def without_accelerator(text: str) -> str:
-    """`text` without the one `_` or `&` that marks a key: `_Open`, `E&xit`; `AT&T` and `a_b_c` stay."""
+def without_accelerators(english: str, other: str) -> tuple[str, str]:
+    """Both texts without the one `_` or `&` that marks a key: `_Open`, `E&xit`; `AT&T` and `foo_bar` stay."""
+    place = _accelerator(english)
+    return _without(english, place), _without(other, _accelerator(other, place is not None))
+
+
+def _accelerator(text: str, is_of_marked: bool = False) -> int | None:
+    """The place of the mark in `text`: before a word, or in one.
+
+    In one it is known by the capital that labels begin with (`Prefere_nces`, but `foo_bar`), or by the mark in the
+    English (`is_of_marked`).
+    """
     if len(places := [match.start() for match in ACCELERATOR.finditer(text)]) != 1:
-        return text
+        return None
     place = places[0]
-    between_capitals = text[max(place - 1, 0) : place + 2].replace("_", "&").isupper() and place > 0
-    return text if between_capitals and text[place - 1].isalnum() else text[:place] + text[place + 1 :]
+    before, after = re.split(r"\s", text[:place])[-1], text[place + 1]
+    if not before[-1:].isalnum():
+        return place
+    if before[-1].isupper() and after.isupper():
+        return None
+    return place if is_of_marked or (before.isalpha() and before[0].isupper() and after.islower()) else None
+
+
+def _without(text: str, place: int | None) -> str:
+    return text if place is None else text[:place] + text[place + 1 :]
 
 
 def messages(line: int, texts: dict[str, str], header: Header, dropped: str = "") -> Iterator[Message]:
@@ -82,7 +102,7 @@ def messages(line: int, texts: dict[str, str], header: Header, dropped: str = ""
         for other in (text for name, text in texts.items() if name not in known):
             yield Message(line, plural, other, dropped or NO_SUCH_FORM)
     for source, translation in pairs:
-        yield Message(line, without_accelerator(source), without_accelerator(translation), dropped)
+        yield Message(line, *without_accelerators(source, translation), dropped)
 
 
 def unescaped(quoted: str, encoding: str = "utf-8") -> str:
@@ -131,9 +151,9 @@ class PoReader:
     def __init__(self, file: str, stream: IO[bytes]) -> None:
         self.file, self.header = file, Header()
         start = stream.read(HEADER_BYTES)
-        named = re.search(rb"charset=([\w.:-]+)", start)
+        named = CHARSET.search(start)
         self._encoding = named[1].decode() if named and named[1] != b"CHARSET" else "utf-8"
-        _check_charset(f"{file}, line {start[: named.start() if named else 0].count(NEW_LINE) + 1}", self._encoding)
+        _check_charset(f"{file}, line {start[: named.start(1) if named else 0].count(NEW_LINE) + 1}", self._encoding)
         self._start, self._stream = start.removeprefix(b"\xef\xbb\xbf"), stream
 
     def _lines(self) -> Iterator[bytes]:

@@ -18,6 +18,8 @@ from students.translation_files import Translation, read_translation_files
 
 TRAIN, DEV = "train", "dev"
 EMPTY = "empty side"
+INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
+"""Characters of which no sentence consists: soft hyphen, joiners, spaces without width."""
 
 RATIO_FROM_CHARACTERS = 30
 FIRST_WIDE = "\u1100"
@@ -161,7 +163,7 @@ def filtered(
 
 def drop_reason(english: str, other: str, filters: Filters | None) -> str | None:
     """Why this pair of clean sentences is left out, or None; without `filters` only for an empty side."""
-    if not english or not other:
+    if not english.strip(INVISIBLE) or not other.strip(INVISIBLE):
         return EMPTY
     if filters is None:
         return None

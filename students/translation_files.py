@@ -11,27 +11,29 @@ from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple, cast
 
-from bertrelay.data.readers import hub_configs, open_input, refuse_damaged
+from bertrelay.data.readers import hub_configs, open_input, refuse_damaged, text_lines
 from bertrelay.data.records import rows
 from bertrelay.data.tables import Table, Unusable
 from bertrelay.errors import RequestError
-from bertrelay.languages import CODE, closest_code, is_language
+from bertrelay.fingerprint import visible_files
+from bertrelay.languages import CODE, closest_code, is_known, is_language
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
 from students.catalogues import MoReader, PoReader
 from students.settings import ENGLISH, TranslationFiles
-from students.translation_memories import PLACEHOLDER, TmxReader, XliffReader, XmlReader
+from students.translation_memories import INLINE_TAG, PLACEHOLDER, TmxReader, XliffReader, XmlReader, without_tags
 
 SIDE = re.compile(r"(?<=-)(src|ref)(?=\.)")
 """What tells source and reference of one test set apart, in names such as those of NTREX."""
+HIDDEN = re.compile(r"(^|/)\.")
 PAIR_LINES = re.compile(rf"{ENGLISH}-(.+)\.tsv")
 PAIR_TABLE = re.compile(rf"{ENGLISH}-(.+)\.(csv|jsonl|parquet)")
 HUB_CONFIG = re.compile(rf"{ENGLISH}-(.+)")
 PAIR_COLUMNS = ["english", "non_english"]
 """Of the public sets named parallel-sentences-…, and of tables named as their configurations."""
 
-INLINE_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
-TAGGED, WITH_PLACEHOLDER, NO_TRANSLATION = "inline tags", "placeholder", "no translation"
+TAGGED, WITH_PLACEHOLDER = "inline tags", "placeholder"
+NO_ENGLISH, NO_TRANSLATION = "no English", "no translation"
 
 
 class Translation(NamedTuple):
@@ -75,7 +77,7 @@ def _without_markup(pair: Translation, source: TranslationFiles) -> Translation:
         return pair
     if source.tags == "skip":
         return pair._replace(dropped=TAGGED)
-    english, other = (INLINE_TAG.sub("", text) for text in texts)
+    english, other = map(without_tags, texts)
     return pair._replace(english=english, other=other)
 
 
@@ -83,7 +85,7 @@ def _of_hub(source: TranslationFiles, hub_cache: Path | None) -> Records:
     """The rows of the configuration of each language: `en-de`, or `en-zh-cn` where zh is asked for."""
     whole = Table(hub=source.hub, split=source.split, columns=[*PAIR_COLUMNS])
     named = (HUB_CONFIG.fullmatch(name) for name in hub_configs(whole, hub_cache))
-    configs = {match[1]: match[0] for match in named if match and CODE.fullmatch(match[1])}
+    configs = {match[1]: match[0] for match in named if match and is_known(match[1])}
     for language in source.languages:
         code = closest_code(configs, language)
         if code is None:
@@ -113,12 +115,12 @@ Members = Mapping[str, Opener]
 @contextmanager
 def _members(path: Path) -> Iterator[Members]:
     if path.is_dir():
-        names = sorted(str(inner) for inner in path.rglob("*") if inner.is_file())
+        names = sorted(str(inner) for inner in visible_files(path) if inner.is_file())
         yield {name: partial(open_input, name) for name in names}
     elif path.suffix.lower() == ".zip":
         try:
             with zipfile.ZipFile(path) as archive:
-                names = sorted(name for name in archive.namelist() if not name.endswith("/"))
+                names = sorted(name for name in archive.namelist() if not HIDDEN.search(name) and name[-1] != "/")
                 yield {f"{path}/{name}": partial(_open_member, archive, name) for name in names}
         except (zipfile.BadZipFile, RuntimeError, EOFError, OSError, ValueError, zlib.error) as error:
             # cut off, damaged, packed by an unknown method, or with a password
@@ -143,9 +145,9 @@ def _of_files(source: TranslationFiles) -> Records:
             inner, suffix = _name_and_suffix(name)
             if suffix in READERS:
                 items = READERS[suffix](name, opened, source)
-            elif lines := PAIR_LINES.fullmatch(inner):
+            elif (lines := PAIR_LINES.fullmatch(inner)) and is_known(lines[1]):
                 items = _lines(name, opened, _asked(lines[1], source))
-            elif table := PAIR_TABLE.fullmatch(inner):
+            elif (table := PAIR_TABLE.fullmatch(inner)) and is_known(table[1]):
                 items = _table(name, _asked(table[1], source))
             elif name in aligned:
                 items = _aligned(name, aligned[name], members, source.languages)
@@ -185,7 +187,7 @@ def _sets_with_english(
     for name in names:
         parts = _name_and_suffix(name)[0].split(".")
         for place in places(parts):
-            if CODE.fullmatch(parts[place]):
+            if CODE.fullmatch(parts[place]) and is_known(parts[place]):
                 rest = SIDE.sub("", ".".join([*parts[:place], "*", *parts[place + 1 :]]))
                 sets.setdefault(str(PurePosixPath(name).with_name(rest)), {})[parts[place]] = name
     found = {}
@@ -204,14 +206,15 @@ def _aligned(english: str, partners: dict[str, str], members: Members, languages
             continue
         other = partners[code]
         with members[english]() as left, members[other]() as right:
-            for number, row in enumerate(zip_longest(left, right), 1):
+            for number, row in enumerate(zip_longest(text_lines(english, left), text_lines(other, right)), 1):
                 if None in row:
                     shorter = english if row[0] is None else other
                     raise RequestError(
                         f"row n of {english} should belong to row n of {other}, but {shorter} ends after "
                         f"{number - 1:,} lines. Find the line that is missing or too many."
                     )
-                yield _decoded(english, number, row, language)
+                (first, _, fault), (second, _, fault_of_second) = row
+                yield fault or fault_of_second or [Translation(language, first, second)]
 
 
 def _table(name: str, language: str) -> Records:
@@ -228,30 +231,21 @@ def _lines(name: str, opened: Opener, language: str) -> Records:
     if not language:
         return
     with opened() as stream:
-        for number, line in enumerate(stream, 1):
-            fields = line.rstrip(b"\r\n").split(b"\t")
-            if len(fields) < 2:
+        for number, (text, _, fault) in enumerate(text_lines(name, stream), 1):
+            fields = text.split("\t")
+            if fault:
+                yield fault
+            elif len(fields) < 2:
                 yield Unusable(name, number, "too few fields", f"expected 2, found {len(fields)}")
             else:
-                yield _decoded(name, number, fields[:2], language)
-
-
-def _decoded(name: str, number: int, fields: Sequence[bytes], language: str) -> list[Translation] | Unusable:
-    try:
-        english, other = (field.decode() for field in fields)
-    except UnicodeDecodeError:
-        return Unusable(name, number, "not valid UTF-8")
-    return [Translation(language, english, other)]
+                yield [Translation(language, *fields[:2])]
 
 
 def _memory(kind: type[XmlReader], name: str, opened: Opener, source: TranslationFiles) -> Records:
     """The pairs of a translation memory: of each segment one for each language that was asked for."""
     with opened() as stream:
-        for line, texts, tagged, dropped in kind(name, stream):
+        for texts, tagged, dropped in kind(name, stream):
             english = _texts_in(ENGLISH, texts)
-            if not english:
-                yield Unusable(name, line, "no English")
-                continue
             reason = dropped or (TAGGED if tagged and source.tags == "skip" else "")
             yield [pair for language in source.languages for pair in _pairs(language, english, texts, reason)]
 
@@ -259,6 +253,8 @@ def _memory(kind: type[XmlReader], name: str, opened: Opener, source: Translatio
 def _pairs(language: str, english: Sequence[str], texts: Sequence[tuple[str, str]], reason: str) -> list[Translation]:
     """Every English text of a segment with every one in `language`, of which a memory may have several."""
     others = _texts_in(language, texts)
+    if not english:
+        return [Translation(language, "", (others or [""])[0], NO_ENGLISH)]
     if not others:
         return [Translation(language, english[0], "", NO_TRANSLATION)]
     return [Translation(language, text, other, reason) for text in english for other in others]

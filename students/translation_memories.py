@@ -18,6 +18,12 @@ PLACEHOLDER = re.compile(
     r"|%(?:L?\d{1,2}|n)(?!\w)"  # Qt
     r"|\$?\{[\w.:!-]*\}|\$[^\W\d]\w*\$?"  # Python, ICU, shell; $300 is an amount
 )
+INLINE_TAG = re.compile(r"""</?([A-Za-z][\w:.-]*)(?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>=]+))*\s*/?>""")
+"""A tag of HTML or XML; what stands between < and > otherwise, as in `a <b and c> d`, is text."""
+SEPARATING = frozenset({"br", "p", "li", "div", "tr", "td", "th", "hr"})
+"""Elements between whose texts a reader sees white space."""
+LINE_BREAKS = frozenset({("ctype", "lb"), ("type", "lb"), ("subType", "xlf:lb")})
+"""Attributes by which XLIFF 1.2, TMX and XLIFF 2 mark the code of a line break."""
 UNTRANSLATED_STATES = frozenset({"new", "needs-translation", "initial"})  # of targets, and of segments of XLIFF 2
 UNTRANSLATED = "not translated"
 XML_LANGUAGE = "xml:lang"
@@ -27,13 +33,17 @@ FILE_LANGUAGES = {"source": ("srcLang", "source-language"), "target": ("trgLang"
 Attributes = dict[str, str]
 
 
+def without_tags(text: str) -> str:
+    """`text` without inline tags; a space is left where one separates words."""
+    return INLINE_TAG.sub(lambda tag: " " if tag[1].lower() in SEPARATING else "", text)
+
+
 class Segment(NamedTuple):
     """A sentence in the languages a file has it in: (code as it is written there, text), a code perhaps twice.
 
-    line: where it begins. tagged: whether inline tags were in it. dropped: why it is not to be used.
+    tagged: whether inline tags were in it. dropped: why it is not to be used.
     """
 
-    line: int
     texts: list[tuple[str, str]]
     tagged: bool = False
     dropped: str = ""
@@ -42,7 +52,7 @@ class Segment(NamedTuple):
 class XmlReader:
     """The frame of a reader of XML: its `start` and `end` see every element, and fill `done` with segments.
 
-    A sentence is collected between `collect` and `collected`; inline tags in it are left out.
+    A sentence is collected between `collect` and `text`; inline tags in it are left out.
     """
 
     def __init__(self, file: str, stream: IO[bytes]) -> None:
@@ -51,7 +61,6 @@ class XmlReader:
         self.texts: list[tuple[str, str]] = []
         self._language = ""  # of the sentence that is collected
         self.tagged = False
-        self.line = 0
         self._parts: list[str] | None = None  # of the sentence that is collected
         self._inline: list[bool] = []  # of each element open in it, whether its content is text
         self._native: list[str] = []  # the content that is none
@@ -78,6 +87,10 @@ class XmlReader:
             except expat.ExpatError as error:
                 fault = expat.ErrorString(error.code)
                 raise RequestError(f"{self.file}, line {error.lineno:,}: not well-formed XML: {fault}") from None
+            except (LookupError, ValueError) as error:  # of several bytes a letter, or unknown
+                raise RequestError(
+                    f"{self.file}: its encoding cannot be read ({error}). Convert it to UTF-8, in its first line too."
+                ) from None
             yield from self.done
             self.done.clear()
             if not chunk:
@@ -91,10 +104,10 @@ class XmlReader:
         self._parser.CharacterDataHandler = self._parts.append
 
     def finish(self, dropped: str = "") -> None:
-        self.done.append(Segment(self.line, self.texts, self.tagged, dropped))
+        self.done.append(Segment(self.texts, self.tagged, dropped))
 
     def begin(self) -> None:
-        self.line, self.texts, self.tagged = self.here(), [], False
+        self.texts, self.tagged = [], False
 
     def text(self) -> str:
         text = "".join(self._parts or ())
@@ -107,7 +120,10 @@ class XmlReader:
             self.start(name, attributes)
             return
         self.tagged = True
-        is_text = name not in NATIVE and (not self._inline or self._inline[-1])
+        is_text = not self._inline or self._inline[-1]
+        if is_text and (name.lower() in SEPARATING or LINE_BREAKS.intersection(attributes.items())):
+            self._parts.append(" ")
+        is_text = is_text and name not in NATIVE
         self._inline.append(is_text)
         if not is_text:
             self._parser.CharacterDataHandler = self._native.append
@@ -122,6 +138,8 @@ class XmlReader:
             self._native.clear()
             if PLACEHOLDER.fullmatch(native):
                 self._parts.append(native)
+            elif name.lower() in SEPARATING or (INLINE_TAG.fullmatch(native) and without_tags(native)):
+                self._parts.append(" ")
             self._parser.CharacterDataHandler = self._parts.append
 
     def _refuse_entity(self, name: str, *_: object) -> NoReturn:

@@ -122,31 +122,38 @@ def refuse_damaged(file: str) -> Iterator[None]:
 
 
 def _lines(file: str) -> Iterator[tuple[str, str, Unusable | None]]:
-    r"""Text, line break and fault of each line; split at \n alone, for U+2028, U+0085 and the like are text."""
-    number = offset = 0
     with open_input(file) as stream:
-        try:
-            for number, raw in enumerate(stream, 1):
-                if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-                    raise RequestError(f"{file}: expected UTF-8, found UTF-16. Convert it, with iconv for example.")
-                fault = None
-                try:
-                    line = raw.decode()
-                except UnicodeDecodeError as error:
-                    place = f"byte {offset + error.start:,} of the file, counted from 0"
-                    fault = Unusable(file, number, "not valid UTF-8", place)
-                    line = raw.decode(errors="replace")
-                if "\0" in line:
-                    fault = Unusable(file, number, "a NUL character", "is this a text file?")
-                if offset == 0:
-                    line = line.removeprefix("\ufeff")
-                text = line.removesuffix("\n").removesuffix("\r")
-                yield text, line[len(text) :], fault
-                offset += len(raw)
-        except (EOFError, OSError, zlib.error) as error:
-            raise RequestError(
-                f"{file} is cut off or damaged after line {number:,} ({type(error).__name__}). Fetch or pack it again."
-            ) from None
+        yield from text_lines(file, stream)
+
+
+def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusable | None]]:
+    r"""Text, line break and fault of each line; split at \n alone, for U+2028, U+0085 and the like are text.
+
+    Raises RequestError for UTF-16, and where the stream ends before its file does.
+    """
+    number = offset = 0
+    try:
+        for number, raw in enumerate(stream, 1):
+            if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise RequestError(f"{file}: expected UTF-8, found UTF-16. Convert it, with iconv for example.")
+            fault = None
+            try:
+                line = raw.decode()
+            except UnicodeDecodeError as error:
+                place = f"byte {offset + error.start:,} of the file, counted from 0"
+                fault = Unusable(file, number, "not valid UTF-8", place)
+                line = raw.decode(errors="replace")
+            if "\0" in line:
+                fault = Unusable(file, number, "a NUL character", "is this a text file?")
+            if offset == 0:
+                line = line.removeprefix("\ufeff")
+            text = line.removesuffix("\n").removesuffix("\r")
+            yield text, line[len(text) :], fault
+            offset += len(raw)
+    except (EOFError, OSError, zlib.error) as error:
+        raise RequestError(
+            f"{file} is cut off or damaged after line {number:,} ({type(error).__name__}). Fetch or pack it again."
+        ) from None
 
 
 def _tsv_fields(file: str) -> Fields:

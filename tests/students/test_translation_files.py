@@ -44,7 +44,7 @@ def text_of(generator):
 
 def tmx(generator, path):
     encoding = generator.choice(["utf-8", "utf-16", "iso-8859-1", "utf-8-sig"])
-    lines, expected, unusable = [], [], 0
+    lines, expected = [], []
     for _ in range(generator.randint(1, 12)):
         texts = {code: text_of(generator) for code in generator.sample(["en", "de", "fr", "ja"], 3)}
         codes = {"en": ["en", "EN-US", "en_GB"], "de": ["de", "de-AT"], "fr": ["fr", "FR-ca"], "ja": ["ja"]}
@@ -55,15 +55,14 @@ def tmx(generator, path):
             for code, text in texts.items()
         )
         lines.append(f"<tu><note>{escape(text_of(generator))}</note>{body}</tu>")
-        unusable += "en" not in texts
-        for code in ("de", "fr") if "en" in texts else ():
-            dropped = "" if code in texts else "no translation"
-            expected.append((code, texts["en"], texts.get(code, ""), dropped))
+        for code in ("de", "fr"):
+            dropped = "no English" if "en" not in texts else "" if code in texts else "no translation"
+            expected.append((code, texts.get("en", ""), texts.get(code, ""), dropped))
     declared = "utf-8" if encoding == "utf-8-sig" else encoding
     text = f'<?xml version="1.0" encoding="{declared}"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n'
     text += '<tmx version="1.4"><header srclang="en"/><body>\n' + "\n".join(lines) + "\n</body></tmx>\n"
     path.write_bytes(text.encode(encoding, "xmlcharrefreplace"))
-    return expected, unusable
+    return expected, 0
 
 
 def escaped(generator, text):
@@ -283,10 +282,16 @@ SEGMENTS = "".join(
 PLACEHOLDERS = "%s files", "%1$d of %2$d", "Hi {name}", "${HOME} is full", "%1 of %L2", "%(n)d", "$HOME"
 PLAIN = "100 % sure", "I have $300.", "1 < 2"
 DROPPED = dict.fromkeys(PLACEHOLDERS, "placeholder") | dict.fromkeys(PLAIN, "")
-MARKED = {"_Open": "Open", "E&xit": "Exit", "AT&T": "AT&T", "a_b_c": "a_b_c"}
+MARKED = {"_Open": "Open", "E&xit": "Exit", "Prefere_nces": "Preferences"}
+MARKED |= {text: text for text in ("AT&T", "a_b_c", "foo_bar option", "salt&pepper", "http://x.org/?a=1&b=2")}
 BY_HAND = [
     *(("en-de.tsv", f"{text}\t{text}\n", "de", [("de", text, text, why)]) for text, why in DROPPED.items()),
     ("en-de.tsv", "<b>Bold</b> text\t<b>Fetter</b> Text\n", "de", [("de", "Bold text", "Fetter Text", "")]),
+    ("en-de.tsv", "One<br/>two\tEins<BR>zwei\n", "de", [("de", "One two", "Eins zwei", "")]),
+    ("en-de.tsv", "a <b and c> d\ta <b und c> d\n", "de", [("de", "a <b and c> d", "a <b und c> d", "")]),
+    ("en-de.tsv", "\ufeffHi\tHallo\n", "de", [("de", "Hi", "Hallo", "")]),
+    ("de.po", 'msgid "Select _all"\nmsgstr "Alle ausw_ählen"\n', "de", [("de", "Select all", "Alle auswählen", "")]),
+    ("de.po", 'msgid "Add charset=foo"\nmsgstr "Größe"\n', "de", [("de", "Add charset=foo", "Größe", "")]),
     *(("de.po", f'msgid "{key}"\nmsgstr "x"\n', "de", [("de", text, "x", "")]) for key, text in MARKED.items()),
     (
         "de.po",
@@ -310,6 +315,12 @@ BY_HAND = [
         units([("en", f"Delete {CODE}?"), ("de", f"Löschen: {CODE}?")]),
         "de",
         [("de", "Delete %s?", "Löschen: %s?", "placeholder")],
+    ),
+    (
+        "a.tmx",
+        units([("en", 'One<ph type="lb"/>two<ph>&lt;br/></ph>three'), ("de", "Eins<br/>zwei<it>\\n</it>drei")]),
+        "de",
+        [("de", "One two three", "Eins  zweidrei", "")],
     ),
     (
         "a.tmx",
@@ -342,7 +353,7 @@ def test_two_languages_of_a_name_are_no_language_and_files_of_an_archive_may_be_
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for name in ("x.en-de.de", "x.en-de.en", "x.fr-de.de", "x.fr-de.fr"):
             archive.writestr(f"{name}.gz", gzip.compress(f"{name}\n".encode()))
-    assert read(tmp_path / "a.zip", "de", "fr")[0] == [("de", "x.en-de.en\n", "x.en-de.de\n", "")]
+    assert read(tmp_path / "a.zip", "de", "fr")[0] == [("de", "x.en-de.en", "x.en-de.de", "")]
 
 
 def test_a_document_type_with_entities_is_refused(tmp_path):
@@ -427,6 +438,33 @@ def test_test_sets_are_read_by_the_names_they_come_with(tmp_path, names, expecte
     assert all(pair[1].strip().endswith(("eng", "eng_Latn", "src.eng.txt", "eng_Latn.devtest")) for pair in pairs)
 
 
+def test_files_of_a_folder_are_those_whose_names_are_of_languages_through_links_and_no_hidden_ones(tmp_path):
+    source = tmp_path / "source"
+    for name in ("zh-Hans", "pt_BR", "de", "de-test", "de-dev", "de_old", "de-train", "de-bpe"):
+        for file in (source / f"en-{name}.tsv", source / f"._en-{name}.tsv", source / f".kept/en-{name}.tsv"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{file.name}\t{name}\n")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/en-de.tsv").write_text("more\tmehr\n")
+    (source / "link").symlink_to(tmp_path / "more")
+    pairs, _ = read(source, "de", "zh", "pt")
+    assert Counter(pair[2] for pair in pairs) == Counter(["zh-Hans", "pt_BR", "de", "mehr"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error_text"),
+    [
+        ("a.tmx", '<?xml version="1.0" encoding="gb2312"?><tmx/>'.encode(), "encoding cannot be read"),
+        ("a.tmx", '<?xml version="1.0" encoding="no-such"?><tmx/>'.encode(), "encoding cannot be read"),
+        ("en-de.tsv", "Hi\tHallo\n".encode("utf-16"), "expected UTF-8, found UTF-16"),
+    ],
+)
+def test_an_encoding_that_is_not_read_is_an_error_that_names_the_file(tmp_path, name, content, error_text):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(RequestError, match=rf"{name}: .*{error_text}"):
+        read(tmp_path / name, "de")
+
+
 def test_rows_that_do_not_fit_are_an_error_with_the_line(tmp_path):
     (tmp_path / "train.en").write_text("a\nb\nc\n")
     (tmp_path / "train.de").write_text("a\nb\n")
@@ -446,13 +484,13 @@ def test_a_source_without_translations_is_an_error(tmp_path, name):
 
 
 def test_pairs_of_a_corpus_are_counted_by_language_and_reason(tmp_path):
-    (tmp_path / "en-de.tsv").write_text("a dog\tein Hund\n%s\t%s\n\tleer\nbroken\n")
+    (tmp_path / "en-de.tsv").write_text("a dog\tein Hund\n%s\t%s\n\tleer\nbroken\na\0\tb\n")
     (tmp_path / "en-fr.tsv").write_text("a dog\tun chien\n")
     source = TranslationFiles(path=str(tmp_path), languages=["de", "fr"])
     counts, rejects = PairCounts([source]), Rejects(None, 1.0)
     pairs = list(read_pairs([source], None, rejects, counts))
     assert pairs == [(0, "a dog", "ein Hund"), (0, "", "leer"), (1, "a dog", "un chien")]
-    assert counts.outcomes[0] == {"placeholder": 1} and rejects.counts == {"too few fields": 1}
+    assert counts.outcomes[0] == {"placeholder": 1} and rejects.counts == {"too few fields": 1, "a NUL character": 1}
 
 
 def test_each_language_of_a_hub_data_set_is_its_closest_configuration(tmp_path, monkeypatch):
