@@ -454,8 +454,8 @@ def test_files_of_a_folder_are_those_whose_names_are_of_languages_through_links_
 @pytest.mark.parametrize(
     ("name", "content", "error_text"),
     [
-        ("a.tmx", '<?xml version="1.0" encoding="gb2312"?><tmx/>'.encode(), "encoding cannot be read"),
-        ("a.tmx", '<?xml version="1.0" encoding="no-such"?><tmx/>'.encode(), "encoding cannot be read"),
+        ("a.tmx", b'<?xml version="1.0" encoding="gb2312"?><tmx/>', "encoding cannot be read"),
+        ("a.tmx", b'<?xml version="1.0" encoding="no-such"?><tmx/>', "encoding cannot be read"),
         ("en-de.tsv", "Hi\tHallo\n".encode("utf-16"), "expected UTF-8, found UTF-16"),
     ],
 )
