@@ -50,6 +50,8 @@ HEADS = re.compile(
 """How the names of weights begin that belong to heads of other tasks, and are left aside."""
 ENCODERS: dict[str, Any] = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}
 """Networks with a decoder that sentence encoders leave out."""
+POLY_ENCODER = "poly.safetensors"
+"""Beside an encoder: what a poly-encoder, which scores pairs by it, has more."""
 SPARE_WEIGHTS = 100_000_000
 """How many weights a network may have beyond the bytes of its files: heads and poolers that are new."""
 SHOWN = 3
@@ -172,6 +174,16 @@ def _load(folder: Path, config: PreTrainedConfig, kind: Any) -> tuple[PreTrained
 def read_network_config(folder: Path) -> NetworkConfig | None:
     """The folder's `config.json`, or None where there is none. Raises RequestError where it is not as expected."""
     return read_model_file(folder / "config.json", _CheckedConfig)
+
+
+def scores_pairs(folder: Path) -> bool:
+    """Whether a folder's network is no sentence encoder: a poly-encoder, or a classifier of one score for a pair."""
+    if (folder / POLY_ENCODER).is_file():
+        return True
+    config = read_network_config(folder)
+    if config is None or len(config.id2label or ()) != 1:
+        return False
+    return any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ())
 
 
 def load_config(folder: Path) -> PreTrainedConfig:

@@ -23,6 +23,7 @@ from bertrelay.backbone import (
     model_folder,
     position_limit,
     save_network,
+    scores_pairs,
 )
 from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.errors import RequestError, check_count, shown
@@ -363,10 +364,19 @@ class SentenceEncoder(nn.Module):
 
 
 def as_encoder(model: SentenceEncoder | str | Path, cache: Path | None = None) -> SentenceEncoder:
-    """`model` itself, or the encoder of that folder or hub id; `cache` is where a download goes."""
+    """`model` itself, or the encoder of that folder or hub id; `cache` is where a download goes.
+
+    Raises RequestError for a network that scores pairs, whose inner BERT would else pass for an encoder.
+    """
     if isinstance(model, SentenceEncoder):
         return model
-    return SentenceEncoder.load(model, cache_dir=cache and cache / "hub")
+    folder = model_folder(model, cache_dir=cache and cache / "hub")
+    if scores_pairs(folder):
+        raise RequestError(
+            f"model: expected a sentence encoder, found in {folder} a network that scores pairs of sentences. "
+            "Use it by `bertrelay rerank`, in recipes by teachers.rerank."
+        )
+    return SentenceEncoder.load(folder)
 
 
 def _rows(embeddings: Any) -> NDArray[np.float32]:

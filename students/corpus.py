@@ -75,8 +75,8 @@ class Sentences:
         return sentences
 
     def at(self, rows: NDArray[np.integer]) -> list[str]:
-        sentences: list[str] = self._column.take(pa.array(rows)).to_pylist()
-        return sentences
+        """The sentences of `rows`, (rows,), one by one: `take` would copy the whole column, and fail above 2 GiB."""
+        return [self._column[row].as_py() for row in rows.tolist()]
 
 
 def mapped(path: Path) -> pa.Table:

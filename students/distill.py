@@ -33,7 +33,7 @@ from bertrelay.training.loop import Batch, train
 from students.build import Targets, fill_targets, start_student
 from students.corpus import NO_TARGET, ParallelCorpus, build_corpus
 from students.given_vectors import open_teacher, prompt_of
-from students.metrics import Encode, encoded_once, parallel_metrics, save_variance, translation_metrics
+from students.metrics import encoded_by, parallel_metrics, save_variance, translation_metrics
 from students.retention import (
     ACCURACY,
     average_with_start,
@@ -43,6 +43,7 @@ from students.retention import (
     set_rates,
 )
 from students.settings import DistillSettings
+from teachers.evaluation.sts import Encode
 
 TAUGHT = ("targets", "weights", "retained", "english")
 TEACHER_LOSSES = ("mse", "cosine", "ranking")
@@ -71,7 +72,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     student, sizes = start_student(settings, corpus, teacher, targets, context)
     # Those of the teacher's teachers too; vectors that are given have none.
     student.spaces = (encoder_digest(teacher), *teacher.spaces) if isinstance(teacher, SentenceEncoder) else ()
-    dev_teacher = encoded_once(
+    dev_teacher = encoded_by(
         teacher, corpus.dev_texts, settings.precision, prompt=prompt, process_group=context.process_group
     )
     retained = retained_targets(student, corpus, context)
@@ -227,14 +228,15 @@ class DistillationTask:
         pairs, untrained = self.corpus.dev, self.corpus.dev_untrained
         kinds = (pairs.values(), untrained.values())
         sentences = [sentence for of in kinds for translations in of for side in translations for sentence in side]
-        encode = encoded_once(self.model, sentences, self.settings.precision, process_group=process_group)
+        encode = encoded_by(self.model, sentences, self.settings.precision, process_group=process_group)
         metrics = parallel_metrics(
             pairs, encode, self.dev_teacher, self.targets.variance, own_vectors=self.corpus.own_vectors
         )
         distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
         metrics = {f"dev/{name}": value for name, value in metrics.items()}
-        for language, (english, other) in untrained.items():
-            metrics |= translation_metrics(language, encode(english), encode(other), f"dev/{ACCURACY}/untrained")
+        for language, pairs_in in untrained.items():
+            vectors = encode(pairs_in.english), encode(pairs_in.other)
+            metrics |= translation_metrics(language, pairs_in, vectors, f"dev/{ACCURACY}/untrained")
         if distances:
             metrics[EXPLAINED] = 1 - float(np.mean(distances))
             accuracy = mean_accuracies(metrics).get("untrained", metrics[EXPLAINED])

@@ -18,19 +18,12 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
 from students.evaluation_settings import EvaluateSettings, ExportSettings, ShrinkSettings
 from students.given_vectors import open_teacher, prompt_of
-from students.metrics import (
-    Encode,
-    encoded_once,
-    english_of,
-    parallel_metrics,
-    read_variance,
-    translation_metrics,
-)
+from students.metrics import encoded_by, english_of, parallel_metrics, read_variance, translation_metrics
 from students.neighbours import load_faiss
 from students.pairs import Translations, read_translations
 from students.retrieval import mining_metrics, search_metrics, xsim_metrics
 from students.settings import ENGLISH
-from teachers.evaluation.sts import StsPairs, metrics_at, read_sts, sts_metrics
+from teachers.evaluation.sts import Encode, StsPairs, metrics_at, read_sts, sts_metrics
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -85,15 +78,23 @@ class EvaluationSets:
     ) -> Self:
         sts = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
         n_way = settings.xsim if isinstance(settings, EvaluateSettings) else {}
-        xsim = {name: read_translations(sources, context.cache, rejects) for name, sources in n_way.items()}
-        return cls(read_translations(settings.parallel, context.cache, rejects), sts, xsim)
+        found = {
+            name: read_translations(sources, context.cache, rejects)
+            for name, sources in {"parallel": settings.parallel, **n_way}.items()
+            if sources
+        }
+        if empty := [name for name, pairs in found.items() if not pairs]:
+            raise RequestError(
+                f"expected pairs with text in both languages, found none in {', '.join(empty)}; check the sources"
+            )
+        return cls(found.pop("parallel", {}), sts, found)
 
     def encoded(self, encoder: SentenceEncoder, precision: str, progress: bool = False) -> Encode:
         """Every sentence of the sets, encoded once."""
         sets = (self.parallel, *self.xsim.values())
         parallel = [sentence for pairs in sets for sides in pairs.values() for side in sides for sentence in side]
         scored = [sentence for pairs in self.sts.values() for sentence in (*pairs.first, *pairs.second)]
-        return encoded_once(encoder, parallel + scored, precision, progress)
+        return encoded_by(encoder, parallel + scored, precision, progress)
 
     def metrics(self, encode: Encode, teacher: Encode | None = None, variance: float | None = None) -> Metrics:
         scores = parallel_metrics(self.parallel, encode, teacher, variance, with_intervals=True)
@@ -125,7 +126,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     if teacher is not None:
         prompt = prompt_of(settings.teacher_prompt, teacher)
         english = english_of(tests.parallel)
-        encode_teacher = encoded_once(teacher, english, settings.precision, progress=True, prompt=prompt)
+        encode_teacher = encoded_by(teacher, english, settings.precision, progress=True, prompt=prompt)
     metrics = tests.metrics(encode, encode_teacher, read_variance(settings.model))
     metrics |= metrics_at(settings.dimensions, tests.metrics, encode)
     if encode_teacher is not None and settings.recall_at is not None:
@@ -164,16 +165,22 @@ def lookup_metrics(language: str, train: Translations, test: Translations) -> Me
     Trained on parallel sentences: a word's translation is the English word of the highest Dice coefficient,
     2·n(both) / (n(word) + n(English word)), counted in sentences. A sentence becomes its words looked up, and its
     translation is the English sentence of the nearest TF-IDF vector.
+    Raises RequestError where the sentences of a language to train on have no words.
     """
     from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer  # slow to load, seldom needed
 
     english, other = (CountVectorizer(token_pattern=WORDS, binary=True) for _ in range(2))
-    english_in = english.fit_transform(train.english)  # (pairs, English words)
-    dictionary = best_by_dice(other.fit_transform(train.other), english_in)
+    try:
+        english_in, other_in = english.fit_transform(train.english), other.fit_transform(train.other)  # (pairs, words)
+    except ValueError:  # an empty vocabulary
+        raise RequestError(
+            f"lookup: expected words in {ENGLISH} and {language}, found none in one of them; check the sources"
+        ) from None
+    dictionary = best_by_dice(other_in, english_in)
     weights = TfidfTransformer().fit(english_in)
     counts = english.transform(test.english), other.transform(test.other) @ dictionary  # (sentences, English words)
     of_english, looked_up = (np.asarray(weights.transform(words).todense(), np.float32) for words in counts)
-    return translation_metrics(language, of_english, looked_up, "lookup_accuracy", with_intervals=True)
+    return translation_metrics(language, test, (of_english, looked_up), "lookup_accuracy", with_intervals=True)
 
 
 def best_by_dice(other_in: "csr_matrix", english_in: "csr_matrix") -> "csr_matrix":

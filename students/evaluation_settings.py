@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from bertrelay.data.tables import StsTable, Table
-from bertrelay.languages import EachOnce, LanguageCode
+from bertrelay.languages import EachOnce, LanguageCode, is_language
 from bertrelay.settings import WHEN_SET, ModelSource, Positive, Precision, Settings, refuse_idle
 from students.search_settings import MiningTest
 from students.settings import (
@@ -165,7 +165,7 @@ class ShrinkSettings(Settings):
         known = {language for source in self.corpus for language in source.languages}
         if self._has_parallel_text:
             known.add(ENGLISH)
-        if missing := [language for language in self.languages if language not in known]:
+        if missing := [asked for asked in self.languages if not any(is_language(code, asked) for code in known)]:
             raise ValueError(
                 f"languages: expected text of each in the corpus, found none in {', '.join(missing)}. Name the "
                 'language of a table, { path = FILE, language = "de" }, or give parallel sources'

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bertrelay.data.sentences import sentences_of
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import Vectors, not_finite_row, open_vectors, write_npy
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import Digests
@@ -106,7 +106,7 @@ def open_teacher(source: ModelSource | GivenVectors, cache: Path) -> SentenceEnc
     """The teacher of a recipe; models of the hub and unpacked vectors are kept under `cache`."""
     if isinstance(source, GivenVectors):
         return VectorTable.open(source, cache)
-    return SentenceEncoder.load(source, cache_dir=cache / "hub")
+    return as_encoder(source, cache)
 
 
 def prompt_of(prompt: Prompt | None, model: SentenceEncoder | VectorTable) -> str | None:

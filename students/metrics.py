@@ -1,6 +1,6 @@
 """What a student is judged by on parallel sentences: nearest neighbours, and distance to the teacher's vectors."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,15 +16,12 @@ from bertrelay.stage import Metrics
 from students.given_vectors import VectorTable
 from students.pairs import Translations
 from students.settings import ENGLISH
-from teachers.evaluation import sts
+from teachers.evaluation.sts import Encode, encoded_once
 
 VARIANCE = "distillation.json"  # beside the weights of a model
 
-Encode = Callable[[Sequence[str]], Vectors]
-"""Sentences to their vectors, float32 (sentences, dim)."""
 
-
-def encoded_once(
+def encoded_by(
     encoder: SentenceEncoder | VectorTable,
     sentences: Sequence[str],
     precision: str,
@@ -34,7 +31,7 @@ def encoded_once(
 ) -> Encode:
     """Finds the vectors of `sentences`, each encoded once for all metrics, after `prompt` or the default one."""
     encode = partial(encoder.encode, prompt=prompt, precision=precision, show_progress_bar=progress)
-    return sts.encoded_once(lambda distinct: in_shares(encode, distinct, process_group), sentences)
+    return encoded_once(lambda distinct: in_shares(encode, distinct, process_group), sentences)
 
 
 def english_of(pairs: Mapping[str, Translations]) -> list[str]:
@@ -59,7 +56,7 @@ def parallel_metrics(
     metrics: Metrics = {}
     for language, sentences in pairs.items():
         vectors = student(sentences.english), student(sentences.other)
-        metrics |= translation_metrics(language, *vectors, with_intervals=with_intervals)
+        metrics |= translation_metrics(language, sentences, vectors, with_intervals=with_intervals)
     if teacher is None or not pairs:
         return metrics
     english = english_of(pairs)
@@ -72,21 +69,27 @@ def parallel_metrics(
 
 def translation_metrics(
     language: str,
-    english: Vectors,
-    other: Vectors,
+    sentences: Translations,
+    vectors: tuple[Vectors, Vectors],
     name: str = "translation_accuracy",
     *,
     with_intervals: bool = False,
 ) -> Metrics:
     """How often the nearest sentence of the other language, by cosine, is the translation: both directions.
 
-    english, other: row i of one translates row i of the other, (sentences, dim). A sentence that is there
-    twice counts by its row, as in other tools, so one of the two is a miss.
+    vectors: of the English and of the other `sentences`, (sentences, dim) each. Texts are compared, as in
+        sentence-transformers' TranslationEvaluator: of a sentence that is there twice either row is right.
     """
     metrics: Metrics = {}
-    directions = {f"{ENGLISH}-{language}": (english, other), f"{language}-{ENGLISH}": (other, english)}
-    for direction, (source, target) in directions.items():
-        hits = (nearest(source, target) == np.arange(len(source))).astype(np.float64)
+    english, other = vectors
+    directions = {
+        f"{ENGLISH}-{language}": (english, other, sentences.other),
+        f"{language}-{ENGLISH}": (other, english, sentences.english),
+    }
+    for direction, (source, target, texts) in directions.items():
+        first_of = {text: row for row, text in reversed(list(enumerate(texts)))}
+        same = np.array([first_of[text] for text in texts])  # (sentences,), one number for equal texts
+        hits = (same[nearest(source, target)] == same).astype(np.float64)
         metrics[f"{name}/{direction}"] = share(hits)
         if with_intervals:
             metrics |= with_interval(f"{name}/{direction}", share, hits)

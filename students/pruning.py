@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -13,6 +14,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.progress import progress
 from students.coverage import sample_of
+from teachers.evaluation.sts import finite
 
 STACKS = ("encoder.layer", "transformer.layer", "layers", "encoder.block")
 """Where the layers are: BERT, XLM-R and MPNet; DistilBERT; ModernBERT, Qwen3 and Gemma; T5."""
@@ -57,11 +59,12 @@ def keep_layers(encoder: SentenceEncoder, count: int, texts: Iterable[str], prec
     # T5's first layer holds what all others add to their attention, and ModernBERT's lacks a norm that they have.
     first, last = (set(layer.state_dict()) for layer in (stack[0], stack[-1]))
     needed = [0] if first != last else []
-    whole = encoder.encode(sentences, precision=precision)
+    encode = finite(partial(encoder.encode, precision=precision))
+    whole = encode(sentences)
 
     def cosine_without(layer: int) -> float:
         keep([index for index in kept if index != layer])
-        return float(pairwise(whole, encoder.encode(sentences, precision=precision)).mean())
+        return float(pairwise(whole, encode(sentences)).mean())
 
     with progress("choosing layers", len(stack) - count, "layers left out") as bar:
         while len(kept) > count:
@@ -105,7 +108,7 @@ def keep_neurons(encoder: SentenceEncoder, count: int, texts: Iterable[str]) -> 
     with ExitStack() as hooked:
         for layer, activations in zip(known, seen, strict=True):
             hooked.enter_context(layer.down.register_forward_pre_hook(activations))
-        encoder.encode(sentences, precision="fp32", batch_size=1)  # alone, with next to no padding
+        finite(partial(encoder.encode, precision="fp32", batch_size=1))(sentences)  # alone, with next to no padding
     for layer, activations in zip(known, seen, strict=True):
         layer.keep(count, activations.mean, activations.variance)
     setattr(config, width, count)

@@ -12,6 +12,7 @@ from bertrelay.distributed import ProcessGroup, from_main
 from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.languages import is_language
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.checkpoint import unique_tensors
 from students.build import START, Targets, targets_of
@@ -34,7 +35,7 @@ def general_sentences(among: Collection[str] | None = None) -> list[TranslationC
     """The source of GENERAL, in all its languages or in those `among` them; without any, none."""
     with GENERAL.open(encoding="utf-8") as file:
         _, *languages = file.readline().split()
-    others = {language: language for language in languages if among is None or language in among}
+    others = {code: code for code in languages if among is None or any(is_language(code, asked) for asked in among)}
     return [TranslationColumns.model_validate({"path": str(GENERAL), "others": others})] if others else []
 
 

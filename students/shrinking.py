@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from bertrelay.data.sentences import text_column
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, pairwise
+from bertrelay.languages import is_language
 from bertrelay.pooling import Projection, Projections, projection_of, projections_of
 from bertrelay.stage import Metrics, StageContext
 from students.build import linear_projection
@@ -36,6 +38,7 @@ from students.pairs import PairCounts, read_pairs
 from students.pruning import keep_layers, keep_neurons
 from students.settings import ENGLISH
 from students.vocabulary import check_can_be_read_again, trim_vocabulary
+from teachers.evaluation.sts import finite
 
 ROUNDS = 5
 TIMED_SENTENCES = 512
@@ -150,7 +153,8 @@ def shrink(
     if intermediate_size is not None:
         keep_neurons(smaller, intermediate_size, texts)
     if dimensions is not None:
-        axes = principal_axes(smaller.encode(sample_of(texts, SAMPLE), precision=precision), dimensions)
+        encode = finite(partial(smaller.encode, precision=precision))
+        axes = principal_axes(encode(sample_of(texts, SAMPLE)), dimensions)
         smaller.projection = projection_onto(axes, smaller)
         smaller.to(smaller.device)
     needed = LanguagePieces(set(), {})
@@ -195,10 +199,10 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
 
 @dataclass(frozen=True)
 class CorpusTexts:
-    """The texts of a corpus, or those in one language, read from the disk each time they are gone through."""
+    """The texts of a corpus, or those with some language codes, read from the disk each time they are gone through."""
 
     table: pa.Table
-    language: str | None = None
+    codes: list[str] | None = None
 
     @classmethod
     def write(cls, path: Path, settings: ShrinkSettings, cache: Path, rejects: Rejects) -> "CorpusTexts":
@@ -208,11 +212,12 @@ class CorpusTexts:
         return cls(mapped(path))
 
     def of(self, language: str) -> "CorpusTexts":
-        return CorpusTexts(self.table, language)
+        codes = pc.unique(self.table["language"]).to_pylist()
+        return CorpusTexts(self.table, [code for code in codes if is_language(code, language)])
 
     def __iter__(self) -> Iterator[str]:
         for batch in self.table.to_batches():
-            mine = batch if self.language is None else batch.filter(pc.equal(batch["language"], self.language))
+            mine = batch if self.codes is None else batch.filter(pc.is_in(batch["language"], pa.array(self.codes)))
             yield from mine["text"].to_pylist()
 
 

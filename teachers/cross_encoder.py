@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import has_types, model_folder, position_limit, read_network_config, save_network
+from bertrelay.backbone import has_types, model_folder, position_limit, save_network
 from bertrelay.cpu_kernels import use_cpu_kernels, using
 from bertrelay.errors import RequestError, WorkError, check_count
 from bertrelay.graphs import BackendChoice, GraphNetwork, check_backend
@@ -246,14 +246,6 @@ class CrossEncoder(PairScorer):
                 types.append(np.array(encoding.type_ids, np.int32))
                 lengths.append(len(encoding.ids))
         return PairTokens(np.concatenate(ids), np.array([lengths], np.int64), np.concatenate(types))
-
-
-def is_cross_encoder(folder: Path) -> bool:
-    """Whether a folder's network, which no sentence encoder is made of, has one score for a pair."""
-    config = read_network_config(folder)
-    if config is None or len(config.id2label or ()) != 1:
-        return False
-    return any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ())
 
 
 def start_cross_encoder(

@@ -6,18 +6,14 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bertrelay.backbone import model_folder
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError, WorkError, check_dimensions
+from bertrelay.encoder import SentenceEncoder, as_encoder
+from bertrelay.errors import check_dimensions
 from bertrelay.hardware import default_device
 from bertrelay.pooling import Pooling
-from teachers.baselines.poly_encoder import WEIGHTS
 from teachers.baselines.word_vectors import BiLstmEncoder, vectors_for
-from teachers.cross_encoder import is_cross_encoder
 from teachers.evaluation.settings import ProtocolSettings
-from teachers.evaluation.sts import Encode, Fit
+from teachers.evaluation.sts import Encode, Fit, finite
 
 TERMS = 5_000  # the most frequent ones: enough for these sets, and small enough to hold them dense
 
@@ -57,38 +53,15 @@ def load_encoder(
 ) -> SentenceEncoder:
     """The sentence encoder of a folder or hub id; with another `pooling`, without what came after its own.
 
-    truncate_dim: the dimensions that will be kept. Raises RequestError for more than there are, and for a network that
-    scores pairs, whose inner BERT would else pass for an encoder.
+    truncate_dim: the dimensions that will be kept. Raises RequestError for more than there are, and as `as_encoder`.
     """
-    folder = model_folder(model, cache_dir=cache and cache / "hub")
-    if (folder / WEIGHTS).is_file() or is_cross_encoder(folder):
-        raise RequestError(
-            f"model: expected a sentence encoder, found in {folder} a network that scores pairs of sentences. "
-            "Use it by `bertrelay rerank`, in recipes by teachers.rerank."
-        )
-    encoder = SentenceEncoder.load(folder)
+    encoder = as_encoder(model, cache)
     if pooling is not None:
         encoder = encoder.with_parts(
             pooling=Pooling(pooling, encoder.pooling.include_prompt), projection=None, normalize=False
         )
     check_dimensions([truncate_dim or 1], encoder.dim)
     return encoder
-
-
-def finite(encode: Encode) -> Encode:
-    """`encode`, but raising WorkError for vectors that are not finite."""
-
-    def checked(sentences: Sequence[str]) -> NDArray[np.float32]:
-        vectors = encode(sentences)
-        invalid = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        if len(invalid):
-            raise WorkError(
-                f"expected finite vectors, found {len(invalid):,} of {len(vectors):,} with NaN or infinity, the first "
-                f"for sentence {invalid[0]:,} counted from 0. Check the model's weights, or use precision fp32."
-            )
-        return vectors
-
-    return checked
 
 
 def tfidf(sentences: Sequence[str]) -> Encode:

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from bertrelay.backbone import POLY_ENCODER as WEIGHTS
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
 from bertrelay.model_files import reading_weights
 from teachers.cross_encoder import Pairs, PairScorer, PairTokens
 
-WEIGHTS = "poly.safetensors"
 OWN = ("codes", "scale", "shift")  # parameters that are not in the encoder's files
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects, aligned_rows, read
 from bertrelay.data.tables import Record, StsTable, Table, Unusable
-from bertrelay.errors import RequestError, check_dimensions
+from bertrelay.errors import RequestError, WorkError, check_dimensions
 from bertrelay.evaluation.similarity import Metric, pairwise
 from bertrelay.evaluation.statistics import Floats, spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
@@ -136,10 +136,26 @@ def _pair(record: Record) -> Row:
     return first, second, parse_score(score)
 
 
+def finite(encode: Encode) -> Encode:
+    """`encode`, but raising WorkError for vectors that are not finite."""
+
+    def checked(sentences: Sequence[str]) -> NDArray[np.float32]:
+        vectors = encode(sentences)
+        invalid = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(invalid):
+            raise WorkError(
+                f"expected finite vectors, found {len(invalid):,} of {len(vectors):,} with NaN or infinity, the first "
+                f"for sentence {invalid[0]:,} counted from 0. Check the model's weights, or use precision fp32."
+            )
+        return vectors
+
+    return checked
+
+
 def encoded_once(encode: Encode, sentences: Sequence[str]) -> Encode:
-    """Finds the vectors of `sentences`, each encoded once for all metrics."""
+    """Finds the vectors of `sentences`, all finite, each encoded once for all metrics."""
     rows = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
-    vectors = encode(list(rows))
+    vectors = finite(encode)(list(rows))
     return lambda wanted: vectors[[rows[sentence] for sentence in wanted]]
 
 

@@ -93,6 +93,11 @@ def test_a_trimmed_model_gives_the_vectors_of_all_columns_that_are_named(context
     assert metrics["parameters/before"] - metrics["parameters/after"] == left_out * 16
 
 
+def test_text_of_a_region_is_text_of_its_language(context, model, toy):
+    corpus = {"path": str(toy.train_path), "columns": ["de"], "language": "de-AT"}
+    assert stage(context, model, toy, corpus=[corpus], languages=["de"])["coverage_tokens/de"] > 0
+
+
 def test_metrics_are_those_of_the_two_models_files_networks_and_vectors(context, model, toy, german, tmp_path):
     first, de, second = zip(*toy.test, strict=True)
     scores = [number % 5 for number in range(len(first))]
