@@ -341,6 +341,19 @@ class SentenceEncoder(nn.Module):
         """`encode` with the model's prompt for documents, or none where the model has none; `prompt` overrides it."""
         return self.encode(sentences, **self._with_prompt(DOCUMENT_PROMPTS, options))
 
+    @property
+    def retrieval_prompts(self) -> tuple[str | None, str | None]:
+        """The names of the prompts for queries and for documents, of a model that has both and no default.
+
+        None for one without text, and where there are not both.
+        """
+        known = self.prompts.texts
+        found = [next((name for name in names if name in known), None) for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS)]
+        if None in found or self.prompts.default is not None:
+            return None, None
+        query, document = (name if name and known[name] else None for name in found)
+        return query, document
+
     def _with_prompt(self, names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
         if options.get("prompt_name") is not None or options.get("prompt") is not None:
             return options

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 from difflib import get_close_matches
+from numbers import Number
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -78,14 +79,27 @@ def refuse_idle(settings: Settings, *keys: str, because: str) -> None:
 
 
 def options_of(model: type[AnySettings], given: dict[str, Any]) -> AnySettings:
-    """Keyword arguments of a Python function as `model`. Raises RequestError, which names those that do not fit."""
+    """Keyword arguments of a Python function as `model`; a number of NumPy is one of Python.
+
+    Raises RequestError, which names those that do not fit.
+    """
+    plain = {
+        name: value.item() if isinstance(value, Number) and hasattr(value, "item") else value
+        for name, value in given.items()
+    }
     try:
-        return model(**given)
+        return model(**plain)
     except ValidationError as error:
         faults = error.errors(include_input=False, include_url=False, include_context=False)
-        raise RequestError(
-            "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
-        ) from None
+        raise RequestError("; ".join(_fault(model, ".".join(map(str, each["loc"])), each) for each in faults)) from None
+
+
+def _fault(model: type[Settings], name: str, fault: Any) -> str:
+    if fault["type"] != "extra_forbidden":
+        return f"{name}: {fault['msg']}"
+    near = get_close_matches(name, model.model_fields, n=1)
+    hint = f" did you mean {near[0]}?" if near else ""
+    return f"{name}: unknown;{hint} expected one of {', '.join(model.model_fields)}"
 
 
 class PathText(str):

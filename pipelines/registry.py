@@ -36,9 +36,9 @@ STAGES = {
     "students": [
         ("students.distill", 13, "settings:DistillSettings", "distill:run", "students"),
         ("students.evaluate", 2, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
-        ("students.index", 1, "search_settings:IndexSettings", "index:run", ""),
+        ("students.index", 2, "search_settings:IndexSettings", "index:run", ""),
         ("students.mine", 1, "search_settings:MineSettings", "bitext:run", ""),
-        ("students.mine-negatives", 1, "search_settings:NegativeSettings", "negatives:run", ""),
+        ("students.mine-negatives", 2, "search_settings:NegativeSettings", "negatives:run", ""),
         ("students.export", 5, "evaluation_settings:ExportSettings", "exporting:run", "students"),
         ("students.shrink", 7, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
     ],

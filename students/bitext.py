@@ -4,12 +4,10 @@ Artetxe & Schwenk (2019), "Margin-based Parallel Corpus Mining with Multilingual
 means little, as some sentences are near to everything. The margin divides it by how near both are to their neighbours.
 """
 
-import math
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, fields
-from numbers import Real
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +20,18 @@ from bertrelay.data.writing import write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, on_main
 from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.errors import BertRelayError, RequestError, check_choice, check_count, shown
+from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.similarity import DIGITS, Vectors, unit
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import check_output, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import log
+from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
-from students.neighbours import Neighbours, at_unit_length, bidirectional_knn, forget_neighbours, load_faiss
-from students.search_settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineSettings, work_beside
+from students.corpus import Mask
+from students.neighbours import Neighbours, Rows, at_unit_length, bidirectional_knn, forget_neighbours, load_faiss
+from students.search_settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineOptions, MineSettings, work_beside
 from students.sentence_files import SentenceFile, read_gold, read_sentences
 
 CHUNK = 1_000_000  # pairs that are Python numbers at once
@@ -41,9 +41,7 @@ SENTENCES = ("source.arrow", "target.arrow")
 OUTPUT_COLUMNS = {"score": "double"}
 OUTPUT_COLUMNS |= {"source_line": "int64", "target_line": "int64", "source": "string", "target": "string"}
 
-Rows = NDArray[np.int64]
 Scores = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 
 class Pairs(NamedTuple):
@@ -145,23 +143,6 @@ def quality_at(threshold: float, scores: Scores, right: Mask, true_pairs: int) -
     return Quality(2 * found / (count + true_pairs), precision, found / true_pairs, threshold)
 
 
-@dataclass(frozen=True)
-class MineOptions:
-    """How pairs are mined: the settings of these names of `MineSettings`."""
-
-    k: int = NEIGHBOURS
-    threshold: float | None = None
-    method: Method = "auto"
-    precision: str = "auto"
-    batch_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        check_count("k", self.k)
-        check_choice("method", self.method, get_args(Method))
-        if self.threshold is not None and not (isinstance(self.threshold, Real) and math.isfinite(self.threshold)):
-            raise RequestError(f"threshold: expected a number, 1.1 for example, found {shown(self.threshold)}")
-
-
 class Mined(NamedTuple):
     """A source and a target row that translate one another, with their ratio margin as the score."""
 
@@ -197,7 +178,7 @@ def mine(
     k, threshold, method: as in `MineSettings`; without a threshold, every row that finds a partner has it.
     Raises RequestError for vectors that cannot be compared.
     """
-    given = MineOptions(k, threshold, method)
+    given = options_of(MineOptions, {"k": k, "threshold": threshold, "method": method})
     pairs = one_to_one(score_pairs(*bidirectional_knn(unit(source), unit(target), given.k, given.method)))
     kept = pairs if given.threshold is None else pairs.where(pairs.scores >= given.threshold)
     return [Mined(*row) for row in zip(*(column.tolist() for column in kept), strict=True)]
@@ -230,7 +211,7 @@ def mine_files(
     process_group: all processes encode, each its share of the blocks; the main one does the rest.
     Raises RequestError for files that cannot be what they should be, before anything is encoded.
     """
-    given = MineOptions(**options)
+    given = options_of(MineOptions, options)
     load_faiss()  # where it is missing, say so before hours of encoding
     tables, output = (as_table(source), as_table(target)), Path(output)
     gold_table = None if gold is None else as_table(gold)
@@ -266,7 +247,7 @@ def run(settings: MineSettings, context: StageContext) -> Metrics:
         cache=context.cache,
         rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
         process_group=context.process_group,
-        **{option.name: getattr(settings, option.name) for option in fields(MineOptions)},
+        **{name: getattr(settings, name) for name in MineOptions.model_fields},
     )
     return asdict(mining)
 

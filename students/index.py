@@ -5,7 +5,7 @@ the graph.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -23,6 +23,7 @@ from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import log
+from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
 from students.corpus import mapped
@@ -88,7 +89,8 @@ class SearchIndex:
         ef_search: candidates kept in the graph, or compared again in float32, more of which find more and take longer;
             the index's own if not given.
         place: what an error calls the query of a row, counted from 0.
-        options: how queries are encoded, see `EncodingOptions`.
+        options: how queries are encoded, see `EncodingOptions`. Without a prompt they get the model's for queries if
+            the index has its prompt for documents, else the default one.
         Raises RequestError for a query that is blank, and for `ef_search` where nothing is kept; WorkError for one
         whose vector is not finite.
         """
@@ -98,12 +100,17 @@ class SearchIndex:
         if blank is not None:
             raise RequestError(f"search: expected a text to look for, found an empty one ({place(blank)})")
         self.check_kind("exact" if exact else "auto", ef_search)
+        query_prompt, prompt = self.encoder.retrieval_prompts
+        is_asked = options.get("prompt") is not None or options.get("prompt_name") is not None
+        if not is_asked and prompt == self.manifest.origin.reading.get("prompt"):
+            options["prompt_name"] = query_prompt
         vectors = self.encoder.encode(queries, **options)  # (queries, dim)
         check_finite(self.encoder, vectors, place)
-        neighbours = self.neighbours(unit(vectors), k, exact, ef_search)
+        neighbours = self.neighbours(unit(vectors), int(k), exact, ef_search and int(ef_search))
+        lines, texts = self.sentences["line"], self.sentences["text"]
         return [
             [
-                Hit(min(similarity, 1.0), **self.sentences.slice(row, 1).to_pylist()[0])
+                Hit(min(similarity, 1.0), lines[row].as_py(), texts[row].as_py())
                 for similarity, row in zip(similarities.tolist(), rows.tolist(), strict=True)
                 if row >= 0
             ]
@@ -195,16 +202,19 @@ def build_index(
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
-    options: the fields of `students.index_build.IndexOptions`.
+    options: the fields of `students.index_build.IndexOptions`; `prompt_name` is the model's prompt for documents where
+        it is not given and the model has one for queries too, and no default.
     Raises RequestError when `folder` has something else in it, an index of another model or corpus, or a damaged one.
     """
-    given = IndexOptions(**options)
+    given = options_of(IndexOptions, options)
     load_faiss()  # where it is missing, say so before hours of encoding
     table, folder = as_table(corpus), Path(folder)
     check_is_index(folder)
     manifest = None if given.rebuild else read_manifest(folder)
     encoder = as_encoder(model, given.cache)
-    given = replace(given, precision=from_main(resolve_precision(given.precision, encoder.device), given.process_group))
+    precision = from_main(resolve_precision(given.precision, encoder.device), given.process_group)
+    prompt_name = encoder.retrieval_prompts[1] if given.prompt_name is None else given.prompt_name
+    given = given.model_copy(update={"precision": precision, "prompt_name": prompt_name})
     for prompt in (given.prompt_name, given.query_prompt_name):
         encoder.prompts.text(prompt)  # where there is none of that name, say so
     known = manifest.origin if manifest and not given.verify else None
@@ -226,7 +236,7 @@ def find_index(
 
     Raises RequestError where `kind` or `ef_search` asks for what the index has not.
     """
-    given = IndexOptions(**options)
+    given = options_of(IndexOptions, options)
     if corpus is None:
         index = open_index(model, folder, verify=given.verify)
     else:
@@ -260,7 +270,7 @@ def search(
     options: the fields of `students.index_build.IndexOptions`. With `kind` exact all sentences are compared whatever
         the index has; without a corpus other kinds expect an index of that kind.
     """
-    given = IndexOptions(**options)
+    given = options_of(IndexOptions, options)
     check_count("ef_search", ef_search)
     if corpus is None and given.rebuild:
         raise RequestError("rebuild: expected a corpus, from which the index is built anew; found none")

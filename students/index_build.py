@@ -16,10 +16,10 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pyarrow as pa
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import text_column
@@ -29,11 +29,12 @@ from bertrelay.data.vectors import Vectors, open_vectors
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, wait_for_all
 from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import BertRelayError, RequestError, check_choice
+from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import read_json, write_error, write_json
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests, fingerprint
 from bertrelay.progress import log
+from bertrelay.settings import Positive, Precision, Settings
 from bertrelay.stage import Metrics
 from students.corpus import mapped
 from students.neighbours import (
@@ -60,13 +61,12 @@ SHOWN = 12  # characters of a digest
 RECALL = "recall_at_10"
 
 
-@dataclass(frozen=True)
-class IndexOptions:
+class IndexOptions(Settings):
     """How an index is built.
 
     kind: `auto` takes what is there; where there is nothing, it is exact up to 100,000 sentences and HNSW beyond.
     hnsw: of the graph; where there is one with other links, it is linked anew.
-    prompt_name: which of the model's prompts precedes each sentence; without one, the model's default.
+    prompt_name: which of the model's prompts precedes each sentence; without one that for documents, or the default.
     query_prompt_name: the prompt of each query; it is checked before anything is encoded.
     rebuild: start from the beginning; a rebuild of the same that was stopped is resumed.
     verify: read every file again, the corpus too, instead of trusting those that were not touched.
@@ -75,20 +75,19 @@ class IndexOptions:
     rejects: entered while the corpus is read; without it the first record that cannot be used raises.
     """
 
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
     kind: IndexKind = "auto"
     hnsw: Hnsw | None = None
     prompt_name: str | None = None
     query_prompt_name: str | None = None
-    precision: str = "auto"
-    batch_tokens: int | None = None
+    precision: Precision = "auto"
+    batch_tokens: Positive | None = None
     rebuild: bool = False
     verify: bool = False
     cache: Path | None = None
     process_group: ProcessGroup = SINGLE_PROCESS
     rejects: Rejects | None = None
-
-    def __post_init__(self) -> None:
-        check_choice("kind", self.kind, get_args(IndexKind))
 
 
 @dataclass(frozen=True)
@@ -397,7 +396,7 @@ def _finish(folder: Path, state: BuildState | None, options: IndexOptions) -> No
                 f"{manifest.sentences:,} sentences: {'exact search' if is_small else 'an approximate index (HNSW)'}, "
                 f"as exact is chosen up to {EXACT_UP_TO:,}; kind = exact or hnsw sets it"
             )
-            options = replace(options, kind="exact" if is_small else "hnsw")
+            options = options.model_copy(update={"kind": "exact" if is_small else "hnsw"})
     wants_more = _wants_more(manifest, options)
     if wants_more:
         manifest = _with_faiss(folder, manifest, options)

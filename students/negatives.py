@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
@@ -33,6 +32,7 @@ from bertrelay.hardware import resolve_precision
 from bertrelay.progress import Bar
 from bertrelay.settings import InputFile, options_of
 from bertrelay.stage import Metrics, StageContext
+from students.corpus import Mask
 from students.index import SearchIndex, build_index
 from students.neighbours import Rows, at_unit_length, load_faiss
 from students.search_settings import MINED_SUFFIXES, NegativeOptions, NegativeSettings, work_beside
@@ -41,8 +41,6 @@ from students.training_pairs import CANDIDATES, FILES, PAIR, TrainingPairs
 ANCHOR_BLOCK = 4096
 ANCHORS, SHARDS = "anchors.npy", "negatives"
 DIGITS = 6  # of a score that is written
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -189,15 +187,17 @@ class Miner:
             positive_of + self.pairs.candidates * anchor_of,
         )  # (anchors, k)
         own = (rows == self.pairs.anchor_row[first:end, None]) & ~positives
-        left, dropped = left_over(scores, rows >= 0, {"positive": positives, "anchor": own}, least, self.options)
-        negatives = [self._chosen(np.flatnonzero(row), first + place) for place, row in enumerate(left)]
+        none = {"positive": positives, "anchor": own}
+        eligible, dropped = eligible_negatives(scores, rows >= 0, none, least, self.options)
+        negatives = [self._chosen(np.flatnonzero(row), first + place) for place, row in enumerate(eligible)]
+        rounded = scores.astype(np.float64).round(DIGITS)
         needed = self.options.num_negatives if self.options.layout == "n-tuple" else 1
         for place, anchor in enumerate(anchor_of.tolist()):
             chosen = negatives[anchor]
             if len(chosen) < needed:
                 dropped["too_few_negatives"] += 1
                 continue
-            found = zip(rows[anchor, chosen].tolist(), scores[anchor, chosen].round(DIGITS).tolist(), strict=True)
+            found = zip(rows[anchor, chosen].tolist(), rounded[anchor, chosen].tolist(), strict=True)
             score = round(float(positive_scores[place]), DIGITS)
             yield {"row": int(self.pairs.rows[start + place]), "score": score, "negatives": list(found)}
         yield {"dropped": dropped}
@@ -211,7 +211,7 @@ class Miner:
         return np.sort(generator.choice(places, count, replace=False))
 
 
-def left_over(
+def eligible_negatives(
     scores: Vectors, found: Mask, no_candidates: Mapping[str, Mask], least: Vectors, options: NegativeOptions
 ) -> tuple[Mask, Counter[str]]:
     """Which candidates may be negatives, and how many are dropped, each under the first reason that it has.
@@ -249,6 +249,9 @@ def _prepared(
     process_group: ProcessGroup,
 ) -> Miner:
     """Builds the index of the candidates and encodes the anchors, with all processes."""
+    given = (options.query_prompt, options.prompt)
+    names = (own if name is None else name for name, own in zip(given, encoder.retrieval_prompts, strict=True))
+    options = options.model_copy(update=dict(zip(("query_prompt", "prompt"), names, strict=True)))
     precision = from_main(resolve_precision(options.precision, encoder.device), process_group)
     key = fingerprint({"model": encoder_digest(encoder), "texts": pairs.digest, "precision": precision})
     index = build_index(

@@ -38,7 +38,8 @@ class IndexSettings(Settings):
     corpus: one column of text: plain lines, `text` of a table, or the column it names.
     kind: `exact` compares a query with every vector, `hnsw` walks a graph; `int8` and `binary` compare it with vectors
         of fewer bits in memory, and the best again in float32 from the disk; `auto` is exact up to 100,000 sentences.
-    prompt: which of the model's prompts precedes each sentence; the model's default when absent.
+    prompt: which of the model's prompts precedes each sentence; when absent that for documents (`document`, `passage`,
+        `corpus`) of a model that has one for queries too and no default, else the default.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
     max_rejects: the share of records that may be unusable.
     """
@@ -69,17 +70,30 @@ def work_beside(output: Path) -> Path:
     return output.with_name(output.name + ".work")
 
 
-class MineSettings(Settings):
+class MineOptions(Settings):
+    """How pairs are mined.
+
+    k: so many nearest neighbours of a sentence say what is near for it.
+    threshold: pairs with a lower margin are left out; 1 is as near as to the neighbours.
+    method: exact compares all with all; approximate goes through a graph (HNSW); auto is exact up to 10¹¹ pairs.
+    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
+    """
+
+    k: Positive = NEIGHBOURS
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    method: Method = "auto"
+    precision: Precision = "auto"
+    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+
+
+class MineSettings(MineOptions):
     """Sentences of two tables that translate one another.
 
     source, target: a column of text each: `columns`, else `text`, or the whole line of plain lines.
-    k: so many nearest neighbours of a sentence say what is near for it.
-    threshold: pairs with a lower margin are left out; 1 is as near as to the neighbours.
     gold: the true pairs, in columns `source_line` and `target_line`, for precision, recall and F1, and
         the threshold of the highest F1 is taken when none is given. Lines count from 1, a header included.
     id_column: a column of identifiers in source and target, by which `gold` names sentences, as in BUCC; its columns
         are then `source_id` and `target_id`, or the first two of a file without a header.
-    method: exact compares all with all; approximate goes through a graph (HNSW); auto is exact up to 10¹¹ pairs.
     output: what kind of file `mined` is.
     max_rejects: the share of records that may be unusable.
     """
@@ -87,14 +101,9 @@ class MineSettings(Settings):
     model: ModelSource
     source: Table
     target: Table
-    k: Positive = NEIGHBOURS
-    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     gold: Table | None = None
     id_column: Annotated[Column | None, WHEN_SET] = None
-    method: Method = "auto"
     output: MinedFormat = "tsv"
-    precision: Precision = "auto"
-    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
     @model_validator(mode="after")
@@ -147,8 +156,9 @@ class NegativeOptions(Settings):
         pair that has fewer.
     scores: write the cosines too.
     kind: of the index of candidates: `exact`, `hnsw`, or `auto`, which is exact up to 100,000.
-    query_prompt: which of the model's prompts precedes each anchor; the model's default when absent.
-    prompt: the same for each candidate.
+    query_prompt: which of the model's prompts precedes each anchor; when absent `query` of a model that has one for
+        documents too and no default, else the default.
+    prompt: the same for each candidate; when absent `document`, `passage` or `corpus` of such a model.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
     """
 

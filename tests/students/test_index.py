@@ -449,6 +449,18 @@ def test_a_query_prompt_stands_before_queries_alone(tiny_encoder, texts, corpus)
     assert hit.similarity == pytest.approx(1, abs=1e-5)
 
 
+def test_an_index_with_the_prompt_of_documents_is_asked_with_that_of_queries(tiny_encoder, texts, corpus):
+    prompts = Prompts({"query": "le chat ", "document": "ein Hund bellt "})
+    encoder = tiny_encoder("bert", texts, prompts=prompts)
+    query, documents = encoder.encode_query(["sleeps"], precision="fp32"), encoder.encode_document(texts)
+    wanted = cdist(query, documents, "cosine")[0].argsort(kind="stable")[:5]
+    index = build(encoder, corpus, kind="hnsw", hnsw={"links": 8})
+    assert index.manifest.hnsw["links"] == 8
+    for opened in (index, open_index(encoder, index.folder)):
+        hits = opened.search(["sleeps"], np.int64(5), precision="fp32")[0]
+        assert [hit.text for hit in hits] == [texts[row] for row in wanted]
+
+
 def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(encoder, texts, corpus):
     built = search(encoder, corpus, texts[1:3], 2, precision="fp32")
     assert [[hit.line for hit in hits[:1]] for hits in built] == [[2], [3]]
@@ -464,7 +476,8 @@ def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
         ({"corpus": None}, "expected the folder of an index"),
         ({"corpus": None, "index": "corpus.txt.index", "rebuild": True}, "rebuild: expected a corpus"),
         ({"corpus": None, "index": "corpus.txt.index", "kind": "int8"}, r"kind: expected int8 in .*found hnsw"),
-        ({"kind": "hsnw"}, "kind: expected auto, exact, hnsw, int8 or binary, found 'hsnw'"),
+        ({"kind": "hsnw"}, "kind: Input should be 'auto', 'exact', 'hnsw', 'int8' or 'binary'"),
+        ({"batch_size": 3}, r"batch_size: unknown; did you mean batch_tokens\? expected one of kind, hnsw"),
         ({"ef_search": 5, "kind": "exact"}, "ef_search: expected search of kind hnsw, int8 or binary"),
         ({"ef_search": 0}, "ef_search: expected 1 or more, found 0"),
         ({"queries": ["a dog", " \n"]}, r"found an empty one \(query 2\)"),

@@ -10,6 +10,7 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import Shards
 from bertrelay.errors import RequestError
+from bertrelay.layout import Prompts
 from students import mine_negatives
 from students import negatives as mining
 from students.negatives import run
@@ -106,8 +107,30 @@ def test_negatives_are_those_of_sentence_transformers(encoder, rows, pairs, text
     )
     assert done.rows == len(ours) == len(theirs) > 20
     found = {tuple(row[name] for name in texts_of): [row[name] for name in row if "score" in name] for row in ours}
+    assert all(score == round(score, 6) for scores in found.values() for score in scores)
     for row in theirs:
         assert found[tuple(row[name] for name in texts_of)] == pytest.approx(row["scores"], abs=2e-5)
+
+
+def test_prompts_of_queries_and_documents_are_used_as_sentence_transformers_does(tiny_encoder, texts, rows, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    datasets = pytest.importorskip("datasets")
+    prompts = Prompts({"query": "dehors ein Hund ", "document": "le chat singt "})
+    encoder = tiny_encoder("bert", texts, prompts=prompts)
+    encoder.save(tmp_path / "model")
+    theirs = library.util.mine_hard_negatives(
+        datasets.Dataset.from_dict({"anchor": [a for a, _ in rows], "positive": [p for _, p in rows]}),
+        library.SentenceTransformer(str(tmp_path / "model"), device="cpu"),
+        range_max=200,
+        verbose=False,
+    )
+    pairs = write_pairs(tmp_path / "pairs.tsv", rows)
+    _, ours = mined(encoder, pairs, tmp_path / "n.jsonl", range_max=200)
+    assert Counter(tuple(row.values()) for row in ours) == Counter(tuple(row.values()) for row in theirs)
+    named = {"query_prompt": "query", "prompt": "document"}
+    assert mined(encoder, pairs, tmp_path / "named.jsonl", range_max=200, **named)[1] == ours
+    default = tiny_encoder("bert", texts, prompts=Prompts(prompts.texts, "query"))
+    assert mined(default, pairs, tmp_path / "default.jsonl", range_max=200)[1] != ours
 
 
 def test_of_a_window_the_nearest_that_are_no_positives_count(encoder, rows, pairs, tmp_path):
@@ -228,7 +251,8 @@ def test_the_stage_writes_a_table_that_the_contrastive_objective_reads(encoder, 
         ({"range_min": 5, "range_max": 7}, "range_max: expected at least range_min and num_negatives, 8, found 7"),
         ({"min_score": 0.5, "max_score": 0.1}, "min_score: expected at most max_score, 0.1, found 0.5"),
         ({"seed": 3}, "seed: without effect, because sampling is top"),
-        ({"num_negative": 3}, "num_negative"),
+        ({"sampling_strategy": "top"}, r"sampling_strategy: unknown; did you mean sampling\?"),
+        ({"output_format": "triplet"}, "output_format: unknown; expected one of num_negatives, .*layout"),
     ],
 )
 def test_options_that_cannot_be_are_refused(pairs, tmp_path, options, message):
