@@ -21,17 +21,17 @@ STAGES = {
         ("bertrelay.encode", 1, "encode_stage:EncodeSettings", "encode_stage:run", ""),
     ],
     "teachers": [
-        ("teachers.train", 2, "settings:TrainSettings", "train:run", "teachers"),
+        ("teachers.train", 3, "settings:TrainSettings", "train:run", "teachers"),
         ("teachers.evaluate", 1, "settings:StsSettings", "evaluation.protocols:run_sts", "teachers"),
-        ("teachers.cross-encoder", 1, "settings:CrossEncoderSettings", "cross_encoder_train:run", "teachers"),
+        ("teachers.cross-encoder", 2, "settings:CrossEncoderSettings", "cross_encoder_train:run", "teachers"),
         ("teachers.poly-encoder", 1, "settings:PolyEncoderSettings", "cross_encoder_train:run_poly", "teachers"),
-        ("teachers.bilstm", 1, "settings:BiLstmSettings", "baselines.word_vectors:run", "teachers"),
+        ("teachers.bilstm", 2, "settings:BiLstmSettings", "baselines.word_vectors:run", "teachers"),
         ("teachers.rerank", 1, "settings:RerankSettings", "rerank:run", ""),
     ],
     "teachers.evaluation": [
         ("teachers.protocols", 3, "settings:ProtocolSettings", "protocols:run", "teachers"),
         ("teachers.facets", 3, "settings:FacetSettings", "facets:run", "teachers"),
-        ("teachers.ablation", 2, "settings:AblationSettings", "ablation:run", "teachers"),
+        ("teachers.ablation", 3, "settings:AblationSettings", "ablation:run", "teachers"),
     ],
     "students": [
         ("students.distill", 13, "settings:DistillSettings", "distill:run", "students"),

@@ -22,6 +22,8 @@ from bertrelay.graphs import BackendChoice, GraphNetwork, check_backend
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.heads import Head
 from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, padded_rows, sorted_batches
+from bertrelay.layout import MODEL_CONFIG
+from bertrelay.model_files import read_model_file
 from bertrelay.progress import Bar, progress
 from bertrelay.texts import each_pair, texts_of
 from bertrelay.tokenizer import pad_id_of, truncating, warn_of_special_tokens
@@ -206,6 +208,12 @@ class CrossEncoder(PairScorer):
         check_backend(backend, device)
         place = as_device(device)
         folder = model_folder(source, cache_dir=cache_dir)
+        stated = read_model_file(folder / MODEL_CONFIG, dict[str, Any]) or {}
+        if (stated.get("prompts") or {}).get(stated.get("default_prompt_name")):
+            raise RequestError(
+                "model: expected a cross-encoder without a prompt, found default_prompt_name in "
+                f"{folder / MODEL_CONFIG}; sentence-transformers itself can use it"
+            )
         network, tokenizer = HEAD.load(folder, backend)
         if network.config.num_labels != 1:
             raise RequestError(

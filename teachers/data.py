@@ -3,19 +3,23 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.data.records import Rejects, read
+from bertrelay.data.records import Rejects, read, rows
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
+from bertrelay.progress import log
 from bertrelay.stage import StageContext
-from teachers.settings import COLUMNS, Objective
+from teachers.settings import COLUMNS, SCORED, Objective
 
 BLANK = "an empty sentence"
-NO_GOLD_LABEL = {"", "-", "-1"}  # how SNLI marks a pair on which the annotators did not agree
+NO_GOLD_LABEL = {"", "-", "-1", "nan"}  # how SNLI marks a pair on which the annotators did not agree, and pandas
+FAR_BELOW = 0.2  # of the range of scores: the highest of one to 1 where it should be of one to 5
 Parsed = TypeVar("Parsed")
 
 
@@ -47,7 +51,7 @@ def read_examples(
     sentence_ids: dict[str, int] = {}
     indices, labels = [], []
     for table in tables:
-        records = read(table, COLUMNS[objective], context.cache, rejects)
+        records = read(table, _columns(table, objective, context.cache), context.cache, rejects)
         for sentences, label in usable(records, lambda record: _example(record, objective, score_range), rejects):
             indices.append([sentence_ids.setdefault(sentence, len(sentence_ids)) for sentence in sentences])
             labels.append(label)
@@ -61,7 +65,32 @@ def read_examples(
         raise RequestError(
             f"expected tables of as many negatives each, found {' and '.join(map(str, widths))} columns of sentences"
         )
+    if objective in SCORED and max(labels) <= FAR_BELOW and min(labels) < max(labels):
+        low, high = score_range
+        log(
+            f"{', '.join(table.name for table in tables)}: warning: no score is above "
+            f"{low + max(labels) * (high - low):g}, and score_range is {list(score_range)}; if scores go from 0 to 1, "
+            "set score_range = [0, 1]"
+        )
     return Examples(list(sentence_ids), np.array(indices, dtype=np.int64), labels)
+
+
+def _columns(table: Table, objective: Objective, cache: Path | None) -> list[str | int]:
+    """The columns that `objective` reads by default: of a contrastive one those of negatives too that `table` has."""
+    columns = COLUMNS[objective]
+    if objective != "contrastive" or table.columns:
+        return columns
+    if _has_columns(table, ["negative"], cache):
+        return [*columns, "negative"]
+    numbered = takewhile(lambda name: _has_columns(table, [name], cache), map("negative_{}".format, count(1)))
+    return [*columns, *numbered]
+
+
+def _has_columns(table: Table, columns: Sequence[str], cache: Path | None) -> bool:
+    try:
+        return next(rows(table, columns, cache), None) is not None
+    except RequestError:  # no such columns; other errors come when it is read
+        return False
 
 
 def usable(records: Iterable[Record], parse: Callable[[Record], Parsed], rejects: Rejects) -> Iterator[Parsed]:
@@ -85,7 +114,9 @@ def _example(record: Record, objective: Objective, score_range: Sequence[float])
         return [_sentence(value) for value in values], None
     sentences = [_sentence(value) for value in values[:2]]
     if objective == "softmax":
-        name = str(values[2]).strip()
+        name, value = str(values[2]).strip(), number(values[2])
+        if value is not None and value.is_integer():
+            name = str(int(value))  # 1 and 1.0 are one class
         if name in NO_GOLD_LABEL:
             raise ValueError("no gold label")
         return sentences, name

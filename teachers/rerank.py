@@ -23,6 +23,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.model_output import Scan, model_output
 from bertrelay.progress import Bar
+from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
 from teachers.settings import RerankOptions, RerankSettings
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from teachers.cross_encoder import PairScorer
 
-SUFFIXES = (".csv", ".jsonl", ".parquet", ".txt")
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
 BLOCK_PAIRS = 4_096
 """So many pairs are scored before they are on the disk, the most that a kill costs."""
 DIGITS = 6  # of a score; those behind them depend on the threads of a machine
@@ -92,7 +93,7 @@ def rerank_file(
 
     pairs: a table with the columns sentence1 and sentence2, or two that it names; or the answers of a search, whose
         candidates are ranked anew.
-    output: `.csv`, `.jsonl` or `.parquet`, a row for each pair or candidate; `.txt` has a score in each line.
+    output: `.csv`, `.tsv`, `.jsonl` or `.parquet`, a row for each pair or candidate; `.txt` has a score in each line.
     cache: where a model or data set of the hub is kept.
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
@@ -103,7 +104,7 @@ def rerank_file(
     Killed and called again, with any number of processes, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be.
     """
-    asked, table, output = RerankOptions(**options), as_table(pairs), Path(output)
+    asked, table, output = options_of(RerankOptions, options), as_table(pairs), Path(output)
     check_output(output, SUFFIXES, table.path)
     source = PairSource.of(table, asked.top, output, cache)
     with model_output(
@@ -188,7 +189,7 @@ class PairSource:
         if source.ranks and output.suffix == ".txt":
             raise RequestError(
                 f"output: a .txt file has the scores alone, and ranked candidates are more; found {output}. "
-                "Name a .csv, .jsonl or .parquet file."
+                "Name a .csv, .tsv, .jsonl or .parquet file."
             )
         return source
 
@@ -200,9 +201,9 @@ class PairSource:
         """Streams the queries with their candidates. Raises RequestError, with file and line, for what is none."""
         if self.kind != "answers":
             pairs = map(_pair, read(self.table, PAIR if self.table.header else (0, 1), self.cache))
-            return pairs if self.kind == "pairs" else _joined(pairs, by_line=False)
+            return pairs if self.kind == "pairs" else _group_by_query(pairs, by_line=False)
         if self.table.file_format != "jsonl":
-            return _joined(map(_hit, read(self.table, ANSWER)), by_line=True)
+            return _group_by_query(map(_hit, read(self.table, ANSWER)), by_line=True)
         lines = Table.model_validate({"path": self.table.path, "format": "lines"})
         return (_answer(record) for record in read(lines, [0]) if record.values[0].strip())
 
@@ -263,7 +264,7 @@ def _text(value: Any, record: Record) -> str:
     return value
 
 
-def _joined(pairs: Iterator[PairQuery], by_line: bool) -> Iterator[PairQuery]:
+def _group_by_query(pairs: Iterator[PairQuery], by_line: bool) -> Iterator[PairQuery]:
     """The candidates of one query after another.
 
     by_line: whether pairs have the line of their query, so that equal queries of different lines stay apart.

@@ -41,7 +41,7 @@ COLUMNS: dict[str, list[str | int]] = {
     "cosent": ["sentence1", "sentence2", "score"],
     "angle": ["sentence1", "sentence2", "score"],
 }
-"""What each objective reads when a table does not name its columns."""
+"""What each objective reads when a table does not name its columns; contrastive also `negative`, or `negative_1`, …"""
 
 SCORED: tuple[Objective, ...] = ("cosine", "cosent", "angle")
 IN_BATCH: tuple[Objective, ...] = ("contrastive", "cosent", "angle")
@@ -193,26 +193,15 @@ class PairSettings(LabelledTraining):
     score_range: ScoreRange = [0.0, 5.0]
 
 
-def _not_gated(gated: bool) -> bool:
-    if gated:
-        raise ValueError(
-            "expected no gated cross-encoder, which is no longer supported: from the same start an ordinary one comes "
-            "level with the bi-encoder. Leave `gated` out"
-        )
-    return gated
-
-
 class CrossEncoderSettings(PairSettings):
     """A BERT that reads both sentences at once.
 
     max_tokens: the longest pair, special tokens included; as many as the base has positions, and 256 at most.
-    gated: no longer supported; false alone is accepted.
     both_orders: each pair is trained on as (a, b) and as (b, a), and a score is the mean of both: for likeness, which
-        knows no order. Training and scoring take twice as long.
+        knows no order. Training and scoring take twice as long. sentence-transformers scores (a, b) alone.
     """
 
     max_tokens: Annotated[int, Field(ge=8, lt=2**31)] | None = None
-    gated: Annotated[bool, AfterValidator(_not_gated)] = False  # in the fingerprints of earlier runs
     both_orders: bool = False
 
 
@@ -266,4 +255,4 @@ class RerankSettings(RerankOptions):
 
     model: ModelSource
     pairs: Table
-    output: Literal["jsonl", "csv", "parquet", "txt"] = "jsonl"
+    output: Literal["jsonl", "csv", "tsv", "parquet", "txt"] = "jsonl"

@@ -285,7 +285,7 @@ class InBatchTeacherTask(TeacherTask):
         return excluded
 
 
-def trained(
+def train_once(
     name: str, run: Callable[[AnySettings, StageContext], Metrics], settings: AnySettings, context: StageContext
 ) -> Path:
     """The model folder of the training `run` with `settings`; one that was finished before is not repeated.

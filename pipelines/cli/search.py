@@ -386,7 +386,7 @@ def rerank(
     pairs: Annotated[
         str, argument("PAIRS", "CSV, TSV, JSONL or Parquet with two columns of text, or what search --output wrote.")
     ],
-    output: Annotated[Path, argument("OUT", "A .csv, .jsonl or .parquet file; .txt has scores alone.")],
+    output: Annotated[Path, argument("OUT", "A .csv, .tsv, .jsonl or .parquet file; .txt has scores alone.")],
     how: RerankOptions,
     options: PairOptions,
     cluster: Engine,

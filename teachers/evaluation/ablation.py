@@ -19,7 +19,7 @@ from teachers.evaluation.settings import AblationSettings
 from teachers.evaluation.sts import read_sts
 from teachers.evaluation.sts_sets import SCALES
 from teachers.settings import TrainSettings, common_values
-from teachers.train import trained
+from teachers.train import train_once
 
 WORDS = {"|u-v|": "difference", "u*v": "product"}  # in names of folders
 
@@ -40,7 +40,7 @@ def run(settings: AblationSettings, context: StageContext) -> Metrics:
     for cell, training in trainings:  # a training of both tables is done once
         parts = [WORDS.get(part, part) for part in training.concatenation]
         name = "-".join([training.objective, *(training.pooling or []), *parts])
-        model = trained(name, train.run, training, context)
+        model = train_once(name, train.run, training, context)
         if context.process_group.is_main:
             cosines = pairs.similarities(encoder_at(model, settings.precision))["cosine"]
             metrics |= with_interval(f"ablation/{cell}", spearman, cosines, pairs.scores)

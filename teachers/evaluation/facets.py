@@ -27,7 +27,7 @@ from teachers.evaluation.settings import ARGUMENT_COLUMNS, TOPICS, FacetSettings
 from teachers.evaluation.sts import Encode, Part, StsPairs
 from teachers.evaluation.sts_sets import correlations, part_correlations, without_gold
 from teachers.settings import CrossEncoderSettings, TrainSettings, common_values
-from teachers.train import trained
+from teachers.train import train_once
 
 LEAST_IN_FOLD = 2
 
@@ -141,12 +141,12 @@ def _tested(
     """How alike the sentences of each tested pair are to a network trained on `table`, (tested,), by its measure."""
     if settings.learner == "encoder":
         training = TrainSettings(objective="cosine", train=[table], **common_values(settings, TrainSettings))
-        model = trained(name, train.run, training, context)
+        model = train_once(name, train.run, training, context)
         if context.process_group.is_main:
             return tested.similarities(encoder_at(model, settings.precision))
     else:
         pairs = CrossEncoderSettings(train=[table], **common_values(settings, CrossEncoderSettings))
-        model = trained(name, cross_encoder_train.run, pairs, context)
+        model = train_once(name, cross_encoder_train.run, pairs, context)
         if context.process_group.is_main:
             sentences = zip(tested.first, tested.second, strict=True)
             return {"score": CrossEncoder.load(model).predict(sentences, precision=settings.precision)}

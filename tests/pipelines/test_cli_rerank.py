@@ -33,11 +33,12 @@ def write_table(path, pairs=PAIRS, columns=("sentence1", "sentence2")):
 def rows_of(path):
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in path.read_text().splitlines()]
-    frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    tab = "\t" if path.suffix == ".tsv" else ","
+    frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, sep=tab)
     return frame.to_dict("records")
 
 
-@pytest.mark.parametrize("kind", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl", ".parquet"])
 def test_every_output_has_the_pairs_beside_the_scores_of_python(call, cross_encoder, expected, tmp_path, kind):
     table = write_table(tmp_path / ("pairs.jsonl" if kind == ".csv" else "pairs.tsv"), columns=("question", "answer"))
     given = [cross_encoder, table, "--column", "0", "--column", "answer", "--precision", "fp32"]
@@ -132,6 +133,21 @@ def test_a_broken_answer_is_reported_with_its_line_and_without_its_text(
         rerank_file(cross_encoder, answers, tmp_path / "out.jsonl")
     assert "secret" not in str(raised.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 3}, "batch_size: unknown; did you mean batch_tokens"),
+        ({"top": 0}, "top: "),
+        ({"precision": "fp8"}, "precision: "),
+    ],
+)
+def test_options_that_cannot_be_are_refused(cross_encoder, tmp_path, options, message):
+    from teachers import rerank_file
+
+    with pytest.raises(RequestError, match=message):
+        rerank_file(cross_encoder, write_table(tmp_path / "pairs.csv"), tmp_path / "out.csv", **options)
 
 
 def test_scores_that_are_no_numbers_are_an_error(cross_encoder, tmp_path):

@@ -168,6 +168,11 @@ def test_folders_without_a_cross_encoder_or_with_another_head_are_refused(tmp_pa
     tiny_encoder("bert", SENTENCES).save(tmp_path)
     with pytest.raises(RequestError, match="expected one that scores pairs of sentences, found none in"):
         CrossEncoder.load(tmp_path)
+    start_cross_encoder(tmp_path).save(tmp_path / "prompted")
+    prompted = {"prompts": {"query": "a dog "}, "default_prompt_name": "query"}
+    (tmp_path / "prompted/config_sentence_transformers.json").write_text(json.dumps(prompted))
+    with pytest.raises(RequestError, match="expected a cross-encoder without a prompt"):
+        CrossEncoder.load(tmp_path / "prompted")
     tiny_encoder("distilbert", SENTENCES, sizes={"dim": 16, "n_heads": 2, "hidden_dim": 32}).save(tmp_path / "other")
     with pytest.raises(RequestError, match=r"expected a cross-encoder with .* on a BERT, found 'distilbert'"):
         start_cross_encoder(tmp_path / "other")

@@ -38,6 +38,29 @@ def test_each_distinct_sentence_stands_once_and_items_point_at_it(context):
     assert (triplet.sentences, triplet.indices.tolist(), triplet.labels) == (["a", "b", "c"], [[0, 1, 2]], [None])
 
 
+@pytest.mark.parametrize(
+    ("keys", "width"), [((), 2), (("negative",), 3), (("negative_1", "negative_2", "negative_4"), 4)]
+)
+def test_negatives_of_a_table_are_read_without_being_named(context, keys, width):
+    row = {"anchor": "a", "positive": "b", **{key: f"no {key}" for key in keys}, "positive_score": 0.5}
+    found = read(context, "contrastive", row)
+    assert found.sentences == ["a", "b", *(f"no {key}" for key in keys)][:width]
+    assert found.indices.tolist() == [list(range(width))]
+
+
+def test_a_class_is_one_however_its_number_is_written(context):
+    labels = (0, 0.0, "0", "0.0", float("nan"), -1.0, 2.5)
+    assert read(context, "softmax", *(pair("a", "b", label) for label in labels)).labels == [*"0000", "2.5"]
+
+
+def test_scores_far_below_their_range_are_logged(context, capsys):
+    read(context, "cosine", scored(0.2), scored(0.9))
+    assert "no score is above 0.9, and score_range is [0.0, 5.0]" in capsys.readouterr().err
+    for given in ({"rows": [scored(0.2), scored(0.9)], "score_range": [0, 1]}, {"rows": [scored(0.2), scored(1.1)]}):
+        read(context, "cosine", *given.pop("rows"), **given)
+        assert "score_range" not in capsys.readouterr().err
+
+
 def test_scores_become_numbers_from_0_to_1(context):
     found = read(context, "cosine", scored(1), scored("2.5"), scored(5.0), score_range=[1, 5])
     assert found.labels == [0.0, 0.375, 1.0]
