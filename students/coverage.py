@@ -42,25 +42,25 @@ BYTE = regex.compile("<0x[0-9A-F]{2}>")
 NEVER = np.iinfo(np.int64).max
 
 
-def place_of(text: str) -> bytes:
-    """Where a text stands in an order that depends on nothing but the texts themselves."""
+def digest_of_text(text: str) -> bytes:
+    """The sha256 of a text: an order that depends on nothing but the texts themselves."""
     return hashlib.sha256(text.encode()).digest()
 
 
 def is_held_out(text: str) -> bool:
     """Whether a text is in the tenth that is only measured on; equal texts are on the same side."""
-    return int.from_bytes(place_of(text)[:8]) < HELD_OUT_SHARE * 2**64
+    return int.from_bytes(digest_of_text(text)[:8]) < HELD_OUT_SHARE * 2**64
 
 
 def sample_of(texts: Iterable[str], count: int) -> list[str]:
     """At most `count` texts that are not blank, each once: those of the smallest digests, whatever their order."""
-    by_place: dict[bytes, str] = {}
+    by_digest: dict[bytes, str] = {}
     for text in each_text(texts, "texts"):
         if text.strip():
-            by_place[place_of(text)] = text
-        if len(by_place) >= 4 * count:
-            by_place = dict(sorted(by_place.items())[:count])
-    return [text for _, text in sorted(by_place.items())[:count]]
+            by_digest[digest_of_text(text)] = text
+        if len(by_digest) >= 4 * count:
+            by_digest = dict(sorted(by_digest.items())[:count])
+    return [text for _, text in sorted(by_digest.items())[:count]]
 
 
 def scripts_of(language: str) -> tuple[str, ...]:
@@ -88,31 +88,31 @@ def _written_in(scripts: Sequence[str]) -> "regex.Pattern[str]":
 
 
 def piece_texts(rules: Tokenizer) -> dict[int, str]:
-    """The text of every piece that is one, by id."""
+    """The text of every piece that is one, by id; added tokens, which always stay, are none."""
     decoded = rules.decoder.decode if rules.decoder else "".join
-    texts = {index: decoded([piece]) for piece, index in rules.get_vocab().items() if not NO_TEXT.fullmatch(piece)}
+    texts = {index: decoded([piece]) for piece, index in rules.get_vocab(False).items() if not NO_TEXT.fullmatch(piece)}
     return {index: text for index, text in texts.items() if not NO_TEXT.fullmatch(text)}
 
 
-Place = tuple[bool, float]
+Rank = tuple[bool, float]
 """Of a piece in the order of usefulness: whether the language's text lacks letters of it, and the tokenizer's order."""
 
 
-def candidates_of(language: str, letters: set[str], texts: Mapping[int, str], document: Document) -> dict[int, Place]:
-    """The ids of pieces in the scripts of `language`, with their place among all candidates.
+def candidates_of(language: str, letters: set[str], texts: Mapping[int, str], document: Document) -> dict[int, Rank]:
+    """The ids of pieces in the scripts of `language`, with their rank among all candidates.
 
     letters: of the language's text, in lower case. Of ideographs no text has all, so none of them is unfamiliar.
     """
     written, model = _written_in(scripts_of(language)), document["model"]
 
-    def place(index: int) -> Place:
+    def rank(index: int) -> Rank:
         unfamiliar = any(
             letter.isalpha() and letter not in letters and not IDEOGRAPH.match(letter)
             for letter in texts[index].casefold()
         )
         return unfamiliar, -model["vocab"][index][1] if model["type"] == "Unigram" else index
 
-    return {index: place(index) for index, text in texts.items() if written.fullmatch(text)}
+    return {index: rank(index) for index, text in texts.items() if written.fullmatch(text)}
 
 
 @dataclass(frozen=True)
@@ -185,11 +185,11 @@ def pieces_of_languages(
     shared = {index for index, text in by_id.items() if SHARED.fullmatch(text)}
     base = with_parts(document, usage(rules, document, learnt)[0] | always_kept(document, rules) | shared)
     read = {code: _read(code, of, rules) for code, of in languages.items()}
-    places: dict[int, Place] = {}
+    rank_of: dict[int, Rank] = {}
     for code, (letters, _) in read.items():
-        for index, place in candidates_of(code, letters, by_id, document).items():
-            places[index] = min(place, places.get(index, place))
-    candidates = sorted(places.keys() - base, key=places.__getitem__)
+        for index, rank in candidates_of(code, letters, by_id, document).items():
+            rank_of[index] = min(rank, rank_of.get(index, rank))
+    candidates = sorted(rank_of.keys() - base, key=rank_of.__getitem__)
     ranks = dict.fromkeys(base, 0) | {index: rank for rank, index in enumerate(candidates, 1)}
     needed = {code: _ranks(rules, held_out, ranks) for code, (_, held_out) in read.items()}
     missing = 1 - coverage

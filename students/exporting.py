@@ -39,7 +39,7 @@ from students.evaluation_settings import ExportSettings, GraphPrecision, Opset
 from students.metrics import read_variance, save_variance
 from students.pairs import read_translations
 from students.retention import general_sentences
-from students.shrinking import moved, speeds
+from students.shrinking import cosines_to_original, speeds
 
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 ROWS, WIDTH = 2, 8  # of the batch that is traced; the graph takes any
@@ -298,7 +298,7 @@ def _quantize_within(lowest: float, encoder: SentenceEncoder, exact: Path, folde
     def cosine_min(excluded: int) -> float:
         _quantize(exact, folder / GRAPHS["onnx"], by_loss[:excluded])
         quantized = SentenceEncoder.load(folder, backend="onnx").encode(sentences)
-        return cast(float, moved(vectors, quantized, None)["cosine_min"])
+        return cast(float, cosines_to_original(vectors, quantized, None)["cosine_min"])
 
     excluded = bisect_left(range(len(by_loss) + 1), lowest, key=cosine_min)
     reached = cosine_min(min(excluded, len(by_loss)))  # and its graph is in the folder
@@ -428,7 +428,9 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
             size = sum(weights.numel() * weights.element_size() for weights in encoder.parameters())
         else:
             vectors = encoder.encode(sentences)
-            found |= moved(exact, vectors, None) | {"difference_max": float(np.abs(exact - vectors).max())}
+            found |= cosines_to_original(exact, vectors, None) | {
+                "difference_max": float(np.abs(exact - vectors).max())
+            }
             if settings.lowest_cosine is not None:
                 found["products_in_fp32"] = excluded
             size = sum(file.stat().st_size for file in (folder / GRAPHS[name]).parent.iterdir())

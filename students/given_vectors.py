@@ -49,6 +49,7 @@ class VectorTable:
             digests = _unpacked(name, path)
         else:
             digests = _digests(sentences_of(Table(path=source.texts, format="lines")))
+            path = _in_float32(path, cache)
         vectors = open_vectors(path)
         if len(vectors) != len(digests):
             raise RequestError(
@@ -120,6 +121,23 @@ def _digests(texts: Iterable[str]) -> NDArray[np.bytes_]:
     return np.array([digest_of(clean(text)) for text in texts], DIGEST)
 
 
+def _in_float32(path: Path, cache: Path) -> Path:
+    """`path`, or a copy under `cache` of a `.npy` file of float64 or float16."""
+    for kind in (np.float64, np.float16):
+        try:
+            vectors = open_vectors(path, np.dtype(kind))
+        except RequestError:
+            continue
+        copy = cache / "given-vectors" / f"{Digests().of_file(path)[:32]}.npy"
+        if not copy.is_file():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            blocks = (vectors[start : start + BLOCK].astype(np.float32) for start in range(0, len(vectors), BLOCK))
+            with atomic_write(copy) as building:
+                write_npy(building, blocks, *vectors.shape)
+        return copy
+    return path
+
+
 def _unpacked(name: str, path: Path) -> NDArray[np.bytes_]:
     """The digests of the texts of a Parquet file, whose vectors are written to `path` unless they are there."""
     kept = path.with_suffix(".digests.npy")
@@ -147,6 +165,9 @@ def _blocks(name: str, file: pq.ParquetFile, digests: list[NDArray[np.bytes_]]) 
     missing = {"text", "vector"} - set(file.schema_arrow.names)
     if missing:
         raise RequestError(f"teacher: {name} has no column {' and '.join(sorted(missing))}")
+    kinds = [file.schema_arrow.field(column).type for column in ("text", "vector")]
+    if not (pa.types.is_string(kinds[0]) or pa.types.is_large_string(kinds[0])) or not hasattr(kinds[1], "value_type"):
+        raise RequestError(f"teacher: expected text and lists of numbers in {name}, found {kinds[0]} and {kinds[1]}")
     dim = 0
     for batch in file.iter_batches(BLOCK, columns=["text", "vector"]):
         texts, vectors = batch["text"], batch["vector"]

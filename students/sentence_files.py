@@ -22,6 +22,7 @@ from students.pairs import clean
 
 LINES = ("source_line", "target_line")
 IDS = ("source_id", "target_id")
+SIDES = ("source", "target")
 READ_AT_ONCE = 4096
 TEXT_AND_LINE = pa.schema({"text": pa.string(), "line": pa.int64()})
 
@@ -132,10 +133,10 @@ def read_gold(
 ) -> NDArray[np.int64]:
     """The true pairs, each once, as source row × targets + target row.
 
-    They are lines in the columns `source_line` and `target_line`, else in the first two.
+    They are lines in the columns `source_line` and `target_line`, or `source` and `target`, else in the first two.
 
     ids: tables of the identifiers of source and target. The pairs are then identifiers, in the columns `source_id` and
-        `target_id`, else in the first two.
+        `target_id`, or `source` and `target`, else in the first two.
     Raises RequestError, with file and line, for what is no line number, or of a line without a sentence, and for an
     identifier that no sentence has.
     """
@@ -167,9 +168,20 @@ def _line_number(text: str) -> int | None:
 
 
 def _lines_of_ids(table: Table, wanted: set[str], cache: Path | None) -> dict[str, int]:
-    """The lines of the sentences that have the identifiers `wanted`, which stand in the first column of `table`."""
-    records = rows(table, (), cache)
-    return {name: row.line for row in records if isinstance(row, Record) and (name := str(row.values[0])) in wanted}
+    """The lines of the sentences that have the identifiers `wanted`, which stand in the first column of `table`.
+
+    Raises RequestError for one that several sentences have.
+    """
+    lines: dict[str, int] = {}
+    for row in rows(table, (), cache):
+        if isinstance(row, Record) and (name := str(row.values[0])) in wanted:
+            if name in lines:
+                raise RequestError(
+                    f"{row.file}, line {row.line:,}: expected each identifier once, found that of line "
+                    f"{lines[name]:,} again; make them different, or name pairs by lines"
+                )
+            lines[name] = row.line
+    return lines
 
 
 def _no_sentence(line: int | None, sentences: SentenceFile, by_id: bool) -> str:
@@ -185,10 +197,13 @@ def _no_sentence(line: int | None, sentences: SentenceFile, by_id: bool) -> str:
 
 
 def _without_header(table: Table, names: tuple[str, str]) -> Table:
-    """`table` as one without a header, where its first row is a pair already and no names of columns."""
+    """`table` as one without a header, where its first row is a pair already; columns that are SIDES are named."""
     if table.path is None or table.file_format not in ("csv", "tsv", "lines") or not table.header:
         return table
     as_rows = table.model_copy(update={"header": False, "format": "csv" if table.file_format == "csv" else "tsv"})
     first = next(read(as_rows, [0, 1])).values
+    by_name = {str(value).strip().casefold(): value for value in first}
+    if table.columns is None and by_name.keys() == set(SIDES):
+        return table.model_copy(update={"columns": [by_name[name] for name in SIDES]})
     is_pair = names == LINES and all(str(value).isdecimal() for value in first)
     return as_rows if is_pair or (names == IDS and set(first) != set(IDS)) else table

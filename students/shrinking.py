@@ -95,7 +95,7 @@ def speeds(encoders: Sequence[SentenceEncoder], sentences: Sequence[str], precis
     return rates
 
 
-def moved(before: Vectors, after: Vectors, axes: Axes | None) -> Metrics:
+def cosines_to_original(before: Vectors, after: Vectors, axes: Axes | None) -> Metrics:
     """Cosines of vectors (n, dim) to those they were, (n, dim before): their mean, and the lowest.
 
     axes: where there are fewer dimensions, vectors are compared where these lead back to.
@@ -194,7 +194,7 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
         scores = tests.metrics(tests.encoded(encoder, settings.precision))
         measured.append({**sizes, "sentences_per_second": rate, **scores})
     before, after = (encoder.encode(sample, precision=settings.precision) for encoder in encoders.values())
-    return before_and_after(*measured) | moved(before, after, shrunk.axes) | shrunk.coverage
+    return before_and_after(*measured) | cosines_to_original(before, after, shrunk.axes) | shrunk.coverage
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ DIGITS = 12  # of a cosine in float64: beyond them equal vectors differ
 
 
 def numbers(vectors: Vectors) -> Vectors:
-    """`vectors` in float32. Raises RequestError for what holds no numbers, such as sentences."""
+    """`vectors` in float32, of a tensor too. Raises RequestError for what holds no numbers, such as sentences."""
+    if hasattr(vectors, "detach"):  # of torch, which NumPy reads neither in bf16 nor where it has a gradient
+        vectors = vectors.detach().float().cpu()
     try:
         return np.asarray(vectors, dtype=np.float32)
     except (TypeError, ValueError):  # their messages quote the sentence

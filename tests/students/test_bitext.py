@@ -2,6 +2,7 @@ import csv
 import json
 import sys
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -103,6 +104,12 @@ def rows_of(path):
 # In memory
 
 
+def test_vectors_may_be_tensors_in_bfloat16_or_with_a_gradient():
+    rows = torch.eye(3)
+    for given in (rows.bfloat16(), rows.clone().requires_grad_()):
+        assert [(pair.source, pair.target) for pair in mine(given, rows)] == [(0, 0), (1, 1), (2, 2)]
+
+
 @pytest.mark.parametrize("method", ["exact", "approximate"])
 def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method, margins):
     generator = np.random.default_rng(0)
@@ -156,6 +163,14 @@ def test_files_give_the_true_pairs_best_first_with_their_lines_and_texts(bilingu
     assert (mined.sources, mined.targets, mined.pairs) == (100, 100, SHARED)
     assert mined.threshold is not None and mined.threshold < rows[-1]["score"]
     assert {path.name for path in tmp_path.iterdir()} == {output.name, "gold.tsv", "source.txt", "target.txt"}
+
+
+@pytest.mark.parametrize("header", ["Source\ttarget", "target\tsource"])
+def test_gold_may_have_a_header_of_source_and_target(bilingual, files, gold, write, tmp_path, header):
+    pairs = [line.split("\t") for line in gold.read_text().splitlines()]
+    named = write("named.tsv", [header, *("\t".join(pair[:: 1 if header[0] == "S" else -1]) for pair in pairs)])
+    found = [mine_files(bilingual, *files, tmp_path / "m.jsonl", gold=each, precision="fp32") for each in (gold, named)]
+    assert found[0] == found[1] and found[0].f1 > 0.9
 
 
 def test_a_given_threshold_is_kept_and_judged_by_gold(bilingual, files, gold, tmp_path):
@@ -305,10 +320,13 @@ def test_gold_may_name_sentences_by_identifiers(bilingual, bucc, tmp_path, conte
         (0, ["xx-1001\ten-2001", "xx-1001\ten-9999"], r"line 2: expected the identifiers of two sentences, found one"),
         (0, ["source_id\ttarget_id", "xx-999\ten-2001"], r"line 2: .*that no sentence of .*training\.xx has"),
         (0, ["xx-1001"], "no column 1|too few fields"),
+        (0, ["xx-1002\ten-2002"], r"training\.xx, line 31: expected each identifier once, found that of line 3 again"),
     ],
 )
 def test_a_wrong_identifier_is_reported_without_quoting_it(bucc, write, tmp_path, column, lines, message):
     files = bucc("training", 0, 30)
+    with Path(files["source"]["path"]).open("a", encoding="utf-8") as source:
+        source.write("xx-1002\tagain\n")
     gold, tables = write("wrong.tsv", lines), [Table.model_validate(files[side]) for side in ("source", "target")]
     with pytest.raises(RequestError, match=message) as error:
         mine_files("/no/such/model", *tables, tmp_path / "m.tsv", gold=gold, id_column=column)

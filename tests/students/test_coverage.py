@@ -107,6 +107,17 @@ def test_pieces_of_other_scripts_go(encoder):
     assert len(greek) > 5 and not left
 
 
+@pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
+def test_added_tokens_stay(tiny_encoder, kind):
+    texts = corpus(40)
+    encoder = tiny_encoder(kind, [*texts["de"], *texts["ru"]])
+    encoder.tokenizer.add_tokens(["fishy"])
+    encoder.backbone.resize_token_embeddings(len(encoder.tokenizer))
+    grown = SentenceEncoder(encoder.backbone, encoder.tokenizer).eval()
+    small = shrink(grown, texts["de"], languages={"de": texts["de"]}).encoder
+    assert small.tokenizer.convert_ids_to_tokens(small.tokenize(["fishy"])[0])[1:-1] == ["fishy"]
+
+
 def test_a_bar_that_cannot_be_reached_is_reported_with_what_is(encoder, capsys):
     mixed = [f"{text} {greek}" for text, greek in zip(GENERAL["de"][:60], GENERAL["el"], strict=False)]
     found = pieces_of_languages(encoder, mixed, {"de": mixed}, 1.0)

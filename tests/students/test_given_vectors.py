@@ -42,6 +42,17 @@ def test_vectors_are_found_by_text_whatever_its_spaces_and_its_form(given, tmp_p
     np.testing.assert_array_equal(table.encode(["Café", "a bird", "a dog", "two cats"]), vectors[[2, 3, 0, 1]])
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float64])
+def test_vectors_of_other_floats_are_converted(tmp_path, kind):
+    vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(kind)
+    np.save(tmp_path / "v.npy", vectors)
+    (tmp_path / "t.txt").write_text("\n".join(TEXTS))
+    source = GivenVectors(vectors=str(tmp_path / "v.npy"), texts=str(tmp_path / "t.txt"))
+    for _ in range(2):  # the second from the cache
+        table = VectorTable.open(source, tmp_path / "cache")
+        np.testing.assert_array_equal(table.encode(TEXTS), vectors.astype(np.float32))
+
+
 def test_what_is_missing_or_contradicts_is_reported(given, tmp_path):
     table = VectorTable.open(given(TEXTS, np.eye(4)), tmp_path / "cache")
     with pytest.raises(RequestError, match=r"2 of 3 sentences have no vector in .*v\."):
@@ -69,6 +80,10 @@ def test_numbers_that_are_not_finite_and_files_that_do_not_fit_are_refused(given
     pq.write_table(pa.table({"text": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}), tmp_path / "ragged.parquet")
     with pytest.raises(RequestError, match="expected a text and a vector of 2 numbers in every row"):
         VectorTable.open(GivenVectors(vectors=str(tmp_path / "ragged.parquet")), tmp_path / "cache")
+    for columns in ({"text": [1], "vector": [[1.0]]}, {"text": ["a"], "vector": [1.0]}):
+        pq.write_table(pa.table(columns), tmp_path / "numbers.parquet")
+        with pytest.raises(RequestError, match=r"expected text and lists of numbers in .*numbers\.parquet"):
+            VectorTable.open(GivenVectors(vectors=str(tmp_path / "numbers.parquet")), tmp_path / "cache")
     np.save(tmp_path / "none.npy", np.zeros((0, 4), np.float32))
     (tmp_path / "none.txt").write_text("")
     with pytest.raises(RequestError, match=r"none\.txt has no records"):

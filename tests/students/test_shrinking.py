@@ -11,7 +11,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.pooling import Projection, Projections
 from students.evaluation_settings import ShrinkSettings
-from students.shrinking import moved, principal_axes, projection_onto, run, sample_of, shrink
+from students.shrinking import cosines_to_original, principal_axes, projection_onto, run, sample_of, shrink
 
 
 @pytest.fixture
@@ -162,9 +162,12 @@ def test_sentence_transformers_loads_the_smaller_model_and_gives_our_vectors(con
 def test_cosines_are_taken_where_the_axes_lead_back_to():
     before = np.array([[3.0, 4.0], [0.0, 2.0], [5.0, 0.0]], np.float32)
     along_first = np.array([[1.0], [0.0]])
-    assert moved(before, before, None) == {"cosine_mean": pytest.approx(1), "cosine_min": pytest.approx(1)}
+    assert cosines_to_original(before, before, None) == {
+        "cosine_mean": pytest.approx(1),
+        "cosine_min": pytest.approx(1),
+    }
     after = before @ along_first.astype(np.float32)
-    metrics = moved(before, after, along_first)
+    metrics = cosines_to_original(before, after, along_first)
     assert metrics["cosine_min"] == 0
     assert metrics["cosine_mean"] == pytest.approx((3 / 5 + 0 + 1) / 3)
 
