@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, shown
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w.-]+)?")
 PACKAGE = "package:"
@@ -90,13 +90,14 @@ def options_of(model: type[AnySettings], given: dict[str, Any]) -> AnySettings:
     try:
         return model(**plain)
     except ValidationError as error:
-        faults = error.errors(include_input=False, include_url=False, include_context=False)
+        faults = error.errors(include_url=False, include_context=False)
         raise RequestError("; ".join(_fault(model, ".".join(map(str, each["loc"])), each) for each in faults)) from None
 
 
 def _fault(model: type[Settings], name: str, fault: Any) -> str:
     if fault["type"] != "extra_forbidden":
-        return f"{name}: {fault['msg']}"
+        what = fault["msg"].removeprefix("Input should be ")
+        return f"{name}: {what}" if what == fault["msg"] else f"{name}: expected {what}, found {shown(fault['input'])}"
     near = get_close_matches(name, model.model_fields, n=1)
     hint = f" did you mean {near[0]}?" if near else ""
     return f"{name}: unknown;{hint} expected one of {', '.join(model.model_fields)}"

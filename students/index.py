@@ -197,8 +197,8 @@ def build_index(
 ) -> SearchIndex:
     """The index of the sentences of `corpus` in `folder`: opened where it is complete, else built or resumed.
 
-    Blank sentences are left out and counted; the others keep the number of their line. A whole index is opened without
-    a lock and without writing, and its corpus read only where it was touched.
+    Blank sentences are left out and counted; the others keep the number of their line. A complete index is opened
+    without a lock and without writing, and its corpus read only where it was touched.
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
@@ -219,8 +219,8 @@ def build_index(
         encoder.prompts.text(prompt)  # where there is none of that name, say so
     known = manifest.origin if manifest and not given.verify else None
     origin = origin_of("" if encoder is model else str(model), encoder, table, given.prompt_name, known)
-    is_whole = manifest is not None and is_finished(folder, manifest, origin, given)
-    if not from_main(is_whole, given.process_group):
+    is_complete = manifest is not None and is_finished(folder, manifest, origin, given)
+    if not from_main(is_complete, given.process_group):
         build(encoder, table, origin, folder, given)
     return load_index(encoder, folder, given.verify)
 

@@ -2,13 +2,13 @@
 
 | file                 | content                                                                                      |
 |----------------------|----------------------------------------------------------------------------------------------|
-| `building.json`      | first, with what is built of what; with counts once `sentences.arrow` is whole; removed last |
+| `building.json`      | first, with what is built of what; with counts when `sentences.arrow` is there; removed last |
 | `sentences.arrow`    | columns text and line: what a hit shows                                                      |
-| `vectors.npy`        | row i for sentence i, at length one; until it is whole, shards beside it                     |
+| `vectors.npy`        | row i for sentence i, at length one; until it is complete, shards beside it                  |
 | `hnsw.checkpoint`    | a graph as far as it is linked                                                               |
 | `hnsw.faiss`         | of kind hnsw: a FAISS index of its own, vectors included                                     |
 | `<kind>.faiss`       | of kinds int8 and binary: a FAISS index of the vectors in fewer                              |
-| `index.json`         | the manifest, written when all else is there: an index is whole where it is                  |
+| `index.json`         | the manifest, written when all else is there: an index is complete where it is               |
 """
 
 import time
@@ -166,7 +166,7 @@ class BuildState:
 
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> None:
-    """Marks the index as whole."""
+    """Marks the index as complete."""
     content = asdict(manifest)
     _write(folder / MANIFEST, {**content, "seal": fingerprint(content)})
 
@@ -215,7 +215,7 @@ def check_files(folder: Path, manifest: IndexManifest, verify: bool = False) -> 
 
 def damaged(folder: Path, how: str) -> RequestError:
     return RequestError(
-        f"{folder}: expected a whole index, found a damaged one: {how}. Build it anew: "
+        f"{folder}: expected a complete index, found a damaged one: {how}. Build it anew: "
         f"bertrelay search MODEL CORPUS --index {folder} --rebuild"
     )
 
@@ -329,7 +329,7 @@ def build(encoder: SentenceEncoder, table: Table, origin: Origin, folder: Path, 
 
 
 def _prepare(table: Table, origin: Origin, folder: Path, options: IndexOptions) -> None:
-    """Leaves a whole index, or the sentences and `building.json`, which counts them."""
+    """Leaves a complete index, or the sentences and `building.json`, which counts them."""
     state = BuildState.read(folder)
     if options.rebuild and not (state and state.rebuild and state.sentences is not None and state.origin == origin):
         state = BuildState(origin, rebuild=True)
@@ -380,9 +380,9 @@ def _forget_building(folder: Path) -> None:
 
 
 def _finish(folder: Path, state: BuildState | None, options: IndexOptions) -> None:
-    """Builds a graph or codes where they are wanted, and marks the index as whole.
+    """Builds a graph or codes where they are wanted, and marks the index as complete.
 
-    state: None of one that was whole before.
+    state: None of one that was complete before.
     """
     if state is None:
         manifest = require_manifest(folder)
@@ -416,8 +416,8 @@ def _wants_more(manifest: IndexManifest, options: IndexOptions) -> bool:
 def _with_faiss(folder: Path, manifest: IndexManifest, options: IndexOptions) -> IndexManifest:
     """Builds the graph or the codes, unless a graph exists with the same links, and logs their recall.
 
-    Where they replace others, the index is exact meanwhile, so a kill between the file and its manifest leaves a whole
-    index.
+    Where they replace others, the index is exact meanwhile, so a kill between the file and its manifest leaves one that
+    is complete.
     """
     kind = manifest.kind if options.kind == "auto" else options.kind
     hnsw, vectors, files = options.hnsw or Hnsw(), open_vectors(folder / VECTORS), manifest.files

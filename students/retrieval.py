@@ -15,11 +15,12 @@ from bertrelay.settings import Precision
 from bertrelay.stage import Metrics, StageContext
 from students.bitext import mine_files, ratio_margins
 from students.evaluation_settings import XsimPairs
-from students.metrics import Encode, english_of
+from students.metrics import english_of
 from students.neighbours import Neighbours, exact_knn, exact_neighbours
 from students.pairs import Translations
 from students.search_settings import NEIGHBOURS, MiningTest
 from students.settings import ENGLISH
+from teachers.evaluation.sts import Encode
 
 Rows = dict[tuple[str, int], str]
 """Sentences of a language by the English sentence they translate, and its number among equal ones."""

@@ -71,12 +71,12 @@ def load_scorer(
 
     device: as of `SentenceEncoder.load`.
     """
-    from bertrelay.backbone import model_folder
-    from teachers.baselines.poly_encoder import WEIGHTS, PolyEncoder
+    from bertrelay.backbone import POLY_ENCODER, model_folder
+    from teachers.baselines.poly_encoder import PolyEncoder
     from teachers.cross_encoder import CrossEncoder
 
     folder = model_folder(model, cache_dir=cache and cache / "hub")
-    return (PolyEncoder if (folder / WEIGHTS).is_file() else CrossEncoder).load(folder, device=device)
+    return (PolyEncoder if (folder / POLY_ENCODER).is_file() else CrossEncoder).load(folder, device=device)
 
 
 def rerank_file(

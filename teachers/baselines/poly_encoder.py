@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bertrelay.backbone import POLY_ENCODER as WEIGHTS
+from bertrelay.backbone import POLY_ENCODER
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
@@ -49,10 +49,10 @@ class PolyEncoder(PairScorer):
     @classmethod
     def load(cls, folder: str | Path, device: str | torch.device | None = None) -> "PolyEncoder":
         """The poly-encoder of a folder, on `device` as of `SentenceEncoder.load`. Raises RequestError for another."""
-        path = Path(folder) / WEIGHTS
+        path = Path(folder) / POLY_ENCODER
         if not path.is_file():
             raise RequestError(
-                f"model: expected a poly-encoder with {WEIGHTS} in {folder}; train it with teachers.poly-encoder"
+                f"model: expected a poly-encoder with {POLY_ENCODER} in {folder}; train it with teachers.poly-encoder"
             )
         encoder = SentenceEncoder.load(folder, device, backend="torch")
         with reading_weights(path, "the codes of a poly-encoder"):
@@ -65,7 +65,7 @@ class PolyEncoder(PairScorer):
     def save(self, folder: str | Path) -> None:
         """Writes the encoder's folder, and the codes in it."""
         self.encoder.save(folder)
-        write_tensors(Path(folder) / WEIGHTS, {name: self.get_parameter(name) for name in OWN})
+        write_tensors(Path(folder) / POLY_ENCODER, {name: self.get_parameter(name) for name in OWN})
 
     @property
     def backbone(self) -> nn.Module:

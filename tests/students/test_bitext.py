@@ -133,9 +133,9 @@ def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method, m
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"method": "Exact"}, "method: Input should be 'auto', 'exact' or 'approximate'"),
-        ({"k": 0}, "k: Input should be greater than or equal to 1"),
-        ({"threshold": float("nan")}, "threshold: Input should be a finite number"),
+        ({"method": "Exact"}, "method: expected 'auto', 'exact' or 'approximate'"),
+        ({"k": 0}, "k: expected greater than or equal to 1"),
+        ({"threshold": float("nan")}, "threshold: expected a finite number"),
     ],
 )
 def test_other_options_than_there_are_are_refused_before_anything_is_encoded(files, tmp_path, wrong, message):

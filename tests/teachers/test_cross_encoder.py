@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertrelay.errors import RequestError
 from bertrelay.pooling import Projection
-from teachers.baselines.poly_encoder import WEIGHTS, PolyEncoder
+from teachers.baselines.poly_encoder import POLY_ENCODER, PolyEncoder
 from teachers.cross_encoder import CrossEncoder, start_cross_encoder
 from teachers.cross_encoder_train import PairTask, run, run_poly
 from teachers.data import Examples
@@ -220,7 +220,7 @@ def test_scores_are_those_by_hand_and_the_same_after_saving(sentence_encoder, tm
 
 def test_weights_that_are_missing_or_of_another_shape_are_refused(sentence_encoder, tmp_path):
     PolyEncoder(sentence_encoder, codes=5).save(tmp_path)
-    file, message = tmp_path / WEIGHTS, r"codes of a poly-encoder in .*poly\.safetensors, found none"
+    file, message = tmp_path / POLY_ENCODER, r"codes of a poly-encoder in .*poly\.safetensors, found none"
     whole, weights = file.read_bytes(), load_file(file)
     contents = [{**weights, "other": torch.zeros(1)}]
     for name in weights:
