@@ -117,11 +117,14 @@ class PathText(str):
 def absolute(value: str) -> str:
     """`value` as an absolute path, relative to the file it was written in, else to the working directory.
 
+    Links are followed but for a file's own: its suffix says how it is read, and a hub's cache has it in the link alone.
     Raises ValueError for a path that no file can have: too long, or of an unknown home.
     """
     base = value.base if isinstance(value, PathText) else Path.cwd()
     try:
-        path = (base / Path(value).expanduser()).resolve()
+        path = base / Path(value).expanduser()
+        is_folder = path.name in ("", "..") or os.path.isdir(path)  # noqa: PTH112 (which may raise)
+        path = path.resolve() if is_folder else path.parent.resolve() / path.name
         path.exists()  # raises for an invalid name
     except PermissionError:
         pass  # it exists; reading it will report the error
@@ -146,6 +149,8 @@ class Source(str):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
         def build(value: object) -> str:
+            if isinstance(value, os.PathLike):
+                value = os.fspath(value)
             if not isinstance(value, str):
                 raise ValueError(f"expected text, found {value!r}")
             return value if isinstance(value, cls) else cls.parse(value)
@@ -252,6 +257,6 @@ def _package_folder(value: str) -> str:
         )
     package = Path(spec.origin).parent
     folder = absolute(PathText(inner, package))
-    if not Path(folder).is_relative_to(package.resolve()):
+    if not Path(folder).resolve().is_relative_to(package.resolve()):
         raise ValueError(f"expected a folder inside the Python package {name!r}, found {_shortened(value)!r}")
     return folder

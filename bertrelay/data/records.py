@@ -209,7 +209,7 @@ def read(
         if rejects is None:
             detail = f" ({fault.detail})" if fault.detail else ""
             raise RequestError(f"{fault.file}, line {fault.line:,}: {fault.reason}{detail}. Fix or remove this line.")
-        rejects.add(fault.file, fault.line, fault.reason)
+        rejects.add(fault.file, fault.line, fault.reason, fault.record, fault.detail)
 
 
 def aligned_rows(

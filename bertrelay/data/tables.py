@@ -75,7 +75,7 @@ class Table(TableSource):
     columns: which ones to read; when not given, the default ones of its reader.
     """
 
-    columns: Annotated[list[Column], Field(min_length=1)] | None = None
+    columns: Annotated[list[Column], Field(min_length=1, strict=False)] | None = None
 
 
 def format_of(path: str) -> Format:

@@ -51,6 +51,17 @@ def test_every_text_format_gives_the_same_records(tmp_path, name, content, packe
     ]
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.TSV.GZ"])
+def test_a_file_is_read_by_the_suffix_of_the_name_it_was_given_by(tmp_path, name):
+    """A hub's cache has the suffix in the link alone."""
+    table(tmp_path / "9f86d0", "id\ttext\n1\tone\n")
+    (tmp_path / "snapshot").symlink_to(tmp_path)
+    (tmp_path / name).symlink_to("9f86d0")
+    source = Table(path=tmp_path / "snapshot" / name, columns=("text",))
+    assert source.path == str(tmp_path / name) and values(source) == [("one",)]
+    assert Table(path=str(tmp_path / "snapshot")).path == str(tmp_path)
+
+
 def test_a_note_of_a_megabyte_is_one_field_and_other_readers_keep_their_limit(tmp_path):
     note = "It is\n" * 180_000
     usual = csv.field_size_limit()
@@ -250,7 +261,8 @@ def test_bad_rows_are_listed_by_file_line_and_reason_and_the_others_read(tmp_pat
         found = values(source, "text", "label", rejects=rejects)
     assert [(text, str(label)) for text, label in found] == [("ok", "1"), ("ok", "2")]
     listed = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
-    assert all(set(item) == {"file", "line", "reason"} and item["file"] == source.name for item in listed)
+    assert all({*item} - {"detail"} == {"file", "line", "reason"} and item["file"] == source.name for item in listed)
+    assert next(item for item in listed if "detail" in item)["detail"].startswith(("expected", "found", "quotes"))
     assert [item["line"] for item in listed] == list(expected)
     assert all(word in item["reason"] for item, word in zip(listed, expected.values(), strict=True))
     assert rejects.counts.total() == len(expected)
