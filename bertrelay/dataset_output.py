@@ -3,6 +3,7 @@
 LanceDB opens a dataset of Lance as a table. It is written from the Parquet dataset of the same rows, when whole.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from bertrelay.data.datasets import ROW, DatasetShards, Location, ParquetInput, is_lance
+from bertrelay.data.datasets import MANIFEST_KEY, ROW, DatasetShards, Location, ParquetInput, check_outside, is_lance
 from bertrelay.data.shards import Compute, Span
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.engine import LOCAL, Engine
@@ -34,7 +35,7 @@ class WrittenDataset(NamedTuple):
 
 
 def fill_dataset(
-    output: str,
+    output: str | Path,
     spans: Sequence[Span],
     columns: Sequence[pa.Field],
     manifest: dict[str, object],
@@ -55,7 +56,8 @@ def fill_dataset(
     start, description, unit, read: as of `SpanOutputs.fill`; the contents are tables of all columns.
     overwrite: replace a finished dataset of another manifest, which is an error otherwise.
     """
-    manifest = {**manifest, "spans": fingerprint({"rows": [span[:2] for span in spans]})}
+    output = os.path.expanduser(output)  # noqa: PTH111 (may be an address)
+    manifest = {**manifest, MANIFEST_KEY: fingerprint({"rows": [span[:2] for span in spans]})}
     as_lance, key, rate = is_lance(output), fingerprint(manifest), None
     schema, place = pa.schema([pa.field(ROW, pa.int64()), *columns]), _unfinished(output) if as_lance else output
     shards = DatasetShards(place, spans, schema, process_group, engine)
@@ -150,8 +152,8 @@ def read_rows(output: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 def add_columns(
     model: str | Path,
-    source: str,
-    output: str,
+    source: str | Path,
+    output: str | Path,
     texts: Sequence[str],
     added: Sequence[pa.Field],
     load: Callable[[Path, str], ComputeColumns],
@@ -173,6 +175,7 @@ def add_columns(
     from bertrelay.backbone import model_folder  # which loads torch: not before the request is checked
 
     names = [field.name for field in added]
+    check_outside(output, source)
     inputs = on_main(lambda: ParquetInput(source, texts, keep, names), process_group)
     where = Engine.of(engine, process_group)
     with where.connected():

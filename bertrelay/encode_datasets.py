@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bertrelay.data.datasets import ROW, ParquetInput
+from bertrelay.data.datasets import ROW, ParquetInput, check_outside
 from bertrelay.data.shards import Compute, Span
 from bertrelay.data.vectors import DTYPES, Stored, stored_columns
 from bertrelay.dataset_output import fill_dataset
@@ -27,8 +27,8 @@ from bertrelay.progress import Bar
 
 def encode_dataset(
     model: SentenceEncoder | str | Path,
-    source: str,
-    output: str,
+    source: str | Path,
+    output: str | Path,
     *,
     column: str = "text",
     keep: Sequence[str] = (),
@@ -50,6 +50,7 @@ def encode_dataset(
     """
     check_choice("vectors", vectors, tuple(DTYPES))
     where = Engine.of(engine, process_group)
+    check_outside(output, source)
     inputs = on_main(lambda: ParquetInput(source, [column], keep, ["vector"]), process_group)
     encoder = as_encoder(model, cache)
     width = stored_columns(encoder.dim, vectors)

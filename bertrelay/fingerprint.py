@@ -86,7 +86,7 @@ def _stamp(path: Path) -> list[int]:
 
 
 def visible_files(folder: Path) -> Iterator[Path]:
-    """The files below `folder`, links followed, but for hidden ones and those of hidden folders.
+    """The files below `folder` that are not hidden, links among them, also to nothing; folders' links are followed.
 
     Raises RequestError for a link to a folder that it lies in.
     """

@@ -10,6 +10,7 @@ Nothing is renamed, as object stores cannot. Readers of datasets leave out names
 
 import errno
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -26,21 +27,23 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from bertrelay.data.shards import Span, SpanOutputs, locked_output
-from bertrelay.data.tables import Record
+from bertrelay.data.tables import Record, format_of
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, on_main
 from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write, sync
-from bertrelay.fingerprint import fingerprint
+from bertrelay.fingerprint import fingerprint, visible_files
 from bertrelay.privacy import apply_umask, is_sensitive
 from bertrelay.progress import log
 
+HIDDEN = re.compile(r"(^|/)[_.]")
 URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 PARQUET, LANCE, ROW = ".parquet", ".lance", "row"
 SHARD_ROWS = 100_000
 BLOCK_ROWS = 8_192
 FILES_AT_ONCE = 16
 MANIFEST, SUCCESS, MARKERS, UNFINISHED = "_manifest.json", "_SUCCESS", "_shards", "_unfinished-"
+MANIFEST_KEY = "spans"  # which the manifests of all our datasets have
 LISTED_SECONDS = 30.0
 """How long a store may take to list what has been written to it."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -60,8 +63,20 @@ def is_dataset(name: str) -> bool:
 def writes_dataset(source: str, output: str) -> bool:
     """Whether a dataset is written from one: from an address, a Parquet file or a folder with one, or to an address."""
     place = Path(source)
-    is_parquet = source.endswith(PARQUET) or (place.is_dir() and any(place.glob(f"*{PARQUET}")))
+    is_parquet = _is_parquet(source) or (place.is_dir() and any(map(_is_parquet, map(str, visible_files(place)))))
     return is_address(output) or (is_dataset(output) and (is_address(source) or is_parquet))
+
+
+def _is_parquet(name: str) -> bool:
+    return format_of(name) == "parquet"
+
+
+def check_outside(output: str | Path, source: str | Path) -> None:
+    """Raises RequestError for an output in the folder of its input, of which it would be read as a part."""
+    given = (str(output).partition("?")[0], str(source).partition("?")[0])
+    inner, outer = (Path(each) if is_address(each) else Path(os.path.expanduser(each)).resolve() for each in given)  # noqa: PTH111
+    if inner.is_relative_to(outer):
+        raise RequestError(f"output: expected a folder outside of the input {source}, found {output}; name another")
 
 
 def is_lance(url: str) -> bool:
@@ -80,7 +95,7 @@ class Location:
     @cached_property
     def _opened(self) -> tuple[fs.FileSystem, str]:
         if not URL.match(self.url):
-            return fs.LocalFileSystem(), str(Path(self.url).absolute())
+            return fs.LocalFileSystem(), str(Path(os.path.expanduser(self.url)).absolute())  # noqa: PTH111 (raises)
         from fsspec.core import url_to_fs
 
         with self.errors("opened"):
@@ -118,17 +133,36 @@ class Location:
             may_quote = is_sensitive() and not isinstance(error, OSError)  # as Arrow does what it cannot convert
             first = type(error).__name__ if may_quote else (str(error).splitlines() or [type(error).__name__])[0]
             kind = WorkError if getattr(error, "errno", None) in FULL else RequestError
+            where, rights = ("the address", "credentials, ") if is_address(self.url) else ("that it is whole", "")
             raise kind(
-                f"{self.url} cannot be {done}: {first}. Check the address, that it is there, and that you may do so "
-                "(credentials, permissions, space); the same command resumes"
+                f"{self.url} cannot be {done}: {first}. Check {where}, that it is there, and that you may do so "
+                f"({rights}permissions, space); the same command resumes"
             ) from error
 
     def names(self, folder: str = "") -> dict[str, fs.FileInfo]:
         """The files of a folder of it by their names; none where there is no such folder."""
-        path = self.path(folder) if folder else self.path()
-        with self.errors("listed"):
-            found = self.filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        found = self._listed(self.path(folder) if folder else self.path())
         return {each.base_name: each for each in found if each.type == fs.FileType.File}
+
+    def others(self) -> int:
+        """How many files and folders it has besides those of a call that was killed before it wrote its manifest."""
+        return sum(each.base_name != MARKERS and not each.base_name.startswith(UNFINISHED) for each in self._listed())
+
+    def _listed(self, path: str | None = None, recursive: bool = False) -> list[fs.FileInfo]:
+        selector = fs.FileSelector(path or self.path(), allow_not_found=True, recursive=recursive)
+        with self.errors("listed"):
+            found: list[fs.FileInfo] = self.filesystem.get_file_info(selector)
+        return found
+
+    def below(self) -> dict[str, fs.FileInfo]:
+        """All files below it by their paths from here, also links to nothing, without names that begin with _ or ."""
+        if self.is_local:  # Arrow does not list links to nothing
+            with self.errors("listed"):
+                found = self.filesystem.get_file_info([str(path) for path in visible_files(Path(self.path()))])
+        else:
+            found = [each for each in self._listed(recursive=True) if each.type != fs.FileType.Directory]
+        named = {each.path.removeprefix(f"{self.path()}/"): each for each in found}
+        return {path: named[path] for path in sorted(named) if not HIDDEN.search(path)}
 
     def read(self, name: str) -> bytes | None:
         """The content of a small file; None where there is none."""
@@ -162,39 +196,50 @@ class RowGroups:
 
 
 class ParquetInput:
-    """The rows of the Parquet files of a folder or store, in the order of the files' names, or of one file.
+    """The rows of all Parquet files below a folder or address, in the order of their paths, or of one file.
 
     texts: the columns of text that are computed from. keep: further columns that are read. added: the columns that the
         output has besides, if any, whose names these may not have.
-    Raises RequestError where there is no Parquet file or column, and for columns of other types.
+    Raises RequestError where there is no Parquet file or column, for columns of other types, and for a text that is
+    missing, if the files' statistics say so.
     """
 
-    def __init__(self, url: str, texts: Sequence[str], keep: Sequence[str] = (), added: Sequence[str] = ()) -> None:
-        self.location, self.texts, self.keep = Location(url), list(texts), list(keep)
-        self.name, self.columns = url, [*keep, *texts]
+    def __init__(
+        self, url: str | Path, texts: Sequence[str], keep: Sequence[str] = (), added: Sequence[str] = ()
+    ) -> None:
+        self.location, self.texts, self.keep = Location(str(url)), list(texts), list(keep)
+        self.name, self.columns = str(url), [*keep, *texts]
         if added and (taken := {ROW, *added}.intersection([*texts, *keep])):
             raise RequestError(f"{', '.join(taken)}: the output has a column of that name; rename that of the input")
         files = self._files()
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-            footers = list(pool.map(self._footer, files))
-        self.schema = self._schema(files, footers)
-        self.row_groups = list(self._row_groups(files, footers))
+            footers = list(pool.map(self._footer, files.values()))
+        self.schema = self._schema(list(files.values()), footers)
+        for file, footer in zip(files.values(), footers, strict=True):
+            self._check_texts(file, footer)
+        self.row_groups = list(self._row_groups(list(files.values()), footers))
         self.rows = sum(each.rows for each in self.row_groups)
         if not self.rows:
             raise RequestError(f"{url}: expected rows, found {len(files):,} Parquet files without any")
         shapes = [[footer.row_group(i).num_rows for i in range(footer.num_row_groups)] for footer in footers]
-        facts = [[each.base_name, each.size, each.mtime_ns, shape] for each, shape in zip(files, shapes, strict=True)]
+        stated = zip(files.items(), shapes, strict=True)
+        facts = [[name, each.size, each.mtime_ns, shape] for (name, each), shape in stated]
         self.digest = fingerprint({"files": facts, "texts": self.texts, "keep": self.keep})
 
-    def _files(self) -> list[fs.FileInfo]:
+    def _files(self) -> dict[str, fs.FileInfo]:
+        """The Parquet files by their paths in the folder, in order."""
         with self.location.errors("read"):
             whole = self.location.filesystem.get_file_info(self.location.path())
         if whole.type == fs.FileType.File:
-            return [whole]
-        names = self.location.names()
-        files = [names[name] for name in sorted(names) if name.endswith(PARQUET) and name[0] not in "_."]
+            return {whole.base_name: whole}
+        there = self.location.below()
+        files = {path: each for path, each in there.items() if _is_parquet(path)}
+        if not files and whole.type == fs.FileType.NotFound:
+            raise RequestError(f"there is no folder {self.location.url}. Check the path")
         if not files:
-            raise RequestError(f"{self.location.url}: expected Parquet files, found none and {len(names):,} others")
+            raise RequestError(f"{self.location.url}: expected Parquet files, found none and {len(there):,} others")
+        if broken := [each.path for each in files.values() if each.type != fs.FileType.File]:
+            raise RequestError(f"{broken[0]}: expected a Parquet file, found a link to nothing or no file; remove it")
         return files
 
     def _footer(self, file: fs.FileInfo) -> pq.FileMetaData:
@@ -207,18 +252,37 @@ class ParquetInput:
         for file, footer in zip(files, footers, strict=True):
             schema = footer.schema.to_arrow_schema()
             for name in (*self.texts, *self.keep):
-                if name not in schema.names:
+                if schema.names.count(name) != 1:
                     there = ", ".join(schema.names)
                     raise RequestError(f"{file.path}: expected a column {name!r}, found {there}")
-                if schema.field(name).type != first.field(name).type:
+                if self._kind(schema, name) != self._kind(first, name):
                     raise RequestError(
-                        f"{file.path}: expected {name} to be {first.field(name).type} as in {files[0].base_name}, "
+                        f"{file.path}: expected {name} to be {self._kind(first, name)} as in {files[0].base_name}, "
                         f"found {schema.field(name).type}"
                     )
         for name in self.texts:
-            if not (pa.types.is_string(kind := first.field(name).type) or pa.types.is_large_string(kind)):
+            if not (pa.types.is_string(kind := self._kind(first, name)) or pa.types.is_large_string(kind)):
                 raise RequestError(f"{files[0].path}: expected {name} to be text, found {kind}; name a column of text")
-        return pa.schema([first.field(name) for name in dict.fromkeys((*self.keep, *self.texts))])
+        return pa.schema([pa.field(name, self._kind(first, name)) for name in dict.fromkeys(self.columns)])
+
+    def _kind(self, schema: pa.Schema, name: str) -> pa.DataType:
+        """The type that a column is read as: text is text, however a file has it."""
+        kind = schema.field(name).type
+        if name in self.texts and pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        return pa.string() if name in self.texts and pa.types.is_string_view(kind) else kind
+
+    def _check_texts(self, file: fs.FileInfo, footer: pq.FileMetaData) -> None:
+        """Raises RequestError where the file's statistics count a text that is missing."""
+        for group in range(footer.num_row_groups):
+            chunks = (footer.row_group(group).column(index) for index in range(footer.num_columns))
+            for chunk in (each for each in chunks if each.path_in_schema in self.texts):
+                if chunk.statistics is not None and chunk.statistics.null_count:
+                    raise RequestError(
+                        f"{file.path}, row group {group}: expected text in {chunk.path_in_schema!r}, found none in "
+                        f"{chunk.statistics.null_count:,} of {footer.row_group(group).num_rows:,} rows; leave such "
+                        "rows out"
+                    )
 
     @staticmethod
     def _row_groups(files: Sequence[fs.FileInfo], footers: Sequence[pq.FileMetaData]) -> Iterator[RowGroups]:
@@ -261,7 +325,8 @@ class ParquetInput:
             for batch in file.iter_batches(
                 BLOCK_ROWS, row_groups=list(range(groups.first, groups.end)), columns=self.schema.names
             ):
-                for texts in (batch.column(self.schema.get_field_index(name)) for name in self.texts):
+                table = pa.Table.from_batches([batch]).select(self.schema.names).cast(self.schema)
+                for texts in map(table.column, self.texts):
                     if texts.null_count:
                         place = row - groups.row + texts.is_null().index(True).as_py()
                         raise RequestError(
@@ -269,7 +334,7 @@ class ParquetInput:
                             "expected text, found none; leave such rows out"
                         )
                 rows = pa.array(range(row, row + len(batch)), pa.int64())
-                yield pa.Table.from_batches([batch]).select(self.schema.names).add_column(0, ROW, rows)
+                yield table.add_column(0, ROW, rows)
                 row += len(batch)
         if row != span.end:
             raise WorkError(
@@ -319,10 +384,10 @@ class DatasetShards(SpanOutputs):
 
     def _make(self, manifest: dict[str, object], overwrite: bool) -> None:
         known, names = self._manifest(), self._location.names()
-        if known is None and names:
+        if known is None and (others := self._location.others()):
             raise RequestError(
-                f"{self.location}: expected nothing, or what an unfinished call left there, found {len(names):,} files "
-                "and no manifest. Name another output, or move them away"
+                f"{self.location}: expected nothing, or what an unfinished call left there, found {others:,} files or "
+                "folders and no manifest of one. Name another output, or move them away"
             )
         if known == manifest:
             self._remove([SUCCESS])  # a shard was removed or damaged since
@@ -342,11 +407,12 @@ class DatasetShards(SpanOutputs):
             self._location.write(MANIFEST, json.dumps(manifest, indent=2).encode())
 
     def _manifest(self) -> dict[str, object] | None:
-        content = self._location.read(MANIFEST)
+        """The manifest of one of our datasets; None where there is none, also where another program's is."""
         try:
-            return None if content is None else dict(json.loads(content))
-        except (ValueError, TypeError):
-            return {}
+            manifest = json.loads(self._location.read(MANIFEST) or b"null")
+        except ValueError:
+            return None
+        return manifest if isinstance(manifest, dict) and MANIFEST_KEY in manifest else None
 
     def _remove(self, names: Iterable[str]) -> None:
         with self._location.errors("written"):

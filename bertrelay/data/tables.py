@@ -26,6 +26,8 @@ FORMATS: dict[str, Format] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
+    ".parq": "parquet",
+    ".pq": "parquet",
 }
 
 COLUMN_NAME = re.compile(r"[^\W\d][\w.-]{0,39}")

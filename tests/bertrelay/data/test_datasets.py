@@ -26,6 +26,7 @@ from bertrelay.privacy import sensitive_data
 
 ROWS, IN_GROUP = 61, 4
 PLAIN = {"Content-Type": "text/plain"}
+OURS = {"spans": "", "of": "rows"}
 
 
 @pytest.fixture(autouse=True)
@@ -121,10 +122,40 @@ def test_shards_are_row_groups_of_one_file_and_count_every_row_once(many, addres
     assert max(map(len, blocks)) <= 8
 
 
+def test_all_parquet_files_below_a_folder_are_read_whatever_their_names_and_how_they_have_text(address):
+    filesystem, folder = opened(address("input"))
+    texts = {"0.parquet": pa.array(["a"]), "1.PARQUET": pa.array(["b"]).dictionary_encode()}
+    texts |= {"year=2020/2.parq": pa.array(["c"]), "year=2020/_old/3.parquet": pa.array([None], pa.string())}
+    for name, column in texts.items():
+        filesystem.create_dir(f"{folder}/{name}".rpartition("/")[0], recursive=True)
+        schema = pa.schema([pa.field("text", column.type, nullable=name != "0.parquet")])
+        pq.write_table(pa.table([column], schema), f"{folder}/{name}", filesystem=filesystem)
+    source = ParquetInput(address("input"), ["text"])
+
+    def rows():
+        return lambda spans, _: map(source.blocks, spans)
+
+    how = {"description": "copying", "unit": "rows", "engine": LOCALLY}
+    assert fill_dataset(address("output"), source.spans, [*source.schema], {}, rows, **how).rows == 3
+    assert read_output(address("output"))[0]["text"].to_pylist() == [*"abc"]
+
+
+def test_a_link_to_nothing_and_an_output_in_its_input_are_refused(make_encoder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    source = tmp_path / "input"
+    write_input(str(source), ["a", "b"])
+    assert encode_dataset(make_encoder(), source, "~/output").sentences == 2 and (tmp_path / "output").is_dir()
+    with pytest.raises(RequestError, match="expected a folder outside of the input"):
+        encode_dataset(make_encoder(), source, source / "vectors")
+    (source / "9.parquet").symlink_to("nothing")
+    with pytest.raises(RequestError, match=r"9\.parquet: expected a Parquet file, found a link to nothing"):
+        encode_dataset(make_encoder(), source, tmp_path / "other")
+
+
 def shards_of(address, spans, **manifest):
     schema = pa.schema({"row": pa.int64()})
     shards = DatasetShards(address, spans, schema)
-    shards.begin({"of": "rows", **manifest})
+    shards.begin(OURS | manifest)
     return shards
 
 
@@ -154,12 +185,12 @@ def test_what_is_missing_cut_off_or_of_another_input_is_written_again(address):
     with pytest.raises(RequestError, match="cannot be read"):
         resumed.finish()
     for size in (20, 10):
-        assert not resumed.is_finished({"of": "rows"})
+        assert not resumed.is_finished(OURS)
         resumed = shards_of(address("output"), spans)
         assert "_SUCCESS" not in names_in(address("output"))
         assert resumed.fill(start, "counting", "rows").size == size
         resumed.finish()
-        assert resumed.is_finished({"of": "rows"})
+        assert resumed.is_finished(OURS)
         assert rows_in(address("output")) == list(range(30))
         damage()  # of what was finished
         with filesystem.open_output_stream(f"{folder}/_shards/{shards._key}-00001-999999") as file:
@@ -169,7 +200,7 @@ def test_what_is_missing_cut_off_or_of_another_input_is_written_again(address):
     with pytest.raises(RequestError, match="finished dataset of another model or input; overwrite it"):
         shards_of(address("output"), spans[:2], of="others")
     other = DatasetShards(address("output"), spans[:2], pa.schema({"row": pa.int64()}))
-    other.begin({"of": "others"}, overwrite=True)
+    other.begin(OURS | {"of": "others"}, overwrite=True)
     assert other.missing() == [0, 1] and "_SUCCESS" not in names_in(address("output"))
     other.fill(start, "counting", "rows")
     other.finish()
@@ -339,13 +370,22 @@ def test_an_input_that_cannot_be_right_is_refused_with_the_file(make_encoder, ma
     filesystem.create_dir(folder, recursive=True)
     with pytest.raises(RequestError, match="expected Parquet files, found none and 0 others"):
         ParquetInput(address("input"), ["text"])
+    with pytest.raises(RequestError, match=r"there is no folder .*input.*none"):
+        ParquetInput(address("input").replace("input", "input/none", 1), ["text"])
     write_input(address("input"), many, score=[1.0] * ROWS)
     for column, why in (("sentence", "a column 'sentence', found id, text, score"), ("score", "to be text, found dou")):
         with pytest.raises(RequestError, match=rf"0\.parquet: expected .*{why}"):
             ParquetInput(address("input"), [column])
     pq.write_table(pa.table({"text": [None, "a"]}), f"{folder}/3.parquet", filesystem=filesystem)
-    with pytest.raises(RequestError, match=r"3\.parquet, row 1 of row groups 0 to 0: expected text, found none"):
+    with pytest.raises(RequestError, match=r"3\.parquet, row group 0: expected text in 'text', found none in 1 of 2"):
         encode_dataset(make_encoder(), address("input"), address("output"))
+    texts = pa.table({"text": ["a", None]})
+    pq.write_table(texts, f"{folder}/3.parquet", filesystem=filesystem, write_statistics=False)
+    with pytest.raises(RequestError, match=r"3\.parquet, row 2 of row groups 0 to 0: expected text, found none"):
+        encode_dataset(make_encoder(), address("input"), address("output"))
+    pq.write_table(pa.table([["a"], ["b"]], ["text", "text"]), f"{folder}/3.parquet", filesystem=filesystem)
+    with pytest.raises(RequestError, match=r"3\.parquet: expected a column 'text', found text, text"):
+        ParquetInput(address("input"), ["text"])
     pq.write_table(pa.table({"text": [1]}), f"{folder}/3.parquet", filesystem=filesystem)
     with pytest.raises(RequestError, match=r"3\.parquet: expected text to be string as in 0\.parquet, found int64"):
         ParquetInput(address("input"), ["text"])
@@ -358,14 +398,15 @@ def test_an_input_that_cannot_be_right_is_refused_with_the_file(make_encoder, ma
         ParquetInput(write_input(address("input2"), many, row=[1] * ROWS), ["text"], ["row"], ["vector"])
 
 
-def test_an_output_of_something_else_stays(address):
+@pytest.mark.parametrize("mine", ["notes.txt", "_manifest.json", "year=2020/part-0.parquet"])
+def test_an_output_of_something_else_stays(address, mine):
     filesystem, folder = opened(address("output"))
-    filesystem.create_dir(folder, recursive=True)
-    with filesystem.open_output_stream(f"{folder}/notes.txt") as file:
-        file.write(b"mine")
-    with pytest.raises(RequestError, match="found 1 files and no manifest"):
+    filesystem.create_dir(f"{folder}/{mine}".rpartition("/")[0], recursive=True)
+    with filesystem.open_output_stream(f"{folder}/{mine}") as file:
+        file.write(b'{"tool": "mine"}')
+    with pytest.raises(RequestError, match="found 1 files or folders and no manifest of one"):
         shards_of(address("output"), spans_of(5))
-    assert names_in(address("output")) == {"notes.txt"}
+    assert names_in(address("output")) == {mine.partition("/")[0]}
 
 
 @pytest.mark.usefixtures("locked")
