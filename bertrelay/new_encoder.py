@@ -5,6 +5,7 @@ SentencePiece trains the pieces, because it gives the same ones for the same cor
 """
 
 import io
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -28,20 +29,31 @@ THREADS = 2  # changes the last digits of the result, so it is the same on every
 def train_wordpiece(
     texts: Iterable[str], size: int, max_tokens: int, lowercase: bool = True
 ) -> PreTrainedTokenizerFast:
-    """A BERT tokenizer whose WordPiece vocabulary of at most `size` pieces is trained by byte-pair merges."""
+    """A BERT tokenizer whose WordPiece vocabulary of at most `size` pieces is trained by byte-pair merges.
+
+    Raises RequestError for a size that leaves out some of the characters of the texts, first in a word or inside.
+    """
     bare = _bert_shaped(models.WordPiece(unk_token="[UNK]"), lowercase)
 
-    def words(text: str) -> str:
-        return " ".join(word for word, _ in bare.pre_tokenizer.pre_tokenize_str(bare.normalizer.normalize_str(text)))
+    firsts, inner = set[str](), set[str]()
 
-    trained = _train(map(words, texts), size - len(BERT_SPECIALS), "bpe")
+    def words(text: str) -> str:
+        found = [word for word, _ in bare.pre_tokenizer.pre_tokenize_str(bare.normalizer.normalize_str(text))]
+        for word in found:
+            firsts.add(word[0])
+            inner.update(word[1:])
+        return " ".join(found)
+
+    trained = _train(map(words, texts), size, len(BERT_SPECIALS), "bpe")
     pieces = [
         piece[1:] if piece.startswith(WORD_START) else f"##{piece}" for piece, _ in trained if piece != WORD_START
     ]
     characters = sorted({piece for piece in pieces if len(piece.removeprefix("##")) == 1})
     starts = [piece.removeprefix("##") for piece in characters]  # any character may begin a word
-    ordered = dict.fromkeys([*BERT_SPECIALS, *starts, *characters, *pieces])
-    vocabulary = {piece: index for index, piece in enumerate(list(ordered)[:size])}
+    ordered = list(dict.fromkeys([*BERT_SPECIALS, *starts, *characters, *pieces]))
+    if unknown := (firsts | {f"##{each}" for each in inner}).intersection(ordered[size:]):
+        raise _too_small(size, 1 + max(map(ordered.index, unknown)))
+    vocabulary = {piece: index for index, piece in enumerate(ordered[:size])}
     tokenizer = _bert_shaped(models.WordPiece(vocabulary, unk_token="[UNK]"), lowercase)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -55,9 +67,12 @@ def train_wordpiece(
 
 
 def train_unigram(texts: Iterable[str], size: int, max_tokens: int) -> PreTrainedTokenizerFast:
-    """An XLM-R tokenizer whose unigram vocabulary of at most `size` pieces is trained on `texts`."""
+    """An XLM-R tokenizer whose unigram vocabulary of at most `size` pieces is trained on `texts`.
+
+    Raises RequestError for a size that leaves out some of the characters of the texts.
+    """
     normalizer = _xlmr_shaped(models.Unigram()).normalizer
-    trained = _train((normalizer.normalize_str(text) for text in texts), size - len(XLMR_SPECIALS) - 1, "unigram")
+    trained = _train((normalizer.normalize_str(text) for text in texts), size, len(XLMR_SPECIALS) + 1, "unigram")
     pieces = [*((piece, 0.0) for piece in XLMR_SPECIALS), *trained, ("<mask>", 0.0)]
     tokenizer = _xlmr_shaped(models.Unigram(pieces, unk_id=XLMR_SPECIALS.index("<unk>")))
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -126,8 +141,15 @@ def start_positions(network: PreTrainedModel, size: NewEncoder) -> None:
         table.weight[first:] = sinusoids * (network.config.initializer_range * 2**0.5)
 
 
-def _train(texts: Iterator[str], size: int, kind: str) -> list[tuple[str, float]]:
-    """Pieces and their scores, best first. A corpus too small for `size` pieces gives fewer."""
+def _too_small(size: int, least: int) -> RequestError:
+    return RequestError(
+        f"vocabulary: expected at least {least:,} pieces, which the characters of the text need, found {size:,}; raise "
+        "it, or leave out text in rare scripts"
+    )
+
+
+def _train(texts: Iterator[str], size: int, specials: int, kind: str) -> list[tuple[str, float]]:
+    """Pieces and their scores, best first. A corpus too small for `size` pieces, `specials` among them, gives fewer."""
     texts = (text for text in texts if text)
     first = next(texts, None)
     if first is None:
@@ -147,7 +169,7 @@ def _train(texts: Iterator[str], size: int, kind: str) -> list[tuple[str, float]
             sentence_iterator=watched(),
             model_writer=model,
             model_type=kind,
-            vocab_size=size + 1,  # its unknown piece, which is not ours, counts
+            vocab_size=size - specials + 1,  # its unknown piece, which is not ours, counts
             hard_vocab_limit=False,
             character_coverage=1.0,
             normalization_rule_name="identity",
@@ -158,7 +180,11 @@ def _train(texts: Iterator[str], size: int, kind: str) -> list[tuple[str, float]
             minloglevel=2,
         )
     except RuntimeError as error:  # SentencePiece's, also in place of an error of reading the texts
-        raise (raised or [error])[0] from None
+        needed = re.search(r"required_chars\. \d+ vs (\d+)", str(error))
+        if raised or needed is None:
+            raise (raised or [error])[0] from None
+        pieces = int(needed[1]) - 1  # without its unknown one: the start of words, and the characters
+        raise _too_small(size, specials + (2 * (pieces - 1) if kind == "bpe" else pieces)) from None
     trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     return [(trained.id_to_piece(i), trained.get_score(i)) for i in range(len(trained)) if not trained.is_unknown(i)]
 

@@ -75,6 +75,19 @@ def test_a_vocabulary_has_at_most_the_given_size(kind):
     assert 5 < len(TRAINERS[kind](["a b", "b a"], 10_000, 64)) < 20  # a small corpus has no more
 
 
+def test_a_size_that_leaves_out_characters_of_the_corpus_is_refused_with_the_one_that_is_needed(kind):
+    for size in (40, 100):  # fewer than the characters, and for word pieces fewer than they need at two places
+        try:
+            trained = TRAINERS[kind](TEXTS, size, 64)
+        except RequestError as error:
+            needed = int(str(error).split("at least ")[1].split()[0])
+            assert size < needed < 200
+            trained = TRAINERS[kind](TEXTS, needed, 64)
+        assert not any(trained.unk_token_id in ids for ids in trained(TEXTS)["input_ids"])
+    with pytest.raises(RequestError, match="vocabulary: expected at least"):
+        TRAINERS[kind](TEXTS, 40, 64)
+
+
 def test_no_text_is_refused_and_a_very_long_one_is_used(kind):
     for texts in ([], ["", ""]):
         with pytest.raises(RequestError, match="expected text to train a vocabulary on"):
