@@ -312,11 +312,17 @@ def save_backbone(backbone: PreTrainedModel, folder: Path) -> None:
 def save_network(
     network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, max_tokens: int | None = None
 ) -> None:
-    """Writes a plain folder of transformers. max_tokens: the longest input; as the network has positions when None."""
+    """Writes a plain folder of transformers; graphs that an earlier network left there go.
+
+    max_tokens: the longest input; as the network has positions when None.
+    """
+    from bertrelay.graphs import remove_graphs
+
     inner: Any = getattr(network, "base_model", network)
     if not isinstance(inner, PreTrainedModel):
         inner.save_pretrained(folder)  # a graph, which refuses
     folder.mkdir(parents=True, exist_ok=True)
+    remove_graphs(folder)
     save_backbone(network, folder)
     limit = max_tokens or position_limit(network) or tokenizer.model_max_length
     save_tokenizer(tokenizer, folder, limit, has_types(network))
@@ -349,7 +355,7 @@ def unused_positions(backbone: nn.Module) -> int:
 
 def position_table(backbone: nn.Module) -> nn.Embedding | None:
     for name, module in backbone.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+        if name.endswith(("position_embeddings", "wpe")) and isinstance(module, nn.Embedding):
             return module
     return None
 

@@ -124,6 +124,15 @@ def load_graph(folder: Path, backend: Backend, max_tokens: int | None = None) ->
     return network
 
 
+def remove_graphs(folder: Path) -> None:
+    """Removes a model's graphs, which would give the vectors of another network than the one that is written there."""
+    for graph in (folder / inner for inner in GRAPHS.values()):
+        for path in graph.parent.glob(f"{graph.stem}*"):
+            path.unlink()
+        if graph.parent.is_dir() and not any(graph.parent.iterdir()):
+            graph.parent.rmdir()
+
+
 def usable_backends(folder: Path) -> list[Backend]:
     """The backends for a folder here, by its weights, its graphs and the packages; the graphs alone if none fits."""
     graphs = [backend for backend, path in GRAPHS.items() if (folder / path).is_file()]
