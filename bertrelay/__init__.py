@@ -55,3 +55,7 @@ __getattr__ = loader(
         "write_heatmap": "plots",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

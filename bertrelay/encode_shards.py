@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar, Unpack
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bertrelay.data.shards import Compute, Filled, Shards, Span, locked_output
@@ -148,8 +149,7 @@ def on_cpu(encoder: SentenceEncoder) -> SentenceEncoder:
 
 def prompt_before(encoder: SentenceEncoder, options: EncodingOptions) -> str:
     """The text that precedes each sentence."""
-    prompt = options.get("prompt")
-    return encoder.prompts.text(options.get("prompt_name")) if prompt is None else prompt
+    return encoder.text_before(options.get("prompt_name"), options.get("prompt"))
 
 
 def stored_blocks(
@@ -199,8 +199,9 @@ def encoder_digest(encoder: SentenceEncoder) -> str:
     digest = hashlib.sha256()
     for name, weight in sorted(encoder.state_dict().items()):
         digest.update(name.encode())
-        digest.update(weight.detach().cpu().contiguous().numpy().data)
+        digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)  # NumPy has no bfloat16
     digest.update(encoder.tokenizer.backend_tokenizer.to_str().encode())
     network = {name: value for name, value in encoder.backbone.config.to_dict().items() if name not in UNUSED_CONFIG}
     layout = replace(encoder.layout, similarity=None)  # how vectors are compared is not what they are
-    return fingerprint({"weights": digest.hexdigest(), "network": network, "layout": repr(layout)})
+    cut = {} if encoder.truncate_dim is None else {"truncate_dim": encoder.truncate_dim}
+    return fingerprint({"weights": digest.hexdigest(), "network": network, "layout": repr(layout), **cut})

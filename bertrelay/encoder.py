@@ -4,7 +4,7 @@ Its methods and keywords are those of sentence-transformers, and so is its folde
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -59,12 +59,15 @@ class SentenceEncoder(nn.Module):
     pooling: names in any order, which the folder's order replaces, or a `Pooling`, whose order is kept.
     projection: one, or several as `Projections`.
     max_tokens: the longest input, special tokens included, and at most what the position table holds.
+    truncate_dim: keep the first dimensions of each vector only.
     spaces: digests of other encoders whose indexes it can search: of a student its teacher's, and that one's own
         spaces; of a trimmed encoder that of the whole one.
     rate_factors: by a parameter's name, the multiple of the learning rate that it is trained with; 1 without them.
     """
 
     rate_factors: dict[str, float]
+    _prompts = Prompts()
+    _truncate_dim: int | None = None
 
     def __init__(
         self,
@@ -76,15 +79,16 @@ class SentenceEncoder(nn.Module):
         projection: Projection | Projections | None = None,
         normalize: bool = False,
         max_tokens: int | None = None,
-        prompts: Prompts | None = None,
+        prompts: Prompts | Mapping[str, str] | None = None,
         similarity_fn_name: str | None = None,
+        truncate_dim: int | None = None,
         spaces: Sequence[str] = (),
     ) -> None:
         super().__init__()
         if isinstance(backbone, str | os.PathLike):
             given: dict[str, object] = {"tokenizer": tokenizer, "projection": projection, "normalize": normalize}
             given |= {"pooling": pooling != ("mean",), "max_tokens": max_tokens, "prompts": prompts}
-            given |= {"similarity_fn_name": similarity_fn_name, "spaces": spaces}
+            given |= {"similarity_fn_name": similarity_fn_name, "truncate_dim": truncate_dim, "spaces": spaces}
             if extra := [name for name, value in given.items() if value]:
                 raise RequestError(f"{', '.join(extra)}: the model in {backbone} has its own; set them after loading")
             vars(self).update(vars(SentenceEncoder.load(backbone, device)))
@@ -96,7 +100,8 @@ class SentenceEncoder(nn.Module):
         self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(in_folder_order(pooling))
         self.projection = projection
         self.normalize = normalize
-        self.prompts = prompts or Prompts()
+        self.prompts = prompts
+        self.truncate_dim = truncate_dim
         self.similarity_fn_name = similarity_fn_name or "cosine"
         self.spaces = tuple(spaces)
         self.pad_id = pad_id_of(backbone, tokenizer)
@@ -172,6 +177,7 @@ class SentenceEncoder(nn.Module):
             max_tokens=layout.max_tokens,
             prompts=layout.prompts,
             similarity_fn_name=layout.similarity,
+            truncate_dim=layout.truncate_dim,
             spaces=layout.spaces,
         )
 
@@ -185,10 +191,12 @@ class SentenceEncoder(nn.Module):
         for each, place in zip(projections_of(self.projection), folders, strict=True):
             write_tensors(place / "model.safetensors", each.state_dict(), {"format": "pt"})
 
+    save_pretrained = save  # its name in sentence-transformers
+
     def with_parts(self, **parts: Any) -> "SentenceEncoder":
         """A new encoder that has all parts of this one but `parts`, named as where one is made; the rest is shared."""
         names = ("backbone", "tokenizer", "pooling", "projection", "normalize", "max_tokens", "prompts")
-        own = {name: getattr(self, name) for name in (*names, "similarity_fn_name")}
+        own = {name: getattr(self, name) for name in (*names, "similarity_fn_name", "truncate_dim")}
         return SentenceEncoder(**(own | parts))
 
     @property
@@ -203,6 +211,7 @@ class SentenceEncoder(nn.Module):
             max_tokens=self.max_tokens,
             prompts=self.prompts,
             similarity=self.similarity_fn_name,
+            truncate_dim=self.truncate_dim,
             spaces=self.spaces,
         )
 
@@ -214,7 +223,8 @@ class SentenceEncoder(nn.Module):
     @property
     def dim(self) -> int:
         projections = projections_of(self.projection)
-        return projections[-1].linear.out_features if projections else self.pooled_dim
+        whole = projections[-1].linear.out_features if projections else self.pooled_dim
+        return min(whole, self.truncate_dim or whole)
 
     def get_embedding_dimension(self) -> int:
         return self.dim
@@ -222,12 +232,46 @@ class SentenceEncoder(nn.Module):
     get_sentence_embedding_dimension = get_embedding_dimension  # its name in sentence-transformers up to 5
 
     @property
+    def prompts(self) -> Prompts:
+        """The texts before sentences; to be set as such, or as a dict of texts by name, which keeps the default one."""
+        return self._prompts
+
+    @prompts.setter
+    def prompts(self, prompts: Prompts | Mapping[str, str] | None) -> None:
+        if not isinstance(prompts, Prompts):
+            texts, default = dict(prompts or {}), self._prompts.default
+            prompts = Prompts(texts, default if default in texts else None)
+        self._prompts = prompts
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        return self.prompts.default
+
+    @default_prompt_name.setter
+    def default_prompt_name(self, name: str | None) -> None:
+        if name is not None:
+            self.prompts.text(name)  # where there is none of that name, say so
+        self._prompts = Prompts(self.prompts.texts, name)
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """How many dimensions of each vector are kept; all when None."""
+        return self._truncate_dim
+
+    @truncate_dim.setter
+    def truncate_dim(self, dimensions: int | None) -> None:
+        check_count("truncate_dim", dimensions)
+        self._truncate_dim = dimensions
+
+    @property
     def max_seq_length(self) -> int:
         """`max_tokens`; setting it cuts longer inputs, or allows longer ones up to the size of the position table."""
         return self.max_tokens
 
     @max_seq_length.setter
-    def max_seq_length(self, tokens: int) -> None:
+    def max_seq_length(self, tokens: int | None) -> None:
+        check_count("max_seq_length", tokens)
+        tokens = UNLIMITED if tokens is None else tokens
         limit = position_limit(self.backbone)
         if limit is None and tokens >= UNLIMITED:  # of a tokenizer that knows none
             limit = DEFAULT_MAX_TOKENS
@@ -253,8 +297,9 @@ class SentenceEncoder(nn.Module):
         """What follows the network: (batch, tokens, token dim) and (batch, tokens) -> float32 (batch, dim)."""
         vectors: Tensor = self.pooling(token_vectors, attention_mask, prompt_tokens)  # (batch, pooled_dim)
         if self.projection is not None:
-            vectors = self.projection(vectors)  # (batch, dim)
-        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+            vectors = self.projection(vectors).float()  # (batch, dim)
+        vectors = nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+        return vectors if self.truncate_dim is None else vectors[:, : self.truncate_dim]
 
     def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
         """The ids of each sentence, special tokens included, cut to `max_tokens`; never an empty list."""
@@ -290,7 +335,7 @@ class SentenceEncoder(nn.Module):
 
         For `sentences`, prompts, precision and batches see `bertrelay.encoding.encode`.
         convert_to_numpy, convert_to_tensor: an array, a tensor on the encoder's device, or without both a list of
-            tensors.
+            tensors, of one string a tensor.
         device: another one than the encoder's, or several such as `["cuda:0", "cuda:1"]`, which share the batches. Each
             but the encoder's own computes by a copy that is made for this call.
         normalize_embeddings: scale vectors to length 1.
@@ -317,7 +362,9 @@ class SentenceEncoder(nn.Module):
             vectors = nn.functional.normalize(torch.from_numpy(vectors), dim=-1).numpy()
         if convert_to_tensor:
             return torch.as_tensor(vectors, device=self.device)
-        return vectors if convert_to_numpy else list(torch.from_numpy(vectors))
+        if convert_to_numpy:
+            return vectors
+        return torch.from_numpy(vectors) if isinstance(sentences, str) else list(torch.from_numpy(vectors))
 
     def _replicas(self, devices: str | torch.device | Sequence[str | torch.device]) -> "list[SentenceEncoder]":
         """The encoder, once on each of `devices`, which are all of one kind."""
@@ -353,6 +400,12 @@ class SentenceEncoder(nn.Module):
             return None, None
         query, document = (name if name and known[name] else None for name in found)
         return query, document
+
+    def text_before(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
+        """What precedes each sentence: `prompt`, else the model's of this name. Raises RequestError for none such."""
+        if prompt is not None and not isinstance(prompt, str):
+            raise RequestError(f"prompt: expected text, found {shown(prompt)}")
+        return self.prompts.text(prompt_name) if prompt is None else prompt
 
     def _with_prompt(self, names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
         if options.get("prompt_name") is not None or options.get("prompt") is not None:

@@ -99,7 +99,7 @@ def encode_blocks(
         encoder = replicas[0]
     check_count("batch_size", batch_size)
     bar = bar or Bar()
-    text_before = encoder.prompts.text(prompt_name) if prompt is None else prompt
+    text_before = encoder.text_before(prompt_name, prompt)
     tokenized = (_tokenize(encoder, text_before, sentences) for sentences in blocks)
     prompt_tokens = encoder.prompt_tokens(text_before)
 

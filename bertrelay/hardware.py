@@ -78,8 +78,14 @@ def resolve_precision(precision: str, device: "torch.device | None" = None) -> L
     """`auto` becomes bf16 where the device really computes in it, else fp32; the others stay.
 
     device: of the network; the default one when there is no network yet.
-    Raises RequestError for tf32 where the device has none.
+    Raises RequestError for tf32 where the device has none. `float32` is sentence-transformers' name of fp32.
     """
+    if precision in ("int8", "uint8", "binary", "ubinary"):
+        raise RequestError(
+            f"precision: expected that of the computation, found {precision!r}; for vectors in fewer bits give "
+            "vectors= to encode_file, or take bertrelay.data.vectors.quantized of those you have"
+        )
+    precision = "fp32" if precision == "float32" else precision
     check_choice("precision", precision, get_args(Precision))
     if precision == "auto":
         return "bf16" if computes_in_bf16(device) else "fp32"

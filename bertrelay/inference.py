@@ -94,19 +94,26 @@ def best_batch_tokens(device: torch.device, requested: int | None = None) -> int
 
 def pack_for(tokens: int, network: nn.Module, precision: str, batch_tokens: int) -> Packed:
     """The weights of `network` laid out for so many tokens; none for one batch, where it costs more than it saves."""
-    is_packed = precision == "bf16" and tokens > batch_tokens and not isinstance(network, GraphNetwork)
+    is_packed = precision == "bf16" and tokens > batch_tokens and not has_own_precision(network)
     return pack(network) if is_packed else {}
+
+
+def has_own_precision(network: nn.Module) -> bool:
+    """Whether it computes as its weights are: a graph, or a network that is no longer float32."""
+    weights = next(network.parameters(), None)
+    return isinstance(network, GraphNetwork) or (weights is not None and weights.dtype != torch.float32)
 
 
 @contextmanager
 def computing(network: Network, precision: str) -> Iterator[None]:
     """Without gradients or dropout, in `precision`: bf16, fp16, tf32 or fp32, which beside a graph is always fp32.
 
+    A network whose weights were converted, by `half()` for example, computes in their type.
     Threads may do so with one network, unless it is in training mode: to that the first to end brings it back.
     """
     was_training = network.training
     network.train(False)
-    precision = "fp32" if isinstance(network.backbone, GraphNetwork) else precision
+    precision = "fp32" if has_own_precision(network.backbone) else precision
     try:
         with torch.inference_mode(), autocast(network.device, precision):
             yield

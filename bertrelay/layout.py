@@ -1,18 +1,20 @@
 """The files of a sentence-transformers folder around the weights: read, from every version, and written, for 3 to 6."""
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import Field
 
-from bertrelay.errors import RequestError, shown
+from bertrelay.errors import RequestError, check_choice, shown
 from bertrelay.files import write_json
 from bertrelay.model_files import Description, Size, read_model_file
 from bertrelay.progress import log
+from bertrelay.settings import Metric
 
 # In the order in which the older keys concatenate them.
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken")
@@ -78,6 +80,7 @@ class Layout:
     token_dim: size of a token vector; None where only the network's own config has it.
     dense: the projections after the pooling, in their order; `normalize` is what comes after them.
     max_tokens: the longest input, special tokens included; None where only the tokenizer has it.
+    truncate_dim: how many dimensions of each vector are kept; all when None.
     spaces: digests, as `encoder_digest` gives them, of the encoders whose vectors these are or were taught to equal.
     """
 
@@ -90,6 +93,7 @@ class Layout:
     lower_case: bool = False
     prompts: Prompts = Prompts()
     similarity: str | None = None
+    truncate_dim: int | None = field(default=None, repr=False)
     spaces: tuple[str, ...] = field(default=(), repr=False)  # digests are of what is shown
     transformer_folder: str = ""
 
@@ -162,6 +166,7 @@ class _ModelConfig(Description):
     prompts: dict[str, str | None] | None = None
     default_prompt_name: str | None = None
     similarity_fn_name: str | None = None
+    truncate_dim: Size | None = None
     spaces: list[str] = Field(default=[])
 
 
@@ -178,10 +183,15 @@ def read_layout(folder: Path) -> Layout:
     if modules is None:
         return _read_plain(folder, module_folders)
     _check_modules(folder, modules, module_folders)
+    modules = [module for module in modules if module.kind != "Dropout"]  # which has no effect after training
     transformer = _read_transformer(folder / modules[0].path)
     pooling = _required(folder / modules[1].path / "config.json", _PoolingConfig)
     dense, normalize = _read_projections(folder, modules[2:])
     model = read_model_file(folder / MODEL_CONFIG, _ModelConfig) or _ModelConfig()
+    if model.similarity_fn_name is not None:
+        check_choice(
+            f"model: similarity_fn_name in {folder / MODEL_CONFIG}", model.similarity_fn_name, get_args(Metric)
+        )
     return Layout(
         pooling=_read_pooling(folder, pooling),
         include_prompt=pooling.include_prompt,
@@ -192,13 +202,14 @@ def read_layout(folder: Path) -> Layout:
         lower_case=bool(transformer.do_lower_case),
         prompts=_read_prompts(folder, model),
         similarity=model.similarity_fn_name,
+        truncate_dim=model.truncate_dim,
         spaces=tuple(model.spaces),
         transformer_folder=modules[0].path,
     )
 
 
 def _check_modules(folder: Path, modules: Sequence[_Module], module_folders: Sequence[str]) -> None:
-    kinds = [module.kind for module in modules]
+    kinds = [module.kind for module in modules if module.kind != "Dropout"]
     if kinds[:2] != ["Transformer", "Pooling"] or not AFTER_POOLING.issuperset(kinds[2:]):
         raise RequestError(
             f"model: expected the modules Transformer, Pooling and then perhaps Dense and Normalize, "
@@ -321,6 +332,8 @@ def write_layout(folder: Path, layout: Layout) -> None:
         {"idx": index, "name": str(index), "path": path, "type": CLASS_PATH + kind}
         for index, (kind, path) in enumerate(layout.modules)
     ]
+    for path in _paths_of_modules(folder).difference(path for _, path in layout.modules):
+        shutil.rmtree(folder / path, ignore_errors=True)  # of an encoder that was saved here before
     for _, path in layout.modules:
         (folder / path).mkdir(parents=True, exist_ok=True)
     write_json(folder / "modules.json", modules)
@@ -333,6 +346,7 @@ def write_layout(folder: Path, layout: Layout) -> None:
         "prompts": layout.prompts.texts,
         "default_prompt_name": layout.prompts.default,
         "similarity_fn_name": layout.similarity or "cosine",
+        **({"truncate_dim": layout.truncate_dim} if layout.truncate_dim else {}),
         **({"spaces": list(layout.spaces)} if layout.spaces else {}),
     }
     write_json(folder / MODEL_CONFIG, model)
@@ -341,6 +355,15 @@ def write_layout(folder: Path, layout: Layout) -> None:
         sizes = {"in_features": dense.in_features, "out_features": dense.out_features}
         rest = {"bias": dense.bias, "activation_function": dense.activation}
         write_json(folder / path / "config.json", sizes | rest)
+
+
+def _paths_of_modules(folder: Path) -> set[str]:
+    """The folders of modules that `modules.json` names, if there is one."""
+    try:
+        modules = read_model_file(folder / "modules.json", list[_Module]) or []
+    except RequestError:
+        return set()
+    return {module.path for module in modules if MODULE_FOLDER.fullmatch(module.path)}
 
 
 def in_folder_order(modes: Sequence[str]) -> tuple[str, ...]:

@@ -115,19 +115,19 @@ def cut(label: str, columns: int = LABEL_COLUMNS) -> str:
 
     An ideograph is two columns wide, an accent none.
     """
-    label = CONTROLS.sub(" ", label)
+    label = CONTROLS.sub(" ", str(label))
     return label if cell_len(label) <= columns else set_cell_size(label, columns - 1).rstrip() + "…"
 
 
 def write_heatmap(
-    path: Path, matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequence[str], title: str = ""
+    path: str | Path, matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequence[str], title: str = ""
 ) -> None:
     """Writes `matrix` (rows, columns) as a picture: `.png`, `.pdf`, or `.svg`, which uses the reader's own fonts.
 
     Raises RequestError as `heatmap` does, and for a file of another kind or in no folder.
     """
-    check_picture(path)
-    write_figure(path, heatmap(matrix, row_labels, column_labels, title))
+    check_picture(Path(path))
+    write_figure(Path(path), heatmap(matrix, row_labels, column_labels, title))
 
 
 def heatmap(matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequence[str], title: str) -> "Figure":

@@ -80,6 +80,7 @@ class Projection(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         if self.normalized:
             vectors = nn.functional.normalize(vectors, dim=-1)  # (batch, in_features)
+        vectors = vectors.to(self.linear.weight.dtype)  # which a user may have halved
         return cast(Tensor, self.activation(self.linear(vectors)))  # (batch, out_features)
 
     @property

@@ -48,5 +48,5 @@ def _iterator(given: Any, name: str, items: str, example: str) -> Iterator[Any]:
         kind = f'a {kind}, which would give its keys or column names; pass one column of it, such as frame["text"]'
     elif not isinstance(given, bytes):
         with suppress(TypeError):  # of an array without dimensions too, which has the method
-            return iter(given)
+            return iter(given.to_pylist() if hasattr(given, "to_pylist") else given)  # of pyarrow, not its scalars
     raise RequestError(f"{name}: expected a list of {items}, found {kind}")

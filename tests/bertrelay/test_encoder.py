@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, GPT2Config, GPT2Model
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, Stopped
@@ -59,6 +59,13 @@ def test_the_longest_input_just_fits_the_position_table(plain):
     assert len(ids) == plain.max_tokens
     assert (ids[0], ids[-1]) == (plain.tokenizer.cls_token_id, plain.tokenizer.sep_token_id)
     assert np.isfinite(plain.encode(["a dog runs " * 50])).all()
+
+
+def test_no_input_is_longer_than_the_positions_of_gpt2(word_piece):
+    network = GPT2Model(GPT2Config(vocab_size=300, n_positions=40, n_embd=16, n_layer=1, n_head=2))
+    encoder = SentenceEncoder(network, word_piece)
+    encoder.max_seq_length = 100
+    assert encoder.max_seq_length == 40 and np.isfinite(encoder.encode("a dog runs " * 50)).all()
 
 
 def test_every_parameter_that_learns_has_a_gradient(plain):

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from bertrelay import cpu_kernels, encoding, inference
+from bertrelay.encode_files import encode_file
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import computes_in_bf16
+from bertrelay.pooling import Projection
 
 BLOCK = 8
 
@@ -111,7 +113,7 @@ class ByPosition:
         return self.sentences[place]
 
 
-@pytest.mark.parametrize("kind", [list, tuple, iter, dict.fromkeys, np.array, pd.Series, pd.Index, ByPosition])
+@pytest.mark.parametrize("kind", [list, tuple, iter, dict.fromkeys, np.array, pd.Series, pa.array, ByPosition])
 def test_any_iterable_of_sentences_is_read_through(kind, make_encoder):
     encoder, sentences = make_encoder(), ["A dog runs.", "Rain.", "Un homme lit le journal."]
     given = kind(sentences)
@@ -156,6 +158,18 @@ def test_encoding_has_no_dropout_and_leaves_a_model_training_or_as_it_was_loaded
     np.testing.assert_array_equal(encoder.encode(many), encoder.encode(many))
     assert encoder.training
     assert encoder.backbone.training
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_halved_encoder_computes_as_its_weights_are(precision, make_encoder, many, tmp_path):
+    encoder = make_encoder(projection=Projection(16, 8))
+    expected = encoder.encode(many, precision="fp32")
+    for halved in (encoder.bfloat16(), encoder.half()):
+        found = halved.encode(many, precision=precision)
+        np.testing.assert_allclose(found, expected, atol=0.03 * np.abs(expected).max())
+        (tmp_path / "a.txt").write_text("\n".join(many))
+        assert encode_file(halved, tmp_path / "a.txt", tmp_path / "a.npy", precision=precision).dim == 8
+        np.testing.assert_allclose(np.load(tmp_path / "a.npy"), found, atol=1e-3)
 
 
 @pytest.mark.skipif(not computes_in_bf16(), reason="this machine computes bf16 in fp32")

@@ -244,6 +244,31 @@ def test_a_module_folder_that_modules_json_does_not_name_is_reported(folder, cap
     assert "does not name 2_Dense" in capsys.readouterr().err
 
 
+def test_dropout_after_the_network_changes_nothing(folder, sentences):
+    expected = vectors_of(folder, sentences)
+    modules = read(folder / "modules.json")
+    modules.insert(2, {"idx": 9, "name": "9", "path": "9_Dropout", "type": "sentence_transformers.models.Dropout"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "9_Dropout").mkdir()
+    np.testing.assert_array_equal(vectors_of(folder, sentences), expected)
+
+
+def test_a_similarity_that_there_is_not_is_refused_when_the_folder_is_read(folder):
+    rewrite(folder / "config_sentence_transformers.json", similarity_fn_name="cosin")
+    with pytest.raises(RequestError, match=r"similarity_fn_name in .*json: expected cosine, .*found 'cosin'"):
+        SentenceEncoder.load(folder)
+
+
+def test_a_folder_that_is_saved_again_has_nothing_of_the_model_before(folder, make_encoder, tmp_path):
+    for graph in ("onnx/model.onnx", "onnx/model.onnx_data", "openvino/openvino_model.bin", "openvino/notes.txt"):
+        (folder / graph).parent.mkdir(exist_ok=True)
+        (folder / graph).touch()
+    for place in (folder, tmp_path / "new"):
+        make_encoder().save(place)
+    names, expected = ({each.name for each in place.iterdir()} for place in (folder, tmp_path / "new"))
+    assert names - expected == {"openvino"} and [each.name for each in (folder / "openvino").iterdir()] == ["notes.txt"]
+
+
 # What a folder may ask for
 
 

@@ -37,6 +37,15 @@ EXAMPLES = {
             model.encode(texts, prompt=""),
         )
     """,
+    "attributes": """
+        model = SentenceTransformer(path, device="cpu")
+        model.prompts = {"title": "Rain: "}
+        model.default_prompt_name = "title"
+        model.truncate_dim = 5
+        model.save_pretrained(path + "/again")
+        again = SentenceTransformer(path + "/again", device="cpu")
+        found = model.encode(texts), model.get_embedding_dimension(), again.encode(texts)
+    """,
     "semantic search": """
         from sentence_transformers import util
         model = SentenceTransformer(path, device="cpu")
@@ -64,6 +73,8 @@ EXAMPLES = {
             model.encode(texts, normalize_embeddings=True, truncate_dim=4),
             model.encode(texts, convert_to_tensor=True, normalize_embeddings=True),
             model.encode(texts, convert_to_numpy=False),
+            model.encode(texts[0], convert_to_numpy=False),
+            model.encode(texts[0], precision="float32"),
             model.encode(texts[0], convert_to_tensor=True, truncate_dim=3),
             model.max_seq_length,
             model.get_embedding_dimension(),
@@ -130,9 +141,20 @@ def test_queries_and_documents_without_a_prompt_of_their_own(path, make_encoder,
         ({"batch_tokens": "many"}, "batch_tokens: expected 1 or more, found 'many'"),
         ({"truncate_dim": -1}, "truncate_dim: expected 1 or more, found -1"),
         ({"prompt_name": "title"}, r"document.*query.*'title'"),
-        ({"precision": "int8"}, "precision: expected auto, bf16, fp16, tf32 or fp32, found 'int8'"),
+        ({"precision": "int8"}, "precision: .* found 'int8'; for vectors in fewer bits .*quantized"),
+        ({"prompt": 3}, "prompt: expected text, found 3"),
     ],
 )
 def test_options_without_a_meaning_are_refused(options, message, path):
     with pytest.raises(RequestError, match=message):
         SentenceEncoder(path).encode(["Rain."], **options)
+
+
+def test_an_attribute_without_a_meaning_is_refused(path):
+    encoder = SentenceEncoder(path)
+    wrong = {"default_prompt_name": "title", "truncate_dim": 0, "max_seq_length": 0}
+    for name, value in wrong.items():
+        with pytest.raises(RequestError, match=f"{name.split('_')[-2]}.*found"):
+            setattr(encoder, name, value)
+    encoder.max_seq_length = None
+    assert encoder.max_seq_length == 40
