@@ -149,6 +149,8 @@ def _compute(
     prompt_tokens: int,
 ) -> Vectors:
     """The vectors of a block. Batches go to the replicas in turn: a GPU is given its next one before it is done."""
+    if not len(block.row_of):
+        return np.empty((0, replicas[0].dim), np.float32)
     max_tokens, pad_id = replicas[0].max_tokens, replicas[0].pad_id
     batches = sorted_batches(block.lengths, batch_tokens, max_tokens, batch_size)
     parts, orders = list[torch.Tensor](), list[NDArray[np.int64]]()

@@ -64,9 +64,11 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[st
 def atomic_write(path: Path, writer: str = "") -> Iterator[Path]:
     """A file beside `path` to be written, which takes its place when the work is done, and goes when the work fails.
 
+    Of a symbolic link it is the place of what the link leads to.
     writer: names who writes, where others may write the same file meanwhile.
     Raises RequestError when it may not be written, at once, and WorkError when the disk is full.
     """
+    path = path.resolve() if os.path.islink(path) else path  # noqa: PTH114 (which never raises)
     building = path.with_name(f".{path.name}.writing{writer}")
     try:
         building.touch()

@@ -96,6 +96,7 @@ def options_of(model: type[AnySettings], given: dict[str, Any]) -> AnySettings:
 
 def _fault(model: type[Settings], name: str, fault: Any) -> str:
     if fault["type"] != "extra_forbidden":
+        fault["msg"] = fault["msg"].removeprefix("Value error, ")
         what = fault["msg"].removeprefix("Input should be ")
         return f"{name}: {what}" if what == fault["msg"] else f"{name}: expected {what}, found {shown(fault['input'])}"
     near = get_close_matches(name, model.model_fields, n=1)

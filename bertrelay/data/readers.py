@@ -80,6 +80,11 @@ def jsonl_rows(table: Table, columns: Sequence[str | int], optional: Sequence[st
         if fault is not None:
             yield fault
         elif text.strip():
+            if line == 1 and text.lstrip().startswith("["):
+                raise RequestError(
+                    f"{table.name}: expected one JSON object per line, found an array. Write each of its objects on a "
+                    "line, with jq -c '.[]' for example."
+                )
             try:
                 value = json.loads(text)
             except (ValueError, RecursionError):
@@ -136,6 +141,8 @@ def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusabl
         for number, raw in enumerate(stream, 1):
             if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
                 raise RequestError(f"{file}: expected UTF-8, found UTF-16. Convert it, with iconv for example.")
+            if number == 1 and b"\r" in raw[:-1] and not raw.endswith(b"\n"):
+                raise RequestError(f"{file}: expected lines that end in \\n, found \\r alone. Convert it.")
             fault = None
             try:
                 line = raw.decode()

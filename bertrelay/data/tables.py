@@ -182,6 +182,8 @@ def _what_there_is(column: str, names: Sequence[str], may_be_record: bool) -> st
     if not may_be_record:
         near = near or get_close_matches(column, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
+    if len(names) == 1 and (other := re.search(r"[;\t|]", names[0])):
+        hint = f" It has {other[0]!r} between them perhaps: write it with commas, or with tabs as .tsv."
     if may_be_record:
         return (
             f"A header was expected in its first row, found {len(names)} columns of other names.{hint} Name columns "

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 
 from bertrelay.files import atomic_write
 
+BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 PARQUET_ROWS = 4096  # written at once
 
 
 def on_one_line(text: str) -> str:
-    """`text` without the line breaks and tabs that would break its row."""
-    return " ".join(text.split())
+    """`text` with a space in place of the line breaks and tabs that would break its row."""
+    return BREAKS.sub(" ", text)
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -82,7 +82,13 @@ def restore(checkpoint: Checkpoint, new: State, model: nn.Module, optimizer: Opt
     new: the state of this training where it starts anew. folder: where the checkpoint was found, for messages.
     Raises RequestError when it belongs to another training.
     """
-    state = State(**checkpoint.state, best_tensors=checkpoint.tensors.get("best"))
+    try:
+        state = State(**checkpoint.state, best_tensors=checkpoint.tensors.get("best"))
+    except TypeError as error:
+        raise RequestError(
+            f"{folder}: expected a checkpoint of this version of BertRelay, found one of another, which states other "
+            "things. Resume with that version, or train in another folder."
+        ) from error
     if state.precision != new.precision:
         raise RequestError(
             f"{folder}: expected to resume in {state.precision}, found precision {new.precision}, which changes "

@@ -197,10 +197,24 @@ def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | Non
     """
     if len(lengths_in(0, task.lengths)) == 0:
         raise RequestError("expected at least one training item, found none")
-    training = Training(task, settings, folder, work or folder)
-    training.resume()
-    training.run()
-    return training.finish()
+    with _deterministic(settings.deterministic):
+        training = Training(task, settings, folder, work or folder)
+        training.resume()
+        training.run()
+        return training.finish()
+
+
+@contextmanager
+def _deterministic(requested: bool) -> Iterator[None]:
+    """Deterministic algorithms alone, where that is requested here or was before."""
+    if not requested or torch.are_deterministic_algorithms_enabled():  # setting it loads the compiler
+        yield
+        return
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def enable_gradient_checkpointing(model: nn.Module) -> list[Any]:
@@ -236,8 +250,6 @@ class Training:
         folder.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
         self.task, self.settings, self.work = task, settings, work
-        if torch.are_deterministic_algorithms_enabled() != settings.deterministic:  # setting it loads the compiler
-            torch.use_deterministic_algorithms(settings.deterministic)
         self.accelerator = accelerator(settings.tracker, folder)
         self.device = self.accelerator.device
         self.precision = resolve_precision(settings.precision, self.device)

@@ -121,6 +121,7 @@ def test_any_iterable_of_sentences_is_read_through(kind, make_encoder):
     np.testing.assert_array_equal(found, encoder.encode(sentences, precision="fp32"))
     np.testing.assert_allclose(encoder.encode(sentences[1], precision="fp32"), found[1], atol=2e-5)
     assert encoder.encode([]).shape == (0, 16)
+    assert [len(block) for block in encoding.encode_blocks(encoder, [["a"], [], ["b", "c"]])] == [1, 0, 2]
     assert np.isfinite(encoder.encode([""])).all()
 
 

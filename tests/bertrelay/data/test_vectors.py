@@ -7,6 +7,7 @@ import pytest
 from sentence_transformers.util.quantization import quantize_embeddings
 
 from bertrelay.data.vectors import check_space, open_vectors, quantized, stored_columns, write_npy, write_vectors
+from bertrelay.data.writing import write_table
 from bertrelay.errors import RequestError, WorkError
 
 
@@ -96,6 +97,13 @@ def test_a_full_disk_and_a_folder_that_may_not_be_written_leave_nothing(tmp_path
     ):
         assert found in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_keep_their_spaces_and_a_link_stays_one(tmp_path):
+    (tmp_path / "link.tsv").symlink_to("real.tsv")
+    write_table(tmp_path / "link.tsv", {"a": "string", "b": "string"}, [("two  words\u00a0", "a\r\nb\tc\u2028d")])
+    assert (tmp_path / "real.tsv").read_text() == "a\tb\ntwo  words\u00a0\ta b c d\n"
+    assert (tmp_path / "link.tsv").is_symlink() and len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_folder_that_is_not_there_and_a_disk_without_space_are_named(tmp_path):

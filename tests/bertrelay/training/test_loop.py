@@ -285,12 +285,16 @@ def settings(**others):
     return TrainingSettings(**{**SETTINGS, **others})
 
 
-def test_resuming_in_another_precision_with_other_data_or_another_network_is_refused(tmp_path):
+def test_resuming_in_another_precision_with_other_data_or_another_network_is_refused(tmp_path, monkeypatch):
     run(tmp_path, faults=(Fault("update", 7),))
     with pytest.raises(RequestError, match="expected to resume in fp32, found precision bf16"):
         train(TwoLosses(), settings(precision="bf16"), tmp_path)
     with pytest.raises(RequestError, match=r"27 steps and this one has \d+"):
         train(TwoLosses(items=40), settings(), tmp_path)
+    found = checkpoint.load_checkpoint(tmp_path)
+    with monkeypatch.context() as patched, pytest.raises(RequestError, match="a checkpoint of this version"):
+        patched.setattr(loop, "load_checkpoint", lambda _: found._replace(state=found.state | {"later": 1}))
+        train(TwoLosses(), settings(), tmp_path)
     task = TwoLosses()
     task.model.added = nn.Linear(2, 2)
     with pytest.raises(RequestError, match=r"differs in added\.bias, added\.weight"):
@@ -471,6 +475,19 @@ def test_evaluation_is_once_an_epoch_by_default_and_a_missing_metric_selects_not
     ends = np.cumsum([len(planned(task, epochs=n + 1)) - len(planned(task, epochs=n)) for n in range(3)])
     assert [line["step"] for line in logged(tmp_path) if "score" in line] == ends.tolist()
     assert "best_step" not in metrics and metrics["train_steps"] == 27
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_deterministic_algorithms_are_used_where_that_is_asked_and_stay_as_they_were(tmp_path, before):
+    task, found = TwoLosses(), []
+    task.evaluate = lambda _: found.append(torch.are_deterministic_algorithms_enabled()) or {"score": None}
+    torch.use_deterministic_algorithms(before)
+    try:
+        for deterministic in (False, True):
+            train(task, settings(deterministic=deterministic, epochs=1), tmp_path / str(deterministic))
+            assert torch.are_deterministic_algorithms_enabled() == before and found.pop() == (deterministic or before)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_backward_passes_are_in_tf32_where_the_training_is(tmp_path, monkeypatch):
