@@ -124,8 +124,9 @@ def absolute(value: str) -> str:
     base = value.base if isinstance(value, PathText) else Path.cwd()
     try:
         path = base / Path(value).expanduser()
-        is_folder = path.name in ("", "..") or os.path.isdir(path)  # noqa: PTH112 (which may raise)
-        path = path.resolve() if is_folder else path.parent.resolve() / path.name
+        whole = path.resolve()  # raises for an invalid name
+        is_folder = path.name in ("", "..") or os.path.isdir(whole)  # noqa: PTH112 (of pathlib it may raise)
+        path = whole if is_folder else path.parent.resolve() / path.name
         path.exists()  # raises for an invalid name
     except PermissionError:
         pass  # it exists; reading it will report the error
