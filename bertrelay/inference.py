@@ -1,6 +1,6 @@
 """Batches of any network for inference: few shapes, packed weights, precision."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -148,7 +148,7 @@ def computed(
         release_memory()
 
 
-def one_ahead(items: Iterator[Block]) -> Iterator[Block]:
+def one_ahead(items: Iterator[Block]) -> Generator[Block, None, None]:
     """The same items; each is made by another thread while the caller works on the one before it."""
     with ThreadPoolExecutor(1, "ahead") as other:
         waiting = other.submit(next, items, None)

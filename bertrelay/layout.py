@@ -10,14 +10,14 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import Field
 
+from bertrelay.encoder_settings import PoolingMode
 from bertrelay.errors import RequestError, check_choice, shown
 from bertrelay.files import write_json
 from bertrelay.model_files import Description, Size, read_model_file
 from bertrelay.progress import log
 from bertrelay.settings import Metric
 
-# In the order in which the older keys concatenate them.
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken")
+POOLINGS = get_args(PoolingMode)  # in the order in which the older keys concatenate them
 TRANSFORMER_CONFIGS = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -67,8 +67,8 @@ class Prompts:
         if name is None:
             return ""
         if not isinstance(name, str) or name not in self.texts:
-            names = sorted(self.texts) or "none, the model has no prompts"
-            raise RequestError(f"prompt: expected one of {names}, found {shown(name)}")
+            expected = f"expected one of {sorted(self.texts)}" if self.texts else "the model has no prompts"
+            raise RequestError(f"prompt: {expected}, found {shown(name)}; leave it out, or give the text as prompt=")
         return self.texts[name]
 
 

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
+from bertrelay.data.vectors import Vectors as Vectors
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.settings import Metric as Metric
 
-Vectors = NDArray[np.float32]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 # Equal vectors in different columns of a matrix product may differ in their last bits. Cosines closer than this are a

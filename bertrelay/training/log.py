@@ -16,6 +16,7 @@ from accelerate.utils import DistributedType
 
 from bertrelay.distributed import TIMEOUT
 from bertrelay.errors import RequestError
+from bertrelay.files import write_text
 from bertrelay.hardware import CUBLAS_CONFIG, private_memory_mb
 from bertrelay.progress import log
 
@@ -115,9 +116,7 @@ class TrainingLog:
                     return math.inf
 
             kept = [line for line in self.path.read_text().splitlines() if step_of(line) <= after_step]
-            building = self.path.with_suffix(".partial")
-            building.write_text("".join(f"{line}\n" for line in kept))
-            building.replace(self.path)
+            write_text(self.path, "".join(f"{line}\n" for line in kept))
 
     def _clear(self) -> None:
         self._own: dict[str, float] = defaultdict(float)

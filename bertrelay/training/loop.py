@@ -15,9 +15,9 @@ optimizer itself makes no update that is not.
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -32,6 +32,7 @@ from bertrelay.cpu_kernels import is_asynchronous
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, host_group
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.hardware import autocast, matmul_precision, resolve_precision, to_device
+from bertrelay.inference import one_ahead
 from bertrelay.progress import Bar, log, progress
 from bertrelay.signals import STOPPING, deferred_stop_signals
 from bertrelay.stage import Metrics
@@ -264,7 +265,6 @@ class Training:
         self.weights = [each for each in self.model.parameters() if each.requires_grad]
         self.schedule = BatchSchedule(task.lengths, settings, getattr(task, "groups", None))
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
-        self.ahead: Future[RankBatch] | None = None  # of the next step
         self.writing: Future[None] | None = None  # of the last checkpoint
         self.pending: list[StepDone] = []
         self.norm: float | None = None  # of the gradient of the last step that was collected, if it is finite
@@ -284,7 +284,7 @@ class Training:
             replaying(self.task.model, capture=captures) if self.is_replayed else nullcontext(),
             deferred_stop_signals() as stop,
             progress("training", total, "steps", done=self.state.step) as bar,
-            ThreadPoolExecutor(1, "batches") as self.other_thread,
+            closing(self.rank_batches()) as self.batches,
             ThreadPoolExecutor(1, "checkpoints") as self.writing_thread,
         ):
             patience = math.inf if self.settings.patience is None else self.settings.patience
@@ -321,7 +321,7 @@ class Training:
 
     def _train_step(self, bar: Bar, signal_number: int) -> int:
         """Trains on the next batch, or returns the stop signal that some process has received."""
-        own = self._next_batch()
+        own = next(self.batches)
         names = list(own.micro_batches[0].counts)
         counted = own.micro_batches if own.weight else []
         counts, signal_number = self._sum_over_processes(counted, names, signal_number)
@@ -339,13 +339,9 @@ class Training:
         bar.advance(1)
         return 0
 
-    def _next_batch(self) -> RankBatch:
-        """What this process computes in the next step. Another thread prepares the one after it meanwhile."""
-        step = self.state.step
-        batch = (self.ahead or self.other_thread.submit(self._rank_batch, step)).result()
-        is_last = step + 1 == self.schedule.total_steps
-        self.ahead = None if is_last else self.other_thread.submit(self._rank_batch, step + 1)
-        return batch
+    def rank_batches(self) -> Generator[RankBatch, None, None]:
+        """What this process computes in each step from here on. Another thread prepares the next one meanwhile."""
+        return one_ahead(map(self._rank_batch, range(self.state.step, self.schedule.total_steps)))
 
     def _rank_batch(self, step: int) -> RankBatch:
         """What this process computes in a step, a function of its number."""

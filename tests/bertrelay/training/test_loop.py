@@ -5,7 +5,7 @@ import json
 import random
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from multiprocessing.connection import wait
 
 import numpy as np
@@ -355,7 +355,7 @@ def test_the_weights_before_a_gradient_that_is_not_finite_stay_whenever_it_is_se
     with pytest.raises(WorkError, match="step 7: expected finite numbers"):
         train(task, few, tmp_path / "seen late")
     training = Training(known, few, tmp_path / "known", tmp_path / "known")
-    with ThreadPoolExecutor(1) as training.other_thread:
+    with closing(training.rank_batches()) as training.batches:
         for _ in range(6):
             training._train_step(Bar(), 0)
     for (name, weight), expected in zip(task.model.named_parameters(), known.model.parameters(), strict=True):
@@ -384,7 +384,7 @@ def test_a_gradient_that_overflows_in_fp16_makes_no_update_and_halves_the_scale(
     task.poisoned = int(planned(task)[6][1])  # of the seventh step
     training = Training(task, settings(precision="fp16", log_every=1000), tmp_path, tmp_path)
     still = []
-    with ThreadPoolExecutor(1) as training.other_thread:
+    with closing(training.rank_batches()) as training.batches:
         for step in range(1, 9):
             before = copy.deepcopy(task.model.state_dict())
             training._train_step(Bar(), 0)
