@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Unpack
 
@@ -90,15 +89,23 @@ def _start(
 
     def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[pa.Table]]:
         blocks = (
-            ((span.first, block), block[ROW][0].as_py(), block[inputs.texts[0]].to_pylist())
+            (block, block[ROW][0].as_py(), block[inputs.texts[0]].to_pylist())
             for span in spans
             for block in inputs.blocks(span)
         )
         encoded = stored_blocks(encoder, blocks, lambda row: f"row {row:,}", stored, options, bar)
-        for _, of_shard in groupby(encoded, lambda each: each[0][0]):
-            yield (_with_vectors(block, vectors) for (_, block), vectors in of_shard)
+        return (_of_shard(span, encoded) for span in spans)
 
     return compute
+
+
+def _of_shard(span: Span, encoded: Iterator[tuple[pa.Table, NDArray[np.generic]]]) -> Iterator[pa.Table]:
+    """The tables of a shard; asks for none of the next, whose text may be unusable when this one is complete."""
+    rows = 0
+    while rows < span.size:
+        block, vectors = next(encoded)
+        rows += len(block)
+        yield _with_vectors(block, vectors)
 
 
 def _with_vectors(block: pa.Table, vectors: NDArray[np.generic]) -> pa.Table:

@@ -18,7 +18,7 @@ STAGES = {
         ("report.card", 1, "card_settings:CardSettings", "card:run", ""),
     ],
     "bertrelay": [
-        ("bertrelay.encode", 1, "encode_stage:EncodeSettings", "encode_stage:run", ""),
+        ("bertrelay.encode", 2, "encode_stage:EncodeSettings", "encode_stage:run", ""),
     ],
     "teachers": [
         ("teachers.train", 3, "settings:TrainSettings", "train:run", "teachers"),

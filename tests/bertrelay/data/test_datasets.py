@@ -383,6 +383,7 @@ def test_an_input_that_cannot_be_right_is_refused_with_the_file(make_encoder, ma
     pq.write_table(texts, f"{folder}/3.parquet", filesystem=filesystem, write_statistics=False)
     with pytest.raises(RequestError, match=r"3\.parquet, row 2 of row groups 0 to 0: expected text, found none"):
         encode_dataset(make_encoder(), address("input"), address("output"))
+    assert {f"part-{number:05}.parquet" for number in range(6)} < names_in(address("output"))  # all before it are kept
     pq.write_table(pa.table([["a"], ["b"]], ["text", "text"]), f"{folder}/3.parquet", filesystem=filesystem)
     with pytest.raises(RequestError, match=r"3\.parquet: expected a column 'text', found text, text"):
         ParquetInput(address("input"), ["text"])
