@@ -19,6 +19,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from filelock import FileLock, Timeout
 
+from bertrelay.data.writing import json_line as json_line
+from bertrelay.data.writing import write_lines
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, gather, wait_for_all
 from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError, WorkError
@@ -97,17 +99,6 @@ class SpanReader(Generic[AnyRecord]):
             how = "became shorter" if is_short else "changed"
             raise WorkError(f"{self._source} {how} while it was read; run the same command again")
         return records
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Writes lines of UTF-8, each with its end."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(lines)
-
-
-def json_line(row: dict[str, Any]) -> str:
-    """A row as a line of a shard, and of JSONL."""
-    return json.dumps(row, ensure_ascii=False) + "\n"
 
 
 class SpanOutputs(ABC):

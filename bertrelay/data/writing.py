@@ -33,9 +33,18 @@ def write_tsv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
 
 
 def write_jsonl(path: Path, documents: Iterable[Mapping[str, Any]]) -> None:
+    write_lines(path, map(json_line, documents))
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Writes lines of UTF-8, each with its end."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        for document in documents:
-            file.write(json.dumps(document, ensure_ascii=False) + "\n")
+        file.writelines(lines)
+
+
+def json_line(row: Mapping[str, Any]) -> str:
+    """A row as a line of a shard, and of JSONL."""
+    return json.dumps(row, ensure_ascii=False) + "\n"
 
 
 def write_table(output: Path, columns: Mapping[str, Any], rows: Iterable[Sequence[Any]]) -> None:
