@@ -40,7 +40,7 @@ UNUSED_CONFIG = {"transformers_version", "_name_or_path", "dtype", "architecture
 """Keys of a network's config that its vectors do not depend on."""
 
 SMALLEST_SHARD = 2_048  # sentences; fewer would leave too few of like length for one batch
-MOST_SHARES = 64
+MOST_SHARDS = 64
 MANIFEST = ".manifest.json"  # beside a file of vectors
 
 
@@ -104,7 +104,7 @@ def fill_file(
     kept: where the manifest stays, so that an output of the same one is left as it is. texts: of a Parquet file.
     """
     dtype, columns = DTYPES[stored], stored_columns(encoder.dim, stored)
-    size = min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-rows // MOST_SHARES)))
+    size = min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-rows // MOST_SHARDS)))
     spans = [Span(first, min(first + size, rows), min(size, rows - first)) for first in range(0, rows, size)]
     shards = Shards(output, spans, process_group, suffix=".npy", write=write_block, engine=engine)
     precision = engine.precision(options.get("precision", "auto"), encoder.device, process_group)
