@@ -18,7 +18,7 @@ from bertrelay.data.tables import Column, Format, Record, Row, Table, Unusable
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.progress import log, renamed
 
-HOPELESS = 1000
+REJECTS_BEFORE_CHECK = 1000
 REASONS_SHOWN = 8
 READERS: dict[Format, Callable[[Table, Sequence[str | int], Sequence[str]], Iterator[Row]]] = {
     "lines": line_rows,
@@ -138,7 +138,7 @@ class Rejects:
             entry = {"file": file, "line": line, "reason": reason, **{key: more[key] for key in more if more[key]}}
             self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         rejected = self._counts.total()
-        if rejected >= HOPELESS and rejected > self._used:
+        if rejected >= REJECTS_BEFORE_CHECK and rejected > self._used:
             self.check()
 
     def used(self, n: int = 1) -> None:
