@@ -140,7 +140,7 @@ def computed(
     device = network.device
     precision, batch_tokens = resolve_precision(precision, device), best_batch_tokens(device, batch_tokens)
     packed: Packed = {}
-    for block in one_ahead(iter(blocks)):
+    for block in prefetched(iter(blocks)):
         packed = packed or pack_for(count_tokens(block), network.backbone, precision, batch_tokens)
         with computing(network, precision), using(packed):
             result = compute(block, batch_tokens)
@@ -148,7 +148,7 @@ def computed(
         release_memory()
 
 
-def one_ahead(items: Iterator[Block]) -> Generator[Block, None, None]:
+def prefetched(items: Iterator[Block]) -> Generator[Block, None, None]:
     """The same items; each is made by another thread while the caller works on the one before it."""
     with ThreadPoolExecutor(1, "ahead") as other:
         waiting = other.submit(next, items, None)

@@ -32,7 +32,7 @@ from bertrelay.cpu_kernels import is_asynchronous
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, host_group
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.hardware import autocast, matmul_precision, resolve_precision, to_device
-from bertrelay.inference import one_ahead
+from bertrelay.inference import prefetched
 from bertrelay.progress import Bar, log, progress
 from bertrelay.signals import STOPPING, deferred_stop_signals
 from bertrelay.stage import Metrics
@@ -341,7 +341,7 @@ class Training:
 
     def rank_batches(self) -> Generator[RankBatch, None, None]:
         """What this process computes in each step from here on. Another thread prepares the next one meanwhile."""
-        return one_ahead(map(self._rank_batch, range(self.state.step, self.schedule.total_steps)))
+        return prefetched(map(self._rank_batch, range(self.state.step, self.schedule.total_steps)))
 
     def _rank_batch(self, step: int) -> RankBatch:
         """What this process computes in a step, a function of its number."""
