@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from filelock import FileLock, Timeout
 
 from bertrelay.data.writing import json_line as json_line
-from bertrelay.data.writing import write_lines
+from bertrelay.data.writing import write_lines as write_lines
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, gather, wait_for_all
 from bertrelay.engine import LOCALLY, Engine
 from bertrelay.errors import RequestError, WorkError
