@@ -40,7 +40,7 @@ from bertrelay.graphs import (
 )
 from bertrelay.hardware import as_device
 from bertrelay.layout import Layout, Prompts, in_folder_order, read_layout, write_layout
-from bertrelay.pooling import Pooling, Projection, Projections, load_projection, projection_of, projections_of
+from bertrelay.pooling import Pooling, Projection, load_projection, projection_of, projections_of
 from bertrelay.tokenizer import load_tokenizer, pad_id_of, truncating
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
@@ -57,7 +57,7 @@ class SentenceEncoder(nn.Module):
     backbone: the network, with its `tokenizer`; or, as in `load`, a folder or hub id that holds the whole encoder, to
         which nothing but `device` may be added.
     pooling: names in any order, which the folder's order replaces, or a `Pooling`, whose order is kept.
-    projection: one, or several as `Projections`.
+    projection: one, or several as `nn.Sequential`.
     max_tokens: the longest input, special tokens included, and at most what the position table holds.
     truncate_dim: keep the first dimensions of each vector only.
     spaces: digests of other encoders whose indexes it can search: of a student its teacher's, and that one's own
@@ -76,7 +76,7 @@ class SentenceEncoder(nn.Module):
         *,
         device: str | torch.device | None = None,
         pooling: Pooling | Sequence[str] = ("mean",),
-        projection: Projection | Projections | None = None,
+        projection: Projection | nn.Sequential | None = None,
         normalize: bool = False,
         max_tokens: int | None = None,
         prompts: Prompts | Mapping[str, str] | None = None,

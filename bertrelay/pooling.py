@@ -1,6 +1,6 @@
 """From token vectors to one vector per sentence: first or last token, mean, maximum or several, and projections."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -91,22 +91,15 @@ class Projection(nn.Module):
         return Dense(linear.in_features, linear.out_features, linear.bias is not None, path, self.normalized)
 
 
-class Projections(nn.Sequential):
-    """Several projections, one after the other."""
-
-    def __init__(self, projections: Iterable[Projection]) -> None:
-        super().__init__(*projections)
-
-
-def projections_of(projection: Projection | Projections | None) -> list[Projection]:
+def projections_of(projection: Projection | nn.Sequential | None) -> list[Projection]:
     if projection is None:
         return []
-    return [cast(Projection, each) for each in projection] if isinstance(projection, Projections) else [projection]
+    return [cast(Projection, each) for each in projection] if isinstance(projection, nn.Sequential) else [projection]
 
 
-def projection_of(projections: Sequence[Projection]) -> Projection | Projections | None:
+def projection_of(projections: Sequence[Projection]) -> Projection | nn.Sequential | None:
     """What an encoder takes for so many projections."""
-    return projections[0] if len(projections) == 1 else Projections(projections) if projections else None
+    return projections[0] if len(projections) == 1 else nn.Sequential(*projections) if projections else None
 
 
 def load_projection(folder: Path, dense: Dense) -> Projection:

@@ -96,9 +96,9 @@ def options_of(model: type[AnySettings], given: dict[str, Any]) -> AnySettings:
 
 def _fault(model: type[Settings], name: str, fault: Any) -> str:
     if fault["type"] != "extra_forbidden":
-        fault["msg"] = fault["msg"].removeprefix("Value error, ")
-        what = fault["msg"].removeprefix("Input should be ")
-        return f"{name}: {what}" if what == fault["msg"] else f"{name}: expected {what}, found {shown(fault['input'])}"
+        message = fault["msg"].removeprefix("Value error, ")
+        what = message.removeprefix("Input should be ")
+        return f"{name}: {what}" if what == message else f"{name}: expected {what}, found {shown(fault['input'])}"
     near = get_close_matches(name, model.model_fields, n=1)
     hint = f" did you mean {near[0]}?" if near else ""
     return f"{name}: unknown;{hint} expected one of {', '.join(model.model_fields)}"

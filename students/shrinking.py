@@ -26,7 +26,7 @@ from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, pairwise
 from bertrelay.languages import is_language
-from bertrelay.pooling import Projection, Projections, projection_of, projections_of
+from bertrelay.pooling import Projection, projection_of, projections_of
 from bertrelay.stage import Metrics, StageContext
 from students.build import linear_projection
 from students.corpus import mapped, write_arrow
@@ -68,7 +68,7 @@ def principal_axes(vectors: Vectors, dimensions: int) -> Axes:
     return np.ascontiguousarray(axes[:, ::-1][:, :dimensions])
 
 
-def projection_onto(axes: Axes, encoder: SentenceEncoder) -> Projection | Projections | None:
+def projection_onto(axes: Axes, encoder: SentenceEncoder) -> Projection | nn.Sequential | None:
     """The encoder's own projections, if it has any, and the axes after them; a linear map at the end becomes one."""
     turn = torch.from_numpy(axes.T)  # (dimensions, dim)
     own = projections_of(encoder.projection)

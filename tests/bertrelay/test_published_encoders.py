@@ -10,7 +10,7 @@ from torch import nn
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.layout import POOLINGS, Prompts
-from bertrelay.pooling import Pooling, Projection, Projections
+from bertrelay.pooling import Pooling, Projection
 
 peer = pytest.importorskip("sentence_transformers")
 Dense, Normalize, Transformer = (getattr(peer.base.modules, name) for name in ("Dense", "Normalize", "Transformer"))
@@ -98,7 +98,7 @@ def test_of_a_sentence_cut_within_its_prompt_the_last_token_is_pooled():
 
 
 def test_the_files_of_several_projections_are_those_of_older_versions(make_encoder, tmp_path):
-    chain = Projections([Projection(16, 8, bias=False), Projection(8, 4, activation=nn.Tanh(), normalized=True)])
+    chain = nn.Sequential(Projection(16, 8, bias=False), Projection(8, 4, activation=nn.Tanh(), normalized=True))
     make_encoder("bert", projection=chain, normalize=True).save(tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())
     assert [(module["path"], module["type"].rpartition(".")[2]) for module in modules] == [
@@ -114,7 +114,7 @@ def test_the_files_of_several_projections_are_those_of_older_versions(make_encod
 
 def test_projections_that_do_not_fit_one_another_are_refused(make_encoder):
     with pytest.raises(RequestError, match="expects 9 dimensions and the projection before it gives 8"):
-        make_encoder("bert", projection=Projections([Projection(16, 8), Projection(9, 4)]))
+        make_encoder("bert", projection=nn.Sequential(Projection(16, 8), Projection(9, 4)))
 
 
 @pytest.mark.parametrize("kind", ["2_Normalize", "3_Dense"])

@@ -9,7 +9,7 @@ from torch import nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.pooling import Projection, Projections
+from bertrelay.pooling import Projection
 from students.evaluation_settings import ShrinkSettings
 from students.shrinking import cosines_to_original, principal_axes, projection_onto, run, sample_of, shrink
 
@@ -225,7 +225,7 @@ def test_a_model_gives_its_vectors_on_the_axes_whatever_it_ended_in(tiny_encoder
 
 @pytest.mark.parametrize("activation", [nn.Identity(), nn.Tanh()])
 def test_of_several_projections_and_of_one_that_bends_the_vectors_are_turned_too(tiny_encoder, tmp_path, activation):
-    own = Projections([Projection(16, 24, activation=nn.ReLU()), Projection(24, 12, True, activation, normalized=True)])
+    own = nn.Sequential(Projection(16, 24, activation=nn.ReLU()), Projection(24, 12, True, activation, normalized=True))
     encoder = tiny_encoder("bert", SENTENCES, projection=own, normalize=True)
     smaller, axes = reduced(encoder, 6)
     expected = unit(encoder.encode(SENTENCES, precision="fp32") @ axes)
