@@ -242,7 +242,7 @@ class TestWorkers:
     def test_a_full_disk_for_a_dataset_is_an_error_and_nothing_is_half_published(self, tmp_path):
         def fill_dataset(start):
             shards = DatasetShards(str(tmp_path / "out"), SPANS, pa.schema({"row": pa.int64()}), engine=ONE)
-            shards.begin({"of": "rows"})
+            shards.begin({"spans": "", "of": "rows"})
             shards.fill(start, "counting", "rows")
             shards.finish()
 
