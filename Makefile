@@ -23,9 +23,8 @@ help: ## this list
 quickstart: .venv/.core ## install, then train and judge a tiny teacher and its student; about 4 minutes of work
 	$(BIN)/bertrelay run quickstart
 
-# Half as many processes again as cores: many tests wait for processes of their own.
 test: check ## install, then check and test everything, without the network
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)) --dist worksteal
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 check: .venv/.test ## lint, format and types alone
 	$(BIN)/ruff check

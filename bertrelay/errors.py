@@ -60,9 +60,14 @@ def shown(found: object) -> str:
 def place_of(error: BaseException) -> str:
     """What kind of unforeseen error it is, and where in the project it arose."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    ours = [each for each in frames if str(each[0].f_globals.get("__name__")).partition(".")[0] in PACKAGES]
+    ours = [each for each in frames if _is_ours(str(each[0].f_globals.get("__name__")))]
     frame, line = (ours or frames)[-1]
     return f"an unforeseen {type(error).__name__} in {frame.f_code.co_filename}, line {line}"
+
+
+def _is_ours(module: str) -> bool:
+    """Whether a frame of `module` is of the project; one of privacy, which sees every error, says nothing."""
+    return module.partition(".")[0] in PACKAGES and module != "bertrelay.privacy"
 
 
 def is_of_the_machine(error: BaseException) -> bool:

@@ -328,11 +328,11 @@ class TestWorkers:
         pools = mock.Mock(wraps=ray_workers.WorkerPool)
         monkeypatch.setattr(ray_workers, "WorkerPool", pools)
         contents = []
-        for runs, *given in (["1", "here"], ["2", "there"], ["3", "here", "--set", "engine=ray"]):
+        for name in ("here", "there"):
             with mock.patch.dict(os.environ), pytest.raises(SystemExit) as ended:
-                main(["run", str(tmp_path / f"{given[0]}.toml"), "--runs", str(tmp_path / runs), *given[1:]])
+                main(["run", str(tmp_path / f"{name}.toml"), "--runs", str(tmp_path / "runs")])
             assert ended.value.code == 0
-            contents.append((tmp_path / runs / given[0] / "vectors/latest/vectors.npy").read_bytes())
+            contents.append((tmp_path / "runs" / name / "vectors/latest/vectors.npy").read_bytes())
             assert pools.call_count == len(contents) - 1
         assert len(set(contents)) == 1
 
@@ -378,7 +378,7 @@ class TestWorkers:
         (tmp_path / "in").mkdir()
         for number in range(3):
             pq.write_table(pa.table({"text": many[number::3]}), tmp_path / f"in/{number}.parquet", row_group_size=5)
-        for name, engine in (("here", LOCALLY), ("there", RAY)):
+        for name, engine in (("here", LOCALLY), ("there", ONE)):
             given = str(tmp_path / "in"), f"{tmp_path / name}/"
             assert encode_dataset(make_encoder(), *given, engine=engine, precision="fp32").sentences == len(many)
         files = [sorted((tmp_path / name).iterdir()) for name in ("here", "there")]
@@ -395,7 +395,7 @@ class TestWorkers:
             assemble(shards, folder)
 
         monkeypatch.setattr(clinical_training, "_assemble", assembled)
-        for name, engine in (("here", LOCALLY), ("there", RAY)):
+        for name, engine in (("here", LOCALLY), ("there", ONE)):
             with sensitive_data():
                 stored_chunk_tokens(lambda: iter(texts), list(map(len, texts)), chunker, tmp_path / name, engine)
             monkeypatch.setattr(Shards, "_fill_own", None)  # this process computes nothing any more
@@ -409,7 +409,7 @@ class TestWorkers:
         rows = [{"text": f"{text}. {text}", "owner": number % 9} for number, text in enumerate(many)]
         (tmp_path / "in.jsonl").write_text("".join(map(json_line, [*rows, {"text": ""}])))
         source, built = DocumentSource(path=InputFile(tmp_path / "in.jsonl"), group="owner"), []
-        for name, engine in (("here", LOCALLY), ("there", RAY)):
+        for name, engine in (("here", LOCALLY), ("there", ONE)):
             built.append(build_corpus([source], word_piece, tmp_path / name, Digests(), 0.3, engine=engine))
             monkeypatch.setattr(Shards, "_fill_own", None)  # this process computes nothing any more
         here, there = built

@@ -24,9 +24,9 @@ def own_environment(monkeypatch):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A Ray cluster on this machine, of two cores."""
+    """A Ray cluster on this machine, of one core and so of one worker, which takes seconds to start."""
     ray = pytest.importorskip("ray")
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield
     ray.shutdown()
 
