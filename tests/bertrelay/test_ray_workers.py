@@ -323,16 +323,15 @@ class TestWorkers:
         (tmp_path / "in.txt").write_text("\n".join(many) + "\n")
         make_encoder().save(tmp_path / "model")
         stage = '[vectors]\nuses = "bertrelay.encode"\nmodel = "model"\nsentences = { path = "in.txt" }\n'
-        (tmp_path / "here.toml").write_text(stage)
-        (tmp_path / "there.toml").write_text(f'engine = "ray"\nworkers = 1\n{stage}')
+        (tmp_path / "r.toml").write_text(stage)
         pools = mock.Mock(wraps=ray_workers.WorkerPool)
         monkeypatch.setattr(ray_workers, "WorkerPool", pools)
         contents = []
-        for name in ("here", "there"):
+        for name, *engine in (["here"], ["there", "--set", "engine=ray", "--set", "workers=1"]):
             with mock.patch.dict(os.environ), pytest.raises(SystemExit) as ended:
-                main(["run", str(tmp_path / f"{name}.toml"), "--runs", str(tmp_path / "runs")])
+                main(["run", str(tmp_path / "r.toml"), "--runs", str(tmp_path / name), *engine])
             assert ended.value.code == 0
-            contents.append((tmp_path / "runs" / name / "vectors/latest/vectors.npy").read_bytes())
+            contents.append((tmp_path / name / "r/vectors/latest/vectors.npy").read_bytes())
             assert pools.call_count == len(contents) - 1
         assert len(set(contents)) == 1
 
