@@ -149,14 +149,3 @@ def test_columns_are_named_and_the_counts_are_printed(call, model, write_lines, 
         call("mine-negatives", model, pairs, output, *columns, "--max-score", "-1", "--overwrite", "--json")
     )
     assert (document["rows"], document["dropped"]["too_few_negatives"], document["negative_score"]) == (0, 4, None)
-
-
-def test_two_processes_find_the_negatives_of_one(call, model, write_lines, tmp_path, start):
-    rows = [f"a dog {'barks ' * (place % 7)}\tein hund {'bellt ' * (place % 9)}." for place in range(40)]
-    pairs = write_lines("p.tsv", ["anchor\tpositive", *rows])
-    call("mine-negatives", model, pairs, tmp_path / "one.jsonl", "--precision", "fp32")
-    process = start("mine-negatives", model, pairs, "two.jsonl", "--precision", "fp32", "--processes", 2)
-    out, error = process.communicate(timeout=300)
-    assert process.returncode == 0, error
-    assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-    assert out.count("two.jsonl: ") == 1

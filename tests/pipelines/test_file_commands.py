@@ -151,28 +151,34 @@ def test_workers_of_a_cluster_write_the_bytes_of_one_process(command, call, writ
 
 
 def test_a_recipe_in_two_processes_writes_the_bytes_of_each_command(
-    request, call, start_python, write_lines, tmp_path, monkeypatch
+    request, call, start_python, write_lines, model, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    stages = []
+    rows = [f"a dog {'barks ' * (place % 7)}\tein hund {'bellt ' * (place % 9)}." for place in range(40)]
+    write_lines("pairs.tsv", ["anchor\tpositive", *rows])
+    mining = 'uses = "students.mine-negatives"\npairs.path = "pairs.tsv"'
+    stages = ["[mined]", mining, f'model = "{model}"\nprecision = "fp32"']
     for name in SHARED:
-        kind, model = COMMANDS[name], request.getfixturevalue(COMMANDS[name].model)
+        kind, own = COMMANDS[name], request.getfixturevalue(COMMANDS[name].model)
         write_lines(kind.input, kind.lines(40))
-        stages += [f"[{name}]", kind.stage, f'model = "{model}"\nprecision = "fp32"\noutput = "jsonl"']
+        stages += [f"[{name}]", kind.stage, f'model = "{own}"\nprecision = "fp32"\noutput = "jsonl"']
     recipe = write_lines("r.toml", stages)
     process = start_python("-m", "pipelines", "run", "r.toml", "--processes", "2")
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     for name in SHARED:
         kind, words = COMMANDS[name], COMMANDS[name].words.split()
-        model, output = request.getfixturevalue(kind.model), f"{name}.jsonl"
-        summary = json.loads(call(*words, model, kind.input, output, "--precision", "fp32", "--json"))
+        own, output = request.getfixturevalue(kind.model), f"{name}.jsonl"
+        summary = json.loads(call(*words, own, kind.input, output, "--precision", "fp32", "--json"))
         assert " ".join(summary) == kind.summary and summary["output"] == output and 40 in summary.values()
         (written,) = (tmp_path / f"runs/r/{name}/latest").resolve().glob("*s.jsonl")
         assert written.name != "rejects.jsonl" and written.read_bytes() == (tmp_path / output).read_bytes()
         assert re.search(r"(documents|questions|pairs) 40\b", out)
+    call("mine-negatives", model, "pairs.tsv", "negatives.jsonl", "--precision", "fp32")
+    mined = (tmp_path / "runs/r/mined/latest/negatives.jsonl").read_bytes()
+    assert mined == (tmp_path / "negatives.jsonl").read_bytes()
     batches = [word for name in SHARED for word in ("--set", f"{name}.batch_tokens=64")]
-    assert call("run", recipe, *batches).count("SKIP") == len(SHARED)
+    assert call("run", recipe, *batches).count("SKIP") == len(SHARED) + 1
 
 
 @pytest.mark.parametrize(("function", "expected"), [(tag_file, "tags entities"), (rerank_file, "scores pairs of sent")])
