@@ -66,7 +66,7 @@ def place_of(error: BaseException) -> str:
 
 
 def _is_ours(module: str) -> bool:
-    """Whether a frame of `module` is of the project; one of privacy, which sees every error, says nothing."""
+    """Whether a frame of `module` is of the project, but for bertrelay.privacy, which every error passes through."""
     return module.partition(".")[0] in PACKAGES and module != "bertrelay.privacy"
 
 

@@ -99,7 +99,7 @@ def pack_for(tokens: int, network: nn.Module, precision: str, batch_tokens: int)
 
 
 def has_own_precision(network: nn.Module) -> bool:
-    """Whether it computes as its weights are: a graph, or a network that is no longer float32."""
+    """Whether it computes in the type of its weights: a graph, or a network that is no longer float32."""
     weights = next(network.parameters(), None)
     return isinstance(network, GraphNetwork) or (weights is not None and weights.dtype != torch.float32)
 

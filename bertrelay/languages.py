@@ -63,7 +63,7 @@ def is_known(code: str) -> bool:
         tag = language_tag(code)
     except ValueError:
         return False
-    return tag_is_valid(tag) and not Tag.get(tag).extlangs  # of a language that has any, the tag is of that one alone
+    return tag_is_valid(tag) and not Tag.get(tag).extlangs  # which `dev` would be in de-dev, and `old` in de-old
 
 
 def _known_tag(code: str) -> str:

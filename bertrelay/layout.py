@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import Field
 
 from bertrelay.encoder_settings import PoolingMode
-from bertrelay.errors import RequestError, check_choice, shown
+from bertrelay.errors import RequestError, shown
 from bertrelay.files import write_json
 from bertrelay.model_files import Description, Size, read_model_file
 from bertrelay.progress import log
@@ -188,10 +188,13 @@ def read_layout(folder: Path) -> Layout:
     pooling = _required(folder / modules[1].path / "config.json", _PoolingConfig)
     dense, normalize = _read_projections(folder, modules[2:])
     model = read_model_file(folder / MODEL_CONFIG, _ModelConfig) or _ModelConfig()
-    if model.similarity_fn_name is not None:
-        check_choice(
-            f"model: similarity_fn_name in {folder / MODEL_CONFIG}", model.similarity_fn_name, get_args(Metric)
+    similarity = model.similarity_fn_name
+    if similarity not in (None, *get_args(Metric)):
+        log(
+            f"warning: similarity_fn_name in {folder / MODEL_CONFIG} is {shown(similarity)}, none of "
+            f"{', '.join(get_args(Metric))}: cosine is used"
         )
+        similarity = None
     return Layout(
         pooling=_read_pooling(folder, pooling),
         include_prompt=pooling.include_prompt,
@@ -201,7 +204,7 @@ def read_layout(folder: Path) -> Layout:
         max_tokens=transformer.max_tokens,
         lower_case=bool(transformer.do_lower_case),
         prompts=_read_prompts(folder, model),
-        similarity=model.similarity_fn_name,
+        similarity=similarity,
         truncate_dim=model.truncate_dim,
         spaces=tuple(model.spaces),
         transformer_folder=modules[0].path,

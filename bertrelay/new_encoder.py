@@ -52,7 +52,7 @@ def train_wordpiece(
     starts = [piece.removeprefix("##") for piece in characters]  # any character may begin a word
     ordered = list(dict.fromkeys([*BERT_SPECIALS, *starts, *characters, *pieces]))
     if unknown := (firsts | {f"##{each}" for each in inner}).intersection(ordered[size:]):
-        raise _too_small(size, 1 + max(map(ordered.index, unknown)))
+        raise _too_small(size, 1 + max(place for place, piece in enumerate(ordered) if piece in unknown))
     vocabulary = {piece: index for index, piece in enumerate(ordered[:size])}
     tokenizer = _bert_shaped(models.WordPiece(vocabulary, unk_token="[UNK]"), lowercase)
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -277,7 +277,7 @@ def _made_student(
         bare = copy_of(teacher, train_unigram(_sample(corpus), settings.base.vocabulary, settings.max_tokens))
     else:
         bare = SentenceEncoder.load(settings.base, backend="torch", cache_dir=context.cache / "hub")
-    bare.prompts = prompts_of(settings, bare)
+    bare.prompts, bare.truncate_dim = prompts_of(settings, bare), None  # the teacher's vectors decide the size
     before, sizes = counts(bare), Metrics()
     if settings.trim_vocabulary:
         bare = trim_vocabulary(bare, corpus)

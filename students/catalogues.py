@@ -68,11 +68,11 @@ def without_accelerators(english: str, other: str) -> tuple[str, str]:
     return _without(english, place), _without(other, _accelerator(other, place is not None))
 
 
-def _accelerator(text: str, is_of_marked: bool = False) -> int | None:
+def _accelerator(text: str, english_has_mark: bool | None = None) -> int | None:
     """The place of the mark in `text`: before a word, or in one.
 
-    In one it is known by the capital that labels begin with (`Prefere_nces`, but `foo_bar`), or by the mark in the
-    English (`is_of_marked`).
+    english_has_mark: of a translation, in which a mark is in a word only if its English has one. In the English it is
+        known by the capital that labels begin with (`Prefere_nces`, but `foo_bar`).
     """
     if len(places := [match.start() for match in ACCELERATOR.finditer(text)]) != 1:
         return None
@@ -82,7 +82,8 @@ def _accelerator(text: str, is_of_marked: bool = False) -> int | None:
         return place
     if before[-1].isupper() and after.isupper():
         return None
-    return place if is_of_marked or (before.isalpha() and before[0].isupper() and after.islower()) else None
+    is_label = before.isalpha() and before[0].isupper() and after.islower()
+    return place if (is_label if english_has_mark is None else english_has_mark) else None
 
 
 def _without(text: str, place: int | None) -> str:

@@ -1,6 +1,6 @@
 """Scores of a student on held-out sentences, and how similar sentences are, in one call."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
@@ -22,7 +22,7 @@ from students.metrics import encoded_by, english_of, parallel_metrics, read_vari
 from students.neighbours import load_faiss
 from students.pairs import Translations, read_translations
 from students.retrieval import mining_metrics, search_metrics, xsim_metrics
-from students.settings import ENGLISH
+from students.settings import ENGLISH, ParallelSource
 from teachers.evaluation.sts import Encode, StsPairs, metrics_at, read_sts, sts_metrics
 
 if TYPE_CHECKING:
@@ -78,16 +78,15 @@ class EvaluationSets:
     ) -> Self:
         sts = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
         n_way = settings.xsim if isinstance(settings, EvaluateSettings) else {}
-        found = {
-            name: read_translations(sources, context.cache, rejects)
-            for name, sources in {"parallel": settings.parallel, **n_way}.items()
-            if sources
-        }
-        if empty := [name for name, pairs in found.items() if not pairs]:
-            raise RequestError(
-                f"expected pairs with text in both languages, found none in {', '.join(empty)}; check the sources"
-            )
-        return cls(found.pop("parallel", {}), sts, found)
+
+        def pairs_of(name: str, sources: Sequence[ParallelSource]) -> dict[str, Translations]:
+            found = read_translations(sources, context.cache, rejects)
+            if sources and not found:
+                raise RequestError(f"{name}: expected pairs with text in both languages, found none; check the sources")
+            return found
+
+        xsim = {name: pairs_of(f"xsim.{name}", sources) for name, sources in n_way.items()}
+        return cls(pairs_of("parallel", settings.parallel), sts, xsim)
 
     def encoded(self, encoder: SentenceEncoder, precision: str, progress: bool = False) -> Encode:
         """Every sentence of the sets, encoded once."""

@@ -203,7 +203,7 @@ def build_index(
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
     options: the fields of `students.index_build.IndexOptions`; `prompt_name` is the model's prompt for documents where
-        it is not given and the model has one for queries too, and no default.
+        it is not given and the model has one for queries too, and no default; "" is none.
     Raises RequestError when `folder` has something else in it, an index of another model or corpus, or a damaged one.
     """
     given = options_of(IndexOptions, options)
@@ -213,7 +213,7 @@ def build_index(
     manifest = None if given.rebuild else read_manifest(folder)
     encoder = as_encoder(model, given.cache)
     precision = from_main(resolve_precision(given.precision, encoder.device), given.process_group)
-    prompt_name = encoder.retrieval_prompts[1] if given.prompt_name is None else given.prompt_name
+    prompt_name = encoder.retrieval_prompts[1] if given.prompt_name is None else given.prompt_name or None
     given = given.model_copy(update={"precision": precision, "prompt_name": prompt_name})
     for prompt in (given.prompt_name, given.query_prompt_name):
         encoder.prompts.text(prompt)  # where there is none of that name, say so

@@ -180,15 +180,15 @@ class Miner:
         vectors = np.asarray(self.anchors[first:end])
         positive_scores = np.einsum("nd,nd->n", vectors[anchor_of], self.index.vectors[positive_of])  # (pairs,)
         least = np.minimum.reduceat(positive_scores, np.searchsorted(anchor_of, np.arange(end - first)))  # (anchors,)
-        k = self.options.window + int(np.bincount(anchor_of).max()) + 1  # room for its positives and for itself
+        k = self.options.window + int(np.bincount(anchor_of).max()) + 1  # its positives and itself are among them
         scores, rows = self.index.neighbours(vectors, k, exact=self.options.kind == "exact")
         positives = np.isin(
             rows + self.pairs.candidates * np.arange(end - first)[:, None],
             positive_of + self.pairs.candidates * anchor_of,
         )  # (anchors, k)
         own = (rows == self.pairs.anchor_row[first:end, None]) & ~positives
-        none = {"positive": positives, "anchor": own}
-        eligible, dropped = eligible_negatives(scores, rows >= 0, none, least, self.options)
+        excluded = {"positive": positives, "anchor": own}
+        eligible, dropped = eligible_negatives(scores, rows >= 0, excluded, least, self.options)
         negatives = [self._chosen(np.flatnonzero(row), first + place) for place, row in enumerate(eligible)]
         rounded = scores.astype(np.float64).round(DIGITS)
         needed = self.options.num_negatives if self.options.layout == "n-tuple" else 1
@@ -250,7 +250,7 @@ def _prepared(
 ) -> Miner:
     """Builds the index of the candidates and encodes the anchors, with all processes."""
     given = (options.query_prompt, options.prompt)
-    names = (own if name is None else name for name, own in zip(given, encoder.retrieval_prompts, strict=True))
+    names = (own if name is None else name or None for name, own in zip(given, encoder.retrieval_prompts, strict=True))
     options = options.model_copy(update=dict(zip(("query_prompt", "prompt"), names, strict=True)))
     precision = from_main(resolve_precision(options.precision, encoder.device), process_group)
     key = fingerprint({"model": encoder_digest(encoder), "texts": pairs.digest, "precision": precision})

@@ -146,6 +146,11 @@ def shrink(
     check_count("dimensions", dimensions)
     check_can_be_read_again(texts)
     encoder = as_encoder(model)
+    if dimensions is not None and encoder.truncate_dim is not None:
+        raise RequestError(
+            f"dimensions: expected a model that gives whole vectors, found truncate_dim = {encoder.truncate_dim}; take "
+            "it out of config_sentence_transformers.json"
+        )
     table = encoder.backbone.get_input_embeddings()  # the bulk of a model; trimming makes a table of its own
     smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
     if layers is not None:
@@ -216,8 +221,9 @@ class CorpusTexts:
         return CorpusTexts(self.table, [code for code in codes if is_language(code, language)])
 
     def __iter__(self) -> Iterator[str]:
+        codes = None if self.codes is None else pa.array(self.codes, pa.string())
         for batch in self.table.to_batches():
-            mine = batch if self.codes is None else batch.filter(pc.is_in(batch["language"], pa.array(self.codes)))
+            mine = batch if codes is None else batch.filter(pc.is_in(batch["language"], codes))
             yield from mine["text"].to_pylist()
 
 

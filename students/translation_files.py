@@ -25,7 +25,7 @@ from students.translation_memories import INLINE_TAG, PLACEHOLDER, TmxReader, Xl
 
 SIDE = re.compile(r"(?<=-)(src|ref)(?=\.)")
 """What tells source and reference of one test set apart, in names such as those of NTREX."""
-HIDDEN = re.compile(r"(^|/)\.")
+HIDDEN = re.compile(r"(^|/)\.(?!\.?/)")  # not ./ and ../
 PAIR_LINES = re.compile(rf"{ENGLISH}-(.+)\.tsv")
 PAIR_TABLE = re.compile(rf"{ENGLISH}-(.+)\.(csv|jsonl|parquet)")
 HUB_CONFIG = re.compile(rf"{ENGLISH}-(.+)")

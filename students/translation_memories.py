@@ -88,6 +88,8 @@ class XmlReader:
                 fault = expat.ErrorString(error.code)
                 raise RequestError(f"{self.file}, line {error.lineno:,}: not well-formed XML: {fault}") from None
             except (LookupError, ValueError) as error:  # of several bytes a letter, or unknown
+                if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                    raise  # of a handler, not of the parser
                 raise RequestError(
                     f"{self.file}: its encoding cannot be read ({error}). Convert it to UTF-8, in its first line too."
                 ) from None

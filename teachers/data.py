@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects, read, rows
-from bertrelay.data.tables import Record, Table
+from bertrelay.data.tables import ABSENT, Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from bertrelay.stage import StageContext
@@ -20,6 +20,8 @@ from teachers.settings import COLUMNS, SCORED, Objective
 BLANK = "an empty sentence"
 NO_GOLD_LABEL = {"", "-", "-1", "nan"}  # how SNLI marks a pair on which the annotators did not agree, and pandas
 FAR_BELOW = 0.2  # of the range of scores: the highest of one to 1 where it should be of one to 5
+NEGATIVES = ["negative", *(f"negative_{number}" for number in range(1, 101))]
+"""Columns of mined negatives: one alone, or numbered ones as far as a table has them."""
 Parsed = TypeVar("Parsed")
 
 
@@ -78,19 +80,13 @@ def read_examples(
 def _columns(table: Table, objective: Objective, cache: Path | None) -> list[str | int]:
     """The columns that `objective` reads by default: of a contrastive one those of negatives too that `table` has."""
     columns = COLUMNS[objective]
-    if objective != "contrastive" or table.columns:
+    if objective != "contrastive" or table.columns or not table.header:
         return columns
-    if _has_columns(table, ["negative"], cache):
-        return [*columns, "negative"]
-    numbered = takewhile(lambda name: _has_columns(table, [name], cache), map("negative_{}".format, count(1)))
-    return [*columns, *numbered]
-
-
-def _has_columns(table: Table, columns: Sequence[str], cache: Path | None) -> bool:
-    try:
-        return next(rows(table, columns, cache), None) is not None
-    except RequestError:  # no such columns; other errors come when it is read
-        return False
+    found = rows(table, columns, cache, NEGATIVES)
+    first = next((row.values for row in found if isinstance(row, Record)), ())
+    has = {name for name, value in zip(NEGATIVES, first[len(columns) :], strict=False) if value is not ABSENT}
+    numbered = takewhile(has.__contains__, NEGATIVES[1:])
+    return [*columns, *(NEGATIVES[:1] if NEGATIVES[0] in has else numbered)]
 
 
 def usable(records: Iterable[Record], parse: Callable[[Record], Parsed], rejects: Rejects) -> Iterator[Parsed]:

@@ -144,7 +144,7 @@ class Location:
         found = self._listed(self.path(folder) if folder else self.path())
         return {each.base_name: each for each in found if each.type == fs.FileType.File}
 
-    def others(self) -> int:
+    def foreign_entries(self) -> int:
         """How many files and folders it has besides those of a call that was killed before it wrote its manifest."""
         return sum(each.base_name != MARKERS and not each.base_name.startswith(UNFINISHED) for each in self._listed())
 
@@ -154,7 +154,7 @@ class Location:
             found: list[fs.FileInfo] = self.filesystem.get_file_info(selector)
         return found
 
-    def below(self) -> dict[str, fs.FileInfo]:
+    def files_below(self) -> dict[str, fs.FileInfo]:
         """All files below it by their paths from here, also links to nothing, without names that begin with _ or ."""
         if self.is_local:  # Arrow does not list links to nothing
             with self.errors("listed"):
@@ -232,7 +232,7 @@ class ParquetInput:
             whole = self.location.filesystem.get_file_info(self.location.path())
         if whole.type == fs.FileType.File:
             return {whole.base_name: whole}
-        there = self.location.below()
+        there = self.location.files_below()
         files = {path: each for path, each in there.items() if _is_parquet(path)}
         if not files and whole.type == fs.FileType.NotFound:
             raise RequestError(f"there is no folder {self.location.url}. Check the path")
@@ -384,7 +384,7 @@ class DatasetShards(SpanOutputs):
 
     def _make(self, manifest: dict[str, object], overwrite: bool) -> None:
         known, names = self._manifest(), self._location.names()
-        if known is None and (others := self._location.others()):
+        if known is None and (others := self._location.foreign_entries()):
             raise RequestError(
                 f"{self.location}: expected nothing, or what an unfinished call left there, found {others:,} files or "
                 "folders and no manifest of one. Name another output, or move them away"

@@ -47,7 +47,7 @@ def delimited_rows(table: Table, columns: Sequence[str | int], optional: Sequenc
     """
     if table.columns is None and not table.header:
         columns = [place if isinstance(column, str) else column for place, column in enumerate(columns)]
-    is_csv, first, positions = table.file_format == "csv", None, list[int | None]()
+    is_csv, first, positions, least = table.file_format == "csv", None, list[int | None](), 0
     for line, values in _csv_fields(table.name) if is_csv else _tsv_fields(table.name):
         if isinstance(values, Unusable):
             if first is None and table.header:
@@ -59,9 +59,9 @@ def delimited_rows(table: Table, columns: Sequence[str | int], optional: Sequenc
         if first is None:
             more = find_optional(table.name, optional, values if table.header else [])
             first, positions = values, [*_positions(table, columns, values), *more]
+            least = len(first) if is_csv else max(place for place in positions if place is not None) + 1
             if table.header:
                 continue
-        least = len(first) if is_csv else max(position for position in positions if position is not None) + 1
         most = len(first) if is_csv or table.header else len(values)
         if least <= len(values) <= most:
             found = (ABSENT if position is None else values[position] for position in positions)
@@ -141,7 +141,7 @@ def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusabl
         for number, raw in enumerate(stream, 1):
             if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
                 raise RequestError(f"{file}: expected UTF-8, found UTF-16. Convert it, with iconv for example.")
-            if number == 1 and b"\r" in raw[:-1] and not raw.endswith(b"\n"):
+            if number == 1 and raw.count(b"\r", 0, -1) > 1 and not raw.endswith(b"\n"):
                 raise RequestError(f"{file}: expected lines that end in \\n, found \\r alone. Convert it.")
             fault = None
             try:

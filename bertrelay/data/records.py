@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-NOTHING = {"NoneType", "NAType", "NaTType"}
+MISSING_TYPES = {"NoneType", "NAType", "NaTType"}
 """Types of missing values; those of pandas by their names, so that pandas need not be imported."""
 
 
@@ -66,7 +66,7 @@ def canonical_id(value: object) -> str:
 def is_missing(value: object) -> bool:
     """Whether a table has nothing here: None, and what pandas puts in its place."""
     is_nan = isinstance(value, Real | Decimal) and value != value  # which nothing else is
-    return is_nan or type(value).__name__ in NOTHING
+    return is_nan or type(value).__name__ in MISSING_TYPES
 
 
 class Rejects:

@@ -60,6 +60,7 @@ def load_encoder(
         encoder = encoder.with_parts(
             pooling=Pooling(pooling, encoder.pooling.include_prompt), projection=None, normalize=False
         )
+        encoder.truncate_dim = None
     check_dimensions([truncate_dim or 1], encoder.dim)
     return encoder
 

@@ -291,6 +291,7 @@ BY_HAND = [
     ("en-de.tsv", "a <b and c> d\ta <b und c> d\n", "de", [("de", "a <b and c> d", "a <b und c> d", "")]),
     ("en-de.tsv", "\ufeffHi\tHallo\n", "de", [("de", "Hi", "Hallo", "")]),
     ("de.po", 'msgid "Select _all"\nmsgstr "Alle ausw_ählen"\n', "de", [("de", "Select all", "Alle auswählen", "")]),
+    ("de.po", 'msgid "A user_name"\nmsgstr "Der Nutzer_name"\n', "de", [("de", "A user_name", "Der Nutzer_name", "")]),
     ("de.po", 'msgid "Add charset=foo"\nmsgstr "Größe"\n', "de", [("de", "Add charset=foo", "Größe", "")]),
     *(("de.po", f'msgid "{key}"\nmsgstr "x"\n', "de", [("de", text, "x", "")]) for key, text in MARKED.items()),
     (
@@ -352,7 +353,7 @@ def test_placeholders_and_tags_stay_or_leave_a_pair_out_as_asked(tmp_path):
 def test_two_languages_of_a_name_are_no_language_and_files_of_an_archive_may_be_packed(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for name in ("x.en-de.de", "x.en-de.en", "x.fr-de.de", "x.fr-de.fr"):
-            archive.writestr(f"{name}.gz", gzip.compress(f"{name}\n".encode()))
+            archive.writestr(f"./{name}.gz", gzip.compress(f"{name}\n".encode()))
     assert read(tmp_path / "a.zip", "de", "fr")[0] == [("de", "x.en-de.en", "x.en-de.de", "")]
 
 

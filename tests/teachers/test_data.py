@@ -5,6 +5,7 @@ import json
 import pytest
 
 from bertrelay.data.records import Rejects
+from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError, WorkError
 from teachers.data import read_examples
 from teachers.settings import TrainSettings
@@ -46,6 +47,14 @@ def test_negatives_of_a_table_are_read_without_being_named(context, keys, width)
     found = read(context, "contrastive", row)
     assert found.sentences == ["a", "b", *(f"no {key}" for key in keys)][:width]
     assert found.indices.tolist() == [list(range(width))]
+
+
+def test_a_table_whose_columns_are_unknown_at_first_has_pairs(context, tmp_path):
+    (tmp_path / "plain.tsv").write_text("a\tb\n")
+    (tmp_path / "broken.jsonl").write_text('{"anchor"\n{"anchor": "a", "positive": "b"}\n')
+    for table in ({"path": str(tmp_path / "plain.tsv"), "header": False}, {"path": str(tmp_path / "broken.jsonl")}):
+        found = read_examples([Table.model_validate(table)], "contrastive", context, Rejects(None, 1.0))
+        assert (found.sentences, found.indices.tolist()) == (["a", "b"], [[0, 1]])
 
 
 def test_a_class_is_one_however_its_number_is_written(context):
