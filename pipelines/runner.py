@@ -147,11 +147,6 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests
         metrics = step.stage.load_run()(settings, context)
     wait_for_all(process_group)
     if process_group.is_main:
-        try:
-            _check_unchanged(planned, digests)
-        except BertRelayError:  # the same settings would resume what may have been made of both
-            discard(planned.folder)
-            raise
         _correct_permissions(step, context.output)
         finish(planned.folder, planned.parts, metrics, digests)
         digests.save()
@@ -159,11 +154,15 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests
 
 
 def _check_unchanged(planned: PlannedStep, digests: Digests) -> None:
-    """Raises WorkError for a file or folder of the step that is no longer what its fingerprint was computed from."""
+    """Raises WorkError for a file or folder of the step that is no longer what its fingerprint was computed from.
+
+    A folder with the runs in it changes with every stage, and is not compared.
+    """
     settings = planned.step.settings
     now = content_parts(settings, type(settings).model_fields, digests)
     for key, source in planned.step.sources:
-        if source.folder and key in now and now[key] != planned.parts[key]:
+        has_runs = source.folder is not None and planned.folder.is_relative_to(source.folder)
+        if source.folder and not has_runs and key in now and now[key] != planned.parts[key]:
             raise WorkError(f"{source} changed while the run was under way; run again")
 
 

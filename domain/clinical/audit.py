@@ -188,7 +188,8 @@ def _checked(column: str, values: list[Any], places: Sequence[str]) -> list[str]
     found = []
     for value, place in zip(values, places, strict=True):
         try:
-            found.append(canonical_id(value) if column in IDS else "" if is_missing(value) else value)
+            has_one_form = column in IDS or (column == "split" and not is_missing(value))  # a split may be a number
+            found.append(canonical_id(value) if has_one_form else "" if is_missing(value) else value)
             if not isinstance(found[-1], str):
                 raise ValueError("something other than text")
             if column == "split" and not found[-1]:

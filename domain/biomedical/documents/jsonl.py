@@ -52,9 +52,16 @@ class _JsonDocument(Shape):
         """Its entities. Raises Unfit where it has none and another key has a list of spans."""
         for name in ("label", "labels", "spans", "annotations"):
             found = getattr(self, name)
-            if self.entities is None and isinstance(found, list) and found and isinstance(found[0], list | dict):
+            if self.entities is None and isinstance(found, list) and found and _is_span(found[0]):
                 raise Unfit("entities of another shape", f"found `{name}`; expected {SHAPE}, or remove it")
         return self.entities or ()
+
+
+def _is_span(value: object) -> bool:
+    """Whether another tool's annotation has places in the text: `[0, 7, "Drug"]`, or an object with start and end."""
+    if isinstance(value, dict):
+        return {"start", "end"} <= value.keys() or {"start_offset", "end_offset"} <= value.keys()
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(each, int) for each in value[:2])
 
 
 def read(path: Path) -> Iterator[Item]:
