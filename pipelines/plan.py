@@ -167,7 +167,7 @@ def _or_var(recipe: Recipe, path: str) -> str:
     return ""
 
 
-def check_written(stage: str, inner: str, folder: Path) -> None:
+def check_output_exists(stage: str, inner: str, folder: Path) -> None:
     """Raises RequestError for `@stage/inner` that the stage, which has finished in `folder`, did not write."""
     if not (folder / inner).exists():
         written = sorted(path.name for path in folder.iterdir())
@@ -189,7 +189,7 @@ def _plan_step(
     for stage, inner in (source.stage_reference for _, source in step.sources if source.stage_reference):
         if needed[stage].action == Action.SKIP:
             with named(step.label):
-                check_written(stage, inner, needed[stage].folder)
+                check_output_exists(stage, inner, needed[stage].folder)
     hub_names = dict.fromkeys(name_of(source) for source in unknown_ids(step, revisions))
     unknown = [f"{name}: its revision is not known before the first run" for name in hub_names]
     unknown += [f"upstream {name}: its inputs are not all known yet" for name, each in needed.items() if not each.parts]

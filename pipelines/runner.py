@@ -23,7 +23,7 @@ from bertrelay.settings import Settings, Source
 from bertrelay.stage import Metrics, StageContext
 from pipelines.error_handling import disk_explained, force_explained, named, stopping_at_once
 from pipelines.hub import hub_ids, name_of, set_hub_access
-from pipelines.plan import Action, Plan, PlannedStep, RunOptions, check_written, make_plan
+from pipelines.plan import Action, Plan, PlannedStep, RunOptions, check_output_exists, make_plan
 from pipelines.recipe import Key, Recipe, Step
 from pipelines.run_store import (
     DIGITS,
@@ -176,7 +176,7 @@ def _resolved_settings(planned: PlannedStep, plan: Plan) -> Settings:
 
     def locate(stage: str, inner: str) -> Path:
         folder = folders[stage, seeds[stage]]
-        check_written(stage, inner, folder)
+        check_output_exists(stage, inner, folder)
         return folder / inner
 
     def resolve(key: str, value: object) -> object:

@@ -202,7 +202,7 @@ def _index_stays(stays: pd.DataFrame, settings: CohortSettings, flow: Flow) -> p
 
 
 def _first_after_discharge(stays: pd.DataFrame, unplanned: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
-    """When the first of the `unplanned` ones of the same subject begins that does so after the discharge of a stay."""
+    """The admission time of the subject's first unplanned stay after the discharge of each of `stays`."""
     later = stays["admitted_at"] + pd.Timedelta(seconds=1)  # than the stay itself, which may end as it begins
     ends = pd.DataFrame({"at": stays["discharged_at"].clip(lower=later), "subject_id": stays["subject_id"]})
     begins = unplanned[["subject_id", "admitted_at"]].sort_values("admitted_at")

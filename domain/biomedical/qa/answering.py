@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby, repeat
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans, json_line
-from bertrelay.data.tables import Table, Unusable, format_of
+from bertrelay.data.tables import ABSENT, Table, Unusable, format_of
 from bertrelay.data.writing import write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.engine import LOCAL, Engine
@@ -26,7 +26,7 @@ from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.documents.document import Unfit, numbered_lines, shown_id, usable, with_distinct_ids
+from domain.biomedical.documents.document import Unfit, shown_id, usable, with_distinct_ids
 from domain.biomedical.documents.page import HUES, Highlight, marked, render, shown
 from domain.biomedical.qa.question_files import Item, built, question_format_of, question_items
 from domain.biomedical.qa.questions import DUPLICATE, Question
@@ -85,36 +85,15 @@ class QuestionFile(NamedTuple):
         def table(*columns: str) -> Table:
             return Table.model_validate({"path": str(self.path), "format": name, "columns": list(columns)})
 
-        columns = [self.question_column, self.context_column]
-        ids: Iterator[Any] = repeat(None)
-        if self.id_column is not None:
-            columns.append(self.id_column)
-        elif name == "jsonl":
-            ids = self._ids_of_jsonl()
-        else:
-            try:
-                next(rows(table("id"), []), None)
-                columns.append("id")
-            except RequestError:  # reading the other columns reports other faults
-                pass
-        for row in rows(table(*columns), []):
-            id_of_line = next(ids)
+        columns = [self.question_column, self.context_column, *([self.id_column] if self.id_column else [])]
+        for row in rows(table(*columns), [], optional=[] if self.id_column else ["id"]):
             if isinstance(row, Unusable):
                 yield row
             else:
-                question, context, *own = row.values
-                given = own[0] if own else row.line if id_of_line is None else id_of_line
+                question, context, given = row.values
+                if self.id_column is None and (given is ABSENT or (given is None and name == "jsonl")):
+                    given = row.line
                 yield built(row.file, row.line, given, _of_row, question, context, given)
-
-    def _ids_of_jsonl(self) -> Iterator[Any]:
-        """The `id` of each line that is not blank; None where it has none."""
-        for row in numbered_lines(self.path):
-            if isinstance(row, Unusable) or row.values[0].strip():
-                try:
-                    value = {} if isinstance(row, Unusable) else json.loads(row.values[0])
-                except (ValueError, RecursionError):  # which reading the other columns reports
-                    value = {}
-                yield value.get("id") if isinstance(value, dict) else None
 
 
 def _of_row(question: object, context: object, id_of_row: object) -> Question:
