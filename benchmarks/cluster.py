@@ -324,5 +324,5 @@ def measure(options: Namespace) -> Found:
 
 
 if __name__ == "__main__":
-    sizes = {"sentences": 200_000, "abstracts": 3_000, "admissions": 5_000, "rows": 10_000_000}
+    sizes: dict[str, Any] = {"sentences": 200_000, "abstracts": 3_000, "admissions": 5_000, "rows": 10_000_000}
     main(measure, __doc__, ABSTRACTS, parts=list(PARTS), rounds=3, **sizes)

@@ -221,7 +221,7 @@ def write_rows(options: Namespace) -> None:
 def save_start(settings: DistillSettings, scratch: Path) -> None:
     """The student before its first step, from which all start."""
     context = StageContext(scratch / "output", scratch / "cache")
-    corpus, teacher = build_corpus(context.cache / "corpus", settings), SentenceEncoder.load(settings.teacher)
+    corpus, teacher = build_corpus(context.cache / "corpus", settings), SentenceEncoder.load(str(settings.teacher))
     targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
     start_student(settings, corpus, teacher, targets, context)[0].save(scratch / "start")
 

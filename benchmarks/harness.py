@@ -16,7 +16,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -86,11 +86,11 @@ def serve(function: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not be taken for an answer
     module, _, name = function.partition(":")
-    work = None
+    work, answer = None, Answer()
     for line in sys.stdin:
         request = json.loads(line)
         if work is None:
-            work, answer = getattr(import_module(module), name)(**request), {}
+            work = getattr(import_module(module), name)(**request)
         else:
             answer = work(**request)
         print(json.dumps(answer), file=answers, flush=True)
@@ -200,7 +200,7 @@ def print_results(
     shown: dict[str, Callable[[Result], object]] = {}
     if any("batch_size" in result.answers[0] for result in results.values()):
         shown["batch"] = lambda result: result.answers[0].get("batch_size", "")
-    shown |= {f"{name}/s": lambda result, count=count: f"{result.rate(count):,.1f}" for name, count in counts.items()}
+    shown |= {f"{name}/s": _rate(count) for name, count in counts.items()}
     shown |= columns if counts else {"seconds": Result.spread, **columns}
     shown |= {f"{ours} × as fast": results[ours].speed_over for ours in PRECISIONS if ours in results}
     table = {title: [str(value(result)) for result in results.values()] for title, value in shown.items()}
@@ -246,7 +246,7 @@ def main(
         print(f"{claim.text}: {claim.found}, {'yes' if claim.holds else 'no'}")
     if given.json:
         content = {"machine": machine(), "options": shown, **metrics, "claims": claims}
-        text = json.dumps(content, indent=1, default=lambda value: asdict(value) if is_dataclass(value) else str(value))
+        text = json.dumps(content, indent=1, default=_as_json)
         given.json.write_text(text + "\n", encoding="utf-8")
     sys.exit(0 if all(claim.holds for claim in claims) else 1)
 
@@ -287,3 +287,11 @@ def _argument(given: Any) -> dict[str, Any]:
 
 if __name__ == "__main__":
     serve(sys.argv[1])
+
+
+def _rate(count: int) -> Callable[[Result], str]:
+    return lambda result: f"{result.rate(count):,.1f}"
+
+
+def _as_json(value: Any) -> Any:
+    return asdict(value) if hasattr(value, "__dataclass_fields__") else str(value)

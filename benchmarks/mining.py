@@ -86,11 +86,11 @@ def compare(language: str, hidden: Hidden, encoder: SentenceEncoder, folder: Pat
     (folder / "gold.tsv").write_text("".join(f"{s + 1}\t{t + 1}\n" for s, t in hidden.pairs))
     source, target, gold, work = (folder / name for name in ("source.txt", "target.txt", "gold.tsv", "work"))
     exact, near = (
-        float(mine_files(encoder, source, target, folder / f"{method}.tsv", gold=gold, method=method, work=work).f1)
+        mine_files(encoder, source, target, folder / f"{method}.tsv", gold=gold, method=method, work=work).f1 or 0.0
         for method in ("exact", "approximate")
     )
-    vectors = [open_vectors(work / name) for name in VECTORS]
-    whole = best_f1(brute_force(*vectors, NEIGHBOURS), hidden.pairs)
+    of_source, of_target = (open_vectors(work / name) for name in VECTORS)
+    whole = best_f1(brute_force(of_source, of_target, NEIGHBOURS), hidden.pairs)
     counts = f"{len(hidden.source):,} × {len(hidden.target):,} sentences, {len(hidden.pairs)} pairs"
     print(f"{language}: {counts}, F1 of brute force {whole:.4f}", flush=True)
     return [

@@ -143,9 +143,9 @@ def names_of(metrics: Mapping[str, Any], title: str) -> list[str]:
 
 
 def mean_of(metrics: Mapping[str, dict[str, Any]], title: str, bound: str = "") -> float:
-    """The mean of a figure over languages, or of the `_low` or `_high` of its 95 % intervals."""
+    """The mean of a metric over languages, or of the `_low` or `_high` of its 95 % intervals."""
     found = metrics[MEANS[title][0]]
-    return statistics.mean(found[name + bound] for name in names_of(found, title))
+    return float(statistics.mean(found[name + bound] for name in names_of(found, title)))
 
 
 def not_below(results: Mapping[str, Result], peer: str) -> Claim:

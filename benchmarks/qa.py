@@ -26,6 +26,7 @@ from benchmarks.harness import OURS, Answer, Claim, Spread, at_least, main
 from benchmarks.machine import MINILM
 from bertrelay.data.records import Rejects
 from bertrelay.stage import StageContext, run_alone
+from bertrelay.training.batches import lengths_in
 from domain.biomedical.qa import evaluate
 from domain.biomedical.qa.model import save_model, start_model
 from domain.biomedical.qa.question_files import read_all
@@ -82,8 +83,8 @@ def train_peer(settings: QaSettings, folder: Path) -> float:
 def rows(task: QaTask, epoch: int) -> list[dict[str, Any]]:
     """The windows of an epoch as transformers' networks take them, each with its first right answer."""
     made = []
-    for item in range(len(task.lengths(epoch))):
-        inputs = task.collate(np.array([item]), epoch).inputs
+    for item in range(len(lengths_in(epoch, task.lengths))):
+        inputs: dict[str, Any] = dict(task.collate(np.array([item]), epoch).inputs)
         texts = {name: inputs[name][0].tolist() for name in ("input_ids", "attention_mask", "token_type_ids")}
         first, last = inputs["answers"][0, 0].tolist()
         made.append({**texts, "start_positions": first, "end_positions": last})

@@ -188,7 +188,7 @@ class Passes(nn.Module):
 
 def captured(passed: Callable[[], None], pool: Any) -> tuple[Callable[[], None], Any]:
     """What replays the kernels of `passed`, which is captured and does not compute, and the pool of its memory."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         # Another thread prepares batches meanwhile, which is no part of this.

@@ -314,7 +314,7 @@ class Training:
             batch = self.task.collate(first, 0)
             if isinstance(self.task, InBatchTask):
                 vectors = self._vectors(self.task, batch)
-                vectors.backward(torch.zeros_like(vectors))  # type: ignore[no-untyped-call]
+                vectors.backward(torch.zeros_like(vectors))
             else:
                 self._backward(RankBatch(0, first, [first], [batch], weight=0.0), batch.counts)
             self.optimizer.zero_grad(set_to_none=True)
@@ -382,7 +382,7 @@ class Training:
                     sums = self.task.loss(self.model, batch.to(self.device))
                 factor = own.weight * self.processes  # because gradients are averaged over processes
                 total, finite = _total(sums, counts, factor)
-                self.scaler.scale(total).backward(finite)  # type: ignore[no-untyped-call]
+                self.scaler.scale(total).backward(finite)
             all_sums.append({name: sums[name].detach() for name in counts})
         return all_sums
 
@@ -415,7 +415,7 @@ class Training:
         for index, (place, batch) in enumerate(zip(places, own.micro_batches, strict=True)):
             with self._micro_batch(own, index):
                 output = outputs[0] if own.is_one else self._vectors(task, batch)
-                output.backward(gradient[place])  # type: ignore[no-untyped-call]
+                output.backward(gradient[place])
         shares = min(self.processes, len(own.batch)) * len(outputs)  # of the sums, which every process has whole
         return [{name: sums[name].detach() / shares for name in counts}] * len(outputs)
 
