@@ -4,8 +4,9 @@ On disk it is a plain transformers folder that `AutoModelForSequenceClassificati
 `CrossEncoder`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -104,12 +105,17 @@ class PairScorer(nn.Module):
         *,
         batch_size: int | None = None,
         show_progress_bar: bool | None = None,
+        activation_fn: Callable[[Tensor], Tensor] | None = None,
+        convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         precision: str = "auto",
         batch_tokens: int | None = None,
     ) -> Any:
         """How alike the sentences of each pair are, from 0 to 1, float32 (pairs,); of a single pair, one score.
 
+        activation_fn: from logits to scores, such as `torch.nn.Identity()`; the sigmoid by default.
+        convert_to_numpy, convert_to_tensor: an array, a tensor on the network's device, or without both a list of
+            tensors.
         batch_size, batch_tokens: the most pairs, and padded tokens, in a batch; the device decides by default.
         Raises RequestError for what is no list of pairs, WorkError for scores that are not finite.
         """
@@ -121,10 +127,14 @@ class PairScorer(nn.Module):
         orders = [pairs, [(second, first) for first, second in pairs]] if self.both_orders else [pairs]
         precision = resolve_precision(precision, self.device)
         with progress("scoring", len(orders) * len(pairs) if show_progress_bar else 0, "pairs") as bar:
-            in_orders = [self._probabilities(each, precision, batch_size, batch_tokens, bar) for each in orders]
-        found = np.mean(in_orders, axis=0)  # (pairs,)
-        scores: Any = found[0] if single else found
-        return torch.as_tensor(scores, device=self.device) if convert_to_tensor else scores
+            score = partial(self._scores, activation_fn or torch.sigmoid, precision, batch_size, batch_tokens, bar)
+            in_orders = [score(each) for each in orders]
+        scores: Any = np.mean(in_orders, axis=0)  # (pairs,)
+        if convert_to_tensor:
+            scores = torch.as_tensor(scores, device=self.device)
+        elif not convert_to_numpy:
+            scores = list(torch.from_numpy(scores))
+        return scores[0] if single else scores
 
     def rank(
         self,
@@ -145,8 +155,14 @@ class PairScorer(nn.Module):
         texts = {place: {"text": documents[place]} if return_documents else {} for place in order}
         return [{"corpus_id": place, "score": scores[place], **texts[place]} for place in order]
 
-    def _probabilities(
-        self, pairs: Pairs, precision: str, batch_size: int | None, batch_tokens: int | None, bar: Bar
+    def _scores(
+        self,
+        activation: Callable[[Tensor], Tensor],
+        precision: str,
+        batch_size: int | None,
+        batch_tokens: int | None,
+        bar: Bar,
+        pairs: Pairs,
     ) -> NDArray[np.float32]:
         """The scores of `pairs`, longest first."""
         scores = np.empty(len(pairs), np.float32)
@@ -160,13 +176,13 @@ class PairScorer(nn.Module):
             for rows, width, height in sorted_batches(lengths, size, self.max_tokens, batch_size):
                 inputs = tokens.padded(padded_rows(rows, height), self.pad_id, width)
                 logits = self(**{name: each.to(self.device) for name, each in inputs.items()})  # (height,)
-                scores[rows] = torch.sigmoid(logits[: len(rows)]).cpu().numpy()
+                scores[rows] = activation(logits[: len(rows)]).float().cpu().numpy()
                 bar.advance(len(rows))
         invalid = np.flatnonzero(~np.isfinite(scores))
         if len(invalid):
             raise WorkError(
-                f"expected scores from 0 to 1, found {len(invalid):,} of {len(scores):,} that are not numbers, the "
-                f"first for pair {invalid[0]:,} counted from 0. Check the model's weights, or use precision fp32."
+                f"expected finite scores, found {len(invalid):,} of {len(scores):,} that are not, the first for pair "
+                f"{invalid[0]:,} counted from 0. Check the model's weights, or use precision fp32."
             )
         return scores
 

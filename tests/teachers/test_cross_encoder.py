@@ -148,6 +148,12 @@ def test_predict_and_rank_are_those_of_sentence_transformers(base, tmp_path):
     as_tensor = ours.predict(PAIRS, precision="fp32", convert_to_tensor=True, **options)
     assert isinstance(as_tensor, torch.Tensor) and as_tensor.tolist() == found.tolist()
     assert float(ours.predict(PAIRS[0], precision="fp32")) == pytest.approx(float(peer.predict(PAIRS[0])), abs=1e-5)
+    listed = ours.predict(PAIRS, precision="fp32", convert_to_numpy=False, **options)
+    assert isinstance(listed, list) and [float(each) for each in listed] == found.tolist()
+    logits = {"activation_fn": torch.nn.Identity(), **options}
+    np.testing.assert_allclose(
+        ours.predict(PAIRS, precision="fp32", **logits), peer.predict(PAIRS, **logits), atol=1e-4
+    )
     query, documents = PAIRS[0][0], [second for _, second in PAIRS]
     for top_k, return_documents in [(None, False), (4, True)]:
         wanted = peer.rank(query, documents, top_k=top_k, return_documents=return_documents)
