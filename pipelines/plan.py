@@ -158,7 +158,7 @@ def _check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
 
 
 def _or_var(recipe: Recipe, path: str) -> str:
-    """`, or --set vars.data=DIR` for a path in the folder that the recipe's own text has for this var, else nothing."""
+    """The hint `, or --set vars.NAME=DIR` for a path in the folder that the recipe gives as that variable, else ""."""
     variables = tomllib.loads(recipe.source.text).get("vars", {})
     for name, value in variables.items():
         folder = os.path.normpath(recipe.source.folder / value) if isinstance(value, str) and value else None

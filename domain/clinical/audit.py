@@ -91,9 +91,10 @@ def candidate_pairs(keys: Shingles, splits: Sequence[str], texts: Sequence[objec
 
 
 def _sharing(keys: Shingles, places: NDArray[np.int64], first_band: int = 0) -> Iterator[NDArray[np.int64]]:
-    """Places of texts that share a band; of a band that very many share, of those that share another one with it.
+    """Groups of texts that share a band, as their places.
 
-    So time does not grow with the square of what has one template, and near-duplicates, which share many bands, meet.
+    A group of more than `MOST_COMPARED`, as texts of one template are, is divided by each later band: near-duplicates
+    share many bands, so that they meet in one of these, and time does not grow with the square of such a group.
     """
     for band in range(first_band, BANDS):
         order = places[np.argsort(keys[places, band], kind="stable")]

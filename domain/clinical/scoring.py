@@ -21,7 +21,7 @@ from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
 from bertrelay.fingerprint import Digests
-from bertrelay.model_output import ModelOutput, model_output
+from bertrelay.model_output import BLOCK_CHARACTERS, DIGITS, ModelOutput, model_output
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
@@ -39,8 +39,6 @@ Notes = dict[str, list[str]]
 """The notes of admissions by their names."""
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
-BLOCK_CHARACTERS = 400_000
-"""As much text is scored before it is on the disk, some 80 admissions: the most that a kill costs."""
 DATASET_CHARACTERS = 4_000_000
 """As much is a shard of a dataset, some 800 admissions."""
 LEAST_CHARACTERS = 200
@@ -48,7 +46,6 @@ LEAST_CHARACTERS = 200
 DECISIVE = {"precision", "with_text", "cleaned"}
 """The options that decide what is written."""
 SUMMARISED = ("unknown_share", "reason", "n_chunks", "alarm")
-DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
 VERSION = 4
 
 
@@ -163,11 +160,12 @@ def score_dataset(
     import pyarrow as pa
 
     from bertrelay.backbone import model_folder
-    from bertrelay.data.datasets import Location
+    from bertrelay.data.datasets import Location, check_outside
     from bertrelay.dataset_output import fill_dataset, read_rows
     from bertrelay.hardware import default_device
     from domain.clinical.classifier import read_description
 
+    check_outside(output, notes)
     settings, where = options_of(ScoreOptions, options), Engine.of(engine)
     source, place = notes_source(notes, settings.id_column, settings.text_column), Location(output)
     folder = model_folder(model, cache_dir=cache and cache / "hub")

@@ -37,8 +37,8 @@ class DocumentSource(DataSource):
     id: column of the document's id; XML has its own.
     group: column of the owner of a document, such as `subject_id`: a group is held out as a whole, and no two of its
         documents make a "random" pair.
-    split: column with the split of a document; only those of `train` are read. A file with a column `split`, in any
-        case, is read by that as well.
+    split: column with the split of a document; only those of `train` are read. A column named `split`, in
+        capitals or not, is read besides.
     path: a file, a folder, or `@stage/path`.
     """
 

@@ -9,7 +9,7 @@ import pytest
 from test_file_commands import COMMANDS
 
 from bertrelay.data import datasets
-from bertrelay.errors import WorkError
+from bertrelay.errors import RequestError, WorkError
 from domain.clinical import score_dataset, scoring
 
 pytestmark = pytest.mark.usefixtures("store")  # its keys are set before the environment of a test is kept
@@ -153,6 +153,8 @@ def test_notes_that_cannot_be_used_are_counted_and_listed(readmission_model, cal
     write_dataset("in/", rows)
     with pytest.raises(WorkError, match="1 of 31 records cannot be used"):
         score_dataset(readmission_model, "in/", "out/")
+    with pytest.raises(RequestError, match="expected a folder outside of the input"):
+        score_dataset(readmission_model, "in/", "in/scores")
     assert {path.name for path in tmp_path.iterdir()} == {"in", "out.rejects.jsonl"}
     call("readmission", "score", readmission_model, "in/", "out/", "--max-rejects", "0.1")
     (listed,) = map(json.loads, (tmp_path / "out.rejects.jsonl").read_text().splitlines())

@@ -155,8 +155,8 @@ def divided_summary(divided: Sequence[str], in_entities: int) -> str:
         return ""
     found = f"{len(divided):,} of {in_entities:,} tokens of entities are not single words of raw text"
     return (
-        f"{found} ({shown_id(divided[0])} the first): it is split there, and entities with them will be missed; "
-        "tokenize the training data so"
+        f"{found} ({shown_id(divided[0])} the first): the tagger splits these in raw text, and misses entities "
+        "with them; tokenize the training data as it does"
     )
 
 
