@@ -59,7 +59,7 @@ def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str]) -
         text, lines = whole_text(file), list[str]()
         if "ann" in files:
             file = files["ann"]
-            lines = whole_text(file).split("\n")
+            lines = whole_text(file).removeprefix("\ufeff").split("\n")
         for number, line in enumerate(lines, 1):  # noqa: B007 (for the error)
             yield from _read_line(line.removesuffix("\r"), text, found)
         entities = tuple(

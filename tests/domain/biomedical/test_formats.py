@@ -300,7 +300,7 @@ def test_brat_files_are_packed_and_named_as_they_like(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"gout"))
     (tmp_path / "a.ann.gz").write_bytes(gzip.compress(b"T1\tDisease 0 4\tgout\n"))
     (tmp_path / "b.TXT").write_text("flu")
-    (tmp_path / "b.Ann").write_text("T1\tDisease 0 3\tflu\n")
+    (tmp_path / "b.Ann").write_text("T1\tDisease 0 3\tflu\n", encoding="utf-8-sig")
     first, second = read_documents(tmp_path)
     assert [(each.id, each.text, len(each.entities)) for each in (first, second)] == [("a", "gout", 1), ("b", "flu", 1)]
     assert [*read_documents(tmp_path / "a.txt.gz"), *read_documents(tmp_path / "b.Ann")] == [first, second]
