@@ -81,7 +81,7 @@ def _read_line(line: str, text: str, found: _Annotations) -> Iterator[LeftOut]:
         found.entities[name] = _entity(rest, text)
     elif name.startswith("N") and reference and reference[1] not in found.identifiers:
         found.identifiers[reference[1]] = reference[2]
-    elif name.startswith("#") and note:
+    elif name.startswith("#") and note and float(note[2]) <= 1:
         found.confidences[note[1]] = float(note[2])
     elif name[:1] in READ_OVER:
         yield LeftOut(READ_OVER[name[:1]])

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from bertrelay.data.tables import Unusable
 from domain.biomedical.documents import brat_files, name_of
 from domain.biomedical.documents.document import Document, Entity, Item, Passage, Span, Unfit, file_in, numbered_lines
@@ -24,7 +26,7 @@ class _JsonEntity(Shape):
     end: int
     type: str
     text: str | None = None
-    confidence: float | None = None
+    confidence: float | None = Field(default=None, ge=0, le=1)
     identifier: str | None = None
     fragments: tuple[Span, ...] = ()
 

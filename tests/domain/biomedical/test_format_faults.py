@@ -58,6 +58,7 @@ FAULTS = {
         (f'{{"text": ["{SECRET}"]}}', "text: Input should be a valid string"),
         (entity(start="0"), "entities.0.start: Input should"),
         (entity(text=SECRET), "is not at its offsets"),
+        (entity(confidence=95), "entities.0.confidence: Input should be less than or equal to 1"),
         ('{"text": "\\ud800"}', "line 1: not JSON"),
         ('{"text": "abc", "sentences": [[[-1, 50]]]}', f"{TOKENS} (the first at -1 to 50"),
         ('{"text": "abc", "sentences": [[[0, 2]], [[1, 3]]]}', f"{TOKENS} (the first at 1 to 3"),

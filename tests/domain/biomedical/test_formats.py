@@ -252,8 +252,8 @@ def test_brat_as_its_authors_show_it(tmp_path):
     ]
 
 
-def test_a_note_that_is_no_number_is_a_note(tmp_path):
-    notes = {"0.98": 0.98, "1e-05": 1e-05, "9.5e-07": 9.5e-07, "3-4": None, "1.2.3": None, "1e": None}
+def test_a_note_that_is_no_probability_is_a_note(tmp_path):
+    notes = {"0.98": 0.98, "1e-05": 1e-05, "9.5e-07": 9.5e-07, "95": None, "3-4": None, "1.2.3": None, "1e": None}
     for number, note in enumerate(notes):
         (tmp_path / f"{number}.txt").write_text("gout")
         (tmp_path / f"{number}.ann").write_text(f"T1\tDisease 0 4\tgout\n#1\tAnnotatorNotes T1\tconfidence {note}\n")
