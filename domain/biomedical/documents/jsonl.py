@@ -38,13 +38,14 @@ class _JsonEntity(Shape):
 
 
 class _JsonDocument(Shape):
-    """label, labels, spans, annotations: where other tools write entities, in other shapes."""
+    """ents, label, labels, spans, annotations: where other tools write entities, in other shapes."""
 
     id: str | int | None = None
     text: str
     entities: tuple[_JsonEntity, ...] | None = None
     passages: tuple[Passage, ...] = ()
     sentences: tuple[tuple[Span, ...], ...] = ()
+    ents: Any = None
     label: Any = None
     labels: Any = None
     spans: Any = None
@@ -52,7 +53,7 @@ class _JsonDocument(Shape):
 
     def annotated(self) -> tuple[_JsonEntity, ...]:
         """Its entities. Raises Unfit where it has none and another key has a list of spans."""
-        for name in ("label", "labels", "spans", "annotations"):
+        for name in ("ents", "label", "labels", "spans", "annotations"):
             found = getattr(self, name)
             if self.entities is None and isinstance(found, list) and found and _is_span(found[0]):
                 raise Unfit("entities of another shape", f"found `{name}`; expected {SHAPE}, or remove it")

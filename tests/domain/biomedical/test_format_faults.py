@@ -64,6 +64,7 @@ FAULTS = {
         ('{"text": "abc", "sentences": [[[0, 2]], [[1, 3]]]}', f"{TOKENS} (the first at 1 to 3"),
         ('{"text": "abc", "passages": [{"start": 0, "end": 4}]}', f"{PASSAGES} (expected start"),
         (f'{{"text": "abc", "label": [[0, 1, "{SECRET}"]]}}', "entities of another shape (found `label`; expected"),
+        ('{"text": "abc", "ents": [{"start": 0, "end": 1, "label": "X"}]}', "entities of another shape (found `ents`"),
         ('{"text": "abc", "spans": [{"start": 0, "end": 1}]}', "entities of another shape (found `spans`"),
         ('{"id": "7", "text": "a"}\n\n{"id": 7, "text": "c"}\n', "line 3, record 7: an id that another document has"),
     ],
