@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from decimal import Decimal
 from itertools import zip_longest
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Self, SupportsInt, TextIO, cast
 
@@ -50,7 +50,8 @@ MISSING_TYPES = {"NoneType", "NAType", "NaTType"}
 def canonical_id(value: object) -> str:
     """`value` as text without white space and without the `.0` that a detour through floats leaves.
 
-    What is missing is empty. Raises ValueError, without the value, for what is neither text nor a whole number.
+    What is missing is empty. Raises ValueError, without the value, for what is neither text nor a whole number, and for
+    a float too large to tell neighbouring ids apart.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -60,6 +61,8 @@ def canonical_id(value: object) -> str:
         return ""
     if isinstance(value, bool) or not isinstance(value, Real | Decimal) or value % 1 != 0:
         raise ValueError("an id that is neither text nor a whole number")
+    if isinstance(value, Real) and not isinstance(value, Integral) and value + 1 == value:
+        raise ValueError("an id of more digits than its type of number can hold; write ids as text or whole numbers")
     return str(int(cast(SupportsInt, value)))
 
 

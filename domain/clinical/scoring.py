@@ -258,7 +258,7 @@ def sorted_notes(notes: "Table | ParquetInput", beside: Path, rejects: Rejects, 
     """Reads `notes` once. Rows without an admission, or that cannot be read, go to `rejects`.
 
     beside: where there is space for as much text again. block: characters of a span.
-    Raises RequestError when nothing is left.
+    Raises RequestError when nothing is left, WorkError where that is because too many rows are unusable.
     """
     path = beside.with_name(f".{beside.name}.notes")
     path.unlink(missing_ok=True)
@@ -287,6 +287,7 @@ def sorted_notes(notes: "Table | ParquetInput", beside: Path, rejects: Rejects, 
             base.execute("PRAGMA synchronous = OFF")
             base.executemany("INSERT INTO notes VALUES (?, ?)", numbered())
             if not numbers:
+                rejects.check()  # which may be why
                 raise RequestError(f"{notes.name} holds no note of an admission. Check the file and its columns.")
             warn_of_mixed_ids(str((notes.columns or [""])[0]), kinds)
             yield SortedNotes(base, list(numbers), digest.hexdigest(), block)

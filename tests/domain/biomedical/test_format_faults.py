@@ -70,6 +70,7 @@ FAULTS = {
     ],
     "a.json": [
         (f'{{"source": "{SECRET}"}}', "line 1: expected BioC JSON"),
+        (f'"{SECRET}"', "`ner tag --input-format`"),
         ("<?xml version='1.0'?><collection/>", "This is XML"),
         ('{"documents": [\n{"id": "1", "passages": []},\n{"id": "2", "passages": [', "line 3: the JSON value"),
         ('{"documents": [\n{"id": "1", "passages": []}', "line 2: the JSON value"),
