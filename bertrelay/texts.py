@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from bertrelay.errors import RequestError
 
 
@@ -35,8 +37,8 @@ def each_pair(given: Iterable[tuple[str, str]], name: str) -> Iterator[tuple[str
     """Streams pairs of texts, each checked. Raises RequestError, which begins with `name`, for what is none."""
     for number, pair in enumerate(_iterator(given, name, "pairs of texts", "[(first, second)]")):
         place = f"position {number}"
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise RequestError(f"{name}: expected two texts, (first, second), found another thing at {place}")
+        if not isinstance(pair, tuple | list | np.ndarray) or len(pair) != 2:
+            raise RequestError(f"{name}: expected two texts, (first, second), found {type(pair).__name__} at {place}")
         yield _checked(pair[0], name, place), _checked(pair[1], name, place)
 
 

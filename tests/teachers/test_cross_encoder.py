@@ -145,6 +145,8 @@ def test_predict_and_rank_are_those_of_sentence_transformers(base, tmp_path):
     expected = peer.predict(PAIRS, **options)
     found = ours.predict(iter(PAIRS), precision="fp32", **options)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+    for array in (np.array(PAIRS), np.array(PAIRS, dtype=object)):  # as of data frames
+        np.testing.assert_array_equal(ours.predict(array, precision="fp32", **options), found)
     as_tensor = ours.predict(PAIRS, precision="fp32", convert_to_tensor=True, **options)
     assert isinstance(as_tensor, torch.Tensor) and as_tensor.tolist() == found.tolist()
     assert float(ours.predict(PAIRS[0], precision="fp32")) == pytest.approx(float(peer.predict(PAIRS[0])), abs=1e-5)
