@@ -275,8 +275,9 @@ class SentenceEncoder(nn.Module):
         limit = position_limit(self.backbone)
         if limit is None and tokens >= UNLIMITED:  # of a tokenizer that knows none
             limit = DEFAULT_MAX_TOKENS
-        self.max_tokens = tokens if limit is None else min(tokens, limit)
-        self._rules = truncating(self.tokenizer, self.max_tokens)
+        tokens = tokens if limit is None else min(tokens, limit)
+        self._rules = truncating(self.tokenizer, tokens)  # raises for too few, before anything is changed
+        self.max_tokens = tokens
 
     @property
     def device(self) -> torch.device:

@@ -156,5 +156,8 @@ def test_an_attribute_without_a_meaning_is_refused(path):
     for name, value in wrong.items():
         with pytest.raises(RequestError, match=f"{name.split('_')[-2]}.*found"):
             setattr(encoder, name, value)
+    with pytest.raises(RequestError, match="special tokens"):
+        encoder.max_seq_length = 2
+    assert encoder.max_seq_length == 40
     encoder.max_seq_length = None
     assert encoder.max_seq_length == 40
