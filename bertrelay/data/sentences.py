@@ -1,6 +1,7 @@
 """The sentences of a table's one text column: checked, counted, read block by block."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -25,11 +26,15 @@ def as_table(source: Table | str | Path) -> Table:
     if isinstance(source, Table):
         return source
     name = str(source)
-    is_sentence = len(name.split()) > 1 and "/" not in name and not Path(name).suffix and not Path(name).exists()
+    is_there = os.path.exists(name)  # noqa: PTH110 (of pathlib it raises for a long text)
+    is_sentence = len(name.split()) > 1 and "/" not in name and not Path(name).suffix and not is_there
     if not isinstance(source, str | Path) or is_sentence:  # an error may not show it
         kind = "a sentence" if isinstance(source, str) else type(source).__name__
         raise RequestError(f"expected a Table or the name of a file of sentences, found {kind}; write them to a file")
-    return Table(path=InputFile.parse(name))
+    try:
+        return Table(path=InputFile.parse(name))
+    except ValueError as error:
+        raise RequestError(str(error)) from None
 
 
 def sentences_of(table: Table, cache: Path | None = None) -> Iterator[str]:

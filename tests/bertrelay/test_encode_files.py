@@ -209,6 +209,11 @@ def test_what_is_wrong_is_reported_before_a_model_is_loaded(tmp_path, monkeypatc
     ]:
         with pytest.raises(RequestError, match=error_text):
             encode_file("model", tmp_path / source, tmp_path / output)
+    for text, kind in ((["A dog runs."] * 99, "list"), ("a dog " * 99, "a sentence")):
+        with pytest.raises(RequestError, match=f"name of a file of sentences, found {kind}; write them to a file"):
+            encode_file("model", text, tmp_path / "out.npy")
+    with pytest.raises(RequestError, match=r"expected the path of a file or folder, found .*File name too long"):
+        encode_file("model", "a_dog_" * 99, tmp_path / "out.npy")
     assert not list(tmp_path.glob("*out*"))
 
 
