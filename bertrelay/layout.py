@@ -68,7 +68,8 @@ class Prompts:
             return ""
         if not isinstance(name, str) or name not in self.texts:
             expected = f"expected one of {sorted(self.texts)}" if self.texts else "the model has no prompts"
-            raise RequestError(f"prompt: {expected}, found {shown(name)}; leave it out, or give the text as prompt=")
+            hint = "leave it out, or in Python give the text as prompt="
+            raise RequestError(f"prompt: {expected}, found {shown(name)}; {hint}")
         return self.texts[name]
 
 

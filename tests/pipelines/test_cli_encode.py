@@ -45,7 +45,7 @@ def test_a_prompt_stands_before_each_sentence_and_vectors_have_the_bits_asked_fo
     encode(english, tmp_path / "v.npy", *options)
     expected = np.packbits(vectors([f"dog {text}" for text in ENGLISH]) > 0, axis=1)
     np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), expected)
-    with pytest.raises(RequestError, match=r"expected one of \['query'\], found 'answer'"):
+    with pytest.raises(RequestError, match=r"expected one of \['query'\], found 'answer'; leave it out, or in Python"):
         encode(english, tmp_path / "w.npy", "--prompt", "answer")
 
 
