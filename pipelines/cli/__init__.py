@@ -19,9 +19,6 @@ ALWAYS_SENSITIVE = (("readmission",), ("outcome",), ("data", "audit"))
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and ends the process: 0 done, 1 the work failed, 2 a wrong request, 129, 130 or 143 stopped."""
-    from pipelines.launch import die_with_parent
-
-    die_with_parent()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # as it is with sys.stderr
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -35,11 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group_read: bool = False) -> int:
-    from pipelines.cli.app import app
-    from pipelines.cli.stdin import check_dashes
-
     sensitive = sensitive or any(arguments[: len(words)] == list(words) for words in ALWAYS_SENSITIVE)
     try:
+        from pipelines.launch import die_with_parent  # here, so that Ctrl-C while all this loads is no error either
+
+        die_with_parent()
+        from pipelines.cli.app import app
+        from pipelines.cli.stdin import check_dashes
+
         check_dashes(arguments)
         if group_read and not sensitive:
             raise RequestError(

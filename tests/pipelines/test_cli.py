@@ -91,6 +91,16 @@ def test_a_wrong_request_ends_with_2_and_without_a_traceback(write_recipe, refus
         assert "Traceback" not in message
 
 
+def test_ctrl_c_while_the_command_loads_is_no_error(bertrelay, monkeypatch):
+    class Loading:
+        @property
+        def app(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "pipelines.cli.app", Loading())
+    assert bertrelay("plan", "quickstart") == (130, "", "")
+
+
 def test_a_reader_that_has_seen_enough_is_no_error(write_recipe, start):
     stages = "".join(f'[{"t" * 90}{number}]\nuses = "light.teach"\n' for number in range(1000))
     process = start("plan", write_recipe(stages))
