@@ -18,6 +18,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.progress import log, printable, progress
 from bertrelay.settings import Metric
+from bertrelay.texts import texts_of
 from pipelines.cli.options import (
     Fields,
     ModelArgument,
@@ -156,6 +157,7 @@ def _check(given: Sequence[str], options: SimilarityOptions) -> None:
     if given.count(DASH) > 1:
         raise RequestError(f"expected {NAME} ({DASH}) once, found it for A and B; write one of them to a file")
     if not options.reads_files:
+        texts_of(given, "similarity")
         if not all(sentence.strip() for sentence in given):
             raise RequestError("expected two sentences, found an empty one")
         if DASH in given:

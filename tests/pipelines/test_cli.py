@@ -80,6 +80,7 @@ WRONG = {
     "run relay.toml --processes 0": "greater than or equal to 1",
     "ner tag a b c --precision fp8": "'fp8' is not one of 'auto', 'bf16', 'fp16', 'tf32', 'fp32'.",
     "recipes quikstart": "unknown recipe",
+    "similarity a b \udce9": "expected valid Unicode, found half of a surrogate pair at character 0",
 }
 
 
