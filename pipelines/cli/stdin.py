@@ -61,6 +61,8 @@ def input_file(source: str, output: Path | None) -> Iterator[str]:
 
 def _copy_into(folder: Path, context: ExitStack) -> str:
     """Copies standard input to a file in a new folder in `folder`, which goes when `context` ends."""
+    if sys.stdin is None:
+        raise RequestError(f"{DASH}: expected {NAME}, found it closed; connect it to a file or a pipe")
     if sys.stdin.isatty():
         log(f"reading {NAME}; Ctrl-D ends it")
     try:

@@ -7,6 +7,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -55,11 +56,14 @@ def test_standard_input_gives_the_vectors_of_its_sentences(encode, english, vect
     np.testing.assert_allclose(np.load(tmp_path / "file.npy"), vectors(ENGLISH), atol=1e-6)
 
 
-def test_a_mistake_in_standard_input_is_reported_with_its_line_and_leaves_nothing(encode, tmp_path):
+def test_a_mistake_in_standard_input_is_reported_with_its_line_and_leaves_nothing(encode, tmp_path, monkeypatch):
     with pytest.raises(RequestError, match=r"^standard input, line 2: not valid UTF-8 \(byte 6 "):
         encode("-", tmp_path / "v.npy", stdin=b"a dog\n\xe4\n")
     with pytest.raises(RequestError, match=r"^standard input has no records"):
         encode("-", tmp_path / "v.npy", stdin=b"")
+    monkeypatch.setattr("pipelines.cli.stdin.sys", SimpleNamespace(stdin=None))
+    with pytest.raises(RequestError, match=r"^-: expected standard input, found it closed"):
+        encode("-", tmp_path / "v.npy")
     assert list(tmp_path.iterdir()) == []
 
 
