@@ -135,6 +135,7 @@ def _correct_permissions(step: Step, folder: Path) -> None:
 def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests: Digests, engine: Engine) -> None:
     """Calls the stage in every process, on the folder that the main one opens and closes."""
     step, process_group = planned.step, options.process_group
+    run_stage = step.stage.load_run()  # which takes seconds, in which an input may change
     if process_group.is_main:
         _check_unchanged(planned, digests)
         if planned.discard_first:
@@ -144,7 +145,7 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests
     context = StageContext(partial_of(planned.folder), options.cache, process_group, step.reads_sensitive, engine)
     check_shared(context.work, process_group)
     with temporary_files_in(context.work) if step.sensitive else nullcontext():
-        metrics = step.stage.load_run()(settings, context)
+        metrics = run_stage(settings, context)
     wait_for_all(process_group)
     if process_group.is_main:
         _correct_permissions(step, context.output)

@@ -13,6 +13,7 @@ import pytest
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
+from bertrelay.stage import Stage
 from pipelines.error_handling import disk_explained
 from pipelines.run_store import ATTEMPT, begin, finish, read_done
 
@@ -138,6 +139,10 @@ def test_an_input_that_changed_before_its_stage_ends_the_run(write_recipe, tmp_p
     assert (actions(outcome)["count"], outcome.metrics["count", None]) == ("RUN", {"characters": 3})
     whole = write_recipe('[count]\nuses = "light.teach"\ndata = "."\n', "whole.toml")
     assert actions(go(whole)) == {"count": "RUN"}  # though the folder of runs is in it
+    data.write_text("new")
+    monkeypatch.setattr(Stage, "load_run", lambda _: edit() or edit)
+    with pytest.raises(WorkError, match=r"data\.txt changed while the run"):  # while the stage loads, too
+        go(path, only=["count"])
 
 
 def test_a_report_is_written_when_something_ran_or_it_is_gone(write_recipe, go, runs, monkeypatch):
