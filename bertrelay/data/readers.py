@@ -113,6 +113,11 @@ def open_input(file: str) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise RequestError(f"{file} cannot be read: {error.strerror}. Give a file that may be read.") from None
     with raw:
+        if not raw.seekable():
+            raise RequestError(
+                f"{file}: expected a file, found a pipe, which can be read only once. Write it to a file, or give - "
+                "where a command reads standard input."
+            )
         packed = raw.peek(2)[:2] == b"\x1f\x8b"
         yield io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
 

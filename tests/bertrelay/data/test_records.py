@@ -1,6 +1,7 @@
 import csv
 import gzip
 import json
+import os
 import subprocess
 import sys
 from unittest import mock
@@ -194,6 +195,10 @@ def test_what_stops_the_reading_is_named_with_its_place(tmp_path, name, content,
     assert str(tmp_path / name) in found and message in found
     assert f"there is no file {tmp_path}/gone.tsv" in refusal(Table(path=str(tmp_path / "gone.tsv")), "a")
     assert "cannot be read: Is a directory" in refusal(Table(path=str(tmp_path)), 0)
+    reading, writing = os.pipe()
+    os.close(writing)
+    with os.fdopen(reading):
+        assert "expected a file, found a pipe" in refusal(Table(path=f"/dev/fd/{reading}"), 0)
 
 
 def test_plain_lines_have_one_column_and_no_other_is_passed_over(tmp_path):
