@@ -244,7 +244,13 @@ class ParquetInput:
 
     def _footer(self, file: fs.FileInfo) -> pq.FileMetaData:
         with self.location.errors(f"read ({file.base_name})"):
-            return pq.read_metadata(file.path, filesystem=self.location.filesystem)
+            try:
+                return pq.read_metadata(file.path, filesystem=self.location.filesystem)
+            except pa.ArrowInvalid as error:
+                raise RequestError(
+                    f"{file.path}: expected a Parquet file, as a dataset is made of them, found a damaged one or "
+                    "another format. Copy it again, or give a file as output and not a dataset"
+                ) from error
 
     def _schema(self, files: Sequence[fs.FileInfo], footers: Sequence[pq.FileMetaData]) -> pa.Schema:
         """The columns that are read, which all files have."""
