@@ -60,9 +60,9 @@ STAGES = {
         ("domain.qa-evaluate", 3, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [
-        ("domain.cohort", 4, "settings:CohortSettings", "cohort:run", ""),
+        ("domain.cohort", 5, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 3, "settings:AuditSettings", "audit:run", ""),
-        ("domain.notes", 4, "settings:NotesSettings", "notes:run", ""),
+        ("domain.notes", 5, "settings:NotesSettings", "notes:run", ""),
         ("domain.readmission", 5, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
         ("domain.outcome", 4, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
     ],

@@ -136,12 +136,14 @@ def note_version(tables: Collection[str]) -> Version:
 
 
 IDS = ("subject_id", "hadm_id")
-NUMBERS = ("hospital_expire_flag", "iserror", "icd_version", "seq_num", "anchor_age", "anchor_year")
+NUMBERS = ("hospital_expire_flag", "iserror", "icd_version", "anchor_age", "anchor_year")
 """Which may have been through floats as well, and are given as text in the same form."""
 TIMES = ("admittime", "dischtime", "deathtime", "charttime", "storetime")
 DAYS = ("chartdate", "dob", "dod")
 TIME_FORMAT, TIME_LENGTH = "%Y-%m-%d %H:%M:%S", 19
 DAY_LENGTH, MIDNIGHT = 10, " 00:00:00"
+FORMS = dict.fromkeys(TIMES, "time YYYY-MM-DD HH:MM:SS") | dict.fromkeys(DAYS, "date YYYY-MM-DD")
+FORMS |= dict.fromkeys(NUMBERS, "number")
 BLOCK_ROWS = 2048
 ROW = "row"
 """The column with the number of a row: the header is row 1, and a text over several lines is one row."""
@@ -200,10 +202,12 @@ def _parsed(block: "pd.DataFrame", file: Path, reject: Reject) -> "pd.DataFrame"
             times = pd.to_datetime(exact, format=TIME_FORMAT, errors="coerce").astype("datetime64[s]")
             block[name] = times.dt.floor("D") if is_day else times
         elif name in IDS + NUMBERS:
-            block[name] = text.map(canonical_id).astype(str)
+            found = block[name] = text.map(canonical_id).astype(str)
+            if name in NUMBERS:  # a flag that is True would be taken for one that is not set
+                block[name] = found.where((found == "") | pd.to_numeric(found, errors="coerce").notna())
         wrong = block[name].isna() & (text != "") & ~is_wrong
         for row in block.loc[wrong, ROW].tolist():
-            reject(str(file), row, f"{name} is no {'date YYYY-MM-DD' if is_day else 'time YYYY-MM-DD HH:MM:SS'}")
+            reject(str(file), row, f"{name} is no {FORMS[name]}")
         is_wrong |= wrong
     return block[~is_wrong]
 

@@ -224,6 +224,7 @@ def test_a_second_row_with_one_hadm_id_is_counted_and_left_out(cohort_of, contex
 
 UNUSABLE = [  # what is wrong with every stay, the error, and what it reports
     ({"dischtime": "4.1.2150"}, WorkError, "5 of 10 records .*5 × dischtime is no time YYYY-MM-DD HH:MM:SS"),
+    ({"hospital_expire_flag": "TRUE"}, WorkError, "5 of 10 records .*5 × hospital_expire_flag is no number"),
     ({"deathtime": day(4)}, RequestError, "is empty.* 5 not newborn; .*; 0 discharged alive; .*Look at .*minimum_age"),
 ]
 
