@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pandas.util import hash_array
 
 from bertrelay.data.records import canonical_id, is_missing
+from bertrelay.data.tables import find_optional
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import write_json
 from bertrelay.privacy import sensitive_data
@@ -119,7 +120,7 @@ def run(settings: AuditSettings, context: StageContext) -> Metrics:
     """Writes `audit.json`; returns the counts of what is shared. Raises WorkError at a leak, if they stop the run."""
     if not context.process_group.is_main:
         return {}
-    findings = find_split_leakage([Path(file) for file in settings.files], settings.near)
+    findings = find_split_leakage(settings.files, settings.near)
     write_json(context.output / "audit.json", {"findings": [finding_json(finding) for finding in findings]})
     for finding in findings:
         log(f"{finding.severity}  {finding.summary}")
@@ -139,19 +140,20 @@ def finding_json(finding: Finding) -> dict[str, Any]:
 
 
 @sensitive_data()
-def find_split_leakage(files: Sequence[Path], near: float = NEAR) -> list[Finding]:
+def find_split_leakage(files: Sequence[str | Path], near: float = NEAR) -> list[Finding]:
     """Checks Parquet files with a column `split`, all of them together, for what their splits share.
 
-    Columns that they do not have are not checked.
+    Columns are found in any case (`SUBJECT_ID`); those that the files do not have are not checked.
     Raises RequestError for a file that cannot be read, or has none of the columns, and for a row that has no split, or
     an id or text that is none.
     """
-    batches = [_digested(batch) for batch in _batches(files)]
+    paths = [Path(file) for file in files]
+    batches = [_digested(batch) for batch in _batches(paths)]
     if not batches:
-        raise RequestError(f"expected rows to check, found none in {', '.join(map(str, files))}. {HINT}")
+        raise RequestError(f"expected rows to check, found none in {', '.join(map(str, paths))}. {HINT}")
     rows = pd.concat(batches, ignore_index=True)
     findings = [_shared(name, rows, column) for column, name in SHARED.items() if column in rows]
-    return [*findings, *([_near(files, near, rows)] if "digest" in rows else [])]
+    return [*findings, *([_near(paths, near, rows)] if "digest" in rows else [])]
 
 
 def _batches(files: Sequence[Path]) -> Iterator[pd.DataFrame]:
@@ -164,17 +166,19 @@ def _batches(files: Sequence[Path]) -> Iterator[pd.DataFrame]:
             raise RequestError(f"there is no file {file}. {HINT}")
         try:
             table = pq.ParquetFile(file)
-            names = [name for name in COLUMNS if name in table.schema_arrow.names]
-            if "split" not in table.schema_arrow.names or not names:
+            there, wanted = table.schema_arrow.names, ("split", *COLUMNS)
+            found = zip(wanted, find_optional(str(file), wanted, there), strict=True)
+            names = {name: there[position] for name, position in found if position is not None}
+            if "split" not in names or len(names) == 1:
                 raise RequestError(
-                    f"{file}: expected a column split and one of {', '.join(COLUMNS)}, found "
-                    f"{len(table.schema_arrow.names)} columns without. {HINT}"
+                    f"{file}: expected a column split and one of {', '.join(COLUMNS)} (in any case), found "
+                    f"{len(there)} columns without. {HINT}"
                 )
             numbers = count(1)
             with progress("audit", table.metadata.num_rows, "rows") as bar:
-                for batch in table.iter_batches(ROWS_OF_BATCH, columns=["split", *names]):
+                for batch in table.iter_batches(ROWS_OF_BATCH, columns=[*names.values()]):
                     places = [f"{file} row {row:,}" for row in islice(numbers, batch.num_rows)]
-                    columns = {name: _checked(name, batch[name].to_pylist(), places) for name in ("split", *names)}
+                    columns = {name: _checked(name, batch[own].to_pylist(), places) for name, own in names.items()}
                     yield pd.DataFrame(columns | {"place": places}, dtype=object)
                     bar.advance(batch.num_rows)
         except (pa.ArrowException, OSError) as error:
