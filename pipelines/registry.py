@@ -61,7 +61,7 @@ STAGES = {
     ],
     PATIENTS: [
         ("domain.cohort", 5, "settings:CohortSettings", "cohort:run", ""),
-        ("domain.audit", 3, "settings:AuditSettings", "audit:run", ""),
+        ("domain.audit", 4, "settings:AuditSettings", "audit:run", ""),
         ("domain.notes", 5, "settings:NotesSettings", "notes:run", ""),
         ("domain.readmission", 5, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
         ("domain.outcome", 4, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),

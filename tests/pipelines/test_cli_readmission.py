@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from bertrelay.data.records import Rejects
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, WorkError
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
 from domain.clinical.scoring import notes_table, sorted_notes
 
@@ -127,6 +127,12 @@ def test_of_alarms_nothing_is_reported_where_none_is_defined_and_json_is_one_doc
     assert printed.pop("chunks_per_second") > 0 and printed.pop("alarms") in (0, 1, 2) and printed.pop("chunks") > 4
     counts = {"admissions": 3, "without_text": 1, "unknown_text": 0, "rejected": 0}
     assert printed == {"output": str(tmp_path / "s.csv"), **counts}
+
+
+def test_where_no_row_can_be_used_the_error_says_why(model, tmp_path):
+    (tmp_path / "notes.jsonl").write_text('{"hadm_id": 1.5, "text": "qzx"}\n{"hadm_id": 1e17, "text": "qzx"}\n')
+    with pytest.raises(WorkError, match=r"2 of 2 records .*neither text nor a whole number.*more digits than its type"):
+        score_file(model, tmp_path / "notes.jsonl", tmp_path / "o.csv")
 
 
 def test_a_page_needs_an_admission_that_is_there_and_shows_no_id(model, notes, tmp_path):

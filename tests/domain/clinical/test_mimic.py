@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import numpy as np
 import pytest
 
 from bertrelay.data.records import Rejects, canonical_id
@@ -49,6 +50,13 @@ def rows_of(path, columns=COLUMNS, first_block=0):
 )
 def test_an_id_has_one_form_whatever_a_table_has(values, form):
     assert {canonical_id(value) for value in values} == {form}
+
+
+def test_an_id_that_floats_do_not_tell_from_another_is_refused():
+    assert [canonical_id(value) for value in (2.0**53 - 1, 2**53 + 1)] == ["9007199254740991", "9007199254740993"]
+    for value in (float(2**53 + 1), -3.98e18, np.float32(1431331896)):
+        with pytest.raises(ValueError, match="more digits than its type of number can hold"):
+            canonical_id(value)
 
 
 @pytest.mark.parametrize("name", ["NOTEEVENTS.csv", "NOTEEVENTS.csv.gz"])
