@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from bertrelay.errors import RequestError
 
 
@@ -37,7 +35,8 @@ def each_pair(given: Iterable[tuple[str, str]], name: str) -> Iterator[tuple[str
     """Streams pairs of texts, each checked. Raises RequestError, which begins with `name`, for what is none."""
     for number, pair in enumerate(_iterator(given, name, "pairs of texts", "[(first, second)]")):
         place = f"position {number}"
-        if not isinstance(pair, tuple | list | np.ndarray) or len(pair) != 2:
+        shape = (len(pair),) if isinstance(pair, tuple | list) else getattr(pair, "shape", None)  # of an array's row
+        if shape != (2,):
             raise RequestError(f"{name}: expected two texts, (first, second), found {type(pair).__name__} at {place}")
         yield _checked(pair[0], name, place), _checked(pair[1], name, place)
 
