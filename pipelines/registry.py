@@ -54,10 +54,10 @@ STAGES = {
         ("domain.ner-tag", 4, "settings:TagSettings", "tagging:run", ""),
     ],
     "domain.biomedical.qa": [
-        ("domain.questions", 2, "settings:QuestionsSettings", "split:run", ""),
+        ("domain.questions", 3, "settings:QuestionsSettings", "split:run", ""),
         ("domain.qa-answer", 3, "settings:AnswerSettings", "answering:run", ""),
-        ("domain.qa", 3, "settings:QaSettings", "train:run", ""),
-        ("domain.qa-evaluate", 3, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
+        ("domain.qa", 4, "settings:QaSettings", "train:run", ""),
+        ("domain.qa-evaluate", 4, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [
         ("domain.cohort", 5, "settings:CohortSettings", "cohort:run", ""),

@@ -18,7 +18,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AliasChoices, Field, field_validator
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import json_line, write_lines
@@ -84,7 +84,7 @@ class _JsonQuestion(Shape):
     context: str | None = None
     answers: list[_JsonAnswer] = Field(default_factory=list)
     golds: list[str] = Field(default_factory=list)
-    impossible: bool = False
+    impossible: bool = Field(default=False, validation_alias=AliasChoices("impossible", "is_impossible"))
     document: str = ""
     pool: str = ""
     synonyms: list[list[str]] = Field(default_factory=list)
@@ -96,6 +96,10 @@ class _JsonQuestion(Shape):
         if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):
             return [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
         return given
+
+
+NO_ANSWERS = {"text": [], "answer_start": []}
+"""An impossible question of SQuAD 2.0 as the library datasets has it."""
 
 
 def _read_jsonl(path: Path, prefix: str = "") -> Iterator[Item]:
@@ -115,7 +119,7 @@ def _read_jsonl(path: Path, prefix: str = "") -> Iterator[Item]:
             yield item
 
 
-def _of_json(value: object, name: str, context_before: str) -> Question:
+def _of_json(value: Any, name: str, context_before: str) -> Question:
     try:
         asked = fitted(_JsonQuestion, value)
     except Unfit as fault:
@@ -131,7 +135,7 @@ def _of_json(value: object, name: str, context_before: str) -> Question:
         context,
         answers,
         golds=(*asked.golds, *lost),
-        impossible=asked.impossible,
+        impossible=asked.impossible or value.get("answers") == NO_ANSWERS,
         document=asked.document or _name_of([context]),
         pool=asked.pool,
         synonyms=tuple(map(tuple, asked.synonyms)),

@@ -199,6 +199,10 @@ def test_rows_of_the_library_datasets_are_read_and_lines_of_several_files_kept_a
     assert {each.answers for each in found} == {(Answer("fever", 2),)}
     assert [each.id for each in found] == ["a-1:1", "a.jsonl", "b:1", "b.jsonl", "a-3:1", "more/a.jsonl"]
     assert [each.id for each in question_items((tmp_path / "a.jsonl", None))] == ["1", "a.jsonl"]
+    none = {"text": [], "answer_start": []}
+    given = [row, {**row, "answers": none}, {**row, "answers": [], "is_impossible": True}, {**row, "answers": []}]
+    (tmp_path / "squad_v2.jsonl").write_text("\n".join(map(json.dumps, given)))
+    assert [each.impossible for each in read_questions(tmp_path / "squad_v2.jsonl")] == [False, True, True, False]
 
 
 def test_questions_of_one_context_share_it_in_memory(tmp_path):
