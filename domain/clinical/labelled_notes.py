@@ -51,13 +51,20 @@ Labels = tuple[tuple[str, ...], NDArray[np.bool_]]
 
 def labels_of(outcome: PatientOutcome, stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
     """The labels of `stays`, a row each; of diagnoses the `groups` commonest of train, from the folder `cohort`."""
+    if outcome is DIAGNOSES:
+        return _diagnoses(stays, cohort, groups)
+    columns = ["length_of_stay_days"] if outcome is LENGTH_OF_STAY else list(outcome.labels)
+    unknown = int(stays[columns].isna().any(axis=1).sum())
+    if unknown:
+        raise RequestError(
+            f"cohort: expected {', '.join(columns)} of every stay in {cohort}, found {unknown:,} of {len(stays):,} "
+            "without. Leave these stays out, or make the cohort again."
+        )
     if outcome is LENGTH_OF_STAY:
         days = stays["length_of_stay_days"].to_numpy(np.float64)
         bands = [days < SHORT_DAYS, (days >= SHORT_DAYS) & (days <= LONG_DAYS), days > LONG_DAYS]
         return outcome.labels, np.stack(bands, axis=1)
-    if outcome is DIAGNOSES:
-        return _diagnoses(stays, cohort, groups)
-    return outcome.labels, stays[list(outcome.labels)].to_numpy(np.bool_)
+    return outcome.labels, stays[columns].to_numpy(np.bool_)
 
 
 def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:

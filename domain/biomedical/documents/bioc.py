@@ -13,7 +13,7 @@ from pydantic import Field
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from domain.biomedical.documents.document import Document, Entity, Item, LeftOut, Passage, Unfit, shown_id
+from domain.biomedical.documents.document import NAME_FORMAT, Document, Entity, Item, LeftOut, Passage, Unfit, shown_id
 from domain.biomedical.documents.json_stream import JsonWindow, Shape, json_window, parsed
 from domain.biomedical.documents.soundness import check_entities, joined
 
@@ -100,7 +100,7 @@ def _no_collection(window: JsonWindow) -> RequestError:
     is_xml = " This is XML: convert it to BioC JSON." if window.peek() == "<" else ""
     return RequestError(
         f"{window.file}, line {window.line:,}: expected BioC JSON, an object with `documents`, or in each line "
-        f"one with `passages`; found another shape.{is_xml} Give the format that it has with --format."
+        f"one with `passages`; found another shape.{is_xml} {NAME_FORMAT}"
     )
 
 

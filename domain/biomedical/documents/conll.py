@@ -15,7 +15,7 @@ from bertrelay.data.readers import open_input
 from bertrelay.data.tables import Record, Row, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from domain.biomedical.documents.document import Document, Entity, Item, Span, numbered_lines
+from domain.biomedical.documents.document import NAME_FORMAT, Document, Entity, Item, Span, numbered_lines
 from domain.biomedical.documents.tokens import (
     NORMALIZED_SCHEME,
     OUTSIDE,
@@ -142,8 +142,8 @@ def _checked_width(fields: Sequence[str], columns: Columns, place: str) -> int:
     width = len(fields)
     if width < 2:
         raise RequestError(
-            f"{place}: expected a token and its tag with a tab between them, found no tab. Is it another "
-            "format (give --format)? Replace spaces by tabs: tr ' ' '\\t' < FILE does that."
+            f"{place}: expected a token and its tag with a tab between them, found no tab. Replace "
+            f"spaces by tabs: tr ' ' '\\t' < FILE does that. {NAME_FORMAT}"
         )
     if not all(-width <= column < width for column in columns):
         raise RequestError(

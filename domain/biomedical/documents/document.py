@@ -108,6 +108,9 @@ class Unfit(Exception):
 
 
 MAX_LINES = 1 << 40  # of a file
+NAME_FORMAT = (
+    "If it is of another format, name that: `ner tag --input-format`, `data check --format`, `format` in a recipe."
+)
 
 
 class LeftOut(NamedTuple):

@@ -98,7 +98,7 @@ class _JsonQuestion(Shape):
         return given
 
 
-NO_ANSWERS = {"text": [], "answer_start": []}
+NO_ANSWERS: dict[str, list[object]] = {"text": [], "answer_start": []}
 """An impossible question of SQuAD 2.0 as the library datasets has it."""
 
 

@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
 from domain.clinical.labelled_notes import group_of, labels_of, read_labelled_notes
-from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, MORTALITY, OutcomeModelSettings
+from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, MORTALITY, READMISSION, OutcomeModelSettings
 from domain.clinical.prediction import aggregate, aggregate_labels, one_vs_rest_log_odds
 from domain.clinical.scorer import OutcomeScore, OutcomeScorer, admission_page
 from domain.clinical.settings import OutcomeSettings
@@ -59,6 +59,12 @@ def test_three_days_and_seven_are_in_the_middle():
     names, found = labels_of(LENGTH_OF_STAY, pd.DataFrame({"length_of_stay_days": days}), Path(), 0)
     assert names == tuple(CLASSES) and found.argmax(1).tolist() == [0, 0, 1, 1, 1, 2, 2]
     assert (found.sum(1) == 1).all()
+
+
+def test_a_label_that_is_missing_is_never_taken_for_true():
+    for outcome, column in ((READMISSION, "readmitted"), (LENGTH_OF_STAY, "length_of_stay_days")):
+        with pytest.raises(RequestError, match=f"expected {column} of every stay in cohort, found 1 of 2 without"):
+            labels_of(outcome, pd.DataFrame({column: [1.0, np.nan]}), Path("cohort"), 0)
 
 
 CODES = {
