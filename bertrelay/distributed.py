@@ -75,7 +75,7 @@ def host_group(device: "torch.device") -> "torch.distributed.ProcessGroup | None
     return None if device.type == "cpu" else torch.distributed.new_group(timeout=TIMEOUT, backend="gloo")
 
 
-def from_main(value: AnyValue | None, process_group: ProcessGroup) -> AnyValue:
+def broadcast_from_main(value: AnyValue | None, process_group: ProcessGroup) -> AnyValue:
     """The main process's `value`, in every process; the others pass None.
 
     Raises WorkError when another process has ended, or the processes are not connected.
@@ -86,38 +86,38 @@ def from_main(value: AnyValue | None, process_group: ProcessGroup) -> AnyValue:
 
 
 def on_main(compute: Callable[[], AnyValue], process_group: ProcessGroup) -> AnyValue:
-    """What `compute` returns in the main process, the only one that calls it. Raises as `from_main` does."""
-    return from_main(compute() if process_group.is_main else None, process_group)
+    """What `compute` returns in the main process, the only one that calls it. Raises as `broadcast_from_main` does."""
+    return broadcast_from_main(compute() if process_group.is_main else None, process_group)
 
 
 def gather(value: AnyValue, process_group: ProcessGroup) -> list[AnyValue]:
-    """The values of all processes, by rank, in every process. Raises as `from_main` does."""
+    """The values of all processes, by rank, in every process. Raises as `broadcast_from_main` does."""
     values = [value] * process_group.size
     _collective("all_gather_object", process_group, values, value)
     return values
 
 
-def in_shares(compute: Callable[[Any], Any], items: Any, process_group: ProcessGroup) -> Any:
+def map_over_processes(compute: Callable[[Any], Any], items: Any, process_group: ProcessGroup) -> Any:
     """What `compute` makes of `items`, one result for each, in order: a list, or an array where it makes arrays.
 
-    Every process calls it with the same items, computes a share of them and gets all results. Raises as `from_main`
-    does.
+    Every process calls it with the same items, computes some of them and gets all results. Raises as
+    `broadcast_from_main` does.
     """
     if process_group.size == 1:
         return compute(items)
     import numpy as np
 
-    shares = gather(compute(items[process_group.rank :: process_group.size]), process_group)
+    by_rank = gather(compute(items[process_group.rank :: process_group.size]), process_group)
     whole: Any = [None] * len(items)
-    if isinstance(shares[0], np.ndarray):
-        whole = np.empty((len(items), *shares[0].shape[1:]), shares[0].dtype)
-    for rank, share in enumerate(shares):
-        whole[rank :: process_group.size] = share
+    if isinstance(by_rank[0], np.ndarray):
+        whole = np.empty((len(items), *by_rank[0].shape[1:]), by_rank[0].dtype)
+    for rank, results in enumerate(by_rank):
+        whole[rank :: process_group.size] = results
     return whole
 
 
 def wait_for_all(process_group: ProcessGroup) -> None:
-    """Returns when every process is here. Raises as `from_main` does."""
+    """Returns when every process is here. Raises as `broadcast_from_main` does."""
     _collective("barrier", process_group)
 
 

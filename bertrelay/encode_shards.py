@@ -28,7 +28,7 @@ from bertrelay.data.vectors import (
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, on_main, wait_for_all
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, EncodingOptions, check_finite, encode_blocks
-from bertrelay.engine import LOCALLY, Engine
+from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.files import read_json, refuse_symlink, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import default_device
@@ -52,7 +52,7 @@ def fill_vectors(
     key: str,
     *,
     process_group: ProcessGroup = SINGLE_PROCESS,
-    engine: Engine = LOCALLY,
+    engine: Engine = LOCAL_ENGINE,
     description: str = "encoding",
     place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
     **options: Unpack[EncodingOptions],
@@ -97,7 +97,7 @@ def fill_file(
     kept: Path | None = None,
     texts: ReadBlock | None = None,
     stored: Stored = "float32",
-    engine: Engine = LOCALLY,
+    engine: Engine = LOCAL_ENGINE,
 ) -> Filled:
     """Fills shards and writes `output` of them. The next texts are tokenized while the model computes.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, broadcast_from_main
 from bertrelay.errors import RequestError
 from bertrelay.hardware import resolve_precision
 from bertrelay.settings import Positive, Settings, options_of, refuse_idle
@@ -77,10 +77,10 @@ class Engine(Settings):
     def precision(self, asked: str, device: "torch.device", process_group: ProcessGroup = SINGLE_PROCESS) -> str:
         """What `asked` is on `device`, or where the workers of the cluster compute."""
         if self.is_local:
-            return from_main(resolve_precision(asked, device), process_group)
+            return broadcast_from_main(resolve_precision(asked, device), process_group)
         from bertrelay.ray_workers import precision_of
 
         return precision_of(self, asked)
 
 
-LOCALLY = Engine()
+LOCAL_ENGINE = Engine()

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
-from bertrelay.engine import LOCALLY, Engine
+from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_place, write_json
 from bertrelay.privacy import sensitive_data
@@ -37,7 +37,7 @@ class StageContext:
     cache: Path
     process_group: ProcessGroup = SINGLE_PROCESS
     sensitive: bool = False
-    engine: Engine = LOCALLY
+    engine: Engine = LOCAL_ENGINE
 
     @property
     def work(self) -> Path:
@@ -46,7 +46,7 @@ class StageContext:
     @property
     def engine_before_training(self) -> Engine:
         """Where what a training needs is computed before it: processes that share a training use no cluster."""
-        return self.engine if self.process_group.size == 1 else LOCALLY
+        return self.engine if self.process_group.size == 1 else LOCAL_ENGINE
 
 
 Run = Callable[[Settings, StageContext], Metrics]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from bertrelay.engine import LOCALLY, Engine
+from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
 from bertrelay.leaves import flatten, leaves
 from bertrelay.privacy import is_sensitive
@@ -363,7 +363,7 @@ class Recipe:
     seeds: tuple[int, ...]
     steps: tuple[Step, ...]
     group_read: bool = False
-    engine: Engine = LOCALLY
+    engine: Engine = LOCAL_ENGINE
 
     @property
     def stage_names(self) -> list[str]:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertrelay.distributed import check_shared, from_main, joined, wait_for_all
+from bertrelay.distributed import broadcast_from_main, check_shared, joined, wait_for_all
 from bertrelay.engine import Engine
 from bertrelay.errors import BertRelayError, WorkError
 from bertrelay.files import make_readable, read_json, write_json
@@ -85,7 +85,7 @@ def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: 
     """
     process_group, run_folder = options.process_group, options.runs / recipe.name
     if not process_group.is_main:
-        shared: Shared | int = from_main(None, process_group) or 1
+        shared: Shared | int = broadcast_from_main(None, process_group) or 1
         if isinstance(shared, int):
             sys.exit(shared)
         revisions, decided = shared
@@ -98,10 +98,10 @@ def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: 
         plan = make_plan(recipe, options, digests, ask=True)
         digests.save()  # so that stages need not read their inputs again to name what they keep in the cache
     except BertRelayError as error:
-        from_main(error.exit_code, process_group)
+        broadcast_from_main(error.exit_code, process_group)
         raise
     shared = plan.revisions, {each.step.key: (each.action, (), each.parts) for each in plan.steps}
-    from_main(shared, process_group)
+    broadcast_from_main(shared, process_group)
     return plan
 
 

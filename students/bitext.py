@@ -17,7 +17,7 @@ from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import locked_output
 from bertrelay.data.vectors import open_vectors
 from bertrelay.data.writing import write_table
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, on_main
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, on_main
 from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError, RequestError
@@ -309,7 +309,7 @@ def _encode(
     process_group: ProcessGroup,
 ) -> str:
     """Fills both files of vectors; returns their key."""
-    precision = from_main(resolve_precision(options.precision, encoder.device), process_group)
+    precision = broadcast_from_main(resolve_precision(options.precision, encoder.device), process_group)
     digest = encoder_digest(encoder)
     keys = [fingerprint({"model": digest, "sentences": file.digest}) for file in files]
     for file, name, key in zip(files, VECTORS, keys, strict=True):

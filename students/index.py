@@ -15,7 +15,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import from_main
+from bertrelay.distributed import broadcast_from_main
 from bertrelay.encode_shards import encoder_digest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions, check_finite
@@ -212,7 +212,7 @@ def build_index(
     check_is_index(folder)
     manifest = None if given.rebuild else read_manifest(folder)
     encoder = as_encoder(model, given.cache)
-    precision = from_main(resolve_precision(given.precision, encoder.device), given.process_group)
+    precision = broadcast_from_main(resolve_precision(given.precision, encoder.device), given.process_group)
     prompt_name = encoder.retrieval_prompts[1] if given.prompt_name is None else given.prompt_name or None
     given = given.model_copy(update={"precision": precision, "prompt_name": prompt_name})
     for prompt in (given.prompt_name, given.query_prompt_name):
@@ -220,7 +220,7 @@ def build_index(
     known = manifest.origin if manifest and not given.verify else None
     origin = origin_of("" if encoder is model else str(model), encoder, table, given.prompt_name, known)
     is_complete = manifest is not None and is_finished(folder, manifest, origin, given)
-    if not from_main(is_complete, given.process_group):
+    if not broadcast_from_main(is_complete, given.process_group):
         build(encoder, table, origin, folder, given)
     return load_index(encoder, folder, given.verify)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, nearest
 from bertrelay.evaluation.statistics import share, with_interval
@@ -31,7 +31,7 @@ def encoded_by(
 ) -> Encode:
     """Finds the vectors of `sentences`, each encoded once for all metrics, after `prompt` or the default one."""
     encode = partial(encoder.encode, prompt=prompt, precision=precision, show_progress_bar=progress)
-    return encoded_once(lambda distinct: in_shares(encode, distinct, process_group), sentences)
+    return encoded_once(lambda distinct: map_over_processes(encode, distinct, process_group), sentences)
 
 
 def english_of(pairs: Mapping[str, Translations]) -> list[str]:

@@ -21,7 +21,7 @@ from bertrelay.data.shards import Shards, Span, json_line, locked_output
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
 from bertrelay.data.writing import write_table
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, on_main
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, on_main
 from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError
@@ -252,7 +252,7 @@ def _prepared(
     given = (options.query_prompt, options.prompt)
     names = (own if name is None else name or None for name, own in zip(given, encoder.retrieval_prompts, strict=True))
     options = options.model_copy(update=dict(zip(("query_prompt", "prompt"), names, strict=True)))
-    precision = from_main(resolve_precision(options.precision, encoder.device), process_group)
+    precision = broadcast_from_main(resolve_precision(options.precision, encoder.device), process_group)
     key = fingerprint({"model": encoder_digest(encoder), "texts": pairs.digest, "precision": precision})
     index = build_index(
         encoder,

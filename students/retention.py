@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import ProcessGroup, from_main
+from bertrelay.distributed import ProcessGroup, broadcast_from_main
 from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
@@ -107,7 +107,7 @@ def average_with_start(
     metrics = {}
     for share in (0.0, *SHARES):
         _load_between(student, start, trained, share)
-        metrics[share] = from_main(evaluate(context.process_group), context.process_group)
+        metrics[share] = broadcast_from_main(evaluate(context.process_group), context.process_group)
     accuracies = {share: mean_accuracies(found) for share, found in metrics.items()}
     best = farthest_of_the_best(accuracies)
     _load_between(student, start, trained, best)

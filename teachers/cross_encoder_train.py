@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
 from bertrelay.data.records import Rejects
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
@@ -96,5 +96,7 @@ class PairTask:
 
     def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
         dev = cast(Examples, self.dev)
-        scores = in_shares(partial(self.model.predict, precision=self.settings.precision), pairs_of(dev), process_group)
+        scores = map_over_processes(
+            partial(self.model.predict, precision=self.settings.precision), pairs_of(dev), process_group
+        )
         return {DEV: spearman(scores, np.array(dev.labels))}

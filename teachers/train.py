@@ -17,7 +17,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares, wait_for_all
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes, wait_for_all
 from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
@@ -208,10 +208,10 @@ class TeacherTask:
         encode = partial(self.model.encoder.encode, precision=self.settings.precision)
         metrics: Metrics = {}
         if self.data.dev is not None:
-            vectors = in_shares(encode, self.data.dev.sentences, process_group)
+            vectors = map_over_processes(encode, self.data.dev.sentences, process_group)
             metrics[OWN[self.settings.objective]] = self._own_metric(self.data.dev, vectors)
         if self.data.dev_sts:
-            shared = partial(in_shares, encode, process_group=process_group)
+            shared = partial(map_over_processes, encode, process_group=process_group)
             by_set = sts_metrics(self.data.dev_sts, shared, intervals=False)
             known = [value for value in by_set.values() if value is not None]
             metrics |= {f"dev/{name}": value for name, value in by_set.items()}

@@ -29,7 +29,7 @@ from pyarrow import fs
 from bertrelay.data.shards import Span, SpanOutputs, locked_output
 from bertrelay.data.tables import Record, format_of
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, on_main
-from bertrelay.engine import LOCALLY, Engine
+from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write, sync
 from bertrelay.fingerprint import fingerprint, visible_files
@@ -360,7 +360,7 @@ class DatasetShards(SpanOutputs):
         spans: Sequence[Span],
         schema: pa.Schema,
         process_group: ProcessGroup = SINGLE_PROCESS,
-        engine: Engine = LOCALLY,
+        engine: Engine = LOCAL_ENGINE,
     ) -> None:
         super().__init__(spans, process_group, engine)
         self._location, self._schema, self._key = Location(url), schema, ""

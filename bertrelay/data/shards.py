@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from bertrelay.data.writing import json_line as json_line
 from bertrelay.data.writing import write_lines as write_lines
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, gather, wait_for_all
-from bertrelay.engine import LOCALLY, Engine
+from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write, read_json, refuse_symlink, write_error, write_json
 from bertrelay.hardware import release_memory
@@ -199,7 +199,7 @@ class Shards(SpanOutputs):
         process_group: ProcessGroup = SINGLE_PROCESS,
         suffix: str = ".jsonl",
         write: Callable[[Path, Any], None] = write_lines,
-        engine: Engine = LOCALLY,
+        engine: Engine = LOCAL_ENGINE,
     ) -> None:
         super().__init__(spans, process_group, engine)
         self.output = output

@@ -29,7 +29,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from bertrelay.cpu_kernels import is_asynchronous
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, host_group
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, check_shared, host_group
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.hardware import autocast, matmul_precision, resolve_precision, to_device
 from bertrelay.inference import prefetched
@@ -487,7 +487,7 @@ class Training:
         processes = ProcessGroup(self.rank, self.processes)
         self.task.model.eval()
         with torch.inference_mode():
-            metrics = from_main(self.task.evaluate(processes), processes)
+            metrics = broadcast_from_main(self.task.evaluate(processes), processes)
         self.task.model.train()
         self.log.write({"step": self.state.step, **metrics})
         score, best = metrics[criterion], self.state.best_metrics.get(criterion)

@@ -21,8 +21,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from bertrelay.data.records import canonical_id
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares
-from bertrelay.engine import LOCALLY, Engine
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
+from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, sync_contents, write_json
 from bertrelay.fingerprint import Digests, fingerprint
@@ -92,7 +92,7 @@ class OutcomeTask:
         numbers = (np.cumsum(is_in) - 1)[self.tokens.admissions[chunks]]
         precision = resolve_precision(self.precision, self.outcome_model.network.device)
         compute = partial(chunk_log_odds, self.outcome_model, self.tokens, precision=precision, bar=bar)
-        log_odds = in_shares(compute, chunks, process_group)
+        log_odds = map_over_processes(compute, chunks, process_group)
         return ScoredSplit(split, self.notes.table[is_in], self.notes.labels[is_in], numbers, expit(log_odds))
 
 
@@ -191,7 +191,7 @@ def stored_chunk_tokens(
     characters: Sequence[int],
     chunker: Chunker,
     folder: Path,
-    engine: Engine = LOCALLY,
+    engine: Engine = LOCAL_ENGINE,
 ) -> ChunkTokens:
     """The chunks of some texts, read from `folder` or written there first, by whichever process comes first.
 

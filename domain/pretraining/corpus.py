@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import MANIFEST, Compute, Shards, Span, SpanReader, cut_spans
 from bertrelay.data.tables import Unusable
-from bertrelay.engine import LOCALLY, Engine
+from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, sync, write_json
 from bertrelay.fingerprint import Digests, fingerprint
@@ -157,7 +157,7 @@ def build_corpus(
     digests: Digests,
     held_out_share: float = 0.0,
     rejects_limit: float = 0.01,
-    engine: Engine = LOCALLY,
+    engine: Engine = LOCAL_ENGINE,
 ) -> Corpus:
     """The corpus of `sources`, prepared unless it is in the cache; killed, it resumes at the shards that are missing.
 

@@ -10,7 +10,7 @@ from small_training import CONTEXT, finish
 
 from bertrelay import encode_files, encode_shards, encoding
 from bertrelay.data import shards
-from bertrelay.distributed import ProcessGroup, check_shared, in_shares, joined
+from bertrelay.distributed import ProcessGroup, check_shared, joined, map_over_processes
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from pipelines.launch import worker_environments
@@ -37,8 +37,8 @@ def shares(process_group):
         lines.extend(share)
         return [len(line) for line in share]
 
-    squares = in_shares(lambda share: np.stack([share, share**2], axis=1), np.arange(5), process_group)
-    several, one = (in_shares(lengths, some, process_group) for some in (LINES[8:13], LINES[:1]))
+    squares = map_over_processes(lambda share: np.stack([share, share**2], axis=1), np.arange(5), process_group)
+    several, one = (map_over_processes(lengths, some, process_group) for some in (LINES[8:13], LINES[:1]))
     return [several, one, lines, squares.tolist()]
 
 

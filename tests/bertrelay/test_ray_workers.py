@@ -25,7 +25,7 @@ from bertrelay.data.shards import Shards, Span, SpanReader, json_line
 from bertrelay.distributed import ProcessGroup
 from bertrelay.encode_datasets import encode_dataset
 from bertrelay.encode_files import encode_file
-from bertrelay.engine import LOCALLY, Engine
+from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
 from bertrelay.privacy import sensitive_data, temporary_files_in
@@ -377,7 +377,7 @@ class TestWorkers:
         (tmp_path / "in").mkdir()
         for number in range(3):
             pq.write_table(pa.table({"text": many[number::3]}), tmp_path / f"in/{number}.parquet", row_group_size=5)
-        for name, engine in (("here", LOCALLY), ("there", ONE)):
+        for name, engine in (("here", LOCAL_ENGINE), ("there", ONE)):
             given = str(tmp_path / "in"), f"{tmp_path / name}/"
             assert encode_dataset(make_encoder(), *given, engine=engine, precision="fp32").sentences == len(many)
         files = [sorted((tmp_path / name).iterdir()) for name in ("here", "there")]
@@ -394,7 +394,7 @@ class TestWorkers:
             assemble(shards, folder)
 
         monkeypatch.setattr(clinical_training, "_assemble", assembled)
-        for name, engine in (("here", LOCALLY), ("there", ONE)):
+        for name, engine in (("here", LOCAL_ENGINE), ("there", ONE)):
             with sensitive_data():
                 stored_chunk_tokens(lambda: iter(texts), list(map(len, texts)), chunker, tmp_path / name, engine)
             monkeypatch.setattr(Shards, "_fill_own", None)  # this process computes nothing any more
@@ -408,7 +408,7 @@ class TestWorkers:
         rows = [{"text": f"{text}. {text}", "owner": number % 9} for number, text in enumerate(many)]
         (tmp_path / "in.jsonl").write_text("".join(map(json_line, [*rows, {"text": ""}])))
         source, built = DocumentSource(path=InputFile(tmp_path / "in.jsonl"), group="owner"), []
-        for name, engine in (("here", LOCALLY), ("there", ONE)):
+        for name, engine in (("here", LOCAL_ENGINE), ("there", ONE)):
             built.append(build_corpus([source], word_piece, tmp_path / name, Digests(), 0.3, engine=engine))
             monkeypatch.setattr(Shards, "_fill_own", None)  # this process computes nothing any more
         here, there = built
@@ -452,7 +452,7 @@ def test_settings_of_a_cluster_need_one_and_processes_need_none():
         Engine(workers=2)
     with pytest.raises(RequestError, match="expected one process that hands out work to ray, found 2"):
         Engine.of("ray", ProcessGroup(0, 2))
-    assert Engine.of("local", ProcessGroup(0, 2)) == LOCALLY
+    assert Engine.of("local", ProcessGroup(0, 2)) == LOCAL_ENGINE
 
 
 def test_where_a_clusters_server_for_this_client_ends_as_it_starts_it_is_started_once_more(monkeypatch):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bertrelay.data.records import Rejects
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
 from bertrelay.hardware import default_device
@@ -129,7 +129,7 @@ class NerTask:
         if not self.dev:
             return {}
         types = self.entity_model.labels.types
-        found = in_shares(lambda examples: self._decoded(examples).token_spans(), self.dev, process_group)
+        found = map_over_processes(lambda examples: self._decoded(examples).token_spans(), self.dev, process_group)
         untaggable = [example.untaggable for example in self.dev]
         counts = count_entities(self.gold, untaggable, found, np.arange(len(self.gold)), types)
         metrics = entity_metrics(counts, types)

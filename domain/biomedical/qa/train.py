@@ -13,7 +13,7 @@ from torch.nn.functional import log_softmax
 from torch.nn.utils.rnn import pad_sequence
 
 from bertrelay.data.records import Rejects
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, in_shares
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
 from bertrelay.hardware import default_device
@@ -195,7 +195,7 @@ class QaDevSet:
             (nbest,) = computed(model.network, [subwords], lambda cut: cut.to_read, compute, self.precision)
             return list(zip(*nbest, strict=True))
 
-        shared = in_shares(rows, self.questions, process_group)
+        shared = map_over_processes(rows, self.questions, process_group)
         nbest = NBest(*map(np.array, zip(*shared, strict=True)))
         nbest.places[:, :, 0] = np.arange(len(self.questions))[:, None]  # the texts, by their place among all
         return self.pools.nbest(nbest)

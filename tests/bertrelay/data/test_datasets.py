@@ -20,7 +20,7 @@ from bertrelay.data.datasets import DatasetShards, ParquetInput, is_dataset, wri
 from bertrelay.data.shards import Shards
 from bertrelay.dataset_output import fill_dataset
 from bertrelay.encode_datasets import encode_dataset
-from bertrelay.engine import LOCALLY
+from bertrelay.engine import LOCAL_ENGINE
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.privacy import sensitive_data
 
@@ -135,7 +135,7 @@ def test_all_parquet_files_below_a_folder_are_read_whatever_their_names_and_how_
     def rows():
         return lambda spans, _: map(source.blocks, spans)
 
-    how = {"description": "copying", "unit": "rows", "engine": LOCALLY}
+    how = {"description": "copying", "unit": "rows", "engine": LOCAL_ENGINE}
     assert fill_dataset(address("output"), source.spans, [*source.schema], {}, rows, **how).rows == 3
     assert read_output(address("output"))[0]["text"].to_pylist() == [*"abc"]
 
@@ -348,7 +348,7 @@ def test_a_lance_dataset_is_written_in_a_store(store, tmp_path, monkeypatch):
     for name, value in {**given, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)
     output, spans = f"s3://output/{tmp_path.name}.lance", [datasets.Span(0, 5, 5), datasets.Span(5, 9, 4)]
-    how = {"description": "counting", "unit": "rows", "engine": LOCALLY}
+    how = {"description": "counting", "unit": "rows", "engine": LOCAL_ENGINE}
     assert fill_dataset(output, spans, [], {"of": "rows"}, start, **how).rows == 9
     assert lance.dataset(output).to_table().to_pydict() == {"row": list(range(9))}
     assert fill_dataset(output, spans, [], {"of": "rows"}, start, **how).rows_per_second is None  # it is there

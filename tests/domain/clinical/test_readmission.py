@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from scipy.special import expit
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from bertrelay.engine import LOCALLY, Engine
+from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
 from domain.clinical import training
@@ -148,7 +148,7 @@ def test_stored_chunks_are_those_in_memory_and_a_failure_costs_a_shard(bert, tmp
     assert np.bincount(inside.admissions, minlength=42)[-2:].tolist() == [0, 1]
     monkeypatch.setattr(training, "chunk_tokens", lambda each, chunker: cut.extend(each) or chunk_tokens(each, chunker))
 
-    def store(given, engine=LOCALLY):
+    def store(given, engine=LOCAL_ENGINE):
         return stored_chunk_tokens(lambda: iter(given), list(map(len, texts)), chunker, tmp_path / "chunks", engine)
 
     with pytest.raises(WorkError, match="notes: the input became shorter while it was read; run the same command"):
