@@ -45,16 +45,19 @@ __all__ = [
 
 MISSING_TYPES = {"NoneType", "NAType", "NaTType"}
 """Types of missing values; those of pandas by their names, so that pandas need not be imported."""
+MISSING_WORDS = {"NA", "<NA>", "NaN", "nan", "NULL", "null", "None", "\\N"}
+"""What R, pandas and databases write into a file where there is no value."""
 
 
 def canonical_id(value: object) -> str:
     """`value` as text without white space and without the `.0` that a detour through floats leaves.
 
-    What is missing is empty. Raises ValueError, without the value, for what is neither text nor a whole number, and for
-    a float too large to tell neighbouring ids apart.
+    What is missing is empty, one of `MISSING_WORDS` too, which all rows without an id would share.
+    Raises ValueError, without the value, for what is neither text nor a whole number, and for a float too large to tell
+    neighbouring ids apart.
     """
     if isinstance(value, str):
-        text = value.strip()
+        text = "" if value.strip() in MISSING_WORDS else value.strip()
         whole, _, fraction = text.partition(".")
         return whole if whole.removeprefix("-").isdigit() and fraction and not fraction.strip("0") else text
     if is_missing(value):
