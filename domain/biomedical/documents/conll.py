@@ -1,10 +1,11 @@
 """CoNLL: a token and its tag in each line, a tab between them, a blank line between sentences.
 
-Other columns are ignored. `-DOCSTART-` lines begin documents; in a file without them every sentence is one. The text
-of a document is its tokens with a space between them and a line break between sentences, for the format knows no
-white space.
+Other columns are ignored. `-DOCSTART-` lines, and JNLPBA's `###MEDLINE:`, begin documents; in a file without them every
+sentence is one. A line `# …` without a tab is a comment, and ends a sentence as a blank line does. The text of a
+document is its tokens with a space between them and a line break between sentences, as it has no white space.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 from os import SEEK_END
@@ -31,7 +32,8 @@ from domain.biomedical.documents.tokens import (
     spans_of,
 )
 
-DOCUMENT_START = "-DOCSTART-"
+DOCUMENT_START, OF_JNLPBA = "-DOCSTART-", "###MEDLINE:"
+COMMENT = re.compile(r"# [^\t]+")
 STRAY_SPACE = "a tag with a stray space"
 CONLL = ("conll", "conll-iobes")
 """The names of the formats that have columns."""
@@ -112,14 +114,14 @@ def _scheme_of(path: Path, columns: Columns) -> FileScheme:
 
 
 def _token_rows(path: Path, columns: Columns) -> Iterator[Row]:
-    """(token, tag) of each line, () of a blank one, (`-DOCSTART-`,); the first token sets the number of columns."""
+    """(token, tag) of each line, () of one without, (`-DOCSTART-`,); the first token sets the number of columns."""
     width = 0
     for row in numbered_lines(path):
         if isinstance(row, Unusable):
             yield row
-        elif row.values[0].startswith(DOCUMENT_START):
+        elif row.values[0].startswith((DOCUMENT_START, OF_JNLPBA)):
             yield row._replace(values=(DOCUMENT_START,))
-        elif not row.values[0].strip():
+        elif not row.values[0].strip() or COMMENT.fullmatch(row.values[0]):
             yield row._replace(values=())
         else:
             fields = row.values[0].split("\t")

@@ -73,6 +73,9 @@ def test_sentences_of_a_document_have_its_name_and_those_of_others_do_not(read, 
     assert documents(read_examples([source(file) for file in files])) == [0, 0, 2, 2]
     assert documents(read("a.tsv", "-DOCSTART-\tO\n\na\tO\n\nb\tO\n\n-DOCSTART-\tO\n\nc\tO\n")) == [0, 0, 2]
     assert documents(read("a.tsv", "a\tO\n\nb\tO\n")) == [0, 1]
+    assert documents(read("a.tsv", "###MEDLINE:1\n\na\tO\n\nb\tO\n\n###MEDLINE:2\n\nc\tO\n")) == [0, 0, 2]
+    with_comments = read("a.tsv", "# id 1\n#\tO\n\n# id 2\nb\tO\nc\tO\n")
+    assert [example.tokens for example in with_comments] == [("#",), ("b", "c")]
 
 
 def test_rejects_and_what_is_used_are_counted_in_one_unit(read):
