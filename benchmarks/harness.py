@@ -16,7 +16,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -294,4 +294,4 @@ def _rate(count: int) -> Callable[[Result], str]:
 
 
 def _as_json(value: Any) -> Any:
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else str(value)
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)

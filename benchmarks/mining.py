@@ -13,7 +13,7 @@ data.
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,10 +85,11 @@ def compare(language: str, hidden: Hidden, encoder: SentenceEncoder, folder: Pat
         (folder / name).write_text("".join(f"{line}\n" for line in sentences), encoding="utf-8")
     (folder / "gold.tsv").write_text("".join(f"{s + 1}\t{t + 1}\n" for s, t in hidden.pairs))
     source, target, gold, work = (folder / name for name in ("source.txt", "target.txt", "gold.tsv", "work"))
-    exact, near = (
-        mine_files(encoder, source, target, folder / f"{method}.tsv", gold=gold, method=method, work=work).f1 or 0.0
+    mined = (
+        mine_files(encoder, source, target, folder / f"{method}.tsv", gold=gold, method=method, work=work)
         for method in ("exact", "approximate")
     )
+    exact, near = (cast(float, each.f1) for each in mined)
     of_source, of_target = (open_vectors(work / name) for name in VECTORS)
     whole = best_f1(brute_force(of_source, of_target, NEIGHBOURS), hidden.pairs)
     counts = f"{len(hidden.source):,} × {len(hidden.target):,} sentences, {len(hidden.pairs)} pairs"

@@ -6,7 +6,6 @@ On disk it is a plain transformers folder that `AutoModelForSequenceClassificati
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -125,10 +124,9 @@ class PairScorer(nn.Module):
         else:
             pairs, single = list(each_pair(cast(Iterable[tuple[str, str]], inputs), "predict")), False
         orders = [pairs, [(second, first) for first, second in pairs]] if self.both_orders else [pairs]
-        precision = resolve_precision(precision, self.device)
+        precision, activation = resolve_precision(precision, self.device), activation_fn or torch.sigmoid
         with progress("scoring", len(orders) * len(pairs) if show_progress_bar else 0, "pairs") as bar:
-            score = partial(self._scores, activation_fn or torch.sigmoid, precision, batch_size, batch_tokens, bar)
-            in_orders = [score(each) for each in orders]
+            in_orders = [self._scores(each, activation, precision, batch_size, batch_tokens, bar) for each in orders]
         scores: Any = np.mean(in_orders, axis=0)  # (pairs,)
         if convert_to_tensor:
             scores = torch.as_tensor(scores, device=self.device)
@@ -157,12 +155,12 @@ class PairScorer(nn.Module):
 
     def _scores(
         self,
+        pairs: Pairs,
         activation: Callable[[Tensor], Tensor],
         precision: str,
         batch_size: int | None,
         batch_tokens: int | None,
         bar: Bar,
-        pairs: Pairs,
     ) -> NDArray[np.float32]:
         """The scores of `pairs`, longest first."""
         scores = np.empty(len(pairs), np.float32)
