@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,9 +82,11 @@ def _columns(table: Table, objective: Objective, cache: Path | None) -> list[str
     columns = COLUMNS[objective]
     if objective != "contrastive" or table.columns or not table.header:
         return columns
-    found = rows(table, columns, cache, NEGATIVES)
-    first = next((row.values for row in found if isinstance(row, Record)), ())
-    has = {name for name, value in zip(NEGATIVES, first[len(columns) :], strict=False) if value is not ABSENT}
+    found = (row.values[len(columns) :] for row in rows(table, columns, cache, NEGATIVES) if isinstance(row, Record))
+    if table.file_format != "jsonl":  # there each record may have columns of its own
+        found = islice(found, 1)
+    named = ({name for name, value in zip(NEGATIVES, row, strict=False) if value is not ABSENT} for row in found)
+    has: set[str] = next(filter(None, named), set())
     numbered = takewhile(has.__contains__, NEGATIVES[1:])
     return [*columns, *(NEGATIVES[:1] if NEGATIVES[0] in has else numbered)]
 

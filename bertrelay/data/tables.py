@@ -167,12 +167,10 @@ def find_optional(file: str, columns: Sequence[str], names: Sequence[str]) -> li
     Raises RequestError for one that is there more than once.
     """
     folded = [name.strip().casefold() for name in names]
-    for column in columns:
-        if folded.count(column) > 1:
-            raise RequestError(
-                f"{file}: expected one column {column!r} (in any case), found several. Rename the others."
-            )
-    return [folded.index(column) if column in folded else None for column in columns]
+    places = {name: place for place, name in enumerate(folded)}
+    if len(places) < len(folded) and (again := next((name for name in columns if folded.count(name) > 1), None)):
+        raise RequestError(f"{file}: expected one column {again!r} (in any case), found several. Rename the others.")
+    return list(map(places.get, columns))
 
 
 def _what_there_is(column: str, names: Sequence[str], may_be_record: bool) -> str:

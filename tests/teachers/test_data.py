@@ -49,6 +49,12 @@ def test_negatives_of_a_table_are_read_without_being_named(context, keys, width)
     assert found.indices.tolist() == [list(range(width))]
 
 
+def test_negatives_that_a_later_record_is_the_first_to_have_are_not_left_unread(context):
+    rows = [{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d", "negative": "e"}]
+    with pytest.raises(RequestError, match="has no column 'negative'"):
+        read(context, "contrastive", *rows)
+
+
 def test_a_table_whose_columns_are_unknown_at_first_has_pairs(context, tmp_path):
     (tmp_path / "plain.tsv").write_text("a\tb\n")
     (tmp_path / "broken.jsonl").write_text('{"anchor"\n{"anchor": "a", "positive": "b"}\n')
