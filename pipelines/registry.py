@@ -21,7 +21,7 @@ STAGES = {
         ("bertrelay.encode", 2, "encode_stage:EncodeSettings", "encode_stage:run", ""),
     ],
     "teachers": [
-        ("teachers.train", 3, "settings:TrainSettings", "train:run", "teachers"),
+        ("teachers.train", 4, "settings:TrainSettings", "train:run", "teachers"),
         ("teachers.evaluate", 1, "settings:StsSettings", "evaluation.protocols:run_sts", "teachers"),
         ("teachers.cross-encoder", 2, "settings:CrossEncoderSettings", "cross_encoder_train:run", "teachers"),
         ("teachers.poly-encoder", 1, "settings:PolyEncoderSettings", "cross_encoder_train:run_poly", "teachers"),
@@ -62,7 +62,7 @@ STAGES = {
     PATIENTS: [
         ("domain.cohort", 5, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 4, "settings:AuditSettings", "audit:run", ""),
-        ("domain.notes", 5, "settings:NotesSettings", "notes:run", ""),
+        ("domain.notes", 6, "settings:NotesSettings", "notes:run", ""),
         ("domain.readmission", 5, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
         ("domain.outcome", 4, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
     ],

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from bertrelay.data.records import canonical_id
+from bertrelay.data.records import MISSING_WORDS, canonical_id
 from bertrelay.errors import RequestError
 from domain.clinical.admissions import STAY
 from domain.clinical.cohort import COHORT, MEMBERS, STAYS
@@ -106,7 +106,7 @@ def choose_notes(
         "written too long after the discharge": (not is_early) & (written > until),
         "charted after the cut-off": is_early & is_late & (charted >= of["cut_off"]),
         "charted before the cut-off and stored after it": is_early & is_late,
-        NO_TEXT: rows["text"].str.strip() == "",
+        NO_TEXT: rows["text"].str.strip().isin({"", *MISSING_WORDS}),
     }
     why = np.select(list(reasons.values()), list(reasons), "")  # the first that applies
     is_kept = why == ""

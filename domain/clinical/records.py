@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertrelay.data.readers import is_unicode
-from bertrelay.data.records import canonical_id, is_missing
+from bertrelay.data.records import MISSING_WORDS, canonical_id, is_missing
 from bertrelay.data.shards import Span
 from bertrelay.errors import WorkError
 from bertrelay.progress import log
@@ -37,7 +37,7 @@ def given_note(identifier: object, text: object) -> tuple[str, str]:
         raise ValueError("no id of an admission")
     if not isinstance(text, str) and not is_missing(text):
         raise ValueError("a note that is something other than text")
-    given = text if isinstance(text, str) else ""
+    given = text if isinstance(text, str) and text.strip() not in MISSING_WORDS else ""
     if not is_unicode((name, given)):
         raise ValueError("text that is not valid Unicode (half of a surrogate pair)")
     return name, given

@@ -347,10 +347,10 @@ def test_a_folder_that_is_no_cohort_is_reported(hospital, context, tmp_path, spo
 
 
 def test_stays_whose_notes_are_rules_alone_have_no_row(hospital, context):
-    rows = [report("------"), report(" \n"), report("A.", hadm_id=2)]
+    rows = [report("------"), report(" \n"), report(" NA"), report("A.", hadm_id=2)]
     metrics = notes.run(hospital(rows, [stay(), stay("2")]), context)
     assert texts(context) == {"2": ["A."]}
-    assert left_out(metrics) == {"without text": 2} and metrics["stays_without_text"] == 1
+    assert left_out(metrics) == {"without text": 3} and metrics["stays_without_text"] == 1
     assert flow(context)["left without text"] == "1"
     with pytest.raises(RequestError, match=r"no note belongs to the cohort\. Of 1 rows.*: 1 × without text"):
         notes.run(hospital([report("------")]), other(context, "alone"))

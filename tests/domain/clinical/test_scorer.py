@@ -80,7 +80,7 @@ def test_a_text_that_cannot_be_read_has_no_probability_and_says_why(scorer, caps
     known = set(scorer.model.tokenizer.get_vocab())
     assert {".", "[SEP]", "the"} <= known and not {"患", "退"} & known
     texts = ["患者は退院した。", "患者. [SEP] 退院.", HARMLESS[0], f"{HARMLESS[0]} 患者"]  # marks make no text readable
-    texts += ["", "  \n\t", "\u200b", None, float("nan"), pd.NA]
+    texts += [" NA", "  \n\t", "\u200b", None, float("nan"), pd.NA]
     found = scorer.score(pd.DataFrame({"hadm_id": range(10), "text": texts}))
     assert found["reason"].fillna("").tolist() == ["no known word"] * 2 + [""] * 2 + ["no text"] * 6
     assert found["probability"].isna().tolist() == [True, True, False, False] + [True] * 6
