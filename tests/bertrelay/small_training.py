@@ -2,18 +2,17 @@
 
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
 import signal
 import socket
 import sys
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from pathlib import Path
 
 import numpy as np
 import torch
+from forked import CONTEXT, finish
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
@@ -226,10 +225,6 @@ def arm(fault):
     setattr(owner, name, faulty)
 
 
-CONTEXT = multiprocessing.get_context("forkserver")  # whose processes cost no import
-CONTEXT.set_forkserver_preload(["bertrelay.training.loop", "bertrelay.encode_files", "torch._dynamo"])
-
-
 def start(folder, processes=1, settings=None, task=None, faults=()):
     """Starts the processes of a training in `folder`. task: the arguments of `TwoLosses`."""
     folder.mkdir(exist_ok=True)
@@ -244,29 +239,6 @@ def start(folder, processes=1, settings=None, task=None, faults=()):
         started.append(CONTEXT.Process(target=worker, args=given))
         started[-1].start()
     return started
-
-
-def finish(started, seconds=120.0):
-    """The exit codes. When one is killed the others are too, as a launcher does it; none outlives the call."""
-    try:
-        waiting = {process.sentinel: process for process in started}
-        while waiting:
-            ended = wait(list(waiting), timeout=seconds)
-            assert ended, "a process did not end"
-            for sentinel in ended:
-                process = waiting.pop(sentinel)
-                process.join()
-                if process.exitcode < 0:
-                    kill(started)
-        return [process.exitcode for process in started]
-    finally:
-        kill(started)
-
-
-def kill(started):
-    for process in started:
-        process.kill()
-        process.join()
 
 
 def run(folder, processes=1, **given):

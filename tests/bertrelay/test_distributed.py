@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_training import CONTEXT, finish
+from forked import CONTEXT, finish
 
 from bertrelay import encode_files, encode_shards, encoding
 from bertrelay.data import shards

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from device_waits import Waits
-from small_training import CONTEXT, finish
+from forked import CONTEXT, finish
 from torch import nn
 
 from bertrelay import cpu_kernels, encode_shards, encoding

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from forked import finish
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
@@ -102,12 +103,11 @@ def test_a_precision_that_is_not_the_index_s_is_reported_once(call, model, corpu
     assert json.loads(out)["index"]["precision"] == "fp32"
 
 
-def test_two_processes_build_what_one_builds_and_one_of_them_answers(call, model, corpus, start, tmp_path):
-    process = start("search", model, corpus, "--processes", "2", "--precision", "fp32", "--query", "hund")
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert out.splitlines()[0] == "hund"
-    assert len(out.splitlines()) == 6
+def test_two_processes_build_what_one_builds_and_one_of_them_answers(call, model, corpus, start_forked, tmp_path):
+    started, printed = start_forked("search", model, corpus, "--precision", "fp32", "--query", "hund", processes=2)
+    assert finish(started) == [0, 0], printed("err")
+    assert printed("out").splitlines()[0] == "hund"
+    assert len(printed("out").splitlines()) == 6
     call("search", model, corpus, "--index", tmp_path / "one", "--precision", "fp32")
     both, one = Path(f"{corpus}.index"), tmp_path / "one"
     assert (both / "vectors.npy").read_bytes() == (one / "vectors.npy").read_bytes()

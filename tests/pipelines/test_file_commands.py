@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from forked import finish
 
 from bertrelay.errors import RequestError
 from domain.biomedical import answer_file, tag_file
@@ -113,17 +114,16 @@ def shards_of(folder):
 
 
 @pytest.mark.parametrize("command", ["tag", "score"], indirect=True)
-def test_killed_it_resumes_to_the_same_bytes(command, call, start_python, write_lines, tmp_path, capsys):
+def test_killed_it_resumes_to_the_same_bytes(command, call, start_forked, write_lines, tmp_path, capsys):
     kind, model = command
     write_lines(kind.input, kind.lines(600))
-    small = f"import {kind.block.rpartition('.')[0]}; {kind.block} = {kind.size}"
     words = [*kind.words.split(), model, kind.input, "out.jsonl", "--precision", "fp32"]
-    process = start_python("-c", f"{small}; from pipelines.cli import main; main()", *words)
+    (process,), printed = start_forked(*words, constants={kind.block: kind.size})
     while shards_of(tmp_path / "out.jsonl.partial") < 2:
-        assert process.poll() is None, process.stderr.read()
+        assert process.is_alive(), printed("err")
         time.sleep(0.01)
     process.kill()
-    assert process.wait() == -signal.SIGKILL
+    assert finish([process]) == [-signal.SIGKILL]
     left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != kind.input]
     assert left and not (tmp_path / "out.jsonl").exists()
     if kind.function is score_file:
@@ -151,7 +151,7 @@ def test_workers_of_a_cluster_write_the_bytes_of_one_process(command, call, writ
 
 
 def test_a_recipe_in_two_processes_writes_the_bytes_of_each_command(
-    request, call, start_python, write_lines, model, tmp_path, monkeypatch
+    request, call, start_forked, write_lines, model, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     rows = [f"a dog {'barks ' * (place % 7)}\tein hund {'bellt ' * (place % 9)}." for place in range(40)]
@@ -163,9 +163,8 @@ def test_a_recipe_in_two_processes_writes_the_bytes_of_each_command(
         write_lines(kind.input, kind.lines(40))
         stages += [f"[{name}]", kind.stage, f'model = "{own}"\nprecision = "fp32"\noutput = "jsonl"']
     recipe = write_lines("r.toml", stages)
-    process = start_python("-m", "pipelines", "run", "r.toml", "--processes", "2")
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
+    started, printed = start_forked("run", "r.toml", processes=2)
+    assert finish(started) == [0, 0], printed("err")
     for name in SHARED:
         kind, words = COMMANDS[name], COMMANDS[name].words.split()
         own, output = request.getfixturevalue(kind.model), f"{name}.jsonl"
@@ -173,7 +172,7 @@ def test_a_recipe_in_two_processes_writes_the_bytes_of_each_command(
         assert " ".join(summary) == kind.summary and summary["output"] == output and 40 in summary.values()
         (written,) = (tmp_path / f"runs/r/{name}/latest").resolve().glob("*s.jsonl")
         assert written.name != "rejects.jsonl" and written.read_bytes() == (tmp_path / output).read_bytes()
-        assert re.search(r"(documents|questions|pairs) 40\b", out)
+        assert re.search(r"(documents|questions|pairs) 40\b", printed("out"))
     call("mine-negatives", model, "pairs.tsv", "negatives.jsonl", "--precision", "fp32")
     mined = (tmp_path / "runs/r/mined/latest/negatives.jsonl").read_bytes()
     assert mined == (tmp_path / "negatives.jsonl").read_bytes()

@@ -3,17 +3,15 @@
 import hashlib
 import json
 import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from forked import CONTEXT, finish
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, joined
 from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
+from pipelines.launch import worker_environments
 from pipelines.registry import REGISTRY
 from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
@@ -94,6 +92,18 @@ def losses(folder):
     return found
 
 
+def learn_all(stages_file, environment):
+    """One of the two processes."""
+    os.environ.update(environment)
+    process_group = ProcessGroup.from_environment()
+    with joined(process_group):  # left at the end: a thread of the group would abort the exit now and then
+        for name, (kind, settings) in json.loads(stages_file.read_text()).items():
+            folder = stages_file.parent / name
+            metrics = learn(folder, kind, settings, process_group)
+            if process_group.is_main:
+                (folder / "figures.json").write_text(json.dumps(metrics))
+
+
 class Killed(BaseException):
     """Ends a training where it stands, as a kill does: nothing is saved."""
 
@@ -131,20 +141,12 @@ def test_two_processes_learn_what_one_does_in_parts_too(data, base, tmp_path):
     in_parts = {name: {"device_tokens": 50} if name in IN_BATCH else {} for name in NAMES}
     shared_out = {name: (kind, {**settings, **in_parts[name]}) for name, (kind, settings) in stages.items()}
     (tmp_path / "two/stages.json").write_text(json.dumps(shared_out))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    shared |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, str(tmp_path / "two/stages.json")]
-    workers = [
-        subprocess.Popen(
-            command, env={**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank}, stderr=subprocess.PIPE, text=True
-        )
-        for rank in "01"
-    ]
-    errors = [worker.communicate()[1] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], errors
+    environments = [{**each, "OMP_NUM_THREADS": "1"} for each in worker_environments(2)]
+    both = [(tmp_path / "two/stages.json", environment) for environment in environments]
+    started = [CONTEXT.Process(target=learn_all, args=each) for each in both]
+    for process in started:
+        process.start()
+    assert finish(started) == [0, 0]
     for name, (kind, settings) in stages.items():
         expected = learn(tmp_path / name, kind, settings)
         alone, together = losses(tmp_path / name), losses(tmp_path / "two" / name)
@@ -154,13 +156,3 @@ def test_two_processes_learn_what_one_does_in_parts_too(data, base, tmp_path):
         figures = json.loads((tmp_path / "two" / name / "figures.json").read_text())
         untimed = {key: value for key, value in expected.items() if key not in ("train_seconds", "best_step")}
         assert {key: figures[key] for key in untimed} == pytest.approx(untimed, abs=0.02), name
-
-
-if __name__ == "__main__":  # one of the two processes
-    stages_file, process_group = Path(sys.argv[1]), ProcessGroup.from_environment()
-    with joined(process_group):  # left at the end: a thread of the group would abort the exit now and then
-        for name, (kind, settings) in json.loads(stages_file.read_text()).items():
-            folder = stages_file.parent / name
-            metrics = learn(folder, kind, settings, process_group)
-            if process_group.is_main:
-                (folder / "figures.json").write_text(json.dumps(metrics))

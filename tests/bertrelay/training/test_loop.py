@@ -13,6 +13,7 @@ import pytest
 import small_training
 import torch
 from device_waits import Waits
+from forked import finish, kill
 from safetensors.torch import load_file
 from small_training import SETTINGS, Fault, InBatch, TwoLosses, logged, planned, result, run, stderr_of
 from torch import nn
@@ -129,9 +130,9 @@ def test_killed_at_random_moments_a_training_ends_with_the_weights_of_one_never_
     while codes != [0]:
         started = small_training.start(tmp_path, **longer)
         if kills < 8 and not wait([started[0].sentinel], timeout=chance.uniform(0.05, 0.25)):
-            small_training.kill(started)
+            kill(started)
             kills += 1
-        codes = small_training.finish(started)
+        codes = finish(started)
     assert kills > 0
     assert_same_end(tmp_path, never_stopped(1, epochs=15))
 
