@@ -2,7 +2,15 @@
 
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+from importlib import import_module
 from multiprocessing.connection import wait
+from types import SimpleNamespace
+
+from pipelines import launch
+from pipelines.cli import main
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -33,17 +41,35 @@ def kill(started):
         process.join()
 
 
-def run_command(words, folder, environment, printed, constants):
-    """`bertrelay` with these words, here: what it prints is in the files `printed`; constants: has these values."""
-    from importlib import import_module
+def run_command(words, folder, printed, constants):
+    """`bertrelay` with these words, here: what it prints is in the files `printed`; constants: has these values.
 
-    from pipelines.cli import main
-
-    os.environ.update(environment)
+    The processes of `--processes` are forks of this one, as it is now.
+    """
+    os.environ["ACCELERATE_USE_CPU"] = "true"
     os.chdir(folder)
     for descriptor, path in enumerate(printed, 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     for name, value in constants.items():
         module, _, constant = name.rpartition(".")
         setattr(import_module(module), constant, value)
-    main(words)
+    sys.argv[1:] = words
+    launch.subprocess = SimpleNamespace(Popen=fork_again, TimeoutExpired=subprocess.TimeoutExpired)
+    main()
+
+
+def fork_again(command, env, **how):
+    """As `Popen`, though nothing is loaded: the child goes on in `main`."""
+
+    def work():
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # Popen waits for the end of one
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)  # not what the parent does
+        os.environ.update(env)
+        try:
+            main()
+        except SystemExit as ended:
+            sys.stdout.flush()
+            os._exit(ended.code)
+
+    return subprocess.Popen(command, env=env, preexec_fn=work, **how)

@@ -150,7 +150,7 @@ def run_apart(script, **given):
 
 CLIENT = """
 import pathlib
-folder, engine = pathlib.Path({folder!r}), t.Engine(engine={address!r})
+folder, engine = pathlib.Path({folder!r}), t.Engine(engine={address!r}, workers=1)
 with engine.connected():
     rows, _ = t.fill(folder, t.once(folder / "killed", t.ends), engine)
     assert rows == t.EXPECTED and (folder / "killed").exists()

@@ -99,26 +99,22 @@ def start(start_python):
 
 @pytest.fixture
 def start_forked(tmp_path, tmp_path_factory):
-    """Starts `bertrelay` in `tmp_path` in so many processes, with their places as a launcher gives them: the processes,
-    and a function that reads what they print, "out" or "err". Nothing started lives on.
+    """Starts `bertrelay` in `tmp_path`, forked: the process, and a function that reads what it prints, out and err.
+    Nothing started lives on.
 
     constants: of ours, by full names, and their values there.
     """
-    from pipelines.launch import PARENT, worker_environments
+    printed, started = [tmp_path_factory.mktemp("printed") / name for name in ("out", "err")], []
+    for path in printed:
+        path.touch()
 
-    printed, started = tmp_path_factory.mktemp("printed"), []
+    def start_one(*words, constants=None):
+        given = (list(map(str, words)), tmp_path, printed, constants or {})
+        started.append(CONTEXT.Process(target=run_command, args=given))
+        started[-1].start()
+        return started[-1], lambda: [path.read_text("utf-8") for path in printed]
 
-    def start_all(*words, processes=1, constants=None):
-        environments = worker_environments(processes) if processes > 1 else [{}]
-        for rank, environment in enumerate(environments):
-            environment.pop(PARENT, None)  # which is not this process
-            files = [printed / f"{rank}.{kind}" for kind in ("out", "err")]
-            given = (list(map(str, words)), tmp_path, environment, files, constants or {})
-            started.append(CONTEXT.Process(target=run_command, args=given))
-            started[-1].start()
-        return started, lambda kind: "".join(path.read_text("utf-8") for path in sorted(printed.glob(f"*.{kind}")))
-
-    yield start_all
+    yield start_one
     kill(started)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from forked import finish
 
 from bertrelay.errors import RequestError
 from pipelines.cli.options import check_request
@@ -105,31 +106,29 @@ def test_telemetry_is_off_and_a_hub_is_asked_for_hub_ids_alone(model, monkeypatc
     assert (os.environ["HF_HUB_DISABLE_TELEMETRY"], os.environ.get("HF_HUB_OFFLINE")) == ("1", offline)
 
 
-SMALL_SHARDS = "import bertrelay.encode_shards; bertrelay.encode_shards.SMALLEST_SHARD = 125; "
+SMALLEST = "bertrelay.encode_shards.SMALLEST_SHARD"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_stopped_and_robbed_of_a_process_two_processes_resume_to_the_same_bytes(
-    start_python, encode, model, write_lines, tmp_path, monkeypatch, capsys
+    start_forked, encode, model, write_lines, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("bertrelay.encode_shards.SMALLEST_SHARD", 125)
+    monkeypatch.setattr(SMALLEST, 125)
     many = write_lines("many.txt", [f"{ENGLISH[i % 3]} {OTHERS[i % 2]} {i}" for i in range(8_000)])
-    words = ["encode", model, "many.txt", "v.npy", "--precision", "fp32"]
-    work = f"{SMALL_SHARDS}from pipelines.cli import main; main({words})"
-    launcher = f"import sys; from pipelines.launch import launch; sys.exit(launch([sys.executable, '-c', {work!r}], 2))"
+    words = ["encode", model, "many.txt", "v.npy", "--precision", "fp32", "--processes", "2"]
     folder, done = tmp_path / "v.npy.partial", 0
     for number, ends in (
         (signal.SIGTERM, "stopped by SIGTERM; the same command resumes from here"),
         (signal.SIGKILL, "process 1 was ended by SIGKILL, perhaps because memory ran out; the same command resumes"),
     ):
-        process = start_python("-c", launcher)
+        process, printed = start_forked(*words, constants={SMALLEST: 125})
         while len(list(folder.glob("0*.npy"))) < done + 2:
-            assert process.poll() is None, process.stderr.read()
+            assert process.is_alive(), printed()
             time.sleep(0.01)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(children[1]) if number == signal.SIGKILL else process.pid, number)
-        _, stderr = process.communicate(timeout=60)
-        assert process.returncode == 128 + number
+        codes, (_, stderr) = finish([process]), printed()
+        assert codes == [128 + number]
         assert stderr.count(ends) == 1 and "Traceback" not in stderr
         assert not any(Path(f"/proc/{child}").exists() for child in children)
         assert ("resuming after" in stderr) == (done > 0)

@@ -104,10 +104,12 @@ def test_a_precision_that_is_not_the_index_s_is_reported_once(call, model, corpu
 
 
 def test_two_processes_build_what_one_builds_and_one_of_them_answers(call, model, corpus, start_forked, tmp_path):
-    started, printed = start_forked("search", model, corpus, "--precision", "fp32", "--query", "hund", processes=2)
-    assert finish(started) == [0, 0], printed("err")
-    assert printed("out").splitlines()[0] == "hund"
-    assert len(printed("out").splitlines()) == 6
+    words = ["--processes", "2", "--precision", "fp32", "--query", "hund"]
+    process, printed = start_forked("search", model, corpus, *words)
+    codes, (out, err) = finish([process]), printed()
+    assert codes == [0], err
+    assert out.splitlines()[0] == "hund"
+    assert len(out.splitlines()) == 6
     call("search", model, corpus, "--index", tmp_path / "one", "--precision", "fp32")
     both, one = Path(f"{corpus}.index"), tmp_path / "one"
     assert (both / "vectors.npy").read_bytes() == (one / "vectors.npy").read_bytes()

@@ -118,9 +118,9 @@ def test_killed_it_resumes_to_the_same_bytes(command, call, start_forked, write_
     kind, model = command
     write_lines(kind.input, kind.lines(600))
     words = [*kind.words.split(), model, kind.input, "out.jsonl", "--precision", "fp32"]
-    (process,), printed = start_forked(*words, constants={kind.block: kind.size})
+    process, printed = start_forked(*words, constants={kind.block: kind.size})
     while shards_of(tmp_path / "out.jsonl.partial") < 2:
-        assert process.is_alive(), printed("err")
+        assert process.is_alive(), printed()
         time.sleep(0.01)
     process.kill()
     assert finish([process]) == [-signal.SIGKILL]
@@ -163,8 +163,9 @@ def test_a_recipe_in_two_processes_writes_the_bytes_of_each_command(
         write_lines(kind.input, kind.lines(40))
         stages += [f"[{name}]", kind.stage, f'model = "{own}"\nprecision = "fp32"\noutput = "jsonl"']
     recipe = write_lines("r.toml", stages)
-    started, printed = start_forked("run", "r.toml", processes=2)
-    assert finish(started) == [0, 0], printed("err")
+    process, printed = start_forked("run", "r.toml", "--processes", "2")
+    codes, (out, err) = finish([process]), printed()
+    assert codes == [0], err
     for name in SHARED:
         kind, words = COMMANDS[name], COMMANDS[name].words.split()
         own, output = request.getfixturevalue(kind.model), f"{name}.jsonl"
@@ -172,7 +173,7 @@ def test_a_recipe_in_two_processes_writes_the_bytes_of_each_command(
         assert " ".join(summary) == kind.summary and summary["output"] == output and 40 in summary.values()
         (written,) = (tmp_path / f"runs/r/{name}/latest").resolve().glob("*s.jsonl")
         assert written.name != "rejects.jsonl" and written.read_bytes() == (tmp_path / output).read_bytes()
-        assert re.search(r"(documents|questions|pairs) 40\b", printed("out"))
+        assert re.search(r"(documents|questions|pairs) 40\b", out)
     call("mine-negatives", model, "pairs.tsv", "negatives.jsonl", "--precision", "fp32")
     mined = (tmp_path / "runs/r/mined/latest/negatives.jsonl").read_bytes()
     assert mined == (tmp_path / "negatives.jsonl").read_bytes()
