@@ -99,15 +99,6 @@ def test_two_nodes_with_a_shared_disk_train_as_one_process_does(node, call):
     np.testing.assert_allclose(together.encode(texts, precision="fp32"), expected, atol=1e-5)
 
 
-def test_two_nodes_without_a_shared_disk_raise_and_train_nothing(node):
-    folders = [node("first"), node("second")]
-    codes, errors = on_two_nodes(folders)
-    assert 0 not in codes
-    for error in errors:
-        assert "expected one folder that all 2 processes share, found another or none in process 1" in error
-    assert not any(path for folder in folders for path in folder.glob("runs/**/*.safetensors"))
-
-
 def test_two_processes_of_torchrun_or_our_own_run_our_packages_and_write_the_bytes_of_one(
     own_packages, call, model, write_lines
 ):
