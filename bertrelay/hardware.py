@@ -113,7 +113,7 @@ def computes_in_bf16(device: "torch.device | None" = None) -> bool:
         capability = _cuda_compute_capability()
         if capability is not None:
             return capability >= BF16_COMPUTE_CAPABILITY
-        if _torch_is_built_for("hip|xpu") or entry_points(group="torch.backends"):
+        if _torch_is_built_for("hip|xpu") or _torch_is_extended():
             device = default_device()
     if device is None or device.type == "cpu":
         return bool(BF16_CPU_FLAGS & _cpu_flags())
@@ -123,6 +123,12 @@ def computes_in_bf16(device: "torch.device | None" = None) -> bool:
         return torch.cuda.get_device_capability(device)[0] >= BF16_COMPUTE_CAPABILITY
     has_bf16 = getattr(getattr(torch, device.type, None), "is_bf16_supported", None)
     return bool(has_bf16 and has_bf16())
+
+
+@cache
+def _torch_is_extended() -> bool:
+    """Whether a package brings a backend of its own, which takes reading the metadata of all that are installed."""
+    return bool(entry_points(group="torch.backends"))
 
 
 @cache
