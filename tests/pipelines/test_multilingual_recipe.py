@@ -7,6 +7,7 @@ from huggingface_hub import ModelCard
 
 from bertrelay.encode_shards import encoder_digest
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.evaluation import statistics
 from pipelines.run_store import read_done
 
 KOREAN = {
@@ -48,6 +49,7 @@ def write_data(folder):
 
 
 def test_the_students_have_scores_cards_and_their_teachers_space(tiny_encoder, call, tmp_path, monkeypatch):
+    monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path)
     english, korean = zip(*PAIRS, strict=True)

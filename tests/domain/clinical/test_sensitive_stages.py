@@ -23,6 +23,7 @@ from noted_patients import write_early_stays, write_stays
 from transformers import BertConfig, BertForPreTraining
 
 from bertrelay.errors import RequestError
+from bertrelay.evaluation import statistics
 from bertrelay.new_encoder import train_wordpiece
 from bertrelay.stage import Stage
 from pipelines.cli import _exit_code
@@ -165,6 +166,7 @@ ERRORS = [
 def finished(folder):
     """Runs all stages through their faults; all that was printed, and the files that showed a mark."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryFile("w+", buffering=1) as out:
+        patch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
         patch.chdir(folder)
         patch.setenv("TMPDIR", str(folder / "tmp"))
         patch.setattr(tempfile, "tempdir", None)
