@@ -139,7 +139,7 @@ def test_killed_it_resumes_to_the_same_bytes(command, call, start_forked, write_
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("command", ["rerank", "score"], indirect=True)
+@pytest.mark.parametrize("command", ["rerank"], indirect=True)
 def test_workers_of_a_cluster_write_the_bytes_of_one_process(command, call, write_lines, tmp_path):
     kind, model = command
     write_lines(kind.input, kind.lines(60))
