@@ -65,7 +65,7 @@ def place(tiny_encoder, tmp_path_factory):
     student = tiny_encoder("xlm-roberta", texts, layers=2, sizes=sizes, normalize=True)
     (folder / STUDENT).parent.mkdir(parents=True)
     student.save(folder / STUDENT)
-    write_papers(folder)
+    write_papers(folder, documents=150)
     write_hospitals(folder)
     write_heads(folder)
     write_clinic(folder, tiny_encoder("bert", texts))
