@@ -100,7 +100,7 @@ AttentionMaskInterface.register(NAME, mask)
 
 
 def is_asynchronous(device: torch.device) -> bool:
-    """Whether a program goes on while `device` computes, until it asks for a value."""
+    """Whether a program continues while `device` computes, until it asks for a value."""
     return device.type != "cpu"
 
 

@@ -194,7 +194,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding_rows: int) ->
 def truncating(tokenizer: PreTrainedTokenizerFast, max_tokens: int, sentences: int = 1) -> Tokenizer:
     """A copy of the tokenizer's rules that truncates at `max_tokens`; the caller's tokenizer stays as it is.
 
-    Raises RequestError unless an input of this many `sentences` has room for a token of each beside the special ones.
+    Raises RequestError unless an input of this many `sentences` can have a token of each beside the special ones.
     """
     rules = plain_rules(tokenizer)
     least = len(rules.encode("", "" if sentences == 2 else None).ids) + sentences

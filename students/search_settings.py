@@ -134,7 +134,7 @@ class MiningTest(Settings):
 
 Score = Annotated[float, Field(ge=-1, le=1)]
 WINDOW = 10
-"""So many times the number of negatives are looked at, where `range_max` is not given."""
+"""So many times the number of negatives are considered, where `range_max` is not given."""
 
 
 class NegativeOptions(Settings):
@@ -144,7 +144,7 @@ class NegativeOptions(Settings):
 
     num_negatives: so many for each anchor.
     range_min: skip so many of the nearest that nothing else leaves out; some may be positives that nobody marked.
-    range_max: look at so many of the nearest; range_min and ten times num_negatives when absent.
+    range_max: consider so many of the nearest; range_min and ten times num_negatives when absent.
     max_score: leave out candidates with a higher score.
     min_score: leave out candidates with a lower score.
     absolute_margin: leave out candidates with more than the positive's score less this.
@@ -181,7 +181,7 @@ class NegativeOptions(Settings):
 
     @property
     def window(self) -> int:
-        """So many of the nearest are looked at."""
+        """So many of the nearest are considered."""
         return self.range_max or self.range_min + WINDOW * self.num_negatives
 
     @model_validator(mode="after")

@@ -24,7 +24,7 @@ from students.settings import ENGLISH, TranslationFiles
 from students.translation_memories import INLINE_TAG, PLACEHOLDER, TmxReader, XliffReader, XmlReader, without_tags
 
 SIDE = re.compile(r"(?<=-)(src|ref)(?=\.)")
-"""What tells source and reference of one test set apart, in names such as those of NTREX."""
+"""What distinguishes source and reference of one test set, in names such as those of NTREX."""
 HIDDEN = re.compile(r"(^|/)\.(?!\.?/)")  # not ./ and ../
 PAIR_LINES = re.compile(rf"{ENGLISH}-(.+)\.tsv")
 PAIR_TABLE = re.compile(rf"{ENGLISH}-(.+)\.(csv|jsonl|parquet)")

@@ -82,9 +82,9 @@ def _columns(table: Table, objective: Objective, cache: Path | None) -> list[str
     columns = COLUMNS[objective]
     if objective != "contrastive" or table.columns or not table.header:
         return columns
-    found = (row.values[len(columns) :] for row in rows(table, columns, cache, NEGATIVES) if isinstance(row, Record))
-    if table.file_format != "jsonl":  # there each record may have columns of its own
-        found = islice(found, 1)
+    every = (row.values[len(columns) :] for row in rows(table, columns, cache, NEGATIVES) if isinstance(row, Record))
+    # Each record of JSONL may have columns of its own; elsewhere all have those of the first.
+    found = every if table.file_format == "jsonl" else islice(every, 1)
     named = ({name for name, value in zip(NEGATIVES, row, strict=False) if value is not ABSENT} for row in found)
     has: set[str] = next(filter(None, named), set())
     numbered = takewhile(has.__contains__, NEGATIVES[1:])

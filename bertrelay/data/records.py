@@ -53,8 +53,8 @@ def canonical_id(value: object) -> str:
     """`value` as text without white space and without the `.0` that a detour through floats leaves.
 
     What is missing is empty, one of `MISSING_WORDS` too, which all rows without an id would share.
-    Raises ValueError, without the value, for what is neither text nor a whole number, and for a float too large to tell
-    neighbouring ids apart.
+    Raises ValueError, without the value, for what is neither text nor a whole number, and for a float too large for
+    neighbouring ids to differ.
     """
     if isinstance(value, str):
         text = "" if value.strip() in MISSING_WORDS else value.strip()

@@ -63,7 +63,7 @@ class State:
 def capture(state: State, model: nn.Module, optimizer: Optimizer, copy: bool = False) -> Checkpoint:
     """All that the training needs to resume here.
 
-    copy: training goes on while it is written; else tensors share memory with the live ones where possible.
+    copy: training continues while it is written; else tensors share memory with the live ones where possible.
     """
     values = dict(vars(state))
     best = values.pop("best_tensors")  # copies, which later ones replace

@@ -512,7 +512,7 @@ class Training:
     def _save(self) -> None:
         """A checkpoint of this step, by the main process.
 
-        On a GPU it is a copy, written while the training goes on. On a CPU that would take the memory of the weights
+        On a GPU it is a copy, written while the training continues. On a CPU that would take the memory of the weights
         and their moments once more, so the training waits.
         """
         self._collect()
