@@ -58,7 +58,7 @@ class GraphNetwork(nn.Module):
         self.pooler = None
         files = sorted(path.parent.glob(f"{path.stem}*"))  # large weights are in a file of their own
         hashes = bytearray.fromhex("".join(map(Digests().of_file, files)))
-        self.register_buffer("digest", torch.frombuffer(hashes, dtype=torch.uint8))  # differs between models, as weights do
+        self.register_buffer("digest", torch.frombuffer(hashes, dtype=torch.uint8))  # as weights, differs by model
         self.train(False)
 
     def forward(

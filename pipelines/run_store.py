@@ -38,7 +38,10 @@ LIBRARIES = (
 
 @dataclass(frozen=True)
 class Done:
-    """The facts of a complete folder in `done.json`; `seconds` are of all attempts, stopped and killed ones too."""
+    """The facts of a complete folder in `done.json`.
+
+    seconds: of all attempts, stopped and killed ones too. reasons: why it was made, rather than an earlier one used.
+    """
 
     parts: Parts
     metrics: Metrics
@@ -47,6 +50,7 @@ class Done:
     started: str
     finished: str
     seconds: float
+    reasons: Sequence[str]
 
 
 def partial_of(folder: Path) -> Path:
@@ -63,7 +67,7 @@ def read_done(folder: Path) -> Done | None:
     """The content of `done.json`, or None where there is none that can be read."""
     facts = read_json(folder / DONE)
     try:
-        return Done(**{name: facts[name] for name in Done.__dataclass_fields__}) if facts else None
+        return Done(**{name: ({"reasons": ()} | facts)[name] for name in Done.__dataclass_fields__}) if facts else None
     except KeyError:
         return None
 
@@ -132,15 +136,16 @@ def parts_in(folder: Path) -> Parts | None:
     return done.parts if done else read_json(folder / FINGERPRINT)
 
 
-def begin(folder: Path, parts: Parts) -> Path:
-    """Makes or reopens the place where `folder` is built, and notes when.
+def begin(folder: Path, parts: Parts, reasons: Sequence[str] = ()) -> Path:
+    """Makes or reopens the place where `folder` is built, and notes when, and of the first attempt why.
 
     An attempt that was killed ended with the last file it wrote.
     """
     partial = partial_of(folder)
     (partial / WORK).mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC)
-    attempt = read_json(partial / ATTEMPT) or {"first": now.isoformat(timespec="seconds"), "seconds_before": 0.0}
+    first: dict[str, Any] = {"first": now.isoformat(timespec="seconds"), "seconds_before": 0.0, "reasons": reasons}
+    attempt = read_json(partial / ATTEMPT) or first
     if "began" in attempt:
         last_write = max(path.stat().st_mtime for path in partial.rglob("*"))
         attempt["seconds_before"] += max(0.0, last_write - attempt["began"])
@@ -162,7 +167,8 @@ def finish(folder: Path, parts: Parts, metrics: Metrics, digests: Digests) -> No
     }
     seconds = round(attempt["seconds_before"] + finished.timestamp() - attempt["began"], 3)
     times = attempt["first"], finished.isoformat(timespec="seconds")
-    write_json(partial / DONE, asdict(Done(parts, plain, outputs, _libraries(), *times, seconds)))
+    why = attempt.get("reasons", ())
+    write_json(partial / DONE, asdict(Done(parts, plain, outputs, _libraries(), *times, seconds, why)))
     _rename_complete(folder, digests)
 
 
@@ -174,7 +180,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def settle(run_folder: Path, digests: Digests) -> None:
-    """Renames what was killed between writing `done.json` and the renaming.
+    """Renames what was killed between writing `done.json` and the renaming, and removes what was being removed.
 
     Raises RequestError where folders are in the places of the links to the latest results.
     """
@@ -184,6 +190,8 @@ def settle(run_folder: Path, digests: Digests) -> None:
             f"expected a link to a result beside it, found a folder, as copying without links makes one: "
             f"{', '.join(map(str, copied))}. Remove {'it' if len(copied) == 1 else 'them'} and run again"
         )
+    for doomed in run_folder.glob(f"*/*{DISCARDED}"):
+        shutil.rmtree(doomed)
     for done in run_folder.glob(f"*/*{PARTIAL}/{DONE}"):
         folder = done.parent.with_suffix("")
         if not folder.exists():

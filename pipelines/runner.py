@@ -140,7 +140,7 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests
         _check_unchanged(planned, digests)
         if planned.discard_first:
             discard(planned.folder)
-        begin(planned.folder, planned.parts)
+        begin(planned.folder, planned.parts, planned.reasons)
         _correct_permissions(step, partial_of(planned.folder))
     context = StageContext(partial_of(planned.folder), options.cache, process_group, step.reads_sensitive, engine)
     check_shared(context.work, process_group)

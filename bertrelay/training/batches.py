@@ -128,7 +128,7 @@ def micro_batches(
 
 
 def learning_rate(step: int, total_steps: int, settings: TrainingSettings) -> float:
-    """The learning rate of step `step`, counted from 0: a linear warm-up, then the schedule down to 0."""
+    """The learning rate of step `step`, counted from 0: a linear warm-up, then constant or down to 0."""
     warmup_steps = math.ceil(total_steps * settings.warmup)
     if step < warmup_steps:
         return settings.learning_rate * (step + 1) / warmup_steps

@@ -87,6 +87,21 @@ def test_force_makes_a_whole_result_anew_and_only_leaves_the_rest_alone(write_re
     mark.touch()
     assert actions(go(path, force=["teacher"])) == {"teacher": "RUN", "student": "RUN"}
     assert not mark.exists()
+    whole = mark.parent.resolve()
+    removed = whole.rename(whole.with_name(whole.name + ".discarded"))  # as if killed while a result is removed
+    assert actions(go(path)) == {"teacher": "RUN", "student": "SKIP"} and not removed.exists()
+
+
+def test_a_result_says_why_it_was_made(write_recipe, go, runs):
+    path, made = write_recipe(RELAY), runs / "relay/teacher/latest"
+    go(path)
+    assert read_done(made).reasons == ["first time"]
+    go(path, "teacher.epochs=7")
+    assert read_done(made).reasons == ["teacher.epochs: 3 → 7"]
+    facts = json.loads((made / "done.json").read_text())
+    del facts["reasons"]  # as a result of before has it
+    (made / "done.json").write_text(json.dumps(facts))
+    assert actions(go(path, "teacher.epochs=7"))["teacher"] == "SKIP"
 
 
 def test_metrics_of_repeated_stages_are_summed_up_over_seeds(write_recipe, runs, go):
