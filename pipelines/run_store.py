@@ -50,7 +50,7 @@ class Done:
     started: str
     finished: str
     seconds: float
-    reasons: Sequence[str]
+    reasons: Sequence[str] = ()
 
 
 def partial_of(folder: Path) -> Path:
@@ -67,8 +67,8 @@ def read_done(folder: Path) -> Done | None:
     """The content of `done.json`, or None where there is none that can be read."""
     facts = read_json(folder / DONE)
     try:
-        return Done(**{name: ({"reasons": ()} | facts)[name] for name in Done.__dataclass_fields__}) if facts else None
-    except KeyError:
+        return Done(**{name: facts[name] for name in Done.__dataclass_fields__ if name in facts}) if facts else None
+    except TypeError:
         return None
 
 

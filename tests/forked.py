@@ -59,7 +59,7 @@ def run_command(words, folder, printed, constants):
 
 
 def fork_again(command, env, **how):
-    """As `Popen`, though nothing is loaded: the child goes on in `main`."""
+    """As `Popen`, though nothing is loaded: the child continues in `main`."""
 
     def work():
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # Popen waits for the end of one
