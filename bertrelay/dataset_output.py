@@ -17,8 +17,9 @@ from bertrelay.data.shards import Compute, Span
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
-from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.fingerprint import Digests, fingerprint, note_folder
 from bertrelay.hardware import default_device
+from bertrelay.inputs import unchanged_inputs
 from bertrelay.progress import Bar
 
 LANCE_KEY = b"bertrelay"  # in a schema's metadata: what the rows are of
@@ -150,6 +151,7 @@ def read_rows(output: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
+@unchanged_inputs()
 def add_columns(
     model: str | Path,
     source: str | Path,
@@ -180,6 +182,7 @@ def add_columns(
     where = Engine.of(engine, process_group)
     with where.connected():
         folder = on_main(lambda: model_folder(model, cache_dir=cache and cache / "hub"), process_group)
+        note_folder(folder)
         precision = where.precision(precision, default_device(), process_group)
         manifest = {"model": Digests().of_folder(folder), "source": inputs.digest, "precision": precision, **options}
         return fill_dataset(

@@ -21,9 +21,11 @@ from bertrelay.encoding import EncodingOptions
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import check_choice
 from bertrelay.hardware import default_device
+from bertrelay.inputs import unchanged_inputs
 from bertrelay.progress import Bar
 
 
+@unchanged_inputs()
 def encode_dataset(
     model: SentenceEncoder | str | Path,
     source: str | Path,

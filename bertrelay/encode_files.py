@@ -16,6 +16,7 @@ from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import check_choice
 from bertrelay.files import check_output
 from bertrelay.fingerprint import fingerprint
+from bertrelay.inputs import unchanged_inputs
 from bertrelay.progress import log
 
 
@@ -27,6 +28,7 @@ class EncodedFile(NamedTuple):
     sentences_per_second: float | None
 
 
+@unchanged_inputs()
 def encode_file(
     model: SentenceEncoder | str | Path,
     source: Table | str | Path,

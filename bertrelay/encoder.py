@@ -28,6 +28,7 @@ from bertrelay.backbone import (
 from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.errors import RequestError, check_count, shown
 from bertrelay.files import write_tensors
+from bertrelay.fingerprint import note_folder
 from bertrelay.graphs import (
     GRAPHS,
     Backend,
@@ -438,6 +439,7 @@ def as_encoder(model: SentenceEncoder | str | Path, cache: Path | None = None) -
     if isinstance(model, SentenceEncoder):
         return model
     folder = model_folder(model, cache_dir=cache and cache / "hub")
+    note_folder(folder)
     if scores_pairs(folder):
         raise RequestError(
             f"model: expected a sentence encoder, found in {folder} a network that scores pairs of sentences. "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.inputs import check_inputs
 from bertrelay.privacy import current_umask
 
 if TYPE_CHECKING:
@@ -61,18 +62,21 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[st
 
 
 @contextmanager
-def atomic_write(path: Path, writer: str = "") -> Iterator[Path]:
+def atomic_write(path: Path, writer: str = "", is_result: bool = True) -> Iterator[Path]:
     """A file beside `path` to be written, which takes its place when the work is done, and goes when the work fails.
 
     Of a symbolic link it is the place of what the link leads to.
     writer: names who writes, where others may write the same file meanwhile.
-    Raises RequestError when it may not be written, at once, and WorkError when the disk is full.
+    is_result: whether the inputs are compared first; not of what is assembled later.
+    Raises RequestError when it may not be written, at once, WorkError when the disk is full or an input has changed.
     """
     path = path.resolve() if os.path.islink(path) else path  # noqa: PTH114 (which never raises)
     building = path.with_name(f".{path.name}.writing{writer}")
     try:
         building.touch()
         yield building
+        if is_result:
+            check_inputs()
         sync(building)
         building.replace(path)
         sync(path.parent)

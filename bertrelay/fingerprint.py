@@ -12,6 +12,7 @@ from typing import Any
 
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
+from bertrelay.inputs import note_input, state_of
 
 Parts = dict[str, Any]
 """Key of a setting (`train[0].path`), or `uses` and `uses.version`, to what of it changes the result."""
@@ -99,6 +100,11 @@ def visible_files(folder: Path) -> Iterator[Path]:
                     f"expected a folder with an end, found a link to its own parent at {link}; remove it"
                 )
         yield from (Path(root, name) for name in names if not name.startswith("."))
+
+
+def note_folder(folder: Path) -> None:
+    """Notes that the files in `folder` are read now, as `note_input` does: none may be added or go, either."""
+    note_input(folder, lambda: {str(path): state_of(path) for path in visible_files(folder)})
 
 
 def fingerprint(parts: Parts) -> str:

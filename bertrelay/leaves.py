@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertrelay.fingerprint import Digests, Parts
+from bertrelay.inputs import note_input
 from bertrelay.settings import RUN_ONLY, WHEN_SET, AnySettings, Settings, Source
 from bertrelay.stage import Stage
 
@@ -135,6 +136,7 @@ def _source_part(
     if path := value.folder:
         if path.is_dir():
             return f"folder:{digests.of_folder(path)}"
+        note_input(path)
         # The suffix by which a file is read counts: `.tsv`, `.tsv.gz`.
         inner = Path(path.stem).suffix if path.suffix.lower() in COMPRESSED else ""
         return f"file:{f'{inner}{path.suffix}'.lower()}:{digests.of_file(path)}"

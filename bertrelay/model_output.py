@@ -9,8 +9,9 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from bertrelay.data.shards import Shards, Span, locked_output
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main, wait_for_all
 from bertrelay.engine import LOCAL, Engine
-from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.fingerprint import Digests, fingerprint, note_folder
 from bertrelay.hardware import default_device
+from bertrelay.inputs import check_inputs, unchanged_inputs
 
 BLOCK_CHARACTERS = 400_000
 """So much text is computed before it is on the disk, some 60,000 words: the most that a kill costs."""
@@ -86,8 +87,9 @@ def model_output(
     from bertrelay.backbone import model_folder  # which loads torch: not before the request is checked
 
     where = Engine.of(engine, process_group)
-    with locked_output(output, process_group), where.connected():
+    with unchanged_inputs(), locked_output(output, process_group), where.connected():
         folder = on_main(lambda: model_folder(model, cache_dir=cache and cache / "hub"), process_group)
+        note_folder(folder)
         precision = where.precision(precision, default_device(), process_group)
         scanned = on_main(scan, process_group)
         shards = Shards(output, scanned.spans, process_group, engine=where)
@@ -95,5 +97,6 @@ def model_output(
         shards.begin({"key": key, "precision": precision, "block": block})
         yield ModelOutput(folder, precision, scanned, shards)
         if process_group.is_main:
+            check_inputs()
             shards.remove()
         wait_for_all(process_group)

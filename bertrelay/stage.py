@@ -13,6 +13,7 @@ from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_place, write_json
+from bertrelay.inputs import check_inputs, unchanged_inputs
 from bertrelay.privacy import sensitive_data
 from bertrelay.settings import AnySettings, Settings, names_sensitive
 
@@ -53,6 +54,7 @@ Run = Callable[[Settings, StageContext], Metrics]
 """What a stage does. Every process calls it; files are written by the main one unless shared on purpose."""
 
 
+@unchanged_inputs()
 def run_alone(
     run: Callable[[AnySettings, StageContext], Metrics],
     settings: AnySettings,
@@ -70,6 +72,7 @@ def run_alone(
         folder.mkdir(parents=True, exist_ok=True)
         context = StageContext(folder, cache or folder / "cache", ProcessGroup.from_environment(), sensitive)
         metrics = run(settings, context)
+        check_inputs()
         if context.process_group.is_main:
             rmtree(context.work, ignore_errors=True)
     return metrics
@@ -82,6 +85,7 @@ def check_new(output: Path, option: str = "output") -> None:
     check_place(output.absolute(), option=option)
 
 
+@unchanged_inputs()
 def write_model(
     run: Callable[[AnySettings, StageContext], Metrics], settings: AnySettings, output: Path, metrics_file: str = ""
 ) -> Metrics:
@@ -94,6 +98,7 @@ def write_model(
         model = Path(name, "model")
         if metrics_file:
             write_json(model / metrics_file, metrics)
+        check_inputs()
         model.rename(output)
     return metrics
 

@@ -16,6 +16,7 @@ from bertrelay.engine import Engine
 from bertrelay.errors import BertRelayError, WorkError
 from bertrelay.files import make_readable, read_json, write_json
 from bertrelay.fingerprint import Digests, Parts
+from bertrelay.inputs import unchanged_inputs
 from bertrelay.leaves import content_parts, is_auto_precision, with_stage_paths, with_values
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
 from bertrelay.progress import log
@@ -144,10 +145,11 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests
         _correct_permissions(step, partial_of(planned.folder))
     context = StageContext(partial_of(planned.folder), options.cache, process_group, step.reads_sensitive, engine)
     check_shared(context.work, process_group)
-    with temporary_files_in(context.work) if step.sensitive else nullcontext():
+    with unchanged_inputs(alone=True), temporary_files_in(context.work) if step.sensitive else nullcontext():
         metrics = run_stage(settings, context)
     wait_for_all(process_group)
     if process_group.is_main:
+        _check_unchanged(planned, digests)  # while it was at work, too
         _correct_permissions(step, context.output)
         finish(planned.folder, planned.parts, metrics, digests)
         digests.save()

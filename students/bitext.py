@@ -26,6 +26,7 @@ from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import check_output, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
+from bertrelay.inputs import unchanged_inputs
 from bertrelay.progress import log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
@@ -184,6 +185,7 @@ def mine(
     return [Mined(*row) for row in zip(*(column.tolist() for column in kept), strict=True)]
 
 
+@unchanged_inputs()
 def mine_files(
     model: SentenceEncoder | str | Path,
     source: Table | str | Path,

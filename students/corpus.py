@@ -26,6 +26,7 @@ from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
 from bertrelay.files import sync_contents, write_json
 from bertrelay.hardware import release_memory
+from bertrelay.inputs import check_inputs
 from bertrelay.progress import log
 from students.pairs import (
     DEV,
@@ -188,6 +189,7 @@ def build_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | None
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir()
             _write_corpus(building, settings, hub_cache)
+            check_inputs()
             sync_contents(building)
             building.rename(folder)
             pa.default_memory_pool().release_unused()  # digests and masks of all pairs

@@ -17,6 +17,7 @@ from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import Digests
+from bertrelay.inputs import note_input
 from bertrelay.settings import ModelSource
 from students.corpus import digest_of
 from students.pairs import clean
@@ -145,6 +146,7 @@ def _unpacked(name: str, path: Path) -> NDArray[np.bytes_]:
         path.parent.mkdir(parents=True, exist_ok=True)
         digests: list[NDArray[np.bytes_]] = []
         try:
+            note_input(name)
             file = pq.ParquetFile(name)
             blocks = _blocks(name, file, digests)
             first = next(blocks, None)

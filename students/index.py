@@ -22,6 +22,7 @@ from bertrelay.encoding import EncodingOptions, check_finite
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.hardware import resolve_precision
+from bertrelay.inputs import unchanged_inputs
 from bertrelay.progress import log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
@@ -192,6 +193,7 @@ def run(settings: IndexSettings, context: StageContext) -> Metrics:
     return {**counts, **manifest.recall}
 
 
+@unchanged_inputs()
 def build_index(
     model: SentenceEncoder | str | Path, corpus: Table | str | Path, folder: str | Path, **options: Any
 ) -> SearchIndex:

@@ -33,6 +33,7 @@ from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import read_json, write_error, write_json
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests, fingerprint
+from bertrelay.inputs import check_inputs, note_input
 from bertrelay.progress import log
 from bertrelay.settings import Positive, Precision, Settings
 from bertrelay.stage import Metrics
@@ -238,6 +239,7 @@ def origin_of(
         if table.file_format in ("csv", "tsv"):
             reading["header"] = table.header
         path = Path(table.path)
+        note_input(path)
         try:
             stamp, now = _stamp(path), time.time_ns()
             content = known.content if known and known.stamp == stamp else Digests().of_file(path)
@@ -397,6 +399,7 @@ def _finish(folder: Path, state: BuildState | None, options: IndexOptions) -> No
                 f"as exact is chosen up to {EXACT_UP_TO:,}; kind = exact or hnsw sets it"
             )
             options = options.model_copy(update={"kind": "exact" if is_small else "hnsw"})
+    check_inputs()
     wants_more = _wants_more(manifest, options)
     if wants_more:
         manifest = _with_faiss(folder, manifest, options)

@@ -29,6 +29,7 @@ from bertrelay.evaluation.similarity import Vectors
 from bertrelay.files import check_output, refuse_symlink
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
+from bertrelay.inputs import unchanged_inputs
 from bertrelay.progress import Bar
 from bertrelay.settings import InputFile, options_of
 from bertrelay.stage import Metrics, StageContext
@@ -61,6 +62,7 @@ class NegativeMining:
     negative_score: float | None
 
 
+@unchanged_inputs()
 def mine_negatives(
     model: SentenceEncoder | str | Path,
     pairs: Table | str | Path,

@@ -15,7 +15,8 @@ from bertrelay.data.readers import hub_configs, open_input, refuse_damaged, text
 from bertrelay.data.records import rows
 from bertrelay.data.tables import Table, Unusable
 from bertrelay.errors import RequestError
-from bertrelay.fingerprint import visible_files
+from bertrelay.fingerprint import note_folder, visible_files
+from bertrelay.inputs import note_input
 from bertrelay.languages import CODE, closest_code, is_known, is_language
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
@@ -115,9 +116,11 @@ Members = Mapping[str, Opener]
 @contextmanager
 def _members(path: Path) -> Iterator[Members]:
     if path.is_dir():
+        note_folder(path)
         names = sorted(str(inner) for inner in visible_files(path) if inner.is_file())
         yield {name: partial(open_input, name) for name in names}
     elif path.suffix.lower() == ".zip":
+        note_input(path)
         try:
             with zipfile.ZipFile(path) as archive:
                 names = sorted(name for name in archive.namelist() if not HIDDEN.search(name) and name[-1] != "/")

@@ -33,6 +33,7 @@ from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write, sync
 from bertrelay.fingerprint import fingerprint, visible_files
+from bertrelay.inputs import changed, check_inputs, note_input
 from bertrelay.privacy import apply_umask, is_sensitive
 from bertrelay.progress import log
 
@@ -177,7 +178,7 @@ class Location:
         """Writes a small file, whole or not at all."""
         with self.errors("written"):
             if self.is_local:
-                with atomic_write(Path(self.path(name))) as building:
+                with atomic_write(Path(self.path(name)), is_result=False) as building:
                     building.write_bytes(content)
             else:
                 with self.filesystem.open_output_stream(self.path(name)) as file:
@@ -211,6 +212,7 @@ class ParquetInput:
         self.name, self.columns = str(url), [*keep, *texts]
         if added and (taken := {ROW, *added}.intersection([*texts, *keep])):
             raise RequestError(f"{', '.join(taken)}: the output has a column of that name; rename that of the input")
+        note_input(self.name, self._state)
         files = self._files()
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
             footers = list(pool.map(self._footer, files.values()))
@@ -225,6 +227,10 @@ class ParquetInput:
         stated = zip(files.items(), shapes, strict=True)
         facts = [[name, each.size, each.mtime_ns, shape] for (name, each), shape in stated]
         self.digest = fingerprint({"files": facts, "texts": self.texts, "keep": self.keep})
+
+    def _state(self) -> list[tuple[str, int, int]]:
+        """What must stay the same while it is read: its files, their sizes and times."""
+        return [(name, each.size, each.mtime_ns) for name, each in self._files().items()]
 
     def _files(self) -> dict[str, fs.FileInfo]:
         """The Parquet files by their paths in the folder, in order."""
@@ -343,9 +349,7 @@ class ParquetInput:
                 yield table.add_column(0, ROW, rows)
                 row += len(batch)
         if row != span.end:
-            raise WorkError(
-                f"{groups.file}: expected {groups.rows:,} rows, found {row - groups.row:,}; it changed meanwhile"
-            )
+            raise changed(groups.file)
 
 
 class DatasetShards(SpanOutputs):
@@ -502,7 +506,11 @@ class DatasetShards(SpanOutputs):
             yield
 
     def finish(self) -> None:
-        """Counts the rows of all shards, then says that they are whole. Raises WorkError where any is not."""
+        """Counts the rows of all shards, then says that they are whole.
+
+        Raises WorkError where any is not, and where an input has changed.
+        """
+        check_inputs()
         for number, span in enumerate(self.spans):
             with self._location.errors(f"read ({self._name(number)})"):
                 path = self._location.path(self._name(number))

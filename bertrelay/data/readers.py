@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from stat import S_ISREG
 from typing import IO, TYPE_CHECKING, Any
 
 from bertrelay.data.tables import ABSENT, Record, Row, Table, Unusable, find_columns, find_optional, names_of, reach
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.inputs import note_input
 from bertrelay.privacy import is_sensitive
 
 if TYPE_CHECKING:
@@ -107,17 +109,19 @@ def jsonl_rows(table: Table, columns: Sequence[str | int], optional: Sequence[st
 def open_input(file: str) -> Iterator[IO[bytes]]:
     """The bytes of `file`, decompressed where the first bytes are those of gzip, as names are often wrong."""
     try:
+        if S_ISREG(Path(file).stat().st_mode):
+            note_input(file)
+        elif not Path(file).is_dir():  # opening a pipe would wait for its other end, and a device may never end
+            raise RequestError(
+                f"{file}: expected a file, found a pipe or a device, which cannot be read again. Write it to a file, "
+                "or give - where a command reads standard input."
+            )
         raw = Path(file).open("rb")  # noqa: SIM115 (closed below)
     except FileNotFoundError:
         raise RequestError(f"there is no file {file}. Check the path; in a recipe it counts from its folder.") from None
     except OSError as error:
         raise RequestError(f"{file} cannot be read: {error.strerror}. Give a file that may be read.") from None
     with raw:
-        if not raw.seekable():
-            raise RequestError(
-                f"{file}: expected a file, found a pipe, which can be read only once. Write it to a file, or give - "
-                "where a command reads standard input."
-            )
         packed = raw.peek(2)[:2] == b"\x1f\x8b"
         yield io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
 

@@ -274,7 +274,7 @@ class Shards(SpanOutputs):
                     shutil.copyfileobj(shard, file)
 
     def write(self, number: int, content: Any, writer: str = "") -> None:
-        with atomic_write(self.path(number), writer) as building:
+        with atomic_write(self.path(number), writer, is_result=False) as building:
             self._write(building, content)
 
     def remove(self) -> None:

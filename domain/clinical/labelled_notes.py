@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bertrelay.data.records import canonical_id
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json
+from bertrelay.inputs import note_input
 from bertrelay.progress import log
 from domain.clinical.admissions import Flow
 from domain.clinical.cohort import CHARACTERISTICS, COHORT, SPLITS, STAYS
@@ -96,6 +97,7 @@ def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
 
 def texts_of(file: Path) -> Iterator[str]:
     """The texts of all stays, as a stream."""
+    note_input(file)
     for batch in pq.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=["text"]):
         yield from batch["text"].to_pylist()
 
@@ -223,6 +225,7 @@ def _read(file: Path, columns: list[str]) -> pd.DataFrame:
 
     Raises RequestError for a missing column, a damaged file, and a stay that is there twice, by its rows.
     """
+    note_input(file)
     try:
         table = pq.read_table(file, columns=columns)
     except (pa.ArrowException, OSError) as error:

@@ -29,6 +29,7 @@ from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, sync, write_json
 from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.inputs import check_inputs
 from bertrelay.leaves import content_parts
 from bertrelay.progress import Bar, log
 from bertrelay.tokenizer import before_sentences, plain_rules
@@ -183,6 +184,7 @@ def build_corpus(
             if not (building / FACTS).is_file():
                 with engine.connected():
                     _prepare(folder, files, tokenizer, held_out_share, rejects_limit, engine)
+            check_inputs()
             (building / MANIFEST).unlink(missing_ok=True)  # and the key of the groups with it
             building.rename(folder)
             sync(folder.parent)

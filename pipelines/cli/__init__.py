@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from bertrelay.errors import BertRelayError, RequestError, is_of_the_machine, place_of
+from bertrelay.inputs import unchanged_inputs
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import printable
 
@@ -45,7 +46,7 @@ def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group
             raise RequestError(
                 f"{GROUP_READ}: without effect without {SENSITIVE}; give both. In a recipe, group_read = true"
             )
-        with sensitive_data(group_read) if sensitive else nullcontext():
+        with unchanged_inputs(), sensitive_data(group_read) if sensitive else nullcontext():
             app(args=arguments, prog_name="bertrelay")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)

@@ -160,6 +160,19 @@ def test_an_input_that_changed_before_its_stage_ends_the_run(write_recipe, tmp_p
         go(path, only=["count"])
 
 
+def test_an_input_that_changes_while_its_stage_is_at_work_leaves_no_result_under_either_fingerprint(
+    write_recipe, tmp_path, go, runs, monkeypatch
+):
+    path, data = write_recipe('[count]\nuses = "light.teach"\ndata = "data.txt"\n'), tmp_path / "data.txt"
+    data.write_text("old")
+    monkeypatch.setattr(light_stages, "teach", lambda *_: data.write_text("edited") and {})
+    with pytest.raises(WorkError, match=r"\[count\] .*data\.txt changed while"):
+        go(path)
+    assert not list(runs.rglob("done.json"))
+    monkeypatch.setattr(light_stages, "teach", lambda *_: {"characters": len(data.read_text())})
+    assert go(path).metrics["count", None] == {"characters": 6}
+
+
 def test_a_report_is_written_when_something_ran_or_it_is_gone(write_recipe, go, runs, monkeypatch):
     path, written = write_recipe(RELAY), []
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
+from bertrelay.fingerprint import note_folder
 from domain.biomedical.documents import brat_files, name_of
 from domain.biomedical.documents.document import Document, Entity, Item, LeftOut, Unfit, file_in
 from domain.biomedical.documents.soundness import check_entities, joined, whole_text
@@ -34,6 +35,8 @@ READ_OVER = {
 
 def read(path: Path) -> Iterator[Item]:
     """Streams the documents of a folder in the order of their names, or the one of a `.txt` or `.ann` file."""
+    if path.is_dir():
+        note_folder(path)
     files = brat_files(path if path.is_dir() else path.parent)
     for number, name in enumerate(files if path.is_dir() else [name_of(path)], 1):
         if name not in files:

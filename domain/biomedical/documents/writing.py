@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, refuse_packed, sync, sync_contents, write_error
+from bertrelay.inputs import check_inputs
 from bertrelay.privacy import is_sensitive
 from bertrelay.progress import log
 from domain.biomedical.documents import FormatName, WrittenName, format_of, page
@@ -305,6 +306,7 @@ def _brat_folder(path: Path, rendered: Callable[[Document], str]) -> Iterator[Wr
 
     try:
         yield write
+        check_inputs()
         sync_contents(building)
         building.replace(path)
         sync(path.parent)

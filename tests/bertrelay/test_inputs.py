@@ -1,0 +1,115 @@
+import os
+import threading
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bertrelay import encode_shards, encoding
+from bertrelay.data import shards
+from bertrelay.data.datasets import DatasetShards
+from bertrelay.data.readers import open_input
+from bertrelay.encode_datasets import encode_dataset
+from bertrelay.encode_files import encode_file
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.files import atomic_write
+from bertrelay.inputs import note_input, unchanged_inputs
+
+DOGS, CATS = "A dog runs.\nA dog plays.\n" * 20, "A cat runs.\nA cat plays.\n" * 20
+
+
+def replaced_after_first_shard(monkeypatch, owner, replace):
+    """Calls `replace` when the first shard has been written, as another process might."""
+    write, calls = owner.write, []
+
+    def written(*given):
+        write(*given)
+        if not calls:
+            calls.append(replace())
+
+    monkeypatch.setattr(owner, "write", written)
+
+
+@pytest.mark.parametrize("output", ["v.npy", "v.parquet"])
+def test_a_file_rewritten_while_it_is_encoded_is_an_error_and_nothing_is_published(
+    make_encoder, tmp_path, monkeypatch, output
+):
+    for module in (encoding, encode_shards):
+        monkeypatch.setattr(module, "BLOCK_SENTENCES", 8)
+    source = tmp_path / "lines.txt"
+    source.write_text(DOGS)
+    replaced_after_first_shard(monkeypatch, shards.Shards, lambda: source.write_text(CATS))
+    with pytest.raises(WorkError, match=r"lines\.txt changed while it was read; run the same command again"):
+        encode_file(make_encoder(), source, tmp_path / output)
+    assert not (tmp_path / output).exists()
+    assert encode_file(make_encoder(), source, tmp_path / output).sentences == 40  # all of them of the new text
+
+
+@pytest.mark.parametrize("change", ["other", "added"])
+def test_a_dataset_that_changes_or_grows_while_it_is_encoded_is_never_marked_as_whole(
+    make_encoder, tmp_path, monkeypatch, change
+):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a", "b"):
+        pq.write_table(pa.table({"text": ["A dog runs."] * 3}), folder / f"{name}.parquet")
+    name = "a" if change == "other" else "c"
+    cats = pa.table({"text": ["A cat runs."] * 3})
+    replaced_after_first_shard(monkeypatch, DatasetShards, lambda: pq.write_table(cats, folder / f"{name}.parquet"))
+    with pytest.raises(WorkError, match="in changed while it was read"):
+        encode_dataset(make_encoder(), folder, tmp_path / "out")
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_a_model_replaced_while_it_encodes_is_an_error(make_encoder, tmp_path, monkeypatch):
+    make_encoder().save(tmp_path / "model")
+    (tmp_path / "lines.txt").write_text(DOGS)
+    vectors = tmp_path / "v.npy"
+    replaced_after_first_shard(monkeypatch, shards.Shards, lambda: (tmp_path / "model" / "more.json").write_text("{}"))
+    with pytest.raises(WorkError, match="model changed while it was read"):
+        encode_file(tmp_path / "model", tmp_path / "lines.txt", vectors)
+    assert not vectors.exists()
+
+
+def test_a_second_pass_over_another_content_is_an_error_and_what_is_read_alone_concerns_no_one_else(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("old")
+
+    def first_byte():
+        with open_input(str(file)) as stream:
+            return stream.read(1)
+
+    with unchanged_inputs():
+        assert first_byte() == b"o"
+        file.write_text("newer")
+        with pytest.raises(WorkError, match=r"a\.txt changed while it was read"):
+            first_byte()
+    with unchanged_inputs():
+        with unchanged_inputs(alone=True):
+            first_byte()
+        file.unlink()
+        with atomic_write(tmp_path / "out") as building:
+            building.write_text("whole")
+    with unchanged_inputs():
+        note_input(tmp_path, lambda: sorted(os.listdir(tmp_path)))  # noqa: PTH208
+        with pytest.raises(WorkError), atomic_write(tmp_path / "other") as building:
+            building.write_text("never there")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_pipe_without_a_writer_and_a_device_without_an_end_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    errors = []
+
+    def read():
+        for name in (str(tmp_path / "pipe"), "/dev/zero"):
+            try:
+                with open_input(name):
+                    pass
+            except RequestError as error:
+                errors.append(str(error))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(5)
+    assert len(errors) == 2 and all("expected a file, found a pipe or a device" in error for error in errors)
