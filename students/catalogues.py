@@ -12,13 +12,16 @@ from bertrelay.errors import RequestError
 
 FUZZY, OBSOLETE, NO_SUCH_FORM = "fuzzy", "obsolete", "a plural form that the header does not have"
 MOST_FORMS = 10  # Arabic has six
-KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr)(\[\d+\])?\s*(".*")$')
-TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
+TOKEN = re.compile(
+    r'\s*(?:(?P<keyword>msgctxt|msgid_plural|msgid|msgstr)(?!\w)(?:\s*\[\s*(?P<form>\d+)\s*\])?'
+    r'|"(?P<text>(?:[^"\\]|\\.)*)")\s*'
+)
+"""A keyword or a text, of which a line may have several or one."""
 ESCAPE = re.compile(r"((?:\\(?:[0-7]{1,3}|x[0-9a-fA-F]{1,2}))+)|\\(.)")
 """Bytes, which together may be one character, or a letter."""
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", '"': '"', "\\": "\\"}
 ACCELERATOR = re.compile(r"[_&](?=[^\W\d_])")
-CHARSET = re.compile(rb'^msgid[ \t]*""[ \t\r]*\nmsgstr[ \t]*(?:"[^\n]*\n)*?"[^\n]*?charset=([\w.:-]+)', re.MULTILINE)
+CHARSET = re.compile(rb'^msgid\s*""\s*?msgstr\s*(?:"[^\n]*\n)*?"[^\n]*?charset=([\w.:-]+)', re.MULTILINE)
 """In the header of a `.po` file, which is the translation of the empty text."""
 CONTEXT = "\x04"
 HEADER_BYTES = 1 << 16
@@ -107,9 +110,7 @@ def messages(line: int, texts: dict[str, str], header: Header, dropped: str = ""
 
 
 def unescaped(quoted: str, encoding: str = "utf-8") -> str:
-    """The text of a quoted string. Raises ValueError where the quotes do not close or an escape is unknown."""
-    if not (whole := TEXT.fullmatch(quoted)):
-        raise ValueError("expected one text in double quotes")
+    """The text of what stands between quotes. Raises ValueError where an escape is unknown."""
 
     def character(escape: re.Match[str]) -> str:
         numbers, letter = escape.groups()
@@ -120,7 +121,7 @@ def unescaped(quoted: str, encoding: str = "utf-8") -> str:
             raise ValueError(f"unknown escape \\{letter}")
         return ESCAPES[letter]
 
-    return ESCAPE.sub(character, whole[1])
+    return ESCAPE.sub(character, quoted)
 
 
 @dataclass
@@ -135,15 +136,15 @@ class _Entry:
 
     @property
     def is_translated(self) -> bool:
-        return self.key.startswith("msgstr")
+        return self.key.startswith("msgstr") and self.key in self.texts
 
-    def ends_before(self, line: str) -> bool:
-        """Whether `line` belongs to the next entry."""
-        if line.startswith("#"):
-            return self.is_translated and not line.startswith("#|")
-        if line.startswith("msgctxt"):
+    def ends_before(self, keyword: str) -> bool:
+        """Whether `keyword` belongs to the next entry; # is that of a comment."""
+        if keyword == "#":
+            return self.is_translated
+        if keyword == "msgctxt":
             return bool(self.texts or self.fault)
-        return bool(re.match(r"msgid\b", line)) and ("msgid" in self.texts or self.is_translated or bool(self.fault))
+        return keyword == "msgid" and ("msgid" in self.texts or self.is_translated or bool(self.fault))
 
 
 class PoReader:
@@ -172,32 +173,47 @@ class PoReader:
                 entry.fault = entry.fault or Unusable(self.file, number, f"not valid {self._encoding.upper()}")
                 continue
             is_old = line.startswith("#~")
-            text = line[2:].strip() if is_old else line
-            if entry.ends_before(text):
-                yield from self._finished(entry)
-                entry = _Entry()
-            self._add(entry, number, text, is_old)
+            for keyword, text in self._tokens(line[2:].strip() if is_old else line):
+                if entry.ends_before(keyword):
+                    yield from self._finished(entry)
+                    entry = _Entry()
+                self._add(entry, number, keyword, text, is_old)
         yield from self._finished(entry)
 
-    def _add(self, entry: _Entry, number: int, text: str, is_old: bool) -> None:
-        """Adds a line to the entry it belongs to."""
-        if not text or text.startswith("|"):
+    @staticmethod
+    def _tokens(line: str) -> Iterator[tuple[str, str | None]]:
+        """(keyword, "") or ("", text) of each token of a line; ("#", comment); ("", None) of what is none of them."""
+        if line.startswith("#"):
+            yield from [] if line.startswith("#|") else [("#", line)]
             return
-        if text.startswith("#"):
-            if text.startswith("#,") and "fuzzy" in text:
+        place = len(line) if line.startswith("|") else 0  # `#~|`, what an obsolete entry was before
+        while place < len(line):
+            token = TOKEN.match(line, place)
+            if token is None:
+                yield "", None
+                return
+            form = f"[{token['form']}]" if token["form"] else ""
+            yield (token["keyword"] or "") + form, token["text"] or ""
+            place = token.end()
+
+    def _add(self, entry: _Entry, number: int, keyword: str, text: str | None, is_old: bool) -> None:
+        """Adds a token to the entry it belongs to."""
+        if keyword == "#":
+            if str(text).startswith("#,") and "fuzzy" in str(text):
                 entry.dropped = FUZZY
             return
-        keyword = KEYWORD.match(text)
-        key, quoted = (keyword[1] + (keyword[2] or ""), keyword[3]) if keyword else (entry.key, text)
         try:
-            if keyword and key in entry.texts:
-                raise ValueError(f"{key} is there twice")
-            if not key:
+            if keyword and keyword in entry.texts:
+                raise ValueError(f"{keyword} is there twice")
+            if text is None:
+                raise ValueError("expected one text in double quotes")
+            if not (keyword or entry.key):
                 raise ValueError("expected msgid")
-            entry.texts[key] = entry.texts.get(key, "") + unescaped(quoted, self._encoding)
+            if not keyword:
+                entry.texts[entry.key] = entry.texts.get(entry.key, "") + unescaped(text, self._encoding)
         except ValueError as error:
             entry.fault = entry.fault or Unusable(self.file, number, "not a line of a .po file", str(error))
-        entry.key = key
+        entry.key = keyword or entry.key
         entry.line = entry.line or number
         entry.dropped = OBSOLETE if is_old else entry.dropped
 

@@ -284,6 +284,14 @@ PLAIN = "100 % sure", "I have $300.", "1 < 2"
 DROPPED = dict.fromkeys(PLACEHOLDERS, "placeholder") | dict.fromkeys(PLAIN, "")
 MARKED = {"_Open": "Open", "E&xit": "Exit", "Prefere_nces": "Preferences"}
 MARKED |= {text: text for text in ("AT&T", "a_b_c", "foo_bar option", "salt&pepper", "http://x.org/?a=1&b=2")}
+FREE_FORMS = [  # which msgfmt compiles
+    'msgid\n"A cat"\nmsgstr\n"Eine Katze"\n',
+    'msgid\n"A "\n\n"cat"\nmsgstr\n"Eine " "Katze"\n# next\n',
+    'msgid "A cat" msgstr "Eine Katze"\n',
+    'msgid\n""\n"A cat"\nmsgstr ""\n"Eine Katze"\n',
+    'msgid\n""\nmsgstr\n"Content-Type: text/plain; charset=UTF-8\\n"\n"Language: de\\n"\nmsgid\n"A cat"\nmsgstr\n'
+    '"Eine Katze"\n',
+]
 BY_HAND = [
     *(("en-de.tsv", f"{text}\t{text}\n", "de", [("de", text, text, why)]) for text, why in DROPPED.items()),
     ("en-de.tsv", "<b>Bold</b> text\t<b>Fetter</b> Text\n", "de", [("de", "Bold text", "Fetter Text", "")]),
@@ -300,6 +308,7 @@ BY_HAND = [
         "de",
         [("de", "Open", "Auf", "")],
     ),
+    *(("de.po", content, "de", [("de", "A cat", "Eine Katze", "")]) for content in FREE_FORMS),
     ("de.po", 'msgid "Size"\nmsgstr "Gr\\303\\266\\xc3\\x9fe"\n', "de", [("de", "Size", "Größe", "")]),
     (
         "a.po",
@@ -342,6 +351,20 @@ BY_HAND = [
 def test_pairs_are_those_that_people_read_in_the_file(tmp_path, name, content, language, pairs):
     (tmp_path / name).write_text(content, encoding="utf-8")
     assert read(tmp_path / name, language) == (pairs, [])
+
+
+def test_entries_of_a_catalogue_in_free_form_that_are_damaged_are_counted_with_their_lines(tmp_path):
+    """The third has no translation, the fourth no quote at its end; plural forms stand apart from their numbers."""
+    (tmp_path / "de.po").write_text(
+        'msgid\n"a file"\nmsgid_plural\n"files"\nmsgstr [0]\n"Datei"\nmsgstr [ 1 ] "Dateien"\n'
+        'msgid\n"no text"\nmsgstr\n\nmsgid\n"open\nmsgstr "x"\n\nmsgid "Yes"\nmsgstr\n"Ja"\n'
+    )
+    pairs, faults = read(tmp_path / "de.po", "de")
+    assert [pair[1:3] for pair in pairs] == [("a file", "Datei"), ("files", "Dateien"), ("Yes", "Ja")]
+    assert [(fault.line, fault.reason) for fault in faults] == [
+        (8, "an entry without msgid or msgstr"),
+        (13, "not a line of a .po file"),
+    ]
 
 
 def test_placeholders_and_tags_stay_or_leave_a_pair_out_as_asked(tmp_path):
