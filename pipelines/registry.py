@@ -34,13 +34,13 @@ STAGES = {
         ("teachers.ablation", 3, "settings:AblationSettings", "ablation:run", "teachers"),
     ],
     "students": [
-        ("students.distill", 13, "settings:DistillSettings", "distill:run", "students"),
-        ("students.evaluate", 2, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
+        ("students.distill", 14, "settings:DistillSettings", "distill:run", "students"),
+        ("students.evaluate", 3, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
         ("students.index", 2, "search_settings:IndexSettings", "index:run", ""),
         ("students.mine", 1, "search_settings:MineSettings", "bitext:run", ""),
         ("students.mine-negatives", 2, "search_settings:NegativeSettings", "negatives:run", ""),
-        ("students.export", 5, "evaluation_settings:ExportSettings", "exporting:run", "students"),
-        ("students.shrink", 7, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
+        ("students.export", 6, "evaluation_settings:ExportSettings", "exporting:run", "students"),
+        ("students.shrink", 8, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
     ],
     "domain.pretraining": [
         ("domain.pretrain", 4, "settings:PretrainSettings", "train:run", "domain:pretraining"),

@@ -13,7 +13,7 @@ from bertrelay.errors import RequestError
 FUZZY, OBSOLETE, NO_SUCH_FORM = "fuzzy", "obsolete", "a plural form that the header does not have"
 MOST_FORMS = 10  # Arabic has six
 TOKEN = re.compile(
-    r'\s*(?:(?P<keyword>msgctxt|msgid_plural|msgid|msgstr)(?!\w)(?:\s*\[\s*(?P<form>\d+)\s*\])?'
+    r"\s*(?:(?P<keyword>msgctxt|msgid_plural|msgid|msgstr)(?!\w)(?:\s*\[\s*(?P<form>\d+)\s*\])?"
     r'|"(?P<text>(?:[^"\\]|\\.)*)")\s*'
 )
 """A keyword or a text, of which a line may have several or one."""

@@ -80,7 +80,11 @@ class EvaluationSets:
         n_way = settings.xsim if isinstance(settings, EvaluateSettings) else {}
 
         def pairs_of(name: str, sources: Sequence[ParallelSource]) -> dict[str, Translations]:
-            found = read_translations(sources, context.cache, rejects)
+            try:
+                found = read_translations(sources, context.cache, rejects)
+            except RequestError as error:
+                error.args = (f"{name}: {error}",)
+                raise
             if sources and not found:
                 raise RequestError(f"{name}: expected pairs with text in both languages, found none; check the sources")
             return found

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Record, Rejects, Row, Unusable, aligned_rows, rows
+from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from students.settings import AlignedFiles, Filters, ParallelSource, TranslationFiles
-from students.translation_files import Translation, read_translation_files
+from students.settings import ENGLISH, AlignedFiles, Filters, ParallelSource, TranslationFiles
+from students.translation_files import EMPTY, FileCounts, Translation, no_translations, read_translation_files
 
 TRAIN, DEV = "train", "dev"
-EMPTY = "empty side"
 INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
 """Characters of which no sentence consists: soft hyphen, joiners, spaces without width."""
 
@@ -95,28 +95,46 @@ def read_pairs(
 ) -> Iterator[Pair]:
     """Streams the pairs of all `sources`, those with an empty side too; what a source itself drops is counted.
 
-    Raises RequestError for a source that cannot be read, and for files that are not row-aligned.
+    Raises RequestError for a source that cannot be read or gives no pair, and for files that are not row-aligned.
     """
     first = 0
     for source in sources:
         streams = {language: stream for stream, language in enumerate(source.languages, first)}
         first += len(streams)
-        for record in _records(source, hub_cache):
+        found: dict[str, FileCounts] = {}
+        given = usable = 0
+        for record in _records(source, hub_cache, found):
             if isinstance(record, Unusable):
                 rejects.add(record.file, record.line, record.reason, detail=record.detail)
                 continue
             rejects.used()
+            usable += 1
             for language, english, other, dropped in record:
                 if dropped:
                     counts.outcomes[streams[language]][dropped] += 1
-                else:
-                    yield Pair(streams[language], clean(english), clean(other))
+                    continue
+                pair = Pair(streams[language], clean(english), clean(other))
+                given += bool(pair.english and pair.other)
+                yield pair
+        if usable and not given:
+            raise _no_pairs(source, found)
 
 
-def _records(source: ParallelSource, hub_cache: Path | None) -> Iterator[list[Translation] | Unusable]:
+def _no_pairs(source: ParallelSource, found: dict[str, FileCounts]) -> RequestError:
+    if isinstance(source, TranslationFiles):
+        return no_translations(source, found)
+    return RequestError(
+        f"{source.name}: expected pairs of {ENGLISH} and {', '.join(source.languages)}, found none with text on both "
+        "sides. Check the columns."
+    )
+
+
+def _records(
+    source: ParallelSource, hub_cache: Path | None, found: dict[str, FileCounts]
+) -> Iterator[list[Translation] | Unusable]:
     """The translations of each record of `source`; a side that is missing is empty."""
     if isinstance(source, TranslationFiles):
-        yield from read_translation_files(source, hub_cache)
+        yield from read_translation_files(source, hub_cache, found)
         return
     table_rows: Iterator[tuple[Row, ...]]
     if isinstance(source, AlignedFiles):

@@ -4,8 +4,10 @@ import gzip
 import re
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
@@ -35,6 +37,8 @@ PAIR_COLUMNS = ["english", "non_english"]
 
 TAGGED, WITH_PLACEHOLDER = "inline tags", "placeholder"
 NO_ENGLISH, NO_TRANSLATION = "no English", "no translation"
+EMPTY = "empty side"
+FILES_SHOWN = 8
 
 
 class Translation(NamedTuple):
@@ -50,21 +54,47 @@ Records = Iterator[list[Translation] | Unusable]
 """The translations of each record, into one language or several."""
 
 
-def read_translation_files(source: TranslationFiles, hub_cache: Path | None) -> Records:
+@dataclass
+class FileCounts:
+    """What is found in a file: pairs by the reason why they are dropped, "" of good ones; the codes of its texts."""
+
+    pairs: Counter[str] = field(default_factory=Counter)
+    codes: set[str] = field(default_factory=set)
+
+    def words(self) -> str:
+        """Why a file gives no pair."""
+        reasons = ", ".join(f"{count:,} × {reason or EMPTY}" for reason, count in self.pairs.most_common())
+        codes = ", ".join(code or "none given" for code in sorted(self.codes))
+        return (reasons or "no segments") + (f"; languages in it: {codes}" if codes else "")
+
+
+def read_translation_files(
+    source: TranslationFiles, hub_cache: Path | None, found: dict[str, FileCounts] | None = None
+) -> Records:
     """The records of `source` in the order of its files: a segment, a message, or a row.
 
+    found: gets the counts of each file.
     Raises RequestError for a file that is damaged, and for a source without any record.
     """
+    found = {} if found is None else found
     is_empty = True
-    for record in _of_hub(source, hub_cache) if source.hub else _of_files(source):
+    for record in _of_hub(source, hub_cache, found) if source.hub else _of_files(source, found):
         is_empty = False
-        yield record if isinstance(record, Unusable) else [_without_markup(pair, source) for pair in record]
+        yield record
     if is_empty:
-        raise RequestError(
-            f"{source.name} has no translations into {', '.join(source.languages)}. Check the languages; files are "
-            f"known by their names: {', '.join(READERS)}, .zip, {ENGLISH}-de.tsv (.csv, .jsonl, "
-            f".parquet), train.{ENGLISH} beside train.de."
-        )
+        raise no_translations(source, found)
+
+
+def no_translations(source: TranslationFiles, found: Mapping[str, FileCounts]) -> RequestError:
+    """The error of a source without translations, with the reasons by file."""
+    files = [f"{name}: {counts.words()}" for name, counts in found.items()]
+    listed = "".join(f"\n  {line}" for line in [*files[:FILES_SHOWN], *(["…"] if files[FILES_SHOWN:] else [])])
+    return RequestError(
+        f"{source.name} has no translations into {', '.join(source.languages)}.{listed}\nCheck the languages; files "
+        f"are known by their names: {', '.join(READERS)}, .zip, {ENGLISH}-de.tsv (.csv, .jsonl, .parquet), "
+        f"train.{ENGLISH} beside train.de. A file that names no language of its translations may have it in its name: "
+        "messages.de.xlf, de.po."
+    )
 
 
 def _without_markup(pair: Translation, source: TranslationFiles) -> Translation:
@@ -82,7 +112,18 @@ def _without_markup(pair: Translation, source: TranslationFiles) -> Translation:
     return pair._replace(english=english, other=other)
 
 
-def _of_hub(source: TranslationFiles, hub_cache: Path | None) -> Records:
+def _counted(records: Records, source: TranslationFiles, counts: FileCounts) -> Records:
+    """The records of a file, pairs without markup."""
+    for record in records:
+        if isinstance(record, Unusable):
+            yield record
+            continue
+        pairs = [_without_markup(pair, source) for pair in record]
+        counts.pairs.update(pair.dropped for pair in pairs)
+        yield pairs
+
+
+def _of_hub(source: TranslationFiles, hub_cache: Path | None, found: dict[str, FileCounts]) -> Records:
     """The rows of the configuration of each language: `en-de`, or `en-zh-cn` where zh is asked for."""
     whole = Table(hub=source.hub, split=source.split, columns=[*PAIR_COLUMNS])
     named = (HUB_CONFIG.fullmatch(name) for name in hub_configs(whole, hub_cache))
@@ -92,7 +133,9 @@ def _of_hub(source: TranslationFiles, hub_cache: Path | None) -> Records:
         if code is None:
             log(f"{source.name} has nothing in {language}")
             continue
-        yield from _rows(whole.model_copy(update={"config": configs[code]}), language, hub_cache)
+        config = whole.model_copy(update={"config": configs[code]})
+        counts = found.setdefault(config.name, FileCounts())
+        yield from _counted(_rows(config, language, hub_cache), source, counts)
 
 
 def _rows(table: Table, language: str, hub_cache: Path | None = None) -> Records:
@@ -124,7 +167,10 @@ def _members(path: Path) -> Iterator[Members]:
         try:
             with zipfile.ZipFile(path) as archive:
                 names = sorted(name for name in archive.namelist() if not HIDDEN.search(name) and name[-1] != "/")
+                _check_once(path, names)
                 yield {f"{path}/{name}": partial(_open_member, archive, name) for name in names}
+        except RequestError:
+            raise
         except (zipfile.BadZipFile, RuntimeError, EOFError, OSError, ValueError, zlib.error) as error:
             # cut off, damaged, packed by an unknown method, or with a password
             raise RequestError(f"{path} cannot be unpacked: {error}. Fetch or pack it again.") from None
@@ -132,12 +178,21 @@ def _members(path: Path) -> Iterator[Members]:
         yield {str(path): partial(open_input, str(path))}
 
 
+def _check_once(path: Path, names: Sequence[str]) -> None:
+    """Raises RequestError for two files of one name, of which only one could be read by it."""
+    if again := [name for name, count in Counter(names).items() if count > 1]:
+        raise RequestError(
+            f"{path}: expected each name once, found {len(again)} that several files have, the first of them "
+            f"{again[0]!r}. Pack it again without older ones, or under different names."
+        )
+
+
 def _open_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
     member = archive.open(name)
     return cast(IO[bytes], gzip.GzipFile(fileobj=member)) if name.lower().endswith(".gz") else member
 
 
-def _of_files(source: TranslationFiles) -> Records:
+def _of_files(source: TranslationFiles, found: dict[str, FileCounts]) -> Records:
     path = Path(source.path or "")
     if not path.exists():
         raise RequestError(f"there is no file or folder {path}. Check the path; in a recipe it counts from its folder.")
@@ -146,8 +201,9 @@ def _of_files(source: TranslationFiles) -> Records:
         other_files = 0
         for name, opened in members.items():
             inner, suffix = _name_and_suffix(name)
+            counts = FileCounts()
             if suffix in READERS:
-                items = READERS[suffix](name, opened, source)
+                items = READERS[suffix](name, opened, source, counts)
             elif (lines := PAIR_LINES.fullmatch(inner)) and is_known(lines[1]):
                 items = _lines(name, opened, _asked(lines[1], source))
             elif (table := PAIR_TABLE.fullmatch(inner)) and is_known(table[1]):
@@ -158,7 +214,8 @@ def _of_files(source: TranslationFiles) -> Records:
                 other_files += not any(name in partners.values() for partners in aligned.values())
                 continue
             with refuse_damaged(name):
-                yield from items
+                found[name] = counts
+                yield from _counted(items, source, counts)
         if other_files:
             log(f"{source.name}: {other_files:,} files are not read, as their names are of no parallel text")
 
@@ -203,10 +260,11 @@ def _sets_with_english(
 
 def _aligned(english: str, partners: dict[str, str], members: Members, languages: list[str]) -> Records:
     """The rows of two files of plain lines; the English is read once for each language."""
-    for language in languages:
-        code = closest_code(partners, language)
-        if code is None:
-            continue
+    chosen = {language: code for language in languages if (code := closest_code(partners, language))}
+    for code in partners.keys() - chosen.values():
+        if any(is_language(code, language) for language in chosen):
+            log(f"{partners[code]} is not read, as another file has the same rows in a language that is closer")
+    for language, code in chosen.items():
         other = partners[code]
         with members[english]() as left, members[other]() as right:
             for number, row in enumerate(zip_longest(text_lines(english, left), text_lines(other, right)), 1):
@@ -244,13 +302,25 @@ def _lines(name: str, opened: Opener, language: str) -> Records:
                 yield [Translation(language, *fields[:2])]
 
 
-def _memory(kind: type[XmlReader], name: str, opened: Opener, source: TranslationFiles) -> Records:
+def _memory(kind: type[XmlReader], name: str, opened: Opener, source: TranslationFiles, counts: FileCounts) -> Records:
     """The pairs of a translation memory: of each segment one for each language that was asked for."""
     with opened() as stream:
-        for texts, tagged, dropped in kind(name, stream):
+        for segment in kind(name, stream, _code_in_name(name)):
+            if isinstance(segment, Unusable):
+                yield segment
+                continue
+            texts, tagged, dropped = segment
+            counts.codes.update(code for code, _ in texts)
             english = _texts_in(ENGLISH, texts)
             reason = dropped or (TAGGED if tagged and source.tags == "skip" else "")
             yield [pair for language in source.languages for pair in _pairs(language, english, texts, reason)]
+
+
+def _code_in_name(name: str) -> str:
+    """The language code of `de.po`, `messages.de.xlf` and `plugin-de_DE.po`, or nothing."""
+    stem = PurePosixPath(_name_and_suffix(name)[0]).stem
+    codes = (stem, stem.rpartition(".")[2], stem.rpartition("-")[2])
+    return next((code for code in codes if CODE.fullmatch(code) and is_known(code)), "")
 
 
 def _pairs(language: str, english: Sequence[str], texts: Sequence[tuple[str, str]], reason: str) -> list[Translation]:
@@ -267,11 +337,14 @@ def _texts_in(language: str, texts: Iterable[tuple[str, str]]) -> list[str]:
     return [text for code, text in texts if is_language(code, language)]
 
 
-def _catalogue(kind: type[PoReader] | type[MoReader], name: str, opened: Opener, source: TranslationFiles) -> Records:
+def _catalogue(
+    kind: type[PoReader] | type[MoReader], name: str, opened: Opener, source: TranslationFiles, counts: FileCounts
+) -> Records:
     """The pairs of a catalogue, whose language its folder, its header or its name gives."""
-    path = PurePosixPath(name)
+    path, named = PurePosixPath(name), _code_in_name(name)
     of_folder = path.parent.parent.name if path.parent.name == "LC_MESSAGES" else ""
     if of_folder and not _asked(of_folder, source):
+        counts.codes.add(of_folder)
         return
     with opened() as stream:
         reader, language = kind(name, stream), None
@@ -280,16 +353,17 @@ def _catalogue(kind: type[PoReader] | type[MoReader], name: str, opened: Opener,
                 yield message
                 continue
             if language is None:  # the header comes first
-                code = of_folder or reader.header.language or path.stem
-                if not CODE.fullmatch(code) and CODE.fullmatch(path.stem):
-                    log(f"{name}: its language is {path.stem}, as in its name; {code[:40]!r} in its header is no code")
-                    code = path.stem
+                code = of_folder or reader.header.language or named or path.stem
+                if not CODE.fullmatch(code) and named:
+                    log(f"{name}: its language is {named}, as in its name; {code[:40]!r} in its header is no code")
+                    code = named
                 if not CODE.fullmatch(code):
                     raise RequestError(
                         f"{name}: expected its language in the header (`Language: de`), the folder (de/LC_MESSAGES) or "
                         f"the name (de.po), found {code[:40]!r}"
                     )
                 language = _asked(code, source)
+                counts.codes.add(code)
             if not language:
                 return
             yield [Translation(language, message.english, message.other, message.dropped)]
@@ -300,7 +374,7 @@ def _asked(code: str, source: TranslationFiles) -> str:
     return next((language for language in source.languages if is_language(code, language)), "")
 
 
-READERS: dict[str, Callable[[str, Opener, TranslationFiles], Records]] = {
+READERS: dict[str, Callable[[str, Opener, TranslationFiles, FileCounts], Records]] = {
     ".tmx": partial(_memory, TmxReader),
     ".xlf": partial(_memory, XliffReader),
     ".xliff": partial(_memory, XliffReader),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import IO, NamedTuple, NoReturn
 from xml.parsers import expat
 
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 
 CHUNK_BYTES = 1 << 16
@@ -28,6 +29,7 @@ UNTRANSLATED_STATES = frozenset({"new", "needs-translation", "initial"})  # of t
 UNTRANSLATED = "not translated"
 XML_LANGUAGE = "xml:lang"
 SEGMENTS = ("trans-unit", "segment")  # of XLIFF 1.2 and 2
+AROUND_SEGMENTS = ("xliff", "file", "body", "group", "unit")
 FILE_LANGUAGES = {"source": ("srcLang", "source-language"), "target": ("trgLang", "target-language")}
 
 Attributes = dict[str, str]
@@ -53,11 +55,18 @@ class XmlReader:
     """The frame of a reader of XML: its `start` and `end` see every element, and fill `done` with segments.
 
     A sentence is collected between `collect` and `text`; inline tags in it are left out.
+
+    records: the elements of a segment, none of which may be in another.
+    language: of the translations in a file that names none.
     """
 
-    def __init__(self, file: str, stream: IO[bytes]) -> None:
-        self.file, self._stream = file, stream
-        self.done: list[Segment] = []
+    records: tuple[str, ...]
+
+    def __init__(self, file: str, stream: IO[bytes], language: str = "") -> None:
+        self.file, self._stream, self.language = file, stream, language
+        self.done: list[Segment | Unusable] = []
+        self.is_open = False  # a segment
+        self._refused = 0  # elements open in one that is not read
         self.texts: list[tuple[str, str]] = []
         self._language = ""  # of the sentence that is collected
         self.tagged = False
@@ -79,7 +88,7 @@ class XmlReader:
         """An element outside of sentences ends."""
         raise NotImplementedError
 
-    def __iter__(self) -> Iterator[Segment]:
+    def __iter__(self) -> Iterator[Segment | Unusable]:
         while True:
             chunk = self._stream.read(CHUNK_BYTES)
             try:
@@ -107,9 +116,16 @@ class XmlReader:
 
     def finish(self, dropped: str = "") -> None:
         self.done.append(Segment(self.texts, self.tagged, dropped))
+        self.is_open = False
 
     def begin(self) -> None:
-        self.texts, self.tagged = [], False
+        self.texts, self.tagged, self.is_open = [], False, True
+
+    def refuse(self, reason: str) -> None:
+        """Counts the element that begins here, and all in it, as a record that cannot be used."""
+        self.done.append(Unusable(self.file, self.here(), reason))
+        self._refused = 1
+        self._kept_handler, self._parser.CharacterDataHandler = self._parser.CharacterDataHandler, None
 
     def text(self) -> str:
         text = "".join(self._parts or ())
@@ -118,6 +134,12 @@ class XmlReader:
 
     def _start(self, name: str, attributes: Attributes) -> None:
         name = name.rpartition(":")[2]
+        if self._refused:
+            self._refused += 1
+            return
+        if self.is_open and name in self.records:
+            self.refuse(f"a {name} in another one")
+            return
         if self._parts is None:
             self.start(name, attributes)
             return
@@ -131,6 +153,11 @@ class XmlReader:
             self._parser.CharacterDataHandler = self._native.append
 
     def _end(self, name: str) -> None:
+        if self._refused:
+            self._refused -= 1
+            if not self._refused:
+                self._parser.CharacterDataHandler = self._kept_handler
+            return
         if not self._inline:
             self.end(name.rpartition(":")[2])
             return
@@ -154,12 +181,16 @@ class XmlReader:
 class TmxReader(XmlReader):
     """Segments of TMX: `tu` has a `tuv` for each language, with the sentence in `seg`."""
 
+    records = ("tu",)
+
     def start(self, name: str, attributes: Attributes) -> None:
         match name:
             case "tu":
                 self.begin()
             case "tuv":
                 self._language = attributes.get(XML_LANGUAGE) or attributes.get("lang", "")
+            case "seg" if not self.is_open:
+                self.refuse("a seg outside of a tu")
             case "seg":
                 self.collect()
 
@@ -179,10 +210,12 @@ class XliffReader(XmlReader):
     What else holds sources and targets is not read: matches, alternatives, binary units.
     """
 
-    def __init__(self, file: str, stream: IO[bytes]) -> None:
-        super().__init__(file, stream)
+    records = SEGMENTS
+
+    def __init__(self, file: str, stream: IO[bytes], language: str = "") -> None:
+        super().__init__(file, stream, language)
         self._open = [("", False)]  # each element that is open, and whether its content is not to be translated
-        self._languages = {"source": "", "target": ""}
+        self._languages = {"source": "", "target": language}
         self._dropped = ""
 
     def start(self, name: str, attributes: Attributes) -> None:
@@ -200,6 +233,9 @@ class XliffReader(XmlReader):
                 self._dropped = UNTRANSLATED
             self._language = attributes.get(XML_LANGUAGE) or self._languages[name]
             self.collect()
+        elif name == "source" and parent in AROUND_SEGMENTS:
+            self._open.pop()
+            self.refuse(f"a source outside of a {' or '.join(SEGMENTS)}")
 
     def end(self, name: str) -> None:
         self._open.pop()

@@ -517,6 +517,82 @@ def test_pairs_of_a_corpus_are_counted_by_language_and_reason(tmp_path):
     assert counts.outcomes[0] == {"placeholder": 1} and rejects.counts == {"too few fields": 1, "a NUL character": 1}
 
 
+def test_a_file_of_a_language_that_another_one_has_too_is_named_as_not_read(tmp_path, capsys):
+    for code in ("en", "de", "deu", "fr"):
+        (tmp_path / f"train.{code}").write_text(f"{code}\n")
+    assert read(tmp_path, "de") == ([("de", "en", "de", "")], [])
+    assert [line for line in capsys.readouterr().err.splitlines() if "train.deu is not read" in line]
+
+
+NAMELESS = '<xliff version="1.2"><file source-language="en"><body>{}</body></file></xliff>'.format(
+    "<trans-unit><source>Yes</source><target>Ja</target></trans-unit>" * 2
+)
+
+
+@pytest.mark.parametrize("name", ["messages.de.xlf", "de.xlf", "plugin-de_DE.xliff"])
+def test_a_file_without_a_language_of_its_translations_has_the_one_in_its_name(tmp_path, name):
+    (tmp_path / name).write_text(NAMELESS)
+    assert read(tmp_path / name, "de") == ([("de", "Yes", "Ja", "")] * 2, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error_text"),
+    [
+        ("messages.xlf", NAMELESS, r"messages\.xlf: 2 × no translation; languages in it: none given, en"),
+        ("messages.fr.xlf", NAMELESS, r"2 × no translation; languages in it: en, fr"),
+        ("a.tmx", "<tmx><body><tu><tuv xml:lang='en'/></tu></body></tmx>", r"a\.tmx: 1 × no English$"),
+        ("a.tmx", units([("en", "Yes"), ("fr", "Oui")]), "1 × no translation; languages in it: en, fr"),
+        ("a.tmx", "<tmx><body/></tmx>", r"a\.tmx: no segments"),
+        ("fr.po", 'msgid "Yes"\nmsgstr "Oui"\n', r"fr\.po: no segments; languages in it: fr"),
+        ("de.po", '#, fuzzy\nmsgid "Yes"\nmsgstr "Ja"\n\nmsgid "No"\nmsgstr ""\n', "1 × fuzzy, 1 × empty side"),
+        ("en-de.tsv", "%s\t%s\n", r"en-de\.tsv: 1 × placeholder"),
+    ],
+)
+def test_a_source_without_a_pair_is_an_error_with_file_and_reason(tmp_path, name, content, error_text):
+    (tmp_path / name).write_text(content)
+    source = TranslationFiles(path=str(tmp_path / name), languages=["de"])
+    with pytest.raises(RequestError, match=f"(?m){error_text}"):
+        list(read_pairs([source], None, Rejects(None), PairCounts([source])))
+
+
+UNIT = "<tu><tuv xml:lang='en'><seg>{0}</seg></tuv><tuv xml:lang='de'><seg>{0}!</seg></tuv></tu>"
+
+
+def test_segments_at_the_wrong_place_are_counted_with_their_lines_and_change_no_other(tmp_path):
+    """A unit in a unit, one in a sentence, and sentences outside of units."""
+    nested = UNIT.format("a").replace("</tu>", f"\n{UNIT.format('b')}</tu>")
+    inline = UNIT.format("c<x>\n" + UNIT.format("d") + "</x>e")
+    outside = "<tuv xml:lang='de'>\n<seg>f</seg></tuv>"
+    (tmp_path / "a.tmx").write_text(f"<tmx><body>{nested}{inline}{outside}{UNIT.format('g')}</body></tmx>")
+    pairs, faults = read(tmp_path / "a.tmx", "de")
+    assert [pair[1:3] for pair in pairs] == [("a", "a!"), ("ce", "ce!"), ("g", "g!")]
+    assert [(fault.line, fault.reason) for fault in faults] == [
+        (2, "a tu in another one"), (3, "a tu in another one"), (4, "a tu in another one"), (5, "a seg outside of a tu")
+    ]  # fmt: skip
+
+
+def test_units_of_xliff_at_the_wrong_place_are_counted(tmp_path):
+    unit = "<trans-unit><source>{0}</source>{1}<target>{0}!</target></trans-unit>"
+    content = unit.format("a", "\n" + unit.format("b", "")) + "<source>c</source>" + unit.format("d", "")
+    head = '<xliff version="1.2"><file source-language="en" target-language="de"><body>'
+    (tmp_path / "a.xlf").write_text(f"{head}{content}</body></file></xliff>")
+    pairs, faults = read(tmp_path / "a.xlf", "de")
+    assert [pair[1:3] for pair in pairs] == [("a", "a!"), ("d", "d!")]
+    assert [fault.reason for fault in faults] == [
+        "a trans-unit in another one",
+        "a source outside of a trans-unit or segment",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_files_of_one_name_in_an_archive_are_an_error(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
+        for text in ("old", "new"):
+            packed.writestr("en-de.tsv", f"{text}\t{text}!\n")
+    with pytest.raises(RequestError, match=r"a\.zip: expected each name once, .* 'en-de\.tsv'"):
+        read(tmp_path / "a.zip", "de")
+
+
 def test_each_language_of_a_hub_data_set_is_its_closest_configuration(tmp_path, monkeypatch):
     """As sentence-transformers/parallel-sentences-talks names them: `zh-cn` and `zh-tw`, `pt` and `pt-br`."""
     configs = [f"en-{code}" for code in ("de", "fr", "fr-ca", "pt", "pt-br", "zh-cn", "zh-tw")]
