@@ -107,8 +107,9 @@ def _lance_key(url: str) -> str | None:
     """
     if "?" in url:
         raise RequestError(f"output: expected an address of Lance without options, found {url}; it reads $AWS_ENDPOINT")
+    lance = _lance()
     try:
-        metadata = _lance().dataset(url).schema.metadata or {}
+        metadata = lance.dataset(url).schema.metadata or {}
     except (OSError, ValueError) as error:
         first = (str(error).splitlines() or [""])[0]
         if "not found" in first.lower():

@@ -21,6 +21,7 @@ from bertrelay.encoding import EncodingOptions
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import check_choice
 from bertrelay.hardware import default_device
+from bertrelay.inference import computed_precision
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.progress import Bar
 
@@ -57,7 +58,7 @@ def encode_dataset(
     width = stored_columns(encoder.dim, vectors)
     vector = pa.field("vector", pa.list_(pa.from_numpy_dtype(DTYPES[vectors]), width))
     with where.connected():
-        precision = where.precision(options.get("precision", "auto"), encoder.device, process_group)
+        precision = where.precision(options.get("precision"), encoder.device, process_group)
         options = {**options, "precision": precision}
         manifest: dict[str, object] = {
             "model": encoder_digest(encoder),
@@ -79,7 +80,9 @@ def encode_dataset(
             engine=where,
             overwrite=overwrite,
         )
-    return EncodedFile(written.rows, encoder.dim, written.rows_per_second)
+    return EncodedFile(
+        written.rows, encoder.dim, written.rows_per_second, computed_precision(encoder.backbone, precision)
+    )
 
 
 def _start(

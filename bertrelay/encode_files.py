@@ -13,19 +13,24 @@ from bertrelay.encode_shards import encoder_digest, fill_file
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions
 from bertrelay.engine import LOCAL, Engine
-from bertrelay.errors import check_choice
+from bertrelay.errors import check_choice, plural
 from bertrelay.files import check_output
 from bertrelay.fingerprint import fingerprint
+from bertrelay.inference import computed_precision
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.progress import log
 
 
 class EncodedFile(NamedTuple):
-    """What `encode_file` did: `sentences_per_second` counts what it computed now, and is None where that is nothing."""
+    """What `encode_file` did: `sentences_per_second` counts what it computed now, and is None where that is nothing.
+
+    precision: that the vectors are computed in.
+    """
 
     sentences: int
     dim: int
     sentences_per_second: float | None
+    precision: str
 
 
 @unchanged_inputs()
@@ -69,15 +74,18 @@ def encode_file(
         with rejects or nullcontext():
             scanned = scan(table, cache, rejects)
         if scanned.blank:
-            log(f"{scanned.blank:,} of {scanned.sentences:,} sentences are blank; each has its row as any other")
+            are = plural(scanned.blank, "is", "are")
+            log(f"{scanned.blank:,} of {scanned.sentences:,} sentences {are} blank; each has its row as any other")
         return scanned
 
     with locked_output(output, process_group), where.connected():
         scanned = on_main(scan_table, process_group)
         encoder = as_encoder(model, cache)
+        precision = where.precision(options.get("precision"), encoder.device, process_group)
+        options["precision"] = precision
         key = fingerprint({"model": encoder_digest(encoder), "source": scanned.digest})
         # One reader is ahead of the model, the other gives the texts of a Parquet file.
         read_block, texts = (block_reader(table, cache, rejects is not None) for _ in range(2))
         given = encoder, read_block, scanned.sentences, output, key, process_group, options
         filled = fill_file(*given, texts=texts, stored=vectors, engine=where)
-    return EncodedFile(scanned.sentences, encoder.dim, filled.rate)
+    return EncodedFile(scanned.sentences, encoder.dim, filled.rate, computed_precision(encoder.backbone, precision))

@@ -107,7 +107,7 @@ def fill_file(
     size = min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-rows // MOST_SHARDS)))
     spans = [Span(first, min(first + size, rows), min(size, rows - first)) for first in range(0, rows, size)]
     shards = Shards(output, spans, process_group, suffix=".npy", write=write_block, engine=engine)
-    precision = engine.precision(options.get("precision", "auto"), encoder.device, process_group)
+    precision = engine.precision(options.get("precision"), encoder.device, process_group)
     options = {**options, "precision": precision}
     manifest = {"key": key, "precision": precision, "rows": rows, "dim": encoder.dim, "block": size}
     if options.get("prompt_name") is not None or options.get("prompt") is not None:

@@ -1,12 +1,16 @@
 """The stage `bertrelay.encode` and its settings. Torch is loaded when it runs."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from bertrelay.data.tables import Table
+from bertrelay.progress import log
 from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Precision, Settings, refuse_idle
 from bertrelay.stage import Metrics, StageContext
+
+if TYPE_CHECKING:
+    from bertrelay.encode_files import EncodedFile
 
 
 class EncodeSettings(Settings):
@@ -62,10 +66,14 @@ def run(settings: EncodeSettings, context: StageContext) -> Metrics:
     if settings.output == "dataset":
         column = str((settings.sentences.columns or ["text"])[0])
         source, output = str(settings.sentences.path), str(context.output / "vectors")
-        written = encode_dataset(settings.model, source, output, column=column, keep=settings.keep, **given)
-        return {**written._asdict()}
+        return _metrics(encode_dataset(settings.model, source, output, column=column, keep=settings.keep, **given))
     file = context.output / f"vectors.{settings.output}"
     if file.is_file():  # whole, and the process was killed after it
         sentences, dim = shape_of(file, settings.vectors)
         return {"sentences": sentences, "dim": dim, "sentences_per_second": None}
-    return {**encode_file(settings.model, settings.sentences, file, **given)._asdict()}
+    return _metrics(encode_file(settings.model, settings.sentences, file, **given))
+
+
+def _metrics(encoded: "EncodedFile") -> Metrics:
+    log(f"the vectors are computed in {encoded.precision}")
+    return {name: value for name, value in encoded._asdict().items() if name != "precision"}

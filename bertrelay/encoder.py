@@ -6,9 +6,10 @@ Its methods and keywords are those of sentence-transformers, and so is its folde
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from bertrelay.backbone import (
     scores_pairs,
 )
 from bertrelay.cpu_kernels import use_cpu_kernels
-from bertrelay.errors import RequestError, check_count, shown
+from bertrelay.errors import RequestError, check_choice, check_count, shown
 from bertrelay.files import write_tensors
 from bertrelay.fingerprint import note_folder
 from bertrelay.graphs import (
@@ -42,6 +43,7 @@ from bertrelay.graphs import (
 from bertrelay.hardware import as_device
 from bertrelay.layout import Layout, Prompts, in_folder_order, read_layout, write_layout
 from bertrelay.pooling import Pooling, Projection, load_projection, projection_of, projections_of
+from bertrelay.settings import Metric
 from bertrelay.tokenizer import load_tokenizer, pad_id_of, truncating
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
@@ -68,6 +70,7 @@ class SentenceEncoder(nn.Module):
 
     rate_factors: dict[str, float]
     _prompts = Prompts()
+    _similarity: Metric
     _truncate_dim: int | None = None
 
     def __init__(
@@ -81,7 +84,7 @@ class SentenceEncoder(nn.Module):
         normalize: bool = False,
         max_tokens: int | None = None,
         prompts: Prompts | Mapping[str, str] | None = None,
-        similarity_fn_name: str | None = None,
+        similarity_fn_name: str | Enum | None = None,
         truncate_dim: int | None = None,
         spaces: Sequence[str] = (),
     ) -> None:
@@ -103,7 +106,7 @@ class SentenceEncoder(nn.Module):
         self.normalize = normalize
         self.prompts = prompts
         self.truncate_dim = truncate_dim
-        self.similarity_fn_name = similarity_fn_name or "cosine"
+        self.similarity_fn_name = similarity_fn_name
         self.spaces = tuple(spaces)
         self.pad_id = pad_id_of(backbone, tokenizer)
         self.max_seq_length = max_tokens or min(tokenizer.model_max_length, longest_input(backbone) or UNLIMITED)
@@ -239,10 +242,10 @@ class SentenceEncoder(nn.Module):
 
     @prompts.setter
     def prompts(self, prompts: Prompts | Mapping[str, str] | None) -> None:
-        if not isinstance(prompts, Prompts):
-            texts, default = dict(prompts or {}), self._prompts.default
-            prompts = Prompts(texts, default if default in texts else None)
-        self._prompts = prompts
+        texts = dict({} if prompts is None else prompts)  # a copy, which may be written to
+        own = self._prompts.default
+        default = prompts.default if isinstance(prompts, Prompts) else own if own in texts else None
+        self._prompts = Prompts(texts, default)
 
     @property
     def default_prompt_name(self) -> str | None:
@@ -253,6 +256,17 @@ class SentenceEncoder(nn.Module):
         if name is not None:
             self.prompts.text(name)  # where there is none of that name, say so
         self._prompts = Prompts(self.prompts.texts, name)
+
+    @property
+    def similarity_fn_name(self) -> Metric:
+        """How vectors are compared; to be set as a name, a `SimilarityFunction`, or None, which is cosine."""
+        return self._similarity
+
+    @similarity_fn_name.setter
+    def similarity_fn_name(self, name: str | Enum | None) -> None:
+        name = "cosine" if name is None else name.value if isinstance(name, Enum) else name
+        check_choice("similarity_fn_name", name, get_args(Metric))
+        self._similarity = cast(Metric, name)
 
     @property
     def truncate_dim(self) -> int | None:
@@ -325,7 +339,7 @@ class SentenceEncoder(nn.Module):
         prompt: str | None = None,
         batch_size: int | None = None,
         show_progress_bar: bool | None = None,
-        precision: str = "auto",
+        precision: str | None = None,
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         device: str | torch.device | Sequence[str | torch.device] | None = None,

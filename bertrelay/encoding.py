@@ -32,15 +32,15 @@ class EncodingOptions(TypedDict, total=False):
 
     prompt_name: which of the model's prompts precedes each sentence; without one, the model's default.
     prompt: a text in place of one of these.
-    precision: of the computation: `bf16`, `fp16`, `tf32`, `fp32`, or `auto`, which is bf16 where the device computes in
-        it.
+    precision: of the computation: `bf16`, `fp16`, `tf32`, `fp32`, or `auto`, the default, which is bf16 where the
+        device computes in it.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when not given.
     batch_size: the most sentences in a batch; as many as `batch_tokens` allow when not given.
     """
 
     prompt_name: str | None
     prompt: str | None
-    precision: str
+    precision: str | None
     batch_tokens: int | None
     batch_size: int | None
 
@@ -89,7 +89,7 @@ def encode_blocks(
     *,
     prompt_name: str | None = None,
     prompt: str | None = None,
-    precision: str = "auto",
+    precision: str | None = None,
     batch_tokens: int | None = None,
     batch_size: int | None = None,
     replicas: Sequence[SentenceEncoder] = (),

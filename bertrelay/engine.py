@@ -74,7 +74,7 @@ class Engine(Settings):
 
         return connected(self)
 
-    def precision(self, asked: str, device: "torch.device", process_group: ProcessGroup = SINGLE_PROCESS) -> str:
+    def precision(self, asked: str | None, device: "torch.device", process_group: ProcessGroup = SINGLE_PROCESS) -> str:
         """What `asked` is on `device`, or where the workers of the cluster compute."""
         if self.is_local:
             return broadcast_from_main(resolve_precision(asked, device), process_group)

@@ -15,8 +15,11 @@ class BertRelayError(Exception):
     exit_code = 1
 
 
-class RequestError(BertRelayError):
-    """The request was wrong: a setting, a recipe, or an input file that cannot be what it should be."""
+class RequestError(BertRelayError, ValueError):
+    """The request was wrong: a setting, a recipe, or an input file that cannot be what it should be.
+
+    A ValueError too, which libraries of this kind raise: what catches those of others passes it on.
+    """
 
     exit_code = 2
 
@@ -31,6 +34,11 @@ class Stopped(BertRelayError):
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal_number
+
+
+def plural(count: float, one: str, many: str) -> str:
+    """`one` or `many`, as it is right after a `count`."""
+    return one if count == 1 else many
 
 
 def check_choice(name: str, found: object, choices: Sequence[str]) -> None:

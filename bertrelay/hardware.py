@@ -74,8 +74,10 @@ def cpu_is_requested() -> bool:
     return os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true", "yes", "y", "t", "on"}
 
 
-def resolve_precision(precision: str, device: "torch.device | None" = None) -> Literal["bf16", "fp16", "tf32", "fp32"]:
-    """`auto` becomes bf16 where the device really computes in it, else fp32; the others stay.
+def resolve_precision(
+    precision: str | None, device: "torch.device | None" = None
+) -> Literal["bf16", "fp16", "tf32", "fp32"]:
+    """`auto`, or none, becomes bf16 where the device really computes in it, else fp32; the others stay.
 
     device: of the network; the default one when there is no network yet.
     Raises RequestError for tf32 where the device has none. `float32` is sentence-transformers' name of fp32.
@@ -85,7 +87,7 @@ def resolve_precision(precision: str, device: "torch.device | None" = None) -> L
             f"precision: expected that of the computation, found {precision!r}; for vectors in fewer bits give "
             "vectors= to encode_file, or take bertrelay.data.vectors.quantized of those you have"
         )
-    precision = "fp32" if precision == "float32" else precision
+    precision = {"float32": "fp32", None: "auto"}.get(precision, precision)
     check_choice("precision", precision, get_args(Precision))
     if precision == "auto":
         return "bf16" if computes_in_bf16(device) else "fp32"

@@ -104,6 +104,15 @@ def has_own_precision(network: nn.Module) -> bool:
     return isinstance(network, GraphNetwork) or (weights is not None and weights.dtype != torch.float32)
 
 
+def computed_precision(network: nn.Module, precision: str) -> str:
+    """What a network computes in that was to do so in `precision`: a graph, or one that was converted, in its own."""
+    if isinstance(network, GraphNetwork):
+        return "the precision of its graph"
+    if has_own_precision(network):
+        return str(next(network.parameters()).dtype).removeprefix("torch.")
+    return precision
+
+
 @contextmanager
 def computing(network: Network, precision: str) -> Iterator[None]:
     """Without gradients or dropout, in `precision`: bf16, fp16, tf32 or fp32, which beside a graph is always fp32.
@@ -130,7 +139,7 @@ def computed(
     blocks: Iterable[Block],
     count_tokens: Callable[[Block], int],
     compute: Callable[[Block, int], Result],
-    precision: str = "auto",
+    precision: str | None = None,
     batch_tokens: int | None = None,
 ) -> Iterator[Result]:
     """What `compute` makes of each block, given it and how many tokens make a batch; the next is made meanwhile.

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -55,11 +55,36 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Prompts:
-    """Texts that a model expects before a sentence, by name, and the name of the one used by default."""
+class Prompts(MutableMapping[str, str]):
+    """Texts that a model expects before a sentence, by name, and the name of the one used by default.
+
+    Read and written as the dict of texts that it is in sentence-transformers.
+    """
 
     texts: dict[str, str] = field(default_factory=dict)
     default: str | None = None
+
+    def __getitem__(self, name: str) -> str:
+        return self.texts[name]
+
+    def __setitem__(self, name: str, text: str) -> None:
+        if not (isinstance(name, str) and isinstance(text, str)):
+            raise RequestError(f"prompts: expected a text by name, found {shown(text)} under {shown(name)}")
+        self.texts[name] = text
+
+    def __delitem__(self, name: str) -> None:
+        del self.texts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Prompts):
+            return (self.texts, self.default) == (other.texts, other.default)
+        return self.texts == other
 
     def text(self, name: str | None = None) -> str:
         """The prompt called `name`, else the default one, else nothing. Raises RequestError for an unknown name."""

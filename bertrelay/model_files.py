@@ -45,6 +45,8 @@ def read_model_file(path: Path, content: type[Content]) -> Content | None:
         return None
     except OSError as error:
         raise RequestError(f"model: {path} cannot be read ({type(error).__name__}); copy the folder again") from error
+    except RequestError:
+        raise
     except (ValueError, RecursionError) as error:
         raise RequestError(f"model: expected JSON, found something else in {path}: {error}") from error
     return checked(content, value, path)

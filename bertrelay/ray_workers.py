@@ -75,6 +75,8 @@ def _connect(engine: Engine) -> None:
     try:
         _check_answers(address)
         _init(address)
+    except RequestError:
+        raise
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RequestError(
@@ -209,9 +211,9 @@ def resources_of(engine: Engine) -> Resources:
     return Resources(engine.workers or max(1, workers), cpus, gpus)
 
 
-def precision_of(engine: Engine, asked: str) -> str:
+def precision_of(engine: Engine, asked: str | None) -> str:
     """What `asked` is where a worker computes."""
-    if asked != "auto":
+    if asked not in (None, "auto"):
         return asked
     ray, resources = _ray(), resources_of(engine)
     call = resources.reserved(ray.remote(resolve_precision)).remote(asked)

@@ -98,7 +98,8 @@ def _fault(model: type[Settings], name: str, fault: Any) -> str:
     if fault["type"] != "extra_forbidden":
         message = fault["msg"].removeprefix("Value error, ")
         what = message.removeprefix("Input should be ")
-        return f"{name}: {what}" if what == message else f"{name}: expected {what}, found {shown(fault['input'])}"
+        expected = what if what == message else f"expected {what}, found {shown(fault['input'])}"
+        return f"{name}: {expected}" if name else expected  # of the settings as a whole
     near = get_close_matches(name, model.model_fields, n=1)
     hint = f" did you mean {near[0]}?" if near else ""
     return f"{name}: unknown;{hint} expected one of {', '.join(model.model_fields)}"

@@ -107,7 +107,7 @@ class PairScorer(nn.Module):
         activation_fn: Callable[[Tensor], Tensor] | None = None,
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
-        precision: str = "auto",
+        precision: str | None = None,
         batch_tokens: int | None = None,
     ) -> Any:
         """How alike the sentences of each pair are, from 0 to 1, float32 (pairs,); of a single pair, one score.
@@ -119,8 +119,9 @@ class PairScorer(nn.Module):
         Raises RequestError for what is no list of pairs, WorkError for scores that are not finite.
         """
         check_count("batch_size", batch_size)
-        if isinstance(inputs, tuple | list) and len(inputs) == 2 and all(isinstance(text, str) for text in inputs):
-            pairs, single = [cast(tuple[str, str], tuple(inputs))], True
+        is_sequence = isinstance(inputs, tuple | list) or getattr(inputs, "shape", None) == (2,)  # of NumPy
+        if is_sequence and len(texts := tuple(inputs)) == 2 and all(isinstance(text, str) for text in texts):
+            pairs, single = [cast(tuple[str, str], texts)], True
         else:
             pairs, single = list(each_pair(cast(Iterable[tuple[str, str]], inputs), "predict")), False
         orders = [pairs, [(second, first) for first, second in pairs]] if self.both_orders else [pairs]

@@ -96,6 +96,8 @@ def usable(records: Iterable[Record], parse: Callable[[Record], Parsed], rejects
     for record in records:
         try:
             parsed = parse(record)
+        except RequestError:
+            raise
         except ValueError as error:
             rejects.add(record.file, record.line, str(error))
         else:

@@ -233,6 +233,8 @@ def _answer(record: Record) -> PairQuery:
             similarity = None if similarity is None else float(similarity)
             candidates.append(PairCandidate(_text(hit["text"], record), int(hit["line"]), similarity))
         return PairQuery(_text(answer["query"], record), None if line is None else int(line), candidates)
+    except RequestError:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise _no_answer(record, "a query and its hits, each with its line and text") from None
 

@@ -418,8 +418,9 @@ class DatasetShards(SpanOutputs):
 
     def _manifest(self) -> dict[str, object] | None:
         """The manifest of one of our datasets; None where there is none, also where another program's is."""
+        content = self._location.read(MANIFEST) or b"null"
         try:
-            manifest = json.loads(self._location.read(MANIFEST) or b"null")
+            manifest = json.loads(content)
         except ValueError:
             return None
         return manifest if isinstance(manifest, dict) and MANIFEST_KEY in manifest else None

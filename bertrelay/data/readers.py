@@ -286,6 +286,8 @@ def _hub(table: Table, context_cache: Path | None) -> Iterator[tuple[Any, dict[s
     try:
         cache = str(folder / "datasets")
         yield datasets, {"path": table.hub.hub_id, "revision": table.hub.revision, "cache_dir": cache}
+    except RequestError:
+        raise
     except (FileNotFoundError, ValueError) as error:
         raise RequestError(
             f"{table.name} cannot be loaded: {_first_line(error)}. Check its name, config and split."

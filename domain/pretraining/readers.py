@@ -249,6 +249,8 @@ def _parsed(stream: IO[bytes], name: str, tags: Container[str], in_tar: bool = F
                 "Fetch this file again, or leave it out."
             ) from None
         yield Unusable(name, line, "broken XML", detail)
+    except RequestError:
+        raise
     except (LookupError, ValueError) as error:  # an encoding that expat does not have
         yield Unusable(name, 1, "broken XML", str(error))
 

@@ -252,7 +252,11 @@ def in_words(output: Path | str, values: Mapping[str, Any]) -> str:
         for label, each in value.items() if isinstance(value, dict) else [(name.replace("_", " "), value)]:
             if not each or name.endswith("_per_second"):
                 continue
-            if isinstance(each, float):
+            if each == 1 and name == label:
+                label = "query" if label == "queries" else label.removesuffix("s")
+            if name == "precision" and isinstance(each, str):
+                words.append(f"computed in {each}")
+            elif isinstance(each, float):
                 words.append(f"{label} {each:.4f}")
             else:
                 words.append(f"{each:,} {label}" if isinstance(each, int) else each)

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from bertrelay.data.tables import Table
 from bertrelay.data.writing import on_one_line
 from bertrelay.encode_stage import EncodeSettings
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, plural
 from bertrelay.files import atomic_write, check_output
 from bertrelay.progress import log, printable, progress
 from bertrelay.settings import Metric
@@ -178,7 +178,8 @@ def _count(table: Table) -> int:
 
     scanned = scan(table)
     if scanned.blank:
-        log(f"{table.name}: {scanned.blank:,} of {scanned.sentences:,} sentences are blank, and compared as they are")
+        are = plural(scanned.blank, "is blank, and compared as it is", "are blank, and compared as they are")
+        log(f"{table.name}: {scanned.blank:,} of {scanned.sentences:,} sentences {are}")
     return scanned.sentences
 
 

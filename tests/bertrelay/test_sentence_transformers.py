@@ -46,6 +46,31 @@ EXAMPLES = {
         again = SentenceTransformer(path + "/again", device="cpu")
         found = model.encode(texts), model.get_embedding_dimension(), again.encode(texts)
     """,
+    "attributes without a value, and by the enumeration": """
+        from sentence_transformers import SimilarityFunction
+        model = SentenceTransformer(path, device="cpu")
+        found = [model.prompts["query"], "title" in model.prompts, sorted(model.prompts), len(model.prompts)]
+        found += [model.prompts == {"query": "Two dogs: ", "document": "Rain: "}, model.prompts.get("title", "")]
+        model.prompts["query"] = "A dog: "
+        found += [model.encode(texts, prompt_name="query", precision=None)]
+        model.similarity_fn_name = SimilarityFunction.EUCLIDEAN
+        found += [model.similarity_fn_name, model.similarity(found[-1], found[-1])]
+        model.similarity_fn_name = None
+        found += [model.similarity_fn_name]
+    """,
+    "errors": """
+        model = SentenceTransformer(path, device="cpu")
+        found = []
+        for options in ({"prompt_name": "title"}, {"precision": "int7"}):
+            try:
+                model.encode(texts, **options)
+            except ValueError as error:
+                found.append("a ValueError")
+        try:
+            model.similarity_fn_name = "jaccard"
+        except ValueError as error:
+            found.append("a ValueError")
+    """,
     "semantic search": """
         from sentence_transformers import util
         model = SentenceTransformer(path, device="cpu")
@@ -152,10 +177,13 @@ def test_options_without_a_meaning_are_refused(options, message, path):
 
 def test_an_attribute_without_a_meaning_is_refused(path):
     encoder = SentenceEncoder(path)
-    wrong = {"default_prompt_name": "title", "truncate_dim": 0, "max_seq_length": 0}
+    wrong = {"default_prompt_name": "title", "truncate_dim": 0, "max_seq_length": 0, "similarity_fn_name": "maxsim"}
     for name, value in wrong.items():
         with pytest.raises(RequestError, match=f"{name.split('_')[-2]}.*found"):
             setattr(encoder, name, value)
+    assert encoder.similarity_fn_name == "dot"
+    with pytest.raises(RequestError, match="prompts: expected a text by name, found 3 under 'query'"):
+        encoder.prompts["query"] = 3
     with pytest.raises(RequestError, match="special tokens"):
         encoder.max_seq_length = 2
     assert encoder.max_seq_length == 40

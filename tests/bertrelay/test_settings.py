@@ -4,6 +4,7 @@ from typing import Annotated
 import pytest
 from pydantic import ValidationError
 
+from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.leaves import leaves, with_stage_paths
 from bertrelay.settings import (
@@ -129,3 +130,8 @@ def test_stage_paths_are_filled_in_everywhere_and_the_settings_stay_as_they_were
     assert filled.base.folder == Path("/runs/teacher/model")
     assert [corpus.path for corpus in filled.train] == ["/runs/samples/a.tsv", "/x"]
     assert settings.base == "@teacher/model"
+
+
+def test_a_fault_of_the_settings_as_a_whole_begins_with_what_is_wrong():
+    with pytest.raises(RequestError, match=r"^workers: without effect, because engine is local"):
+        options_of(Engine, {"workers": 2})

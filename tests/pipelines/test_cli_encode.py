@@ -53,7 +53,9 @@ def test_a_prompt_stands_before_each_sentence_and_vectors_have_the_bits_asked_fo
 
 def test_standard_input_gives_the_vectors_of_its_sentences(encode, english, vectors, tmp_path):
     out = encode("-", tmp_path / "file.npy", "--precision", "fp32", stdin=english.read_bytes())
-    assert out == f"{tmp_path / 'file.npy'}: 3 sentences, 8 dim\n"
+    assert out == f"{tmp_path / 'file.npy'}: 3 sentences, 8 dim, computed in fp32\n"
+    (tmp_path / "one.txt").write_text("a dog\n")
+    assert ": 1 sentence, 8 dim, computed in " in encode(tmp_path / "one.txt", tmp_path / "one.npy")
     np.testing.assert_allclose(np.load(tmp_path / "file.npy"), vectors(ENGLISH), atol=1e-6)
 
 

@@ -110,6 +110,6 @@ def test_blank_lines_keep_their_place_and_are_counted(call, model, write_lines, 
     pairs = json.loads(call("similarity", model, *files, "--files", "--json"))["pairs"]
     assert [pair["a"] for pair in pairs] == ["a dog", ""]
     assert all(np.isfinite(pair["similarity"]) for pair in pairs)
-    assert "1 of 2 sentences are blank, and compared as they are" in capsys.readouterr().err
+    assert "1 of 2 sentences is blank, and compared as it is" in capsys.readouterr().err
     call("similarity", model, *files)  # the files' names, taken for sentences
     assert "add --files or --matrix" in capsys.readouterr().err

@@ -150,6 +150,8 @@ def test_predict_and_rank_are_those_of_sentence_transformers(base, tmp_path):
     as_tensor = ours.predict(PAIRS, precision="fp32", convert_to_tensor=True, **options)
     assert isinstance(as_tensor, torch.Tensor) and as_tensor.tolist() == found.tolist()
     assert float(ours.predict(PAIRS[0], precision="fp32")) == pytest.approx(float(peer.predict(PAIRS[0])), abs=1e-5)
+    pair = np.array(PAIRS[0])
+    assert float(ours.predict(pair, precision=None)) == pytest.approx(float(peer.predict(pair)), abs=1e-2)
     listed = ours.predict(PAIRS, precision="fp32", convert_to_numpy=False, **options)
     assert isinstance(listed, list) and [float(each) for each in listed] == found.tolist()
     logits = {"activation_fn": torch.nn.Identity(), **options}

@@ -15,7 +15,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.engine import LOCAL, Engine
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, plural
 from bertrelay.files import check_place
 from bertrelay.model_output import BLOCK_CHARACTERS, DIGITS, Scan, model_output
 from bertrelay.privacy import check_page
@@ -149,7 +149,8 @@ def _scan(read: ReadDocuments, rejects: Rejects, refused: Rejects, output: Writt
     if not spans:
         raise RequestError(f"{source} holds no documents. Check that it is the right one and complete.")
     if blank:
-        log(f"{blank:,} of {spans[-1].end:,} documents are blank; each has its place in the output as any other")
+        are = plural(blank, "is", "are")
+        log(f"{blank:,} of {spans[-1].end:,} documents {are} blank; each has its place in the output as any other")
     return Scan(spans, digest.hexdigest(), rejects.counts.total())
 
 

@@ -106,7 +106,7 @@ def test_vectors_are_those_of_the_encoder_with_row_and_what_is_kept(make_encoder
     np.testing.assert_allclose(np.stack(table["vector"].to_numpy(zero_copy_only=False)), expected, atol=1e-5)
     assert {*files} == {"_SUCCESS", "_manifest.json", *(f"part-{number:05}.parquet" for number in range(6))}
     again = encode_dataset(encoder, address("input"), address("output"), keep=["id"], precision="fp32")
-    assert again == (ROWS, 16, None)
+    assert again == (ROWS, 16, None, "fp32")
     assert {name: each.mtime for name, each in read_output(address("output"))[1].items()} == {
         name: each.mtime for name, each in files.items()
     }
@@ -322,13 +322,13 @@ def test_a_lance_dataset_has_the_same_rows_and_is_there_whole_or_not_at_all(make
         patched.setattr(lance, "write_dataset", fails)  # when all shards are there
         encode_dataset(encoder, source, output, **given)
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["notes.lance.partial"]
-    assert encode_dataset(encoder, source, output, **given) == (ROWS, 16, None)
+    assert encode_dataset(encoder, source, output, **given) == (ROWS, 16, None, "fp32")
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["notes.lance"]
     encode_dataset(encoder, source, str(tmp_path / "plain"), **given)
     plain = read_output(str(tmp_path / "plain"))[0]
     found = lance.dataset(output).to_table()
     assert found.replace_schema_metadata(None).equals(plain.replace_schema_metadata(None))
-    assert encode_dataset(encoder, source, output, **given) == (ROWS, 16, None)
+    assert encode_dataset(encoder, source, output, **given) == (ROWS, 16, None, "fp32")
     assert lance.dataset(output).version == 1
     write_input(f"{output}.partial", many)  # as a kill after the last write leaves it
     encode_dataset(encoder, source, output, **given)
