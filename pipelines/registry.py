@@ -60,7 +60,7 @@ STAGES = {
         ("domain.qa-evaluate", 4, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [
-        ("domain.cohort", 5, "settings:CohortSettings", "cohort:run", ""),
+        ("domain.cohort", 6, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 4, "settings:AuditSettings", "audit:run", ""),
         ("domain.notes", 6, "settings:NotesSettings", "notes:run", ""),
         ("domain.readmission", 5, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),

@@ -10,24 +10,63 @@ import pandas as pd
 from bertrelay.data.records import Rejects
 from bertrelay.files import write_text
 from bertrelay.progress import log
-from domain.clinical.mimic import ROW, Version, columns_of, read_table, version_of
-from domain.clinical.settings import CohortSettings, Discharge
+from domain.clinical.mimic import FAULT, ROW, Version, columns_of, read_table, version_of
+from domain.clinical.outcomes import in_words
+from domain.clinical.records import log_copies
+from domain.clinical.settings import LATEST, CohortSettings, Discharge
+
+
+class FlowStep(NamedTuple):
+    """A row of `flow.csv`; what is not counted is None."""
+
+    step: str
+    admissions: int
+    subjects: int
+    left_out: int | None = None
+    with_outcome: int | None = None
 
 
 @dataclass
 class Flow:
-    """Steps in their order, each with its counts; once stays are joined, an admission is such a stay."""
+    """Steps in their order, each with its counts; once stays are joined, an admission is such a stay.
 
-    steps: list[tuple[str, int, int]] = field(default_factory=list)
+    outcome: the column that says which of the stays that a step leaves out have the outcome; None counts none.
+    """
+
+    outcome: str | None = None
+    steps: list[FlowStep] = field(default_factory=list)
 
     def count(self, step: str, stays: pd.DataFrame) -> pd.DataFrame:
-        """Notes what is left after `step`, and hands it on."""
-        self.steps.append((step, len(stays), stays["subject_id"].nunique()))
+        """Counts what is left after `step`, and returns it."""
+        self.steps.append(FlowStep(step, len(stays), stays["subject_id"].nunique()))
         return stays
+
+    def keep(
+        self, step: str, stays: pd.DataFrame, is_kept: "pd.Series[bool]", has_outcome: bool = True
+    ) -> pd.DataFrame:
+        """Counts and returns the stays that `step` keeps; counts the others, and those of them with the outcome.
+
+        has_outcome: whether the outcome of what is left out is known.
+        """
+        kept, others = stays[is_kept], stays[~is_kept]
+        known = has_outcome and self.outcome in stays
+        with_outcome = int(others[self.outcome].eq(True).sum()) if known else None
+        self.steps.append(FlowStep(step, len(kept), kept["subject_id"].nunique(), len(others), with_outcome))
+        return kept
+
+    def exclusions(self) -> str:
+        """`not newborn 812 (0 readmitted)` of each step that leaves something out."""
+        listed = []
+        for each in self.steps:
+            if each.left_out:
+                what = "" if each.with_outcome is None else f" ({each.with_outcome:,} {in_words(self.outcome or '')})"
+                listed.append(f"{each.step} {each.left_out:,}{what}")
+        return "; ".join(listed)
 
     def write(self, path: Path) -> None:
         """Writes the table as CSV."""
-        write_text(path, pd.DataFrame(self.steps, columns=["step", "admissions", "subjects"]).to_csv(index=False))
+        columns = ["step", "admissions", "subjects", "left_out", f"left_out_{self.outcome or 'with_outcome'}"]
+        write_text(path, pd.DataFrame(self.steps, columns=columns, dtype=object).to_csv(index=False))
 
 
 OLDEST, AFTER_OLDEST = 89, 91
@@ -42,37 +81,28 @@ PATIENT_COLUMNS: dict[Version, tuple[str, ...]] = {
 ORDER = ["subject_id", "admitted_at", "discharged_at", "hadm_id"]
 
 
+DEATH_LOCATIONS = ("DEAD/EXPIRED", "DIED")
+"""Of `discharge_location`, in MIMIC-III and MIMIC-IV."""
+ESSENTIAL = ("subject_id", "admittime")
+"""What makes an admission a return and a limit to text, whatever else is wrong with its row."""
+
+
 def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) -> pd.DataFrame:
-    """Every usable admission, by subject and time; what cannot be used is counted.
+    """Every admission with a subject and a beginning, by subject and time; what cannot be used is counted.
 
-    Columns: subject_id, hadm_id, admitted_at, discharged_at, died_at (in hospital, else null), died_in_hospital,
-    day_of_death (wherever), admission_type and discharge_location (upper case), insurance, race, sex, age (whole
-    years, 91 for all over 89, null where unknown).
+    Columns: subject_id, hadm_id, admitted_at, discharged_at (null of an open one), died_at (in hospital, else null),
+    died_in_hospital, day_of_death (wherever), admission_type and discharge_location (upper case), insurance, race, sex,
+    age (whole years, 91 for all over 89, null where unknown); has_own_id, false where the hadm_id is missing or an
+    earlier row's, and stands for nothing; is_whole, false where something else is wrong.
     """
-    file = tables["admissions"]
-    race = "race" if "race" in columns_of(file) else "ethnicity"
-    admissions = read_table(file, (*ADMISSION_COLUMNS, race), rejects)
-    flow.count("rows of the table of admissions that can be read", admissions)
-    for column in ("subject_id", "hadm_id", "admittime", "dischtime"):
-        missing = admissions[column].isna() | (admissions[column] == "")
-        admissions = _without(admissions, missing, f"without {column}", file, rejects)
-    again = admissions.duplicated("hadm_id")
-    admissions = _without(admissions, again, "a hadm_id that an earlier row has", file, rejects)
-    admissions = admissions.rename(columns={"admittime": "admitted_at", "dischtime": "discharged_at", race: "race"})
-    flow.count("with ids, times and a hadm_id of their own", admissions)
-    for column in ("admission_type", "discharge_location"):
-        admissions[column] = admissions[column].str.strip().str.upper()
-    admissions["died_in_hospital"] = admissions["deathtime"].notna() | (admissions["hospital_expire_flag"] == "1")
-    death = admissions["deathtime"].fillna(admissions["discharged_at"])  # a few deaths have the flag alone
-    admissions["died_at"] = death.where(admissions["died_in_hospital"])
-
+    admissions = _read_admissions(tables["admissions"], rejects, flow)
     file = tables["patients"]
     patients = read_table(file, PATIENT_COLUMNS[version_of(file)], rejects)
     patients = _without(patients, patients["subject_id"] == "", "without subject_id", file, rejects)
+    patients = _without_copies(patients, file)
     again = patients.duplicated("subject_id")
     patients = _without(patients, again, "a subject_id that an earlier row has", file, rejects)
     patients = patients.drop(columns=ROW).rename(columns={"gender": "sex", "dod": "day_of_death"})
-    admissions = admissions.drop(columns=["hospital_expire_flag", ROW])
     admissions = admissions.merge(patients, on="subject_id", how="left", validate="many_to_one", indicator="listed")
     unlisted = int((admissions["listed"] == "left_only").sum())
     if unlisted:
@@ -81,7 +111,69 @@ def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) ->
             "and so without an age: see that both tables are whole and of one release"
         )
     admissions["age"] = _age(admissions)
-    return admissions.sort_values(ORDER, ignore_index=True)
+    _count_contradictions(admissions, flow)
+    return admissions.drop(columns="hospital_expire_flag").sort_values(ORDER, ignore_index=True)
+
+
+def _read_admissions(file: Path, rejects: Rejects, flow: Flow) -> pd.DataFrame:
+    """The table of admissions alone, with deaths in hospital by time, flag or discharge location."""
+    race = "race" if "race" in columns_of(file) else "ethnicity"
+    columns = (*ADMISSION_COLUMNS, race)
+    admissions = read_table(file, columns, rejects, lenient=set(columns) - set(ESSENTIAL))
+    flow.count("rows of the table of admissions that can be read", admissions)
+    for column in ESSENTIAL:
+        missing = admissions[column].isna() | (admissions[column] == "")
+        admissions = _without(admissions, missing, f"without {column}", file, rejects)
+    admissions = flow.count("with a subject and a beginning", admissions)
+    copies = _without_copies(admissions, file)
+    if len(copies) < len(admissions):
+        admissions = flow.count("without copies of an earlier row", copies)
+    admissions = admissions.rename(columns={"admittime": "admitted_at", "dischtime": "discharged_at", race: "race"})
+    has_id = admissions["hadm_id"].fillna("") != ""
+    is_again = has_id & admissions.duplicated("hadm_id")
+    faults = admissions[FAULT].mask(~has_id, "without hadm_id").mask(is_again, "a hadm_id that an earlier row has")
+    for row, fault in zip(admissions.loc[faults != "", ROW], faults[faults != ""], strict=True):
+        rejects.used(-1)  # as which it was counted when it was read
+        rejects.add(str(file), row, fault)
+    own_ids = admissions["hadm_id"].where(has_id & ~is_again, "\0" + admissions[ROW].astype(str))
+    admissions = admissions.assign(hadm_id=own_ids, has_own_id=has_id & ~is_again, is_whole=admissions[FAULT] == "")
+    for column in ("admission_type", "discharge_location"):
+        admissions[column] = admissions[column].str.strip().str.upper()
+    dead = admissions["deathtime"].notna() | (admissions["hospital_expire_flag"] == "1")
+    admissions["died_in_hospital"] = dead | admissions["discharge_location"].isin(DEATH_LOCATIONS)
+    ends = admissions["discharged_at"].fillna(admissions["deathtime"].where(admissions["is_whole"]))
+    death = admissions["deathtime"].fillna(ends)  # a few deaths have the flag or the location alone
+    admissions = admissions.assign(discharged_at=ends, died_at=death.where(admissions["died_in_hospital"]))
+    return admissions.drop(columns=[ROW, FAULT])
+
+
+def _without_copies(table: pd.DataFrame, file: Path) -> pd.DataFrame:
+    """The table without rows that are equal to an earlier one in all columns that are read; logs how many."""
+    is_copy = table.duplicated(table.columns.drop(ROW).tolist())
+    log_copies(int(is_copy.sum()), len(table), f"rows of {file.name}", "in all columns that are read")
+    return table[~is_copy]
+
+
+def _count_contradictions(admissions: pd.DataFrame, flow: Flow) -> None:
+    """Counts where time, flag, discharge location and date of death contradict each other, and what follows a death."""
+    flag, location = admissions["hospital_expire_flag"], admissions["discharge_location"].fillna("")
+    is_timed, is_placed, is_dead = admissions["deathtime"].notna(), location.isin(DEATH_LOCATIONS), flag == "1"
+    days = {name: admissions[name].dt.floor("D") for name in ("admitted_at", "discharged_at", "died_at")}
+    outside = (admissions["deathtime"].dt.floor("D") < days["admitted_at"]) | (
+        admissions["deathtime"].dt.floor("D") > days["discharged_at"]
+    )
+    signs = (is_timed | is_dead) & ~is_placed & (location != "") | (is_timed | is_placed) & (flag == "0")
+    another_day = (days["died_at"] - admissions["day_of_death"]).abs() > pd.Timedelta(days=1)
+    survived = ~admissions["died_in_hospital"] & (admissions["day_of_death"] < days["discharged_at"])
+    for what, is_so in {
+        "dead by the discharge location alone": is_placed & ~is_timed & ~is_dead,
+        "where time, flag and location contradict each other on a death": signs | outside,
+        "where they contradict the date of death": another_day | survived,
+        "admitted after the date of death": admissions["day_of_death"] < days["admitted_at"],
+    }.items():
+        found = flow.count(f"of these, {what}", admissions[is_so])
+        if len(found):
+            log(f"admissions {what}: {len(found):,} of {len(admissions):,}")
 
 
 def _without(table: pd.DataFrame, wrong: "pd.Series[bool]", reason: str, file: Path, rejects: Rejects) -> pd.DataFrame:
@@ -162,49 +254,63 @@ def default_stays(admissions: pd.DataFrame, settings: CohortSettings, version: V
     subjects = admissions["subject_id"]
     earlier_death = admissions["died_at"].groupby(subjects).shift()
     first_death = earlier_death.groupby(subjects).cummin().groupby(subjects).ffill()
-    living = admissions[~(admissions["admitted_at"] >= first_death)]
-    flow.count("not after the subject's death (organ donors)", living)
+    is_living = ~(admissions["admitted_at"] >= first_death)
+    living = flow.keep("not after the subject's death (organ donors)", admissions, is_living)
     is_joined = settings.overlapping_stays == "joined"
     numbered = _numbered(living, settings.transfer_hours if is_joined else None)
     stays = _joined(numbered)
     if is_joined:
         flow.count("joined with those they overlap or touch", stays)
-    if settings.observation_stays == "excluded":
-        stays = flow.count("not under observation alone", stays[~stays["observation_alone"]])
+    counted = ~stays["observation_alone"] | (settings.observation_stays == "kept")
     planned: Sequence[str] = PLANNED[version]
     if settings.planned_types is not None:
         planned = [name.strip().upper() for name in settings.planned_types]
-        unmet = sorted(set(planned).difference(stays["admission_type"]))
+        unmet = sorted(set(planned).difference(stays.loc[counted, "admission_type"]))
         if unmet:
             log(f"planned_types: no stay begins as {' or '.join(unmet)}; see that each is written as in the table")
-    unplanned = stays[~stays["admission_type"].isin(planned)]
+    unplanned = stays[counted & ~stays["admission_type"].isin(planned)]
     stays = with_return(stays, _first_after_discharge(stays, unplanned))
     stays["readmitted"] = stays["gap_days"] <= settings.window_days
-    stays = flow.count("not newborn", stays[stays["admission_type"] != NEWBORN])
-    stays = flow.count("not discharged before the admission", stays[stays["discharged_at"] >= stays["admitted_at"]])
+    if settings.observation_stays == "excluded":
+        stays = flow.keep("not under observation alone", stays, counted)
+    stays = _without_faults(stays, flow)
+    stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
+    stays = flow.keep("not discharged before the admission", stays, stays["discharged_at"] >= stays["admitted_at"])
     if settings.minimum_age:
-        old_enough = stays["age"] >= settings.minimum_age
-        stays = flow.count(f"at least {settings.minimum_age} years old", stays[old_enough])
-    return FoundStays(stays, _index_stays(stays, settings, flow), numbered[["hadm_id", STAY]])
+        is_old_enough = stays["age"] >= settings.minimum_age
+        stays = flow.keep(f"at least {settings.minimum_age} years old", stays, is_old_enough)
+    return FoundStays(stays, _index_stays(stays, settings, flow), _members(numbered))
+
+
+def _without_faults(stays: pd.DataFrame, flow: Flow) -> pd.DataFrame:
+    """The stays with an id, an end and no fault; the others were returns and limits to text alone."""
+    stays = flow.keep("with a hadm_id of their own, and nothing wrong", stays, stays["has_own_id"] & stays["is_whole"])
+    return flow.keep("not open (without a discharge)", stays, ~stays["is_open"], has_outcome=False)
+
+
+def _members(numbered: pd.DataFrame) -> pd.DataFrame:
+    return numbered.loc[numbered["has_own_id"], ["hadm_id", STAY]]
 
 
 def _index_stays(stays: pd.DataFrame, settings: CohortSettings, flow: Flow) -> pd.DataFrame:
     """Those of the stays that a readmission can follow."""
-    stays = flow.count("discharged alive", stays[~stays["died_in_hospital"]])
+    stays = flow.keep("discharged alive", stays, ~stays["died_in_hospital"])
     count_discharges(stays, settings.window_days, flow)
     for discharge in settings.excluded_discharges:
         name, locations = DISCHARGES[discharge]
-        stays = flow.count(f"not {name}", stays[~stays["discharge_location"].isin(locations)])
+        stays = flow.keep(f"not {name}", stays, ~stays["discharge_location"].isin(locations))
     if settings.deaths_in_window == "excluded":
-        kept = ~died_within(stays, settings.window_days) | stays["readmitted"]
-        stays = flow.count(f"alive or back within {settings.window_days:g} days", stays[kept])
+        is_kept = ~died_within(stays, settings.window_days) | stays["readmitted"]
+        stays = flow.keep(f"alive or back within {settings.window_days:g} days", stays, is_kept)
     return stays
 
 
 def _first_after_discharge(stays: pd.DataFrame, unplanned: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
     """The admission time of the subject's first unplanned stay after the discharge of each of `stays`."""
     later = stays["admitted_at"] + pd.Timedelta(seconds=1)  # than the stay itself, which may end as it begins
-    ends = pd.DataFrame({"at": stays["discharged_at"].clip(lower=later), "subject_id": stays["subject_id"]})
+    ends = pd.DataFrame(
+        {"at": stays["discharged_at"].fillna(later).clip(lower=later), "subject_id": stays["subject_id"]}
+    )
     begins = unplanned[["subject_id", "admitted_at"]].sort_values("admitted_at")
     ordered = ends.sort_values("at")
     found = pd.merge_asof(ordered, begins, left_on="at", right_on="admitted_at", by="subject_id", direction="forward")
@@ -236,7 +342,8 @@ def _joined(numbered: pd.DataFrame) -> pd.DataFrame:
     Death is that of any admission, and observation is what all of them are. Rows are sorted by subject and time.
     """
     first = numbered.drop_duplicates(STAY).set_index(STAY)
-    stays = numbered.assign(is_observation=numbered["admission_type"].isin(OBSERVATION)).groupby(STAY, sort=False)
+    is_observation, is_open = numbered["admission_type"].isin(OBSERVATION), numbered["discharged_at"].isna()
+    stays = numbered.assign(is_observation=is_observation, is_open=is_open).groupby(STAY, sort=False)
     last = numbered.sort_values("discharged_at", kind="stable").drop_duplicates(STAY, keep="last").set_index(STAY)
     joined = first.assign(
         discharge_location=last["discharge_location"],
@@ -244,9 +351,36 @@ def _joined(numbered: pd.DataFrame) -> pd.DataFrame:
         died_in_hospital=stays["died_in_hospital"].any(),
         died_at=stays["died_at"].max(),
         observation_alone=stays["is_observation"].all(),
+        is_whole=stays["is_whole"].all(),
+        is_open=stays["is_open"].any(),
     )
     joined = joined.sort_values(ORDER, ignore_index=True)
     return joined.assign(next_stay_at=joined["admitted_at"].groupby(joined["subject_id"]).shift(-1))
+
+
+UNSHIFTED = 2100
+"""Before this year dates are not shifted as MIMIC's are, each subject's by another time."""
+
+
+def followed_up(
+    cohort: pd.DataFrame, admissions: pd.DataFrame, data_end: str | None, window_days: float, flow: Flow
+) -> pd.DataFrame:
+    """The index stays whose whole window the data have, whether somebody came back or not.
+
+    data_end: the last day of the data, `latest` for the latest time in the table of admissions; None keeps all.
+    """
+    latest = admissions[["admitted_at", "discharged_at", "died_at"]].max().max()
+    is_shifted = latest.year >= UNSHIFTED
+    end = latest if data_end in (None, LATEST) else pd.Timestamp(data_end) + pd.Timedelta(days=1)
+    is_whole = cohort["discharged_at"] + pd.Timedelta(days=window_days) <= end
+    if data_end is not None:
+        return flow.keep(f"with all {window_days:g} days before the end of the data", cohort, is_whole)
+    if not is_shifted and not is_whole.all():
+        log(
+            f"{(~is_whole).sum():,} of {len(cohort):,} index stays end less than {window_days:g} days before the latest"
+            ' time in the table of admissions, so that later returns are not seen; data_end = "latest" leaves them out'
+        )
+    return cohort
 
 
 HUANG_PLANNED = ("ELECTIVE",)
@@ -271,9 +405,11 @@ def huang_stays(admissions: pd.DataFrame, version: Version, flow: Flow) -> Found
     next_stay = admissions["admitted_at"].groupby(subjects).shift(-1)
     unplanned = admissions["admitted_at"].mask(admissions["admission_type"].isin(HUANG_PLANNED))
     following = unplanned.groupby(subjects).shift(-1).groupby(subjects).bfill()
-    stays = with_return(admissions.assign(next_stay_at=next_stay), following)
+    is_open = admissions["discharged_at"].isna()
+    stays = with_return(admissions.assign(next_stay_at=next_stay, is_open=is_open), following)
     stays["readmitted"] = stays["gap_days"] < HUANG_WINDOW_DAYS
-    stays = flow.count("not newborn", stays[stays["admission_type"] != NEWBORN])
-    cohort = flow.count("without a time of death", stays[stays["deathtime"].isna()])
+    stays = _without_faults(stays, flow)
+    stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
+    cohort = flow.keep("without a time of death", stays, stays["deathtime"].isna())
     count_discharges(cohort, HUANG_WINDOW_DAYS, flow)
     return FoundStays(stays, cohort, stays[["hadm_id"]].assign(**{STAY: stays["hadm_id"]}))

@@ -16,9 +16,18 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext, run_alone
-from domain.clinical.admissions import STAY, Flow, FoundStays, default_stays, huang_stays, read_admissions
+from domain.clinical.admissions import (
+    HUANG_WINDOW_DAYS,
+    STAY,
+    Flow,
+    FoundStays,
+    default_stays,
+    followed_up,
+    huang_stays,
+    read_admissions,
+)
 from domain.clinical.mimic import HOSPITAL, ROW, Version, columns_of, read_blocks, tables_of, version_of
-from domain.clinical.outcomes import FLOW
+from domain.clinical.outcomes import FLOW, READMISSION
 from domain.clinical.settings import CohortSettings
 from domain.draws import split_of, unit_hash
 
@@ -109,7 +118,7 @@ def run(settings: CohortSettings, context: StageContext) -> Metrics:
     """
     if not context.process_group.is_main:
         return {}
-    tables, flow = tables_of(settings.mimic, HOSPITAL), Flow()
+    tables, flow = tables_of(settings.mimic, HOSPITAL), Flow(READMISSION.labels[0])
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         admissions = read_admissions(tables, rejects, flow)
         rejects.check()  # before an empty cohort is reported, whose cause they may be
@@ -120,6 +129,7 @@ def run(settings: CohortSettings, context: StageContext) -> Metrics:
     write_parquet(context.output / STAYS, stays[STAY_COLUMNS])
     write_parquet(context.output / MEMBERS, members)
     flow.write(context.output / FLOW)
+    log(f"cohort: {len(cohort):,} index stays; left out by each step: {flow.exclusions() or 'none'}")
     metrics: Metrics = {"admissions": len(cohort), "subjects": cohort["subject_id"].nunique()}
     for split in SPLITS:
         part = cohort[cohort["split"] == split]
@@ -135,23 +145,24 @@ def make_cohort(admissions: pd.DataFrame, settings: CohortSettings, version: Ver
     Raises RequestError when no stay is left in the cohort.
     """
     if settings.rules == "huang2019":
-        followed = huang_stays(admissions, version, flow)
+        followed, window_days = huang_stays(admissions, version, flow), float(HUANG_WINDOW_DAYS)
     else:
-        followed = default_stays(admissions, settings, version, flow)
-    if followed.cohort.empty:
-        left = "; ".join(f"{count:,} {step}" for step, count, _ in flow.steps)
+        followed, window_days = default_stays(admissions, settings, version, flow), settings.window_days
+    indexed = followed_up(followed.cohort, admissions, settings.data_end, window_days, flow)
+    if indexed.empty:
+        left = "; ".join(f"{each.admissions:,} {each.step}" for each in flow.steps)
         raise RequestError(
             f"the cohort is empty. What was left after each step: {left}. "
             "Look at the step that leaves nothing, and at the setting behind it; `minimum_age` needs the table of "
             "patients to be of the same release."
         )
-    stays, cohort = (_with_split_and_length(each, settings) for each in (followed.all, followed.cohort))
+    stays, cohort = (_with_split_and_length(each, settings) for each in (followed.all, indexed))
     if settings.balance_train:  # keeps those that the keyed hash places first
         places = cohort["hadm_id"].map(lambda hadm_id: unit_hash(hadm_id, settings.split_key))
         train = cohort["split"] == "train"
         fewest = int(cohort.loc[train, "readmitted"].value_counts().reindex([True, False], fill_value=0).min())
         rank = places.groupby([cohort["split"], cohort["readmitted"]]).rank(method="first")
-        cohort = flow.count("with as many of either label in train", cohort[~train | (rank <= fewest)])
+        cohort = flow.keep("with as many of either label in train", cohort, ~train | (rank <= fewest))
     for split in SPLITS:
         part = flow.count(split, cohort[cohort["split"] == split])
         flow.count(f"{split}, readmitted", part[part["readmitted"]])

@@ -147,25 +147,31 @@ FORMS |= dict.fromkeys(NUMBERS, "number")
 BLOCK_ROWS = 2048
 ROW = "row"
 """The column with the number of a row: the header is row 1, and a text over several lines is one row."""
+FAULT = "fault"
+"""The column with what is wrong with a row that is kept; empty where nothing is."""
+HEADER_AGAIN = "the header again, as in a table that was appended to another"
 
 
-def read_table(file: Path, columns: Sequence[str], rejects: Rejects) -> "pd.DataFrame":
+def read_table(file: Path, columns: Sequence[str], rejects: Rejects, lenient: Collection[str] = ()) -> "pd.DataFrame":
     """All rows of a table that fits into memory, as `read_blocks` gives them; counted as used while they come in."""
     import pandas as pd
 
     blocks = []
-    for block in read_blocks(file, columns, rejects.add):
+    for block in read_blocks(file, columns, rejects.add, lenient=lenient):
         rejects.used(len(block))
         blocks.append(block)
     return pd.concat(blocks, ignore_index=True)
 
 
-def read_blocks(file: Path, columns: Sequence[str], reject: Reject, first_block: int = 0) -> "Iterator[pd.DataFrame]":
+def read_blocks(
+    file: Path, columns: Sequence[str], reject: Reject, first_block: int = 0, lenient: Collection[str] = ()
+) -> "Iterator[pd.DataFrame]":
     """Streams a table in blocks of `BLOCK_ROWS` rows from block `first_block` on; those before it are skipped.
 
     columns: by their names in lower case; a block has these and `row`. Ids and text are strings, empty where missing;
         times and days are timestamps to the second, null where missing.
     reject: takes the rows that cannot be used; the caller counts the used ones.
+    lenient: columns whose faults cost a row its value alone; what is wrong stands in the column `fault` of the block.
     Raises RequestError for what concerns the whole file: missing, damaged, without a column, without rows.
     """
     import pandas as pd
@@ -182,18 +188,20 @@ def read_blocks(file: Path, columns: Sequence[str], reject: Reject, first_block:
     while block := list(islice(stream, BLOCK_ROWS)):
         records = []
         for number, row in block:
-            if isinstance(row, Record):
+            if isinstance(row, Record) and [str(value).strip().lower() for value in row.values] == list(columns):
+                reject(row.file, number, HEADER_AGAIN)
+            elif isinstance(row, Record):
                 records.append((number, *row.values))
             else:
                 reject(row.file, number, row.reason)
-        yield _parsed(pd.DataFrame(records, columns=[ROW, *columns]), file, reject)
+        yield _parsed(pd.DataFrame(records, columns=[ROW, *columns]), file, reject, lenient)
 
 
-def _parsed(block: "pd.DataFrame", file: Path, reject: Reject) -> "pd.DataFrame":
-    """The block with each column as what it is by its name, without the rows where that fails."""
+def _parsed(block: "pd.DataFrame", file: Path, reject: Reject, lenient: Collection[str]) -> "pd.DataFrame":
+    """The block with each column as what it is by its name, without the rows where that fails in no `lenient` one."""
     import pandas as pd
 
-    is_wrong = block[ROW].isna()
+    is_wrong, faults = block[ROW].isna(), pd.Series("", block.index)
     for name in block.columns.drop(ROW):
         text, is_day = block[name].astype(str), name in DAYS
         if is_day or name in TIMES:
@@ -206,10 +214,13 @@ def _parsed(block: "pd.DataFrame", file: Path, reject: Reject) -> "pd.DataFrame"
             if name in NUMBERS:  # a flag that is True would be taken for one that is not set
                 block[name] = found.where((found == "") | pd.to_numeric(found, errors="coerce").notna())
         wrong = block[name].isna() & (text != "") & ~is_wrong
+        if name in lenient:
+            faults = faults.mask(wrong & (faults == ""), f"{name} is no {FORMS.get(name)}")
+            continue
         for row in block.loc[wrong, ROW].tolist():
             reject(str(file), row, f"{name} is no {FORMS[name]}")
         is_wrong |= wrong
-    return block[~is_wrong]
+    return (block.assign(**{FAULT: faults}) if lenient else block)[~is_wrong]
 
 
 def columns_of(file: Path) -> list[str]:

@@ -27,6 +27,16 @@ def warn_of_mixed_ids(column: str, kinds: Iterable[type]) -> None:
         log(f'{column}: some ids are {", others ".join(found)}; 7, 7.0 and "7" are taken for one admission')
 
 
+MANY_COPIES = 0.01
+
+
+def log_copies(copies: int, of: int, what: str, equal: str) -> None:
+    """Logs how many of so many records are copies of an earlier one and count once; warns where they are many."""
+    if copies:
+        warning = "" if copies <= MANY_COPIES * of else "; so many are seldom meant: was a table appended to itself?"
+        log(f"{copies:,} of {of:,} {what} are copies of an earlier one, {equal}, and count once{warning}")
+
+
 def given_note(identifier: object, text: object) -> tuple[str, str]:
     """The admission, by its id in the one form, and the text, empty where it is missing.
 

@@ -1,8 +1,9 @@
 """Settings of the clinical stages; imports neither torch nor pandas."""
 
+from datetime import date
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.settings import WHEN_SET, InputFile, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
@@ -15,6 +16,16 @@ OUR_RULES = (
     *("window_days", "planned_types", "observation_stays", "overlapping_stays"),
     *("transfer_hours", "deaths_in_window", "excluded_discharges", "minimum_age"),
 )
+
+
+LATEST = "latest"
+
+
+def _day_or_latest(value: str) -> str:
+    try:
+        return value if value == LATEST else date.fromisoformat(value).isoformat()
+    except ValueError:
+        raise ValueError(f'expected "{LATEST}" or a day as in "2019-12-31", found {value!r}') from None
 
 
 class CohortSettings(Settings):
@@ -34,6 +45,9 @@ class CohortSettings(Settings):
         against medical advice, to hospice. CMS's measure of unplanned readmission leaves out the first two.
     deaths_in_window: whether stays are kept whose subject died at home within the window without a readmission.
     minimum_age: at admission, in years; 0 keeps those of unknown age as well.
+    data_end: the last day of the data, or `latest`, for the latest time in the table of admissions: index stays whose
+        window ends later are left out, as a return would not be seen. MIMIC's dates are shifted for each subject, so
+        that its data have no such day; not given, all stays are kept.
     split_key: another key gives another split. Subjects that are added later move nobody.
     balance_train: leaves out stays of the more frequent label from train; validation and test stay as they are.
     max_rejects: the share of rows that may be unusable.
@@ -49,6 +63,7 @@ class CohortSettings(Settings):
     deaths_in_window: Literal["kept", "excluded"] = "kept"
     excluded_discharges: list[Discharge] = []
     minimum_age: Annotated[int, Field(ge=0)] = 18
+    data_end: Annotated[str | None, AfterValidator(lambda value: value and _day_or_latest(value)), WHEN_SET] = None
     split_key: str = "bertrelay"
     validation_share: Share = 0.1
     test_share: Share = 0.1

@@ -5,7 +5,9 @@ import csv
 import numpy as np
 import pandas as pd
 import pytest
+from hospital_tables import COLUMNS as TABLE_COLUMNS
 from hospital_tables import day, patient, stay, write_hospital
+from pydantic import ValidationError
 
 from bertrelay.errors import RequestError, WorkError
 from domain.clinical.cohort import run
@@ -13,6 +15,7 @@ from domain.clinical.settings import CohortSettings
 from domain.draws import split_of
 
 OF_EVERY_STAY = ["subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at"]
+COLUMNS_OF_ADMISSIONS = TABLE_COLUMNS["ADMISSIONS"]
 COLUMNS = [*OF_EVERY_STAY, "next_admission_at", "gap_days", "readmitted", "split"]
 STAY_COLUMNS = [*OF_EVERY_STAY, "died_at", "died_in_hospital", "length_of_stay_days", "split"]
 
@@ -37,6 +40,13 @@ def written(context, name="cohort"):
 def flow(context):
     with (context.output / "flow.csv").open() as file:
         return {row["step"]: (int(row["admissions"]), int(row["subjects"])) for row in csv.DictReader(file)}
+
+
+def left_out(context):
+    """How many each step left out, and how many of them came back, as text; only those of steps that left any out."""
+    with (context.output / "flow.csv").open() as file:
+        rows = [(row["step"], row["left_out"], row["left_out_readmitted"]) for row in csv.DictReader(file)]
+    return {step: (count, returned) for step, count, returned in rows if count not in ("", "0")}
 
 
 def labels(cohort):
@@ -247,13 +257,161 @@ def test_the_flow_table_counts_admissions_and_subjects_at_every_step(cohort_of, 
     ]
     cohort_of(stays, test_share=0, validation_share=0)
     assert list(flow(context).values()) == [
-        *[(7, 4), (6, 4), (6, 4), (5, 4), (4, 3), (4, 3), (4, 3), (3, 2)],
+        *[(7, 4), (7, 4), (0, 0), (1, 1), (0, 0), (0, 0)],  # 31 died, and went home
+        *[(7, 4), (6, 4), (5, 4), (5, 4), (4, 3), (4, 3), (4, 3), (3, 2)],
         *[(0, 0), (0, 0), (0, 0), (0, 0), (0, 0)],  # how these ended
-        *[(3, 2), (1, 1), (0, 0), (0, 0), (0, 0), (0, 0)],
+        *[(3, 2), (2, 1), (0, 0), (0, 0), (0, 0), (0, 0)],  # 42 came back, whatever the id of the row says
     ]
     assert list(flow(context))[-6:] == [
         *["train", "train, readmitted", "validation", "validation, readmitted", "test", "test, readmitted"]
     ]
+
+
+FAULTY = "with a hadm_id of their own, and nothing wrong"
+FAULTS = [  # of the row of a return, and how often its fault is listed in rejects.jsonl
+    ({"dischtime": ""}, "not open (without a discharge)", 0),
+    ({"dischtime": "2150-13-01 00:00:00"}, FAULTY, 1),
+    ({"hospital_expire_flag": "yes"}, FAULTY, 1),
+    ({"hadm_id": ""}, FAULTY, 1),
+    ({"hadm_id": 21}, FAULTY, 1),
+    ({"dischtime": day(5)}, "not discharged before the admission", 0),
+]
+
+
+@pytest.mark.parametrize(("fault", "step", "listed"), FAULTS)
+def test_an_admission_that_begins_is_a_return_and_a_limit_to_text_whatever_else_is_wrong(
+    cohort_of, context, fault, step, listed
+):
+    stays = [stay(2, 21, 0, 4), stay(1, 11, 59, 63.375), stay(1, 12, 64 + 1 / 3, 66) | fault]
+    cohort = cohort_of(stays, rules="huang2019" if step == FAULTY else "default")
+    assert bool(cohort.loc["11", "readmitted"]) and str(cohort.loc["11", "next_stay_at"]) == day(64 + 1 / 3)
+    assert set(cohort["hadm_id"]) == {"11", "21"} and left_out(context)[step][0] == "1"
+    assert not set(written(context, "members")["hadm_id"]) & {"12", ""}
+    assert len((context.output / "rejects.jsonl").read_text().splitlines()) == listed
+
+
+def test_open_stays_stop_no_run_and_a_death_without_a_discharge_is_not_open(cohort_of, context):
+    stays = [stay(n, n, 0, 4) | {"dischtime": ""} for n in range(8)] + [stay(9, 9, 0, 4), stay(9, 10, 10, 12)]
+    stays[7] |= {"deathtime": day(3), "hospital_expire_flag": 1}
+    stays += [stay(9, 11, 12, 13) | {"dischtime": ""}]  # goes on with the stay before it, whose end nobody knows
+    assert labels(cohort_of(stays, max_rejects=0)) == {"9": True}
+    assert left_out(context) == {"not open (without a discharge)": ("8", ""), "discharged alive": ("1", "0")}
+    assert str(written(context, "stays").loc["7", "discharged_at"]) == day(3)
+
+
+@pytest.mark.parametrize(("version", "place"), [("III", "DEAD/EXPIRED"), ("IV", "DIED")])
+def test_a_death_that_the_discharge_location_alone_shows_is_a_death(cohort_of, context, version, place):
+    cohort = cohort_of([stay(1, 11, 0, 4, to=place), stay(1, 12, 4.01, 5), stay(2, 21, 0, 4)], version=version)
+    assert set(cohort["hadm_id"]) == {"21"}
+    assert left_out(context)["discharged alive"] == ("1", "0")
+    assert left_out(context)["not after the subject's death (organ donors)"] == ("1", "")
+    assert str(written(context, "stays").loc["11", "died_at"]) == day(4)
+
+
+def test_signs_of_death_that_contradict_each_other_are_counted(cohort_of, context, capsys):
+    gone = "DEAD/EXPIRED"
+    stays = [
+        stay(1, 11, 0, 4, death=4, to=gone),  # all is as it should be
+        stay(2, 21, 0, 4, flag=1, to=gone),  # nor is a missing time a contradiction
+        stay(3, 31, 0, 4, to=gone),  # by the location alone, and the flag says otherwise
+        stay(4, 41, 0, 4, death=4, to="HOME"),
+        stay(5, 51, 0, 4, death=4, flag=0, to=gone),
+        stay(6, 61, 0, 4, death=9, to=gone),  # after the stay
+        stay(7, 71, 0, 4),  # lived on after the date of death
+        stay(8, 81, 0, 4, death=4, to=gone),  # died on another day
+        stay(9, 91, 9, 12),  # and was admitted after it
+        stay(10, 101, 0, 4),
+    ]
+    dead = [patient(7, dod=day(2)), patient(8, dod=day(40)), patient(9, dod=day(8)), patient(1, dod=day(4))]
+    dead += [patient(10, dod=day(14))]
+    cohort_of(stays, dead)
+    counted = {step: count for step, (count, _) in flow(context).items() if step.startswith("of these")}
+    assert list(counted.values())[:4] == [1, 4, 3, 1]
+    assert "contradict the date of death: 3 of 10" in capsys.readouterr().err
+
+
+def test_admissions_given_twice_count_once_and_many_copies_are_warned_of(cohort_of, context, capsys):
+    stays = [*(stay(n, n, 0, 4) for n in range(2, 200)), stay(1, 1011, 0, 4), stay(1, 1012, 10, 12)]
+    once = labels(cohort_of(stays, max_rejects=0))
+    assert "copies" not in capsys.readouterr().err
+    assert labels(cohort_of([*stays, stays[0]], max_rejects=0)) == once
+    logged = capsys.readouterr().err
+    assert "1 of 201 rows of ADMISSIONS.csv are copies of an earlier one" in logged and "appended" not in logged
+    assert labels(cohort_of([*stays, *stays], max_rejects=0)) == once
+    assert flow(context)["without copies of an earlier row"] == (200, 199)
+    assert "200 of 400 rows of ADMISSIONS.csv are copies" in (logged := capsys.readouterr().err)
+    assert "was a table appended to itself?" in logged
+
+
+def test_a_header_inside_a_table_is_no_admission(cohort_of, context):
+    header = {name.lower(): name for name in COLUMNS_OF_ADMISSIONS}
+    stays = [*(stay(n, n, 0, 4) for n in range(2, 200)), header, stay(1, 1011, 0, 4), stay(1, 1012, 10, 12)]
+    assert len(cohort_of(stays, [patient(n) for n in range(200)], max_rejects=0.01)) == 200
+    assert '"line": 200, "reason": "the header again' in (context.output / "rejects.jsonl").read_text()
+
+
+END = [stay(1, 11, 0, 4), stay(2, 21, 0, 10), stay(2, 22, 11, 20), stay(3, 31, 0, 16), stay(3, 32, 40.375, 46)]
+
+
+def test_index_stays_without_a_full_follow_up_are_left_out_where_the_end_of_the_data_is_given(cohort_of, context):
+    kept = {"latest": {"11", "21", "31"}, "2150-02-15": {"11", "21", "31"}, "2150-02-14": {"11", "21"}, None: 5}
+    assert len(cohort_of(END)) == kept.pop(None)
+    for data_end, expected in kept.items():
+        assert set(cohort_of(END, data_end=data_end)["hadm_id"]) == expected, data_end
+    # 22 and 32 ended in the last days, and 31 came back before them: its follow-up is not whole on February 14
+    assert left_out(context)["with all 30 days before the end of the data"] == ("3", "1")
+    assert set(cohort_of(END, data_end="latest", rules="huang2019")["hadm_id"]) == {"11", "21", "31"}
+
+
+def test_the_last_discharge_of_all_is_no_stay_without_a_return(cohort_of, context):
+    stays = [stay(1, 11, 0, 4), stay(2, 21, 300, 310.375)]
+    assert labels(cohort_of(stays)) == {"11": False, "21": False}
+    assert labels(cohort_of(stays, data_end="latest")) == {"11": False}
+    assert left_out(context) == {"with all 30 days before the end of the data": ("1", "0")}
+
+
+def test_dates_that_nobody_shifted_are_asked_for_the_end_of_the_data(cohort_of, capsys):
+    begun = {"admittime": "2019-11-01 10:00:00", "dischtime": "2019-11-05 09:00:00"}
+    cohort_of([stay(1, 11, 0, 4) | begun], minimum_age=0)
+    assert "1 of 1 index stays end less than 30 days before the latest time in the table" in capsys.readouterr().err
+    cohort_of([stay(1, 11, 0, 4)])
+    assert "data_end" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("data_end", ["yesterday", "31.12.2019", "2019-02-30"])
+def test_an_end_of_the_data_that_is_no_day_is_refused(data_end):
+    with pytest.raises(ValidationError, match='expected "latest" or a day as in "2019-12-31", found'):
+        CohortSettings(mimic="mimic", data_end=data_end)
+
+
+def test_every_exclusion_says_how_many_of_those_it_leaves_out_came_back(cohort_of, context, capsys):
+    stays = [
+        stay(1, 11, 0, 4, "EU OBSERVATION"),
+        stay(1, 12, 10, 12),  # after an observation
+        stay(2, 21, 0, 4, "NEWBORN"),
+        stay(2, 22, 10, 12, "NEWBORN"),
+        stay(3, 31, 5, 4),
+        stay(3, 32, 10, 12),
+        stay(4, 41, 0, 4, to="HOSPICE"),
+        stay(4, 42, 10, 12),
+        stay(5, 51, 0, 4),
+        stay(6, 61, 0, 4),
+        stay(6, 62, 10, 12),
+    ]
+    patients = [*(patient(n) for n in (1, 2, 3, 4)), patient(5, dod=day(9)), patient(6, age=5)]
+    settings = {"observation_stays": "excluded", "excluded_discharges": ["hospice"], "deaths_in_window": "excluded"}
+    cohort_of(stays, patients, "IV", **settings)
+    assert left_out(context) == {
+        "not under observation alone": ("1", "1"),
+        "not newborn": ("2", "1"),
+        "not discharged before the admission": ("1", "1"),
+        "at least 18 years old": ("2", "1"),
+        "not discharged to hospice": ("1", "1"),
+        "alive or back within 30 days": ("1", "0"),
+    }
+    assert "left out by each step: not under observation alone 1 (1 readmitted); not newborn 2 (1" in (
+        capsys.readouterr().err
+    )
 
 
 def test_the_minimum_age_is_a_setting_and_unknown_ages_are_too_young(cohort_of):

@@ -118,7 +118,7 @@ def test_curves_and_slices_are_written_and_small_groups_are_not(trained):
     slices = json.loads((output / "slices.json").read_text())["slices"]
     assert {each["characteristic"] for each in slices} >= {"sex", "age", "insurance", "note length"}
     assert "QZX" not in json.dumps(slices)
-    assert (output / "flow.csv").read_text().splitlines()[1] == "of the cohort,240,120"
+    assert (output / "flow.csv").read_text().splitlines()[1] == "of the cohort,240,120,,"
 
 
 def test_an_admission_weighs_as_much_as_any_other_where_it_is_shared():
