@@ -49,9 +49,9 @@ STAGES = {
         ("domain.terms", 3, "settings:TermsSettings", "terms:run", "domain:terms"),
     ],
     "domain.biomedical.ner": [
-        ("domain.ner", 3, "settings:NerSettings", "train:run", "domain:entities"),
-        ("domain.ner-evaluate", 3, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
-        ("domain.ner-tag", 4, "settings:TagSettings", "tagging:run", ""),
+        ("domain.ner", 4, "settings:NerSettings", "train:run", "domain:entities"),
+        ("domain.ner-evaluate", 4, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
+        ("domain.ner-tag", 5, "settings:TagSettings", "tagging:run", ""),
     ],
     "domain.biomedical.qa": [
         ("domain.questions", 3, "settings:QuestionsSettings", "split:run", ""),

@@ -128,14 +128,15 @@ class Rejects:
         shown = [f"{count:,} × {reason} in {file}" for (reason, file), count in listed[:REASONS_SHOWN]]
         return ", ".join([*shown, *(["…"] if len(listed) > REASONS_SHOWN else [])])
 
-    def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None:
+    def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "", source: str = "") -> None:
         """Counts one record that cannot be used.
 
         line: from 1; 0 where there is none. record: its id, where a line does not identify it. detail: what
-        was found and what to do, without any of its text.
+        was found and what to do, without any of its text. source: the folder that the record counts for, where each
+        record is a file of it.
         """
         file = renamed(file)
-        self._counts[reason, file] += 1
+        self._counts[reason, renamed(source or file)] += 1
         place = file + (f", line {line:,}" if line else "") + (f", record {record}" if record else "")
         self._first = self._first or place + (f" ({detail})" if detail else "")
         self._open()

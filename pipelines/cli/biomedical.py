@@ -13,6 +13,7 @@ from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.privacy import identifiers_shown
 from domain.biomedical.documents import TITLE_LINE, Columns, FormatName, read_documents
+from domain.biomedical.documents.document import TEXT_ONLY
 from domain.biomedical.ner.settings import TagOptions, TagSettings
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, QuestionFormat
 from domain.findings import Finding, exit_code, overall, report, splits_of
@@ -126,7 +127,8 @@ def _tag_file(model: str, source: str, output: Path, settings: dict[str, Any], o
     with input_file(source, output) as name:
         if source == DASH:
             settings["source_format"] = settings["source_format"] or _lines(name)
-        next(read_documents(name, settings["source_format"], Rejects(None, limit=1)), None)  # shows most faults
+        rejects = Rejects(None, limit=1)
+        next(read_documents(name, settings["source_format"], rejects, reading=TEXT_ONLY), None)  # shows most faults
         with distributed(options.processes) as process_group:
             return tag_file(model, name, output, process_group=process_group, **settings)
 

@@ -113,6 +113,15 @@ def test_what_the_format_cannot_hold_is_found_before_anything_is_computed(tagger
     assert not {"out", "out.pubtator"} & {path.name for path in tmp_path.iterdir()}
 
 
+def test_entities_at_wrong_offsets_do_not_keep_a_text_from_being_tagged(call, tagger, expected, tmp_path):
+    wrong = [{"start": 1, "end": 4, "type": "Disease", "text": "gout"}, {"start": 9, "end": 99, "type": "X "}]
+    rows = [json.dumps({"id": f"d{n}", "text": text, "entities": wrong}) for n, text in enumerate(TEXTS)]
+    (tmp_path / "in.jsonl").write_text("\n".join(rows))
+    call("ner", "tag", tagger, tmp_path / "in.jsonl", tmp_path / "out.jsonl", "--precision", "fp32")
+    assert spans_of(map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())) == expected
+    assert not (tmp_path / "out.jsonl.rejects.jsonl").exists()
+
+
 def test_raw_text_is_one_document_to_the_character_and_becomes_pubtator(call, tagger, tmp_path, capsys):
     text = "\ufeff" + "\n".join(TEXTS) + "\r\n"
     (tmp_path / "note.txt").write_bytes(text.encode())

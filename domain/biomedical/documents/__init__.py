@@ -13,7 +13,16 @@ from bertrelay.data.readers import open_input
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from domain.biomedical.documents.conll import Columns
-from domain.biomedical.documents.document import Document, Item, usable, with_distinct_ids
+from domain.biomedical.documents.document import (
+    ANNOTATED,
+    LEFT_OUT,
+    Document,
+    Item,
+    Reading,
+    usable,
+    with_distinct_ids,
+    with_placed_entities,
+)
 
 __all__ = [
     "SUFFIXES",
@@ -58,7 +67,7 @@ SUFFIXES: dict[str, FormatName] = {
 }
 """The format of each suffix; the first one of a format is that of the files that a stage writes."""
 
-NAMED = re.compile(r"(.+?)\.(txt|ann)(?:\.gz)?", re.IGNORECASE | re.DOTALL)
+NAMED = re.compile(r"(.+?)\.(txt|ann|a1|a2)(?:\.gz)?", re.IGNORECASE | re.DOTALL)
 TITLE_LINE = re.compile(rb"[^|\t\n]+\|t\|")
 
 
@@ -75,7 +84,7 @@ def format_of(path: Path | str) -> FormatName:
         return "text" if kinds == {"txt"} else "brat"
     if suffixes[-2:] == [".pubtator", ".txt"] or (suffixes[-1:] == [".txt"] and _begins_as_pubtator(path)):
         return "pubtator"
-    if suffixes[-1:] == [".txt"] and "ann" in brat_files(path.parent).get(name_of(path), {}):
+    if suffixes[-1:] == [".txt"] and brat_files(path.parent).get(name_of(path), {}).keys() - {"txt"}:
         return "brat"
     if not suffixes or suffixes[-1] not in SUFFIXES:
         raise RequestError(
@@ -86,7 +95,10 @@ def format_of(path: Path | str) -> FormatName:
 
 
 def brat_files(folder: Path) -> dict[str, dict[str, Path]]:
-    """The `txt` and the `ann` file of each document in a folder by its name, packed or not; none where none is."""
+    """The `txt`, `ann`, `a1` and `a2` file of each document in a folder by its name, packed or not; none where none is.
+
+    BioNLP has annotations in `.a1` and `.a2`, which are not read; a text beside them is no raw text.
+    """
     found = defaultdict[str, dict[str, Path]](dict)
     for path in sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []:
         if matched := NAMED.fullmatch(path.name):
@@ -108,21 +120,32 @@ def _begins_as_pubtator(path: Path) -> bool:
 
 
 def read_documents(
-    path: Path | str, format_name: FormatName | None = None, rejects: Rejects | None = None, unique: bool = True
+    path: Path | str,
+    format_name: FormatName | None = None,
+    rejects: Rejects | None = None,
+    unique: bool = True,
+    reading: Reading = ANNOTATED,
 ) -> Iterator[Document]:
     """Streams the documents of a file or folder of any format; `format_of` finds one not given.
 
     rejects: counts documents, used and not; without it the first one that cannot be used raises RequestError. Without
     a `with` block around it, it is closed at the end of the file.
     unique: whether a second document with one id is unusable; this keeps 150 bytes of each.
+    reading: what of each document is read.
     Raises RequestError for what concerns the whole file: not there, damaged, of another format.
     """
-    yield from usable(document_items(path, format_name, unique), rejects, f"{path}: only entities are read; left out")
+    items = document_items(path, format_name, unique, reading)
+    yield from usable(items, rejects, f"{path}: {LEFT_OUT}", path)
     if rejects is not None:
         rejects.close()
 
 
-def document_items(path: Path | str, format_name: FormatName | None = None, unique: bool = True) -> Iterator[Item]:
+def document_items(
+    path: Path | str,
+    format_name: FormatName | None = None,
+    unique: bool = True,
+    reading: Reading = ANNOTATED,
+) -> Iterator[Item]:
     """Every document in its place, usable or not, and what is left out; of one id the first is usable if `unique`."""
     path = Path(path)
     name = format_name or format_of(path)
@@ -133,6 +156,6 @@ def document_items(path: Path | str, format_name: FormatName | None = None, uniq
     if path.is_dir() and not brat_files(path):
         raise RequestError(f"{path}: expected .txt or .ann files in it, found none. Give a file, or their own folder.")
     module, function = READERS[name].split(":")
-    read: Callable[[Path], Iterator[Item]] = getattr(import_module(f"{__name__}.{module}"), function)
-    items = read(path)
+    read: Callable[[Path, Reading], Iterator[Item]] = getattr(import_module(f"{__name__}.{module}"), function)
+    items = with_placed_entities(read(path, reading), reading)
     return with_distinct_ids(items, "an id that another document has") if unique else items

@@ -9,13 +9,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from domain.biomedical.documents.document import NAME_FORMAT, Document, Entity, Item, LeftOut, Passage, Unfit, shown_id
-from domain.biomedical.documents.json_stream import JsonWindow, Shape, json_window, parsed
-from domain.biomedical.documents.soundness import check_entities, joined
+from domain.biomedical.documents.document import (
+    ANNOTATED,
+    NAME_FORMAT,
+    Document,
+    Entity,
+    Item,
+    LeftOut,
+    Passage,
+    Reading,
+    Span,
+    Unfit,
+    shown_id,
+)
+from domain.biomedical.documents.json_stream import JsonWindow, Shape, json_window, parsed, refuse_spans
+from domain.biomedical.documents.soundness import Annotation, joined, placed
 
 COLLECTIONS = ("documents", "PubTator3")
 MOST_FILLER = 100_000  # characters between two passages
@@ -28,41 +40,53 @@ class _Location(Shape):
 
 
 class _Annotation(Shape):
-    infons: dict[str, Any] = Field(default_factory=dict)
+    infons: dict[str, Any] | None = None
     text: str | None = None
     locations: Annotated[tuple[_Location, ...], Field(min_length=1)]
 
 
-class _Part(Shape):
-    """A passage, or a sentence of one."""
+class _TextPart(Shape):
+    """A passage, or a sentence of one, without its annotations."""
 
     offset: int
-    infons: dict[str, Any] = Field(default_factory=dict)
+    infons: dict[str, Any] | None = None
     text: str | None = None
-    sentences: tuple["_Part", ...] = ()
-    annotations: tuple[_Annotation, ...] = ()
-    relations: tuple[Any, ...] = ()
+    sentences: tuple["_TextPart", ...] | None = None
 
     def content(self) -> str:
         """The text of the passage, put together from its sentences where it has none of its own."""
-        return _put_together(self.offset, self.sentences) if self.text is None else self.text
+        return _put_together(self.offset, self.sentences or ()) if self.text is None else self.text
 
 
-class _BiocDocument(Shape):
+class _Part(_TextPart):
+    model_config = ConfigDict(extra="allow")
+
+    sentences: tuple["_Part", ...] | None = None
+    annotations: tuple[_Annotation, ...] | None = None
+    relations: tuple[Any, ...] | None = None
+
+
+class _TextDocument(Shape):
     id: str | int
+    passages: tuple[_TextPart, ...]
+
+
+class _BiocDocument(_TextDocument):
+    model_config = ConfigDict(extra="allow")
+
     passages: tuple[_Part, ...]
-    annotations: tuple[_Annotation, ...] = ()
-    relations: tuple[Any, ...] = ()
+    annotations: tuple[_Annotation, ...] | None = None
+    relations: tuple[Any, ...] | None = None
 
 
-def read(path: Path) -> Iterator[Item]:
+def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
     """Streams the documents of a file; memory holds one at a time.
 
     Raises RequestError for a file that is cut off, or is no BioC JSON.
     """
     with json_window(path) as window:
         for line, text in _documents(window):
-            yield from _items(text, str(path), line)
+            yield from _items(text, str(path), line, reading.only_text)
 
 
 def _documents(window: JsonWindow) -> Iterator[tuple[int, str]]:
@@ -104,33 +128,53 @@ def _no_collection(window: JsonWindow) -> RequestError:
     )
 
 
-def _items(text: str, file: str, line: int) -> Iterator[Item]:
+def _items(text: str, file: str, line: int, only_text: bool) -> Iterator[Item]:
     """The document in a JSON text, and what is left out of it."""
     try:
+        if only_text:
+            yield _document(parsed(_TextDocument, text), (), file, line)
+            return
         found = parsed(_BiocDocument, text)
-        sentences = [sentence for passage in found.passages for sentence in passage.sentences]
-        parts: list[_Part | _BiocDocument] = [*found.passages, *sentences, found]
-        yield from [LeftOut(RELATION)] * sum(len(part.relations) for part in parts)
-        yield _document(found, [annotation for part in parts for annotation in part.annotations], file, line)
+        parts: list[_Part | _BiocDocument] = [found]
+        for passage in found.passages:
+            parts += [passage, *(passage.sentences or ())]
+        yield from [LeftOut(RELATION)] * sum(len(part.relations or ()) for part in parts)
+        if all(part.annotations is None for part in parts):
+            for part in parts:
+                refuse_spans(part, '"annotations": [{"infons", "text", "locations"}]')
+        annotations = [Annotation(_entity(each), each.text, file, line, within) for within, each in _annotations(found)]
+        yield _document(found, annotations, file, line)
     except Unfit as fault:
         value = json.loads(text)  # of any shape; its id names it, as a collection may be written on one line
         name = shown_id(value.get("id")) if isinstance(value, dict) else ""
         yield Unusable(file, line, fault.reason, fault.detail, name)
 
 
-def _document(found: _BiocDocument, annotations: Sequence[_Annotation], file: str, line: int) -> Document:
+def _annotations(found: _BiocDocument) -> Iterator[tuple[Span | None, _Annotation]]:
+    """Every annotation with the span that it must not leave: to the end of its passage, from the beginning of it or of
+    its sentence. One of the document may be anywhere.
+    """
+    for passage in found.passages:
+        end = passage.offset + len(passage.content())
+        for part in (passage, *(passage.sentences or ())):
+            for each in part.annotations or ():
+                yield (part.offset, end), each
+    yield from ((None, each) for each in found.annotations or ())
+
+
+def _document(found: _TextDocument, annotations: Sequence[Annotation], file: str, line: int) -> Document:
     passages = tuple(
-        Passage(passage.offset, passage.offset + len(passage.content()), str(passage.infons.get("type", "")))
+        Passage(passage.offset, passage.offset + len(passage.content()), str((passage.infons or {}).get("type", "")))
         for passage in found.passages
     )
     text = _put_together(0, found.passages)
-    entities = tuple(map(_entity, annotations))
-    check_entities(text, entities, [annotation.text for annotation in annotations])
+    entities, misplaced = placed(text, annotations)
     is_plain = passages == (Passage(0, len(text)),)
-    return Document(str(found.id), text, entities, () if is_plain else passages, file=file, line=line)
+    shown = () if is_plain else passages
+    return Document(str(found.id), text, entities, shown, file=file, line=line, misplaced=misplaced)
 
 
-def _put_together(offset: int, parts: Sequence[_Part]) -> str:
+def _put_together(offset: int, parts: Sequence[_TextPart]) -> str:
     """The texts of `parts`, each at its own offset, in a text that begins at `offset`."""
     text = ""
     for part in parts:
@@ -143,7 +187,7 @@ def _put_together(offset: int, parts: Sequence[_Part]) -> str:
 
 
 def _entity(annotation: _Annotation) -> Entity:
-    kind, identifier, confidence = map(annotation.infons.get, ("type", "identifier", "confidence"))
+    kind, identifier, confidence = map((annotation.infons or {}).get, ("type", "identifier", "confidence"))
     if not kind:
         raise Unfit("an entity without a type", "expected `type` in its infons")
     start, end, fragments = joined((each.offset, each.offset + each.length) for each in annotation.locations)

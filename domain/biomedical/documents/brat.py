@@ -15,8 +15,8 @@ from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import note_folder
 from domain.biomedical.documents import brat_files, name_of
-from domain.biomedical.documents.document import Document, Entity, Item, LeftOut, Unfit, file_in
-from domain.biomedical.documents.soundness import check_entities, joined, whole_text
+from domain.biomedical.documents.document import ANNOTATED, Document, Entity, Item, LeftOut, Reading, Unfit, file_in
+from domain.biomedical.documents.soundness import STRAY_SPACE, Annotation, joined, placed, whole_text
 
 PLACE = re.compile(r"(\S+) (\d{1,15} \d{1,15}(?:;\d{1,15} \d{1,15})*)", re.ASCII)
 REFERENCE = re.compile(r"Reference (\S+) (.+)")
@@ -33,7 +33,7 @@ READ_OVER = {
 }
 
 
-def read(path: Path) -> Iterator[Item]:
+def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
     """Streams the documents of a folder in the order of their names, or the one of a `.txt` or `.ann` file."""
     if path.is_dir():
         note_folder(path)
@@ -41,47 +41,60 @@ def read(path: Path) -> Iterator[Item]:
     for number, name in enumerate(files if path.is_dir() else [name_of(path)], 1):
         if name not in files:
             raise RequestError(f"{path}: expected a .txt or .ann file, or a folder of them, found another name.")
-        yield from _items(name, files[name], partial(file_in, path, number))
+        yield from _items(name, files[name], partial(file_in, path, number), reading.only_text)
 
 
 @dataclass
 class _Annotations:
     """The content of an `.ann` file, by the numbers of its entities."""
 
-    entities: dict[str, Entity] = field(default_factory=dict)
+    entities: dict[str, Annotation] = field(default_factory=dict)
     identifiers: dict[str, str] = field(default_factory=dict)
     confidences: dict[str, float] = field(default_factory=dict)
 
 
-def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str]) -> Iterator[Item]:
+def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str], only_text: bool) -> Iterator[Item]:
     """The document of a text file and its annotations, and what is left out. shown: how messages name a file."""
-    found, file, number = _Annotations(), files.get("txt") or files["ann"], 1
+    found, file, number = _Annotations(), files.get("txt") or next(iter(files.values())), 1
     try:
         if "txt" not in files:
             raise Unfit("annotations without a text", "expected a .txt file of the same name beside them")
         text, lines = whole_text(file), list[str]()
-        if "ann" in files:
-            file = files["ann"]
+        if not only_text:
+            file = _annotation_file(files)
             lines = whole_text(file).removeprefix("\ufeff").split("\n")
-        for number, line in enumerate(lines, 1):  # noqa: B007 (for the error)
-            yield from _read_line(line.removesuffix("\r"), text, found)
-        entities = tuple(
-            replace(entity, confidence=found.confidences.get(each), identifier=found.identifiers.get(each))
-            for each, entity in found.entities.items()
-        )
-        yield Document(name, text, entities, file=shown(files["txt"]), line=1)
+        for number, line in enumerate(lines, 1):
+            yield from _read_line(line.removesuffix("\r"), text, found, shown(file), number)
+        annotations = [
+            each._replace(entity=replace(each.entity, confidence=confidence, identifier=identifier))
+            for each, confidence, identifier in (
+                (each, found.confidences.get(name), found.identifiers.get(name))
+                for name, each in found.entities.items()
+            )
+        ]
+        entities, misplaced = placed(text, annotations)
+        yield Document(name, text, entities, file=shown(files["txt"]), line=1, misplaced=misplaced)
     except Unfit as fault:
         yield Unusable(shown(file), number, fault.reason, fault.detail)
 
 
-def _read_line(line: str, text: str, found: _Annotations) -> Iterator[LeftOut]:
-    """Adds a line to `found`, or yields what is left out."""
+def _annotation_file(files: Mapping[str, Path]) -> Path:
+    """The `.ann` of a document. Raises Unfit where there is none, as the document would seem to have no entities."""
+    if "ann" in files:
+        return files["ann"]
+    others = " and ".join(f".{kind}" for kind in ("a1", "a2") if kind in files)
+    detail = f"found {others}, of BioNLP: write their lines into one .ann" if others else "an empty one is enough"
+    raise Unfit("a text without annotations", f"expected an .ann file of the same name beside it; {detail}")
+
+
+def _read_line(line: str, text: str, found: _Annotations, file: str, number: int) -> Iterator[LeftOut]:
+    """Adds line `number` of `file` to `found`, or yields what is left out."""
     name, _, rest = line.partition("\t")
     reference, note = REFERENCE.match(rest.partition("\t")[0]), CONFIDENCE.fullmatch(rest)
     if name.startswith("T"):
         if name in found.entities:
             raise Unfit("an entity's number given twice", "give each T a number of its own")
-        found.entities[name] = _entity(rest, text)
+        found.entities[name] = _annotation(rest, text)._replace(file=file, line=number)
     elif name.startswith("N") and reference and reference[1] not in found.identifiers:
         found.identifiers[reference[1]] = reference[2]
     elif name.startswith("#") and note and float(note[2]) <= 1:
@@ -92,14 +105,15 @@ def _read_line(line: str, text: str, found: _Annotations) -> Iterator[LeftOut]:
         raise Unfit("a line that is no annotation", "expected one that begins with T, N, #, R, E, A, M or *")
 
 
-def _entity(line: str, text: str) -> Entity:
+def _annotation(line: str, text: str) -> Annotation:
     place, tab, mention = line.partition("\t")
     matched = PLACE.fullmatch(place)
+    if not matched and PLACE.fullmatch(" ".join(place.split())):
+        raise Unfit(STRAY_SPACE, "expected one space between type, start and end")
     if not matched or not tab:
         expected = "expected T1, type, start and end, and text: T1<TAB>Disease 0 8<TAB>text"
         raise Unfit("a line that is no annotation", f"{expected}; is the file cut off here?")
     spans = [(int(first), int(last)) for first, last in map(str.split, matched[2].split(";"))]
     start, end, fragments = joined(spans, text)
     entity = Entity(start, end, matched[1], fragments=fragments)
-    check_entities(text, [entity], [mention if spans == sorted(spans) else None])  # else its words are out of order too
-    return entity
+    return Annotation(entity, mention if spans == sorted(spans) else None)  # else its words are out of order too

@@ -16,7 +16,17 @@ from bertrelay.data.readers import open_input
 from bertrelay.data.tables import Record, Row, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from domain.biomedical.documents.document import NAME_FORMAT, Document, Entity, Item, Span, numbered_lines
+from domain.biomedical.documents.document import (
+    ANNOTATED,
+    NAME_FORMAT,
+    Document,
+    Entity,
+    Item,
+    Reading,
+    Span,
+    numbered_lines,
+)
+from domain.biomedical.documents.soundness import STRAY_SPACE
 from domain.biomedical.documents.tokens import (
     NORMALIZED_SCHEME,
     OUTSIDE,
@@ -34,7 +44,6 @@ from domain.biomedical.documents.tokens import (
 
 DOCUMENT_START, OF_JNLPBA = "-DOCSTART-", "###MEDLINE:"
 COMMENT = re.compile(r"# [^\t]+")
-STRAY_SPACE = "a tag with a stray space"
 CONLL = ("conll", "conll-iobes")
 """The names of the formats that have columns."""
 
@@ -77,16 +86,19 @@ class TaggedSentence(NamedTuple):
 # Sentences
 
 
-def sentence_rows(path: Path | str, columns: Columns = TOKEN_AND_TAG) -> Iterator[TaggedSentence | Unusable]:
+def sentence_rows(
+    path: Path | str, columns: Columns = TOKEN_AND_TAG, only_tokens: bool = False
+) -> Iterator[TaggedSentence | Unusable]:
     """Every sentence in its place, usable or not, and `-DOCSTART-` lines.
 
+    only_tokens: whether every tag is read as `O`, whatever it is.
     The scheme of the tags is found in a pass over the file, and logged where they are rewritten. Logs where a file ends
     in the middle of a line, which may have lost a part of its tag.
     """
     path = Path(path)
-    file_scheme = _scheme_of(path, columns)
+    file_scheme: FileScheme = "IOB2" if only_tokens else _scheme_of(path, columns)
     documents, last_line = 0, 0
-    for has_token, group in groupby(_token_rows(path, columns), _has_token):
+    for has_token, group in groupby(_token_rows(path, columns, only_tokens), _has_token):
         rows = list(group)
         if has_token:
             last_line = rows[-1].line
@@ -113,7 +125,7 @@ def _scheme_of(path: Path, columns: Columns) -> FileScheme:
     return scheme
 
 
-def _token_rows(path: Path, columns: Columns) -> Iterator[Row]:
+def _token_rows(path: Path, columns: Columns, only_tokens: bool = False) -> Iterator[Row]:
     """(token, tag) of each line, () of one without, (`-DOCSTART-`,); the first token sets the number of columns."""
     width = 0
     for row in numbered_lines(path):
@@ -127,7 +139,7 @@ def _token_rows(path: Path, columns: Columns) -> Iterator[Row]:
             fields = row.values[0].split("\t")
             width = width or _checked_width(fields, columns, f"{row.file}, line {row.line:,}")
             if len(fields) == width:
-                yield row._replace(values=(fields[columns.token], fields[columns.tag]))
+                yield row._replace(values=(fields[columns.token], OUTSIDE if only_tokens else fields[columns.tag]))
             else:
                 is_spaced = len(fields) == 1 and " " in fields[0]
                 detail = f"expected {width} columns with tabs between them, found {len(fields)}; "
@@ -180,11 +192,11 @@ def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> Tag
 # Documents
 
 
-def read(path: Path) -> Iterator[Item]:
+def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
     """Streams the documents of a file, named after it and numbered from 1."""
     stem, number, has_start = path.name.partition(".")[0], 0, False
     document: list[TaggedSentence | Unusable] = []
-    for row in sentence_rows(path):
+    for row in sentence_rows(path, only_tokens=reading.only_text):
         is_start = isinstance(row, TaggedSentence) and not row.tokens
         if document and (is_start or not has_start):  # a sentence before the first `-DOCSTART-` line is one
             number += 1

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from bertrelay.data.readers import line_rows
 from bertrelay.data.records import Rejects
@@ -51,6 +51,15 @@ class Entity:
         return self if own == self.text else replace(self, text=own)
 
 
+class Misplaced(NamedTuple):
+    """An entity of a file whose offsets are wrong: why, and the place of its annotation."""
+
+    entity: Entity
+    reason: str
+    file: str
+    line: int
+
+
 class Passage(NamedTuple):
     """A part of a document, `title` or `abstract` for example."""
 
@@ -65,6 +74,7 @@ class Document:
 
     sentences: the spans of the tokens, sentence by sentence, of data that came as tokens; empty in other data.
     file, line: where it was read; empty and 0 when it was not.
+    misplaced: its annotations at wrong offsets, which are none of `entities`; only a reader's documents have them.
     """
 
     id: str
@@ -74,9 +84,19 @@ class Document:
     sentences: tuple[tuple[Span, ...], ...] = ()
     file: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
+    misplaced: tuple[Misplaced, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entities", tuple(entity.in_text(self.text) for entity in self.entities))
+
+    def as_unusable(self) -> Unusable:
+        """What a document with misplaced entities is where it cannot be used."""
+        first = self.misplaced[0]
+        same = sum(each.reason == first.reason for each in self.misplaced)
+        annotations = len(self.entities) + len(self.misplaced)
+        place = f"the first at {first.entity.start:,} to {first.entity.end:,}"
+        detail = f"{same:,} of {annotations:,} entities, {place}"
+        return Unusable(first.file, first.line, first.reason, detail, shown_id(self.id))
 
     def to_spacy(self, nlp: Any = None) -> Any:
         """A spaCy `Doc` by the tokenizer of the pipeline `nlp`, a blank English one when not given.
@@ -107,6 +127,21 @@ class Unfit(Exception):
         self.reason, self.detail = reason, detail
 
 
+class Reading(NamedTuple):
+    """What of documents is read.
+
+    only_text: whether annotations are passed over, sound or not, as those of texts to be tagged are.
+    misplaced: what becomes of a document with entities at wrong offsets: `reject` makes it unusable, `drop` leaves out
+        these entities, `keep` gives the document with them.
+    """
+
+    only_text: bool = False
+    misplaced: Literal["reject", "drop", "keep"] = "reject"
+
+
+ANNOTATED, TEXT_ONLY = Reading(), Reading(only_text=True)
+LEFT_OUT = "only entities at their places are read; left out"
+
 MAX_LINES = 1 << 40  # of a file
 NAME_FORMAT = (
     "If it is of another format, name that: `ner tag --input-format`, `data check --format`, `format` in a recipe."
@@ -132,12 +167,16 @@ Write = Callable[[Document], None]
 
 
 def usable(
-    items: Iterable[AnyRecord | Unusable | LeftOut], rejects: Rejects | None = None, log_as: str | None = "left out"
+    items: Iterable[AnyRecord | Unusable | LeftOut],
+    rejects: Rejects | None = None,
+    log_as: str | None = "left out",
+    source: Path | str = "",
 ) -> Iterator[AnyRecord]:
     """The records among the items; `rejects` counts the used and the unusable ones.
 
     Without `rejects` the first unusable record raises RequestError.
     log_as: what the counts of the rest, by reason, are logged as in the end; None where they are not.
+    source: the folder or file of all items, by which rejects are counted: a folder may have a file for each.
     """
     left_out = Counter[str]()
     for item in items:
@@ -150,9 +189,21 @@ def usable(
         elif rejects is None:
             raise RequestError(f"{place_of(item)}: {item.reason}{_in_brackets(item)}. Fix or remove this record.")
         else:
-            rejects.add(item.file, item.line, item.reason, item.record, item.detail)
+            rejects.add(item.file, item.line, item.reason, item.record, item.detail, str(source))
     if left_out and log_as:
         log(f"{log_as}: " + ", ".join(f"{count:,} × {reason}" for reason, count in left_out.most_common()))
+
+
+def with_placed_entities(items: Iterable[Item], reading: Reading) -> Iterator[Item]:
+    """The items, with misplaced entities treated as `reading` says."""
+    for item in items:
+        if not isinstance(item, Document) or not item.misplaced or reading.misplaced == "keep":
+            yield item
+        elif reading.misplaced == "reject":
+            yield item.as_unusable()
+        else:
+            yield from (LeftOut(each.reason) for each in item.misplaced)
+            yield replace(item, misplaced=())
 
 
 def with_distinct_ids(

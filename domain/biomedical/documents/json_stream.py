@@ -14,13 +14,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bertrelay.data.readers import open_input
 from bertrelay.errors import RequestError
-from domain.biomedical.documents.document import Unfit
+from domain.biomedical.documents.document import Unfit, shown_id
 
 WHITE = re.compile(r"[ \t\n\r]*")
 SIZE = 1 << 20  # characters
 KINDS = {"{": "an object", "[": "a list"}
 SHOWN = 3  # of the places where a value differs from its shape
-NOT_JSON = "not JSON"
+NOT_JSON, NOT_UNICODE = "not JSON", "not valid Unicode"
+CUT_OFF = "is the file cut off here?"
 
 
 class JsonWindow:
@@ -144,6 +145,13 @@ class Shape(BaseModel):
 AnyShape = TypeVar("AnyShape", bound=Shape)
 
 
+def _broken(message: str) -> tuple[str, str]:
+    """Reason and detail of a value that the parser cannot read; its messages quote nothing."""
+    if "hex escape" in message:
+        return NOT_UNICODE, "half of a surrogate pair: a \\u escape without its other half"
+    return NOT_JSON, CUT_OFF if "EOF" in message else message.partition(": ")[2]
+
+
 def parsed(shape: type[AnyShape], value: str) -> AnyShape:
     """The JSON value in `value`. Raises Unfit when it is none or of another shape, with the places that differ."""
     return _validated(shape.model_validate_json, value)
@@ -154,12 +162,44 @@ def fitted(shape: type[AnyShape], value: object) -> AnyShape:
     return _validated(shape.model_validate, value)
 
 
+BORDERS = (
+    {"start", "end"},
+    {"begin", "end"},
+    {"start_offset", "end_offset"},
+    {"start_char", "end_char"},
+    {"offset", "length"},
+)
+"""The keys by which tools write where an annotation is."""
+
+
+def refuse_spans(found: Shape, expected: str) -> None:
+    """Raises Unfit where a key that is not read has spans: annotations in a shape that another tool writes."""
+    for name, value in (found.model_extra or {}).items():
+        if _has_spans(value):
+            detail = f"found `{shown_id(name)}`; expected {expected}, an empty list where there are none"
+            raise Unfit("entities of another shape", detail)
+
+
+def _has_spans(value: object) -> bool:
+    """Whether a value has places in a text: an object with start and end, or lists such as `[0, 7, "Drug"]`."""
+    if isinstance(value, dict):
+        return any(keys <= value.keys() for keys in BORDERS) or any(map(_has_spans, value.values()))
+    return isinstance(value, list) and any(_is_pair(each) or _has_spans(each) for each in value)
+
+
+def _is_pair(value: object) -> bool:
+    """Whether a list begins with a start and an end, with at most names behind them."""
+    if not isinstance(value, list) or len(value) < 2 or not all(type(each) is int for each in value[:2]):
+        return False
+    return 0 <= value[0] < value[1] and all(isinstance(each, str | None) for each in value[2:])
+
+
 def _validated(validate: Callable[[Any], AnyShape], value: object) -> AnyShape:
     try:
         return validate(value)
     except ValidationError as error:
         faults = error.errors(include_input=False, include_url=False, include_context=False)
     if faults[0]["type"] == "json_invalid":
-        raise Unfit(NOT_JSON, "is the file cut off here?")
+        raise Unfit(*_broken(faults[0]["msg"]))
     places = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:SHOWN]]
     raise Unfit("JSON of another shape", "; ".join([*places, *["…"][: len(faults) - SHOWN]]))

@@ -5,13 +5,24 @@ An entity without identifier has `-` in its place: lines of five fields are rela
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from bertrelay.data.tables import Record, Unusable
-from domain.biomedical.documents.document import Document, Entity, Item, LeftOut, Passage, Unfit, numbered_lines
-from domain.biomedical.documents.soundness import IMPOSSIBLE, check_entities
+from domain.biomedical.documents.document import (
+    ANNOTATED,
+    Document,
+    Entity,
+    Item,
+    LeftOut,
+    Passage,
+    Reading,
+    Unfit,
+    numbered_lines,
+)
+from domain.biomedical.documents.soundness import IMPOSSIBLE, Annotation, placed
 
+HEADING = re.compile(r"[^|\t]+\|[^|\t]*\|")
 PART = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 OFFSET = re.compile(r"\d{1,15}", re.ASCII)
 NO_IDENTIFIER = "-"
@@ -19,41 +30,71 @@ RELATION, PARTS_OF_MENTION = "a relation", "a list of individual mentions"
 TITLE, ABSTRACT = "title", "abstract"
 
 
-def read(path: Path) -> Iterator[Item]:
-    """Streams the documents of a file; blank lines or the next title end one."""
-    block: list[Record | Unusable] = []
+def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
+    """Streams the documents of a file, each with the annotations below it, whether blank lines come before them or not.
+
+    A document some of whose annotations stand below another one is unusable; a pass over the file finds these.
+    """
+    apart = set[str]() if reading.only_text else _apart(path)
+    for block in _blocks(path):
+        yield from _items(block, str(path), apart, reading)
+
+
+def _blocks(path: Path) -> Iterator[list[Record | Unusable]]:
+    """The lines of each document that are not blank. A title begins one; so does an abstract, or a line that cannot be
+    read, after a blank line.
+    """
+    block, is_after_blank = list[Record | Unusable](), False
     for row in numbered_lines(path):
         text = row.values[0] if isinstance(row, Record) else ""
-        part, is_blank = PART.fullmatch(text), isinstance(row, Record) and not text.strip()
-        if block and (is_blank or (part and part[2] == "t")):
-            yield from _items(block, str(path))
+        if isinstance(row, Record) and not text.strip():
+            is_after_blank = True
+            continue
+        part = PART.fullmatch(text)
+        begins = part is not None or isinstance(row, Unusable)
+        if block and ((part and part[2] == "t") or (begins and is_after_blank)):
+            yield block
             block = []
-        if not is_blank:
-            block.append(row)
+        block.append(row)
+        is_after_blank = False
     if block:
-        yield from _items(block, str(path))
+        yield block
 
 
-def _items(block: Sequence[Record | Unusable], file: str) -> Iterator[Item]:
-    """The document in the lines of `block`, and what is left out of it."""
+def _apart(path: Path) -> set[str]:
+    """The ids at the beginnings of annotations that stand below another document, or below none."""
+    names = set[str]()
+    for block in _blocks(path):
+        texts = [row.values[0] for row in block if isinstance(row, Record)]
+        title = PART.match(texts[0]) if texts else None
+        own = title[1] if title and title[2] == "t" else None
+        annotations = (text.partition("\t") for text in texts if "\t" in text)
+        names.update(name for name, _, _ in annotations if name != own and "|" not in name)
+    return names
+
+
+def _items(block: Sequence[Record | Unusable], file: str, apart: Container[str], reading: Reading) -> Iterator[Item]:
+    """The document in the lines of `block`, and what is left out of it. apart: of which annotations are elsewhere."""
     lines = [row for row in block if isinstance(row, Record)]
     if len(lines) < len(block):
         yield next(row for row in block if isinstance(row, Unusable))
         return
     try:
         name, text, passages = _heading([row.values[0] for row in lines[:2]])
-        entities, mentions = list[Entity](), list[str]()
-        for row in lines[2:]:
+        if name in apart:
+            raise Unfit("annotations apart from their document", "put the lines with its id below its abstract")
+        annotations = list[Annotation]()
+        for row in [] if reading.only_text else lines[2:]:
             fields = row.values[0].split("\t")
             if not _is_entity(fields, name, row.line):
                 yield LeftOut(RELATION)
                 continue
             identifier = next((field for field in fields[5:6] if field not in ("", NO_IDENTIFIER)), None)
-            entities.append(Entity(int(fields[1]), int(fields[2]), fields[4], identifier=identifier))
-            mentions.append(fields[3])
+            entity = Entity(int(fields[1]), int(fields[2]), fields[4], identifier=identifier)
+            annotations.append(Annotation(entity, fields[3], file, row.line))
             yield from [LeftOut(PARTS_OF_MENTION)] * (len(fields) > 6)
-        check_entities(text, entities, mentions)
-        yield Document(name, text, tuple(entities), passages, file=file, line=lines[0].line)
+        entities, misplaced = placed(text, annotations)
+        yield Document(name, text, entities, passages, file=file, line=lines[0].line, misplaced=misplaced)
     except Unfit as fault:
         yield Unusable(file, lines[0].line, fault.reason, fault.detail)
 
@@ -75,6 +116,9 @@ def _heading(lines: Sequence[str]) -> tuple[str, str, tuple[Passage, ...]]:
 
 def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
     """Whether a line is of an entity or of a relation. Raises Unfit when it is neither."""
+    if len(fields) == 1 or HEADING.match(fields[0]):
+        expected = f"line {number:,}: expected id|t|title, id|a|abstract, or an annotation with tabs between its fields"
+        raise Unfit("a line that is neither title, abstract nor annotation", expected)
     if fields[0] != name:
         raise Unfit("an annotation of another document", f"line {number:,} begins with another id")
     if len(fields) >= 4 and fields[1][:1].isalpha():  # the kind of a relation; its arguments may be numbers

@@ -5,12 +5,16 @@ import zlib
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from bertrelay.data.readers import open_input
-from domain.biomedical.documents.document import Document, Entity, Span, Unfit
+from domain.biomedical.documents.document import Document, Entity, Misplaced, Span, Unfit
 
 IMPOSSIBLE = "an entity with offsets that cannot be"
 MISALIGNED = "an entity whose text is not at its offsets"
+OUTSIDE_PASSAGE = "an entity outside of its passage"
+MISPLACED = (MISALIGNED, IMPOSSIBLE, OUTSIDE_PASSAGE)
+STRAY_SPACE = "a tag or type with a stray space"
 LINE_BREAK = re.compile(r"\s*[\r\n]\s*")
 
 
@@ -25,13 +29,54 @@ def whole_text(path: Path) -> str:
         raise Unfit("a file that is cut off or damaged", type(error).__name__) from None
 
 
-def check_document(document: Document, mentions: Sequence[str | None] = ()) -> None:
-    """Raises Unfit for impossible offsets of entities, passages or tokens, and for characters that no file can hold.
+class Annotation(NamedTuple):
+    """An entity as a file has it.
 
-    mentions: the texts of the entities as a file has them, which must be at their offsets.
+    mention: its text, which must be at its offsets; None where the file does not give it.
+    within: the passage that it stands in and must not leave.
     """
+
+    entity: Entity
+    mention: str | None = None
+    file: str = ""
+    line: int = 0
+    within: Span | None = None
+
+
+def placed(text: str, annotations: Iterable[Annotation]) -> tuple[tuple[Entity, ...], tuple[Misplaced, ...]]:
+    """The entities that are where they should be, and those that are not. Raises Unfit for stray spaces in types."""
+    sound, misplaced = list[Entity](), list[Misplaced]()
+    for each in annotations:
+        check_type(each.entity.type)
+        if reason := _fault_of(text, each):
+            misplaced.append(Misplaced(each.entity, reason, each.file, each.line))
+        else:
+            sound.append(each.entity)
+    return tuple(sound), tuple(misplaced)
+
+
+def _fault_of(text: str, annotation: Annotation) -> str | None:
+    entity, mention = annotation.entity, annotation.mention
+    if not _is_inside(entity, len(text)):
+        return IMPOSSIBLE
+    if annotation.within and not annotation.within[0] <= entity.start < entity.end <= annotation.within[1]:
+        return OUTSIDE_PASSAGE
+    return None if mention is None or _matches(text, entity, mention) else MISALIGNED
+
+
+def check_type(name: str) -> None:
+    """Raises Unfit for a type with white space around it, which would be a type of its own."""
+    if name != name.strip():
+        raise Unfit(STRAY_SPACE, "take the white space around the type out")
+
+
+def check_document(document: Document) -> None:
+    """Raises Unfit for impossible offsets of entities, passages or tokens, and for what no file can hold."""
     length, end = len(document.text), 0
-    check_entities(document.text, document.entities, mentions)
+    impossible = [entity for entity in document.entities if not _is_inside(entity, length)]
+    _refuse_any(impossible, IMPOSSIBLE, document.entities)
+    for entity in document.entities:
+        check_type(entity.type)
     if not all(0 <= passage.start <= passage.end <= length for passage in document.passages):
         raise Unfit("passages with offsets that cannot be", f"expected start and end from 0 to {length:,}")
     for token in chain.from_iterable(document.sentences):
@@ -42,15 +87,7 @@ def check_document(document: Document, mentions: Sequence[str | None] = ()) -> N
     try:
         "".join([document.id, document.text, *(entity.type for entity in document.entities)]).encode()
     except UnicodeEncodeError:
-        raise Unfit("half of a surrogate pair", "not valid Unicode") from None
-
-
-def check_entities(text: str, entities: Sequence[Entity], mentions: Sequence[str | None] = ()) -> None:
-    """Raises Unfit for spans that are empty, outside of `text` or out of order, and for mentions that do not match."""
-    _refuse_any([entity for entity in entities if not _is_inside(entity, len(text))], IMPOSSIBLE, entities)
-    pairs = zip(entities, mentions, strict=False)
-    wrong = [entity for entity, mention in pairs if mention is not None and not _matches(text, entity, mention)]
-    _refuse_any(wrong, MISALIGNED, entities)
+        raise Unfit("not valid Unicode", "half of a surrogate pair") from None
 
 
 def _refuse_any(found: Sequence[Entity], reason: str, entities: Sequence[Entity], why: str = "") -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from domain.biomedical.documents import FormatName
-from domain.biomedical.documents.conll import STRAY_SPACE, TOKEN_AND_TAG, Columns
+from domain.biomedical.documents.conll import TOKEN_AND_TAG, Columns
 from domain.biomedical.documents.document import Document, Entity, place_of, reasons, shown_id
-from domain.biomedical.documents.soundness import IMPOSSIBLE, MISALIGNED
+from domain.biomedical.documents.soundness import MISPLACED, STRAY_SPACE
 from domain.biomedical.documents.tokens import split_tag
 from domain.biomedical.ner.examples import AnnotatedRecord, annotated_records, divided_summary, divided_tokens
 from domain.findings import (
@@ -38,7 +38,6 @@ MIN_ENTITIES = 50  # of a type; with fewer a model is hardly trained on it
 MAX_UNTAGGABLE = 0.05  # of the entities
 MAX_LONG = 0.05  # of the sentences
 MAX_WORDS = 1000  # in a sentence
-UNSOUND_SPANS = (MISALIGNED, IMPOSSIBLE)
 AT_ONCE = 1000
 
 
@@ -167,7 +166,7 @@ def _records(surveys: Surveys) -> Finding:
     """Unusable records, except for misaligned entities. The worst file decides: there training stops."""
     rows, whole, severities = list[Unusable](), 0, list[Severity]()
     for found in surveys.values():
-        unusable = [row for row in found.unusable if row.reason not in UNSOUND_SPANS]
+        unusable = [row for row in found.unusable if row.reason not in MISPLACED]
         records = found.used + len(found.unusable)
         severities.append(by_share(len(unusable), records, MAX_UNUSABLE))
         rows, whole = rows + unusable, whole + records
@@ -177,7 +176,7 @@ def _records(surveys: Surveys) -> Finding:
 
 def _spans(surveys: Surveys) -> Finding:
     """Entities whose offsets are wrong, and those that tags cannot represent."""
-    wrong = [row for found in surveys.values() for row in found.unusable if row.reason in UNSOUND_SPANS]
+    wrong = [row for found in surveys.values() for row in found.unusable if row.reason in MISPLACED]
     untaggable = sum(found.untaggable for found in surveys.values())
     entities = sum(found.entities.total() for found in surveys.values())
     overlaps = [place for found in surveys.values() for place in found.overlaps]
@@ -211,7 +210,7 @@ def _tags(surveys: Surveys) -> Finding:
         summary.append(f"{len(illegal):,} tags are not allowed where they are ({expected}): {shown(illegal)}")
     if rows:
         places = shown([place_of(row) for row in rows])
-        summary.append(f"{len(rows):,} sentences have a tag with a stray space, and cannot be used: {places}")
+        summary.append(f"{len(rows):,} records have a tag or type with a stray space, and cannot be used: {places}")
     counts = {"illegal": len(illegal), "stray_spaces": len(rows)}
     return Finding("tags", "fail" if summary else "good", "; ".join(summary) or "every tag sequence is legal", counts)
 

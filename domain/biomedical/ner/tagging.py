@@ -23,7 +23,7 @@ from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents import SUFFIXES, FormatName, WrittenName, read_documents
-from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.document import TEXT_ONLY, Document, Entity
 from domain.biomedical.documents.writing import check_held, check_written, jsonl_line, writing
 from domain.biomedical.ner.settings import TagOptions, TagSettings
 
@@ -85,7 +85,7 @@ def tag_file(
     engine: Engine | str = LOCAL,
     **options: Any,
 ) -> TaggedFile:
-    """Writes `documents` to `output`, each with the entities that `model` finds in place of those it had.
+    """Writes `documents` to `output`, each with the entities that `model` finds in place of those it had, sound or not.
 
     source_format, output_format: found by the names when not given (docs/formats.md).
     cache: where a model of the hub is kept.
@@ -106,7 +106,7 @@ def tag_file(
         Rejects(output.with_name(f"{output.name}.{what}.jsonl"), asked.max_rejects, keep_empty=False)
         for what in ("rejects", "refused")
     )
-    read = partial(read_documents, documents, source_format)
+    read = partial(read_documents, documents, source_format, reading=TEXT_ONLY)
     with model_output(
         output,
         model,

@@ -26,6 +26,10 @@ def passages(*listed):
     return json.dumps({"documents": [{"id": "1", "passages": listed}]})
 
 
+def bioc_entity(offset, **infons):
+    return {"infons": {"type": "X", **infons}, "locations": [{"offset": offset, "length": 1}]}
+
+
 FAULTS = {
     "a.tsv": [
         (f"\n{SECRET} B-Disease\nhelps O\n", "line 2: expected a token and its tag with a tab between them, found no"),
@@ -44,7 +48,11 @@ FAULTS = {
         (f"1|a|{SECRET}\n", "line 1: no title line"),
         (f"{TITLE}1\t0\t12\t{SECRET}", "line 1: an annotation with too few fields (line 3: expected id, start, end"),
         (f"{TITLE}2\t0\t12\t{SECRET}\tX", "line 1: an annotation of another document (line 3"),
-        (f"{TITLE}1\t1\t13\t{SECRET}\tX", "line 1: an entity whose text is not at its offsets (1 of 1"),
+        (f"{TITLE}1|k|{SECRET}", "line 1: a line that is neither title, abstract nor annotation (line 3"),
+        (f"{TITLE}{SECRET}", "line 1: a line that is neither title, abstract nor annotation (line 3"),
+        (f"{TITLE}\n2\t0\t12\t{SECRET}\tX", "line 1: an annotation of another document (line 4"),
+        (f"{TITLE}1\t2\t12\t{SECRET}\tX \tD1", "line 1: a tag or type with a stray space (take the white space"),
+        (f"{TITLE}1\t1\t13\t{SECRET}\tX", "line 3, record 1: an entity whose text is not at its offsets (1 of 1"),
         (f"{TITLE}1\t9\t99\t{SECRET}\tX", f"{IMPOSSIBLE} (1 of 1 entities, the first at 9"),
         (f"{TITLE}1\t0\t{'9' * 5000}\t{SECRET}\tX", f"{IMPOSSIBLE} (line 3: expected"),
         (f"{TITLE}1\t-3\t9\t{SECRET}\tX", f"{IMPOSSIBLE} (line 3: expected"),
@@ -59,7 +67,11 @@ FAULTS = {
         (entity(start="0"), "entities.0.start: Input should"),
         (entity(text=SECRET), "is not at its offsets"),
         (entity(confidence=95), "entities.0.confidence: Input should be less than or equal to 1"),
-        ('{"text": "\\ud800"}', "line 1: not JSON"),
+        ('{"text": "\\udc00"}', "line 1: not valid Unicode (half of a surrogate pair"),
+        ('{"text": "a",}', "line 1: not JSON (trailing comma at line 1"),
+        (entity(type="X "), "line 1: a tag or type with a stray space"),
+        ('{"text": "abc", "denotations": [{"span": {"begin": 0, "end": 1}}]}', "another shape (found `denotations`;"),
+        ('{"text": "abc", "ner": [[0, 1, "X"]]}', "entities of another shape (found `ner`; expected"),
         ('{"text": "abc", "sentences": [[[-1, 50]]]}', f"{TOKENS} (the first at -1 to 50"),
         ('{"text": "abc", "sentences": [[[0, 2]], [[1, 3]]]}', f"{TOKENS} (the first at 1 to 3"),
         ('{"text": "abc", "passages": [{"start": 0, "end": 4}]}', f"{PASSAGES} (expected start"),
@@ -86,9 +98,21 @@ FAULTS = {
             passages({"offset": 0, "text": "a", "annotations": [{"locations": [{"offset": 0, "length": 1}]}]}),
             "an entity without a type",
         ),
+        (passages({"offset": 0, "text": "a", "annotations": [bioc_entity(0, type="X ")]}), "type with a stray space"),
+        (passages({"offset": 0, "text": "a", "spans": [{"span": {"begin": 0, "end": 1}}]}), "(found `spans`;"),
+        (
+            passages({"offset": 0, "text": "Title"}, {"offset": 6, "text": "b", "annotations": [bioc_entity(0)]}),
+            "line 1, record 1: an entity outside of its passage (1 of 1 entities, the first at 0 to 1",
+        ),
+        (
+            passages({"offset": 0, "sentences": [{"offset": 0, "text": "One."}, {"offset": 5, "text": "Two.",
+                      "annotations": [bioc_entity(0)]}]}),
+            "an entity outside of its passage",
+        ),
     ],
     "1.ann": [
-        (f"T1\tX 0 3\tabc\nT2\tX 0 3\t{SECRET}", "line 2: an entity whose text is not at"),
+        (f"T1\tX 0 3\tabc\nT2\tX 0 3\t{SECRET}", "line 2, record 1: an entity whose text is not at"),
+        ("T1\tX  0 3\tabc", "line 1: a tag or type with a stray space"),
         ("T1\tX 0 3\tabc\nT2\tX 0", "line 2: a line that is no annotation (expected T1, type, start and end"),
         (f"T1\tX 0 {'9' * 5000}\tabc", "line 1: a line that is no annotation"),
         ("T1\tX 0 3\tabc\nT1\tX 0 3\tabc", "line 2: an entity's number given twice"),
@@ -152,6 +176,7 @@ def test_a_file_that_ends_in_the_middle_of_a_line_is_reported(tmp_path, capsys, 
 def test_a_sensitive_file_of_a_folder_goes_by_its_number(tmp_path, capsys, name):
     (tmp_path / f"{SECRET}.txt").write_bytes(b"\xff")
     (tmp_path / "b.txt").write_text("a\0")
+    (tmp_path / "b.ann").write_text("")
     with sensitive_data(), Rejects(tmp_path / "r.jsonl", 1.0) as rejects:
         (document,) = read_documents(tmp_path, name, rejects)
         with pytest.raises(RequestError) as caught:

@@ -296,6 +296,22 @@ def test_a_confidence_of_bioc_is_a_probability_or_none(tmp_path, given, expected
     assert document.entities == (Entity(0, 1, "X", expected),)
 
 
+def test_null_is_nothing_where_a_list_or_an_object_may_be_absent(tmp_path):
+    none = {"infons": None, "sentences": None, "annotations": None, "relations": None}
+    location = {"offset": 0, "length": 4}
+    annotation = {"infons": {"type": "X"}, "text": None, "locations": [location]}
+    passages = [{"offset": 0, "text": "gout", **none}, {"offset": 5, "text": "flu", **none, "annotations": []}]
+    passages[0]["annotations"] = [annotation]
+    (tmp_path / "a.json").write_text(json.dumps({"id": "1", "passages": passages, "annotations": None}))
+    (document,) = read_documents(tmp_path / "a.json")
+    assert (document.text, document.entities) == ("gout flu", (Entity(0, 4, "X"),))
+    entity = {"start": 0, "end": 4, "type": "X", "text": None, "fragments": None, "identifier": None}
+    line = {"id": None, "text": "gout", "entities": [entity], "passages": None, "sentences": None}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line))
+    (document,) = read_documents(tmp_path / "a.jsonl")
+    assert document == Document("1", "gout", (Entity(0, 4, "X"),))
+
+
 def test_brat_files_are_packed_and_named_as_they_like(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"gout"))
     (tmp_path / "a.ann.gz").write_bytes(gzip.compress(b"T1\tDisease 0 4\tgout\n"))
@@ -402,7 +418,7 @@ CANNOT = [
     ("brat", Document("1", "x", (Entity(0, 1, "two words"),)), "an entity that no line can hold"),
     ("bioc", Document("1", "x", (Entity(0, 1, ""),)), "an entity without a type"),
     ("html", Document("1", "abc", (Entity(0, 2, "X"), Entity(1, 3, "X"))), "nested or overlapping entities"),
-    ("jsonl", Document("1", "\ud800"), "half of a surrogate pair"),
+    ("jsonl", Document("1", "\ud800"), "not valid Unicode"),
     ("jsonl", Document("1", "abc", (Entity(2, 2, "X"),)), "an entity with offsets that cannot be"),
     ("conll", Document("1", "abc", sentences=(((0, 2), (1, 3)),)), "tokens with offsets that cannot be"),
     ("bioc", Document("1", "abc", passages=(Passage(-1, 3),)), "passages with offsets that cannot be"),
