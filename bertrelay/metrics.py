@@ -7,7 +7,7 @@ names a package whose metrics follow. `published` has caption, row and model.
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -22,8 +22,8 @@ class Family:
     """Metrics that a report shows together.
 
     about: what they measure. place: the order of families. in_terminal: whether `bertrelay run` prints them,
-        with_intervals with their intervals. with_means: whether a row of means is added. is_summary: whether it shows
-        metrics of other families once more.
+        with_intervals with their intervals; of all rows, or `terminal_rows`. with_means: whether a row of means is
+        added. is_summary: whether it shows metrics of other families once more.
     published: caption to {(row, model): value}, shown for comparison.
     """
 
@@ -31,6 +31,7 @@ class Family:
     about: str = ""
     place: int = 50
     in_terminal: bool = False
+    terminal_rows: Sequence[str] = ()
     with_intervals: bool = False
     with_means: bool = False
     is_summary: bool = False

@@ -113,6 +113,7 @@ class Stage:
     run: `package.module:function` of the work.
     metrics: `package` or `package:family` in whose `metrics.toml` the metrics are declared, for reports.
     sensitive: whether it reads tables of patients.
+    verdict: `package.module:function` from recorded metrics to the `Verdict` on the model, or None, free of torch.
     """
 
     kind: str
@@ -121,6 +122,7 @@ class Stage:
     run: str
     metrics: str = ""
     sensitive: bool = False
+    verdict: str = ""
 
     @property
     def summary(self) -> str:

@@ -15,7 +15,7 @@ STAGES = {
         ("samples.sbert-paper", 2, "settings:SbertPaperSettings", "sentence_files:run_sbert_paper", ""),
     ],
     "pipelines.report": [
-        ("report.card", 1, "card_settings:CardSettings", "card:run", ""),
+        ("report.card", 2, "card_settings:CardSettings", "card:run", ""),
     ],
     "bertrelay": [
         ("bertrelay.encode", 2, "encode_stage:EncodeSettings", "encode_stage:run", ""),
@@ -35,7 +35,7 @@ STAGES = {
     ],
     "students": [
         ("students.distill", 14, "settings:DistillSettings", "distill:run", "students"),
-        ("students.evaluate", 3, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
+        ("students.evaluate", 4, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
         ("students.index", 2, "search_settings:IndexSettings", "index:run", ""),
         ("students.mine", 1, "search_settings:MineSettings", "bitext:run", ""),
         ("students.mine-negatives", 2, "search_settings:NegativeSettings", "negatives:run", ""),
@@ -69,8 +69,24 @@ STAGES = {
 }
 """By package: kind, version, settings and work (`module:name` in the package), and where its metrics are declared."""
 
+VERDICTS = {
+    **dict.fromkeys(("students.distill", "students.evaluate"), "students.verdicts:of_student"),
+    **dict.fromkeys(("domain.ner", "domain.ner-evaluate"), "domain.verdicts:of_entities"),
+    **dict.fromkeys(("domain.qa", "domain.qa-evaluate"), "domain.verdicts:of_answers"),
+    **dict.fromkeys(("domain.readmission", "domain.outcome"), "domain.verdicts:of_outcome"),
+}
+"""By kind: what judges the model that it trained or evaluated."""
+
 REGISTRY = tuple(
-    Stage(kind, version, f"{package}.{settings}", f"{package}.{run}", metrics, sensitive=package == PATIENTS)
+    Stage(
+        kind,
+        version,
+        f"{package}.{settings}",
+        f"{package}.{run}",
+        metrics,
+        sensitive=package == PATIENTS,
+        verdict=VERDICTS.get(kind, ""),
+    )
     for package, stages in STAGES.items()
     for kind, version, settings, run, metrics in stages
 )

@@ -21,7 +21,7 @@ from students.given_vectors import open_teacher, prompt_of
 from students.metrics import encoded_by, english_of, parallel_metrics, read_variance, translation_metrics
 from students.neighbours import load_faiss
 from students.pairs import Translations, read_translations
-from students.retrieval import mining_metrics, search_metrics, xsim_metrics
+from students.retrieval import mining_metrics, rows_by_language, search_metrics, xsim_metrics
 from students.settings import ENGLISH, ParallelSource
 from teachers.evaluation.sts import Encode, StsPairs, metrics_at, read_sts, sts_metrics
 
@@ -99,6 +99,15 @@ class EvaluationSets:
         scored = [sentence for pairs in self.sts.values() for sentence in (*pairs.first, *pairs.second)]
         return encoded_by(encoder, parallel + scored, precision, progress)
 
+    def sizes(self) -> Metrics:
+        """How many sentences of a language, pairs of an STS set and sentences of an n-way set there are."""
+        sizes: Metrics = {f"sentences/{language}": len(pairs.other) for language, pairs in self.parallel.items()}
+        sizes |= {f"sts/{name}/pairs": len(pairs.scores) for name, pairs in self.sts.items()}
+        for name, pairs in self.xsim.items():
+            rows = rows_by_language(pairs)
+            sizes |= {f"xsim_sentences/{name}/{language}": len(of_language) for language, of_language in rows.items()}
+        return sizes
+
     def metrics(self, encode: Encode, teacher: Encode | None = None, variance: float | None = None) -> Metrics:
         scores = parallel_metrics(self.parallel, encode, teacher, variance, with_intervals=True)
         return scores | (sts_metrics(self.sts, encode) if self.sts else {})
@@ -144,7 +153,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     picture = similarity_examples(tests.parallel, encode, settings.picture_sentences)
     if picture is not None:
         write_json(context.output / PICTURE, picture)
-    return metrics
+    return metrics | tests.sizes()
 
 
 def similarity_examples(tests: dict[str, Translations], encode: Encode, count: int) -> dict[str, object] | None:

@@ -34,6 +34,7 @@ def search_metrics(pairs: Mapping[str, Translations], student: Encode, teacher: 
     The index has every distinct English sentence of `pairs` once. A query is a distinct sentence of a language, and
     relevant are the English sentences that it translates; its recall is the share of them among the `k` nearest.
 
+    `queries/<language>`: how many there are, in English as many as the index has.
     `recall_at_<k>/en`: of the English sentences themselves, each of which has to find itself.
     `recall_at_<k>/<language>`: the mean over the queries of a language.
     `recall_at_<k>_ratio/<language>`: that mean over what the English sentences they translate have.
@@ -45,7 +46,7 @@ def search_metrics(pairs: Mapping[str, Translations], student: Encode, teacher: 
         return exact_neighbours(unit(student(queries)), index, k)[1]  # (queries, k)
 
     finds_itself = np.any(found(english) == np.arange(len(english))[:, None], axis=1).astype(np.float64)
-    metrics = with_interval(f"recall_at_{k}/{ENGLISH}", share, finds_itself)
+    metrics = {f"queries/{ENGLISH}": len(english)} | with_interval(f"recall_at_{k}/{ENGLISH}", share, finds_itself)
     for language, sentences in pairs.items():
         relevant: dict[str, set[int]] = {}
         for source, other in zip(*sentences, strict=True):
@@ -54,6 +55,7 @@ def search_metrics(pairs: Mapping[str, Translations], student: Encode, teacher: 
         recall = [len(wanted & set(own)) / len(wanted) for wanted, own in zip(relevant.values(), nearest, strict=True)]
         of_english = [finds_itself[list(wanted)].mean() for wanted in relevant.values()]
         columns = np.array(recall), np.array(of_english)
+        metrics[f"queries/{language}"] = len(recall)
         metrics |= with_interval(f"recall_at_{k}/{language}", share, columns[0])
         metrics |= with_interval(f"recall_at_{k}_ratio/{language}", ratio_of_means, *columns)
     return metrics
@@ -131,7 +133,8 @@ def _directions(languages: Sequence[str], chosen: XsimPairs) -> set[tuple[str, s
 def mining_metrics(
     name: str, test: MiningTest, model: SentenceEncoder, context: StageContext, precision: Precision, max_rejects: float
 ) -> Metrics:
-    """`mining_f1/<name>/train` and `/test` with 95 % intervals, precision and recall, and `mining_threshold/<name>`.
+    """`mining_f1/<name>/train` and `/test` with 95 % intervals, precision, recall and `mining_sentences`, how many
+    sentences were looked for; and `mining_threshold/<name>`.
 
     The pairs go to `mined/<name>.train.tsv` and `.test.tsv`; those of test are of the threshold chosen on train.
     """
@@ -156,6 +159,7 @@ def mining_metrics(
         )
         threshold = mining.threshold
         f1 = f"mining_f1/{name}/{part}"
+        metrics[f"mining_sentences/{name}/{part}"] = mining.sources
         metrics |= {f1: mining.f1, f"{f1}_low": mining.f1_low, f"{f1}_high": mining.f1_high}
         metrics |= {f"mining_precision/{name}/{part}": mining.precision, f"mining_recall/{name}/{part}": mining.recall}
     return {**metrics, f"mining_threshold/{name}": threshold}

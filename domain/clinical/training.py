@@ -163,7 +163,7 @@ def _trained(
     metrics = train(task, settings, context.output, context.work)
     if not context.process_group.is_main:
         return {}
-    return metrics | evaluate_model(task, settings, context.output, risks)
+    return evaluate_model(task, settings, context.output, risks) | metrics  # those of test come first
 
 
 def _true_risks(notes: LabelledNotes, file: Path) -> Floats:

@@ -27,6 +27,7 @@ from pipelines.registry import REGISTRY
 from pipelines.report.card_settings import CardSettings
 from pipelines.report.page import duration
 from pipelines.report.tables import DEV, OTHER, Listing, MetricValue, metric_values, score_tables
+from pipelines.report.verdicts import Judged, verdicts
 from pipelines.run_store import DIGITS, DONE, Done, read_done
 from students.settings import ENGLISH
 
@@ -126,10 +127,14 @@ def card_text(
     )
     languages = _languages(settings, results)
     trainings = [result for result in results if result.corpus is not None]
+    own = (Judged(result.stage, result.kind, result.done.metrics) for result in results if result.is_of_model)
+    found = list(verdicts(own))
     text = environment.get_template("card.md.jinja").render(
         settings=settings,
         encoder=encoder,
         parameters=sum(weights.numel() for weights in encoder.parameters()),
+        verdicts=[(label, verdict._replace(text=_cell(verdict.text))) for label, verdict in found],
+        is_fit=all(verdict.level != "fail" for _, verdict in found),
         languages=languages,
         trainings=[_training(result, settings, with_files) for result in trainings],
         tables=list(_score_tables(results)),

@@ -10,6 +10,7 @@ from bertrelay.stage import Metrics
 from pipelines.recipe import Recipe, Step
 from pipelines.report.findings import SUBJECTS
 from pipelines.report.tables import score_tables
+from pipelines.report.verdicts import Judged, verdicts
 from pipelines.run_store import Done, latest_name, read_done
 from pipelines.runner import REPORT, without_text
 
@@ -63,8 +64,10 @@ def _page(
     for stage in stages:
         for library, version in stage.done.libraries.items():
             versions.setdefault(library, {})[version] = None
+    judged = [Judged(stage.step.label, stage.step.stage.kind, stage.done.metrics) for stage in stages]
     return environment.get_template("report.html.jinja").render(
         recipe=recipe.name,
+        verdicts=list(verdicts(judged)),
         stages=stages,
         seconds=sum(stage.done.seconds for stage in stages),
         finished=max(stage.done.finished for stage in stages),

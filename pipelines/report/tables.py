@@ -11,6 +11,7 @@ from pipelines.registry import REGISTRY
 DEV = Family("Dev data", "What the best weights were chosen by.", place=90)
 OTHER = Family("Other metrics", place=91)
 METRICS_SHOWN = 4
+COUNT = "n"
 ENDINGS = ("_low", "_high", "_deviation")
 
 
@@ -85,9 +86,9 @@ class ScoreTable:
         return [self.rows[row].get(column, MISSING) for column in self.columns]
 
     def add_means(self) -> None:
-        """Adds a row of the means of columns in which no row is without a value."""
+        """Adds a row of the means of columns in which no row is without a value; counts have no mean."""
         rows = list(self.rows.values())
-        for column in self.columns:
+        for column in (column for column in self.columns if column[1] != COUNT):
             values = [row[column].value for row in rows if column in row]
             known = [value for value in values if value is not None]
             if len(known) == len(rows):
@@ -160,14 +161,17 @@ def score_lines(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}, in
     """
     tables = [table for table in score_tables(stages, kinds) if table.family.in_terminal]
     for table in tables:
+        rows = [row for row in table.rows if row in (table.family.terminal_rows or table.rows)]
+        if not rows:
+            continue
         yield from ("", " · ".join(filter(None, [table.family.title, table.caption])))
         head = [["", *column] for column in zip(*table.columns, strict=True)]
         wide = intervals or table.family.with_intervals
         cells = (
             [f"{each} ({each.interval})" if wide and each.interval else str(each) for each in table.cells(row)]
-            for row in table.rows
+            for row in rows
         )
-        yield from _in_columns([*head, *([row, *each] for row, each in zip(table.rows, cells, strict=True))])
+        yield from _in_columns([*head, *([row, *each] for row, each in zip(rows, cells, strict=True))])
     if tables:
         yield ""
 

@@ -114,6 +114,21 @@ def test_metrics_of_a_shrunk_model_are_its_own_and_those_before_are_not(tmp_path
         write_card(folder / "model", tmp_path / "none/out", results=[folder], license="mit")
 
 
+def test_a_student_that_does_not_fit_its_teacher_is_said_to_before_its_use(tmp_path, finished):
+    folder = tmp_path / "student/abc"
+    shutil.copytree(finished / "student/latest", folder)
+    facts = json.loads((folder / "done.json").read_text())
+    facts["metrics"] |= {"dev/mse_relative/en": 0.9, "dev/mse_relative/de": 1.4, "dev/mse_relative/fr": 1.1}
+    (folder / "done.json").write_text(json.dumps(facts))
+    text = write_card(folder / "model", tmp_path / "out", results=[folder], license="mit").read_text()
+    verdict = "**Not fit for use** by the stage student: No better than the mean vector of the teacher in de and fr."
+    assert text.index(verdict) < text.index("It was trained to map sentences") < text.index("## Use")
+    facts["metrics"] |= {"dev/mse_relative/de": 0.4, "dev/mse_relative/fr": 0.3}
+    (folder / "done.json").write_text(json.dumps(facts))
+    text = write_card(folder / "model", tmp_path / "good", results=[folder], license="mit").read_text()
+    assert "Measured by the stage student: Better than the mean vector" in text and "It maps sentences" in text
+
+
 def test_its_figures_are_those_of_the_stages_and_of_the_published_model_alone(finished, card):
     metrics = read_done(finished / "test/latest").metrics
     names = ["translation_accuracy/en-de", "translation_accuracy/de-en", "sts/de/spearman_cosine"]

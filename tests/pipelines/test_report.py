@@ -101,6 +101,13 @@ def test_text_from_outside_never_becomes_markup(run):
     assert page.text.count(mischief) >= 5
 
 
+def test_a_model_that_failed_is_said_to_before_any_table(run):
+    metrics = {"auroc": 0.425, "auroc_low": 0.38, "auroc_high": 0.47, "prevalence": 0.3, "admissions/test": 1000}
+    run.add("readmission", metrics, kind="domain.readmission")
+    text = run.write()
+    assert text.index('<p class="verdict fail"><b>readmission.</b> Worse than chance. AUROC') < text.index("<h2>")
+
+
 def test_seeds_stand_beside_mean_and_deviation_and_what_was_not_measured_is_a_dash(run):
     for seed in (1, 2, 10):
         metrics = {"sts/stsb/spearman_cosine": 0.8125, "sts/stsb/spearman_cosine_deviation": 0.0125}

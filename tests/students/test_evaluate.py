@@ -66,6 +66,8 @@ def test_one_encoding_serves_all_figures_and_they_have_the_designs_names(context
     sts = {"de": de, "en-de": {**en, "second": de["path"]}}
     metrics = evaluate(context, **models, parallel=[toy.source("test")], sts=sts, lookup=[toy.source()])
     directions = ("en-de", "de-en", "en-fr", "fr-en")
+    sizes = {name: metrics.pop(name) for name in ("sentences/de", "sentences/fr", "sts/de/pairs", "sts/en-de/pairs")}
+    assert [*sizes.values()] == [len(english), len(english), 12, 12]
     assert set(metrics) == figures(
         *(f"{name}/{direction}" for name in ("translation_accuracy", "lookup_accuracy") for direction in directions),
         *(f"sts/{name}/spearman_cosine" for name in sts),
@@ -161,6 +163,7 @@ def test_a_student_searches_its_teachers_index_in_every_language(context, models
         hits = [row in np.argsort(-cosines[row])[:3] for row in range(len(english))]
         assert metrics[f"recall_at_3/{language}"] == np.mean(hits)
     assert figures("recall_at_3/en", "recall_at_3/de", "recall_at_3_ratio/fr") <= set(metrics)
+    assert {metrics[f"queries/{language}"] for language in ("en", "de", "fr")} == {len(english)}
     assert len(encoded) == 2 + 4  # once for all metrics
 
 
@@ -172,6 +175,8 @@ def test_n_way_sets_give_errors_between_languages_other_than_english(context, mo
         context, model=models["model"], xsim={"a": [folder], "b": [toy.source("test")]}, xsim_pairs="all"
     )
     directions = ("en/de", "de/en", "en/fr", "fr/en", "de/fr", "fr/de")
+    sizes = {f"xsim_sentences/{name}/{language}" for name in "ab" for language in ("en", "de", "fr")}
+    assert {metrics.pop(name) for name in sizes} == {len(toy.test)}
     assert set(metrics) == figures(*(f"xsim_error/{name}/{pair}" for name in "ab" for pair in directions))
     assert [metrics[f"xsim_error/a/{pair}"] for pair in directions] == [
         metrics[f"xsim_error/b/{pair}"] for pair in directions
