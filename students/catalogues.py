@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from gettext import c2py  # undocumented, and the one parser of plural rules in the library
 from typing import IO, NamedTuple
 
+from bertrelay.data.encodings import conversion_of
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 
@@ -170,7 +171,9 @@ class PoReader:
             try:
                 line = raw.decode(self._encoding).strip()
             except UnicodeDecodeError:
-                entry.fault = entry.fault or Unusable(self.file, number, f"not valid {self._encoding.upper()}")
+                conversion = "" if entry.fault else conversion_of(self.file, raw)
+                detail = f"which its header names{conversion}" if conversion else ""
+                entry.fault = entry.fault or Unusable(self.file, number, f"not valid {self._encoding.upper()}", detail)
                 continue
             is_old = line.startswith("#~")
             for keyword, text in self._tokens(line[2:].strip() if is_old else line):

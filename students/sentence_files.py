@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bertrelay.data.records import Record, Rejects, Table, read, rows
+from bertrelay.data.records import Record, Rejects, Table, canonical_id, read, rows
 from bertrelay.data.sentences import sentence_records
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
@@ -145,14 +145,15 @@ def read_gold(
     if len(found[0].values) != len(names):
         raise RequestError(f"{table.name}: expected two columns of true pairs, found {len(found[0].values)} named")
     lines_of: list[Callable[[str], int | None]] = [_line_number, _line_number]
+    named = [[(_identifier if ids else _text)(record, place) for place in range(len(sides))] for record in found]
     if ids:
-        wanted = [{str(record.values[place]) for record in found} for place in range(len(sides))]
-        lines_of = [_lines_of_ids(own, named, cache).get for own, named in zip(ids, wanted, strict=True)]
+        wanted = map(set, zip(*named, strict=True))
+        lines_of = [_lines_of_ids(own, names, cache).get for own, names in zip(ids, wanted, strict=True)]
     pairs = set()
-    for record in found:
+    for record, values in zip(found, named, strict=True):
         pair = []
-        for value, line_of, sentences in zip(record.values, lines_of, sides, strict=True):
-            line = line_of(str(value))
+        for value, line_of, sentences in zip(values, lines_of, sides, strict=True):
+            line = line_of(value)
             row = None if line is None else sentences.row_at(line)
             if row is None:
                 raise RequestError(
@@ -161,6 +162,18 @@ def read_gold(
             pair.append(row)
         pairs.add(pair[0] * len(target) + pair[1])
     return np.array(sorted(pairs), np.int64)
+
+
+def _text(record: Record, place: int) -> str:
+    return str(record.values[place])
+
+
+def _identifier(record: Record, place: int) -> str:
+    """An identifier in its one form. Raises RequestError for a rounded one."""
+    try:
+        return canonical_id(record.values[place])
+    except ValueError as error:
+        raise RequestError(f"{record.file}, line {record.line:,}: expected identifiers, found {error}") from None
 
 
 def _line_number(text: str) -> int | None:
@@ -174,7 +187,7 @@ def _lines_of_ids(table: Table, wanted: set[str], cache: Path | None) -> dict[st
     """
     lines: dict[str, int] = {}
     for row in rows(table, (), cache):
-        if isinstance(row, Record) and (name := str(row.values[0])) in wanted:
+        if isinstance(row, Record) and (name := _identifier(row, 0)) in wanted:
             if name in lines:
                 raise RequestError(
                     f"{row.file}, line {row.line:,}: expected each identifier once, found that of line "

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import IO, NamedTuple, NoReturn
 from xml.parsers import expat
 
+from bertrelay.data.encodings import conversion_of
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 
@@ -73,8 +74,10 @@ class XmlReader:
         self._parts: list[str] | None = None  # of the sentence that is collected
         self._inline: list[bool] = []  # of each element open in it, whether its content is text
         self._native: list[str] = []  # the content that is none
+        self._names_encoding = False  # another one than UTF-8
         parser = self._parser = expat.ParserCreate()
         parser.buffer_text = True
+        parser.XmlDeclHandler = self._declare
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.EntityDeclHandler = self._refuse_entity
@@ -95,17 +98,22 @@ class XmlReader:
                 self._parser.Parse(chunk, not chunk)
             except expat.ExpatError as error:
                 fault = expat.ErrorString(error.code)
+                fault += "" if self._names_encoding else conversion_of(self.file, chunk)
                 raise RequestError(f"{self.file}, line {error.lineno:,}: not well-formed XML: {fault}") from None
             except (LookupError, ValueError) as error:  # of several bytes a letter, or unknown
                 if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
                     raise  # of a handler, not of the parser
                 raise RequestError(
-                    f"{self.file}: its encoding cannot be read ({error}). Convert it to UTF-8, in its first line too."
+                    f"{self.file}: its encoding cannot be read ({error}). Convert it to UTF-8, in its first line too"
+                    f"{conversion_of(self.file, chunk) or '.'}"
                 ) from None
             yield from self.done
             self.done.clear()
             if not chunk:
                 return
+
+    def _declare(self, version: str, encoding: str | None, standalone: int) -> None:  # noqa: ARG002 (of expat)
+        self._names_encoding = (encoding or "utf-8").lower() not in ("utf-8", "utf8")
 
     def here(self) -> int:
         return self._parser.CurrentLineNumber

@@ -12,6 +12,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import IO, TYPE_CHECKING, Any
 
+from bertrelay.data.encodings import NOT_UTF8, SAMPLE_BYTES, conversion_of, refuse_other_formats, remedy, sample_after
 from bertrelay.data.tables import ABSENT, Record, Row, Table, Unusable, find_columns, find_optional, names_of, reach
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.inputs import note_input
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 LONGEST_FIELD = 16 << 20
 """Characters of a CSV field at most. The usual limit of `csv`, 131,072, is less than a long note has; without any, a
 quote left open would swallow the rest of the file into memory."""
+CERTAIN_LINES = 10
+"""Lines that are not UTF-8 and outnumber those that are, beyond ASCII: the whole file is of another encoding."""
 BATCH_ROWS = 1024
 
 Fields = Iterator[tuple[int, list[str] | Unusable]]
@@ -54,7 +57,7 @@ def delimited_rows(table: Table, columns: Sequence[str | int], optional: Sequenc
         if isinstance(values, Unusable):
             if first is None and table.header:
                 raise RequestError(
-                    f"{table.name}, line {line:,}: the header is {values.reason} ({values.detail}). Fix it."
+                    f"{table.name}, line {line:,}: the header is {values.reason} ({values.detail}). {remedy(values)}"
                 )
             yield values
             continue
@@ -143,21 +146,23 @@ def _lines(file: str) -> Iterator[tuple[str, str, Unusable | None]]:
 def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusable | None]]:
     r"""Text, line break and fault of each line; split at \n alone, for U+2028, U+0085 and the like are text.
 
-    Raises RequestError for UTF-16, and where the stream ends before its file does.
+    Raises RequestError for a file of another encoding or format, and where the stream ends before its file does.
     """
-    number = offset = 0
+    number = offset = beyond_ascii = 0
+    damaged = _DamagedLines(file, stream)
     try:
         for number, raw in enumerate(stream, 1):
-            if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise RequestError(f"{file}: expected UTF-8, found UTF-16. Convert it, with iconv for example.")
+            if offset == 0:
+                refuse_other_formats(file, raw)
             if number == 1 and raw.count(b"\r", 0, -1) > 1 and not raw.endswith(b"\n"):
                 raise RequestError(f"{file}: expected lines that end in \\n, found \\r alone. Convert it.")
             fault = None
             try:
                 line = raw.decode()
+                beyond_ascii += not raw.isascii()
             except UnicodeDecodeError as error:
                 place = f"byte {offset + error.start:,} of the file, counted from 0"
-                fault = Unusable(file, number, "not valid UTF-8", place)
+                fault = Unusable(file, number, NOT_UTF8, place + damaged.add(raw, beyond_ascii))
                 line = raw.decode(errors="replace")
             if "\0" in line:
                 fault = Unusable(file, number, "a NUL character", "is this a text file?")
@@ -170,6 +175,29 @@ def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusabl
         raise RequestError(
             f"{file} is cut off or damaged after line {number:,} ({type(error).__name__}). Fetch or pack it again."
         ) from None
+
+
+class _DamagedLines:
+    """The lines of a file that are not UTF-8, which show what encoding it may be in."""
+
+    def __init__(self, file: str, stream: IO[bytes]) -> None:
+        self._file, self._stream, self._count, self._sample = file, stream, 0, b""
+
+    def add(self, raw: bytes, beyond_ascii: int) -> str:
+        """What is added to the place of such a line: of the first one the encoding and how to convert it.
+
+        beyond_ascii: how many lines are UTF-8 and not ASCII.
+        Raises RequestError where the lines so far show that all of the file is in another encoding.
+        """
+        self._count += 1
+        if self._count == 1:
+            return conversion_of(self._file, sample_after(raw, self._stream))
+        if self._count <= CERTAIN_LINES:
+            self._sample = (self._sample + raw)[:SAMPLE_BYTES]
+        is_certain = self._count == CERTAIN_LINES > beyond_ascii
+        if is_certain and (conversion := conversion_of(self._file, self._sample)):
+            raise RequestError(f"{self._file}: expected UTF-8, found another encoding{conversion}")
+        return ""
 
 
 def _tsv_fields(file: str) -> Fields:
@@ -206,7 +234,7 @@ def _csv_fields(file: str) -> Fields:
         finally:
             csv.field_size_limit(usual)
         if values or faults:
-            yield first, faults[-1]._replace(line=first) if faults else values
+            yield first, faults[0]._replace(line=first) if faults else values
 
 
 def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> list[int]:

@@ -5,6 +5,7 @@ No text of a record is ever in an error or in a rejects file, because records ma
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from decimal import Decimal
@@ -13,6 +14,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Self, SupportsInt, TextIO, cast
 
+from bertrelay.data.encodings import LOOKS, remedy
 from bertrelay.data.readers import delimited_rows, hub_rows, jsonl_rows, line_rows, parquet_rows
 from bertrelay.data.tables import Column, Format, Record, Row, Table, Unusable
 from bertrelay.errors import RequestError, WorkError
@@ -29,6 +31,7 @@ READERS: dict[Format, Callable[[Table, Sequence[str | int], Sequence[str]], Iter
 }
 
 __all__ = [
+    "ROUNDED_ID",
     "Column",
     "Format",
     "Record",
@@ -38,6 +41,7 @@ __all__ = [
     "Unusable",
     "aligned_rows",
     "canonical_id",
+    "is_rounded",
     "read",
     "rows",
 ]
@@ -47,17 +51,25 @@ MISSING_TYPES = {"NoneType", "NAType", "NaTType"}
 """Types of missing values; those of pandas by their names, so that pandas need not be imported."""
 MISSING_WORDS = {"NA", "<NA>", "NaN", "nan", "NULL", "null", "None", "\\N"}
 """What R, pandas and databases write into a file where there is no value."""
+ROUNDED_NUMBER = re.compile(r"[+-]?\d+(?:[.,]\d*)?[eE]\+\d+|[+-]?\d+[.,]\d*[eE]\d+", re.ASCII)
+WHOLE_FLOAT = re.compile(r"([+-]?\d+)\.0+", re.ASCII)
+LONGEST_NUMBER = 400  # characters: the largest float has 309 digits
+EXACT_FLOATS = 2**53
+"""From here on a float is no longer each whole number."""
+ROUNDED_ID = "an id that is a rounded number, as 1.23E+11 is; write ids as text or whole numbers, with all their digits"
 
 
 def canonical_id(value: object) -> str:
     """`value` as text without white space and without the `.0` that a detour through floats leaves.
 
     What is missing is empty, one of `MISSING_WORDS` too, which all rows without an id would share.
-    Raises ValueError, without the value, for what is neither text nor a whole number, and for a float too large for
-    neighbouring ids to differ.
+    Raises ValueError, without the value, for what is neither text nor a whole number, and for a rounded number, in
+    which ids that differ are one: a float too large for neighbouring ids to differ, also as text, and `1.23457E+11`.
     """
     if isinstance(value, str):
         text = "" if value.strip() in MISSING_WORDS else value.strip()
+        if is_rounded(text):
+            raise ValueError(ROUNDED_ID)
         whole, _, fraction = text.partition(".")
         return whole if whole.removeprefix("-").isdigit() and fraction and not fraction.strip("0") else text
     if is_missing(value):
@@ -67,6 +79,13 @@ def canonical_id(value: object) -> str:
     if isinstance(value, Real) and not isinstance(value, Integral) and value + 1 == value:
         raise ValueError("an id of more digits than its type of number can hold; write ids as text or whole numbers")
     return str(int(cast(SupportsInt, value)))
+
+
+def is_rounded(text: str) -> bool:
+    """Whether an id is what spreadsheets and floats make of long numbers: its last digits are lost."""
+    as_float = WHOLE_FLOAT.fullmatch(text[:LONGEST_NUMBER])
+    is_too_large = as_float is not None and abs(int(as_float[1])) >= EXACT_FLOATS
+    return is_too_large or ROUNDED_NUMBER.fullmatch(text) is not None
 
 
 def is_missing(value: object) -> bool:
@@ -93,6 +112,7 @@ class Rejects:
         self._counts: Counter[tuple[str, str]] = Counter()  # by reason and file
         self._used = 0
         self._first = ""
+        self._conversions: dict[tuple[str, str], str] = {}  # of files in another encoding
         self._file: TextIO | None = None
         self._was_opened = self._is_in_block = False
 
@@ -125,7 +145,10 @@ class Rejects:
     def summary(self, files: Collection[str] | None = None) -> str:
         """`12 × no gold label in nli.tsv, …`, the most frequent first: of `files`, or of all."""
         listed = [(place, count) for place, count in self._counts.most_common() if files is None or place[1] in files]
-        shown = [f"{count:,} × {reason} in {file}" for (reason, file), count in listed[:REASONS_SHOWN]]
+        shown = [
+            f"{count:,} × {reason} in {file}{self._conversions.get((reason, file), '')}"
+            for (reason, file), count in listed[:REASONS_SHOWN]
+        ]
         return ", ".join([*shown, *(["…"] if len(listed) > REASONS_SHOWN else [])])
 
     def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "", source: str = "") -> None:
@@ -138,10 +161,13 @@ class Rejects:
         file = renamed(file)
         self._counts[reason, renamed(source or file)] += 1
         place = file + (f", line {line:,}" if line else "") + (f", record {record}" if record else "")
-        self._first = self._first or place + (f" ({detail})" if detail else "")
+        found, *conversion = detail.partition(LOOKS)
+        self._first = self._first or place + (f" ({found})" if found else "")
+        if conversion[0]:
+            self._conversions.setdefault((reason, file), "".join(conversion))
         self._open()
         if self._file is not None:
-            more = {"record": record, "detail": detail}
+            more = {"record": record, "detail": found}
             entry = {"file": file, "line": line, "reason": reason, **{key: more[key] for key in more if more[key]}}
             self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         rejected = self._counts.total()
@@ -187,9 +213,11 @@ class Rejects:
         """Raises WorkError where too many of the records so far cannot be used."""
         if self._counts.total() > self.limit * self.records:
             listed = f" {self.path} lists them." if self.path else ""
+            is_encoding = self._counts.most_common(1)[0][0] in self._conversions
             raise WorkError(
                 f"{self._of_all()} records cannot be used, more than the {self.limit:.2%} allowed: {self.summary()}. "
-                f"The first is {self._first}.{listed} Fix the data, or allow a larger share with max_rejects."
+                f"The first is {self._first}.{listed} "
+                + ("" if is_encoding else "Fix the data, or allow a larger share with max_rejects.")
             )
 
 
@@ -215,7 +243,7 @@ def read(
         fault = row if isinstance(row, Unusable) else Unusable(row.file, row.line, "a missing value")
         if rejects is None:
             detail = f" ({fault.detail})" if fault.detail else ""
-            raise RequestError(f"{fault.file}, line {fault.line:,}: {fault.reason}{detail}. Fix or remove this line.")
+            raise RequestError(f"{fault.file}, line {fault.line:,}: {fault.reason}{detail}. {remedy(fault)}")
         rejects.add(fault.file, fault.line, fault.reason, fault.record, fault.detail)
 
 

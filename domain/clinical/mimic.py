@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from bertrelay.data.readers import open_input, refuse_damaged
+from bertrelay.data.encodings import remedy
+from bertrelay.data.readers import open_input, refuse_damaged, text_lines
 from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
@@ -143,7 +144,7 @@ DAYS = ("chartdate", "dob", "dod")
 TIME_FORMAT, TIME_LENGTH = "%Y-%m-%d %H:%M:%S", 19
 DAY_LENGTH, MIDNIGHT = 10, " 00:00:00"
 FORMS = dict.fromkeys(TIMES, "time YYYY-MM-DD HH:MM:SS") | dict.fromkeys(DAYS, "date YYYY-MM-DD")
-FORMS |= dict.fromkeys(NUMBERS, "number")
+FORMS |= dict.fromkeys(NUMBERS, "number") | dict.fromkeys(IDS, "id but a rounded number, as 1.23E+11 is")
 BLOCK_ROWS = 2048
 ROW = "row"
 """The column with the number of a row: the header is row 1, and a text over several lines is one row."""
@@ -210,7 +211,7 @@ def _parsed(block: "pd.DataFrame", file: Path, reject: Reject, lenient: Collecti
             times = pd.to_datetime(exact, format=TIME_FORMAT, errors="coerce").astype("datetime64[s]")
             block[name] = times.dt.floor("D") if is_day else times
         elif name in IDS + NUMBERS:
-            found = block[name] = text.map(canonical_id).astype(str)
+            found = block[name] = text.map(_exact_id)
             if name in NUMBERS:  # a flag that is True would be taken for one that is not set
                 block[name] = found.where((found == "") | pd.to_numeric(found, errors="coerce").notna())
         wrong = block[name].isna() & (text != "") & ~is_wrong
@@ -223,10 +224,20 @@ def _parsed(block: "pd.DataFrame", file: Path, reject: Reject, lenient: Collecti
     return (block.assign(**{FAULT: faults}) if lenient else block)[~is_wrong]
 
 
+def _exact_id(text: str) -> str | None:
+    """An id in its one form; None for a rounded one."""
+    try:
+        return canonical_id(text)
+    except ValueError:
+        return None
+
+
 def columns_of(file: Path) -> list[str]:
     """The names of a table's columns in lower case; none of an empty file."""
     with open_input(str(file)) as stream, refuse_damaged(str(file)):
-        header = stream.readline().decode("utf-8-sig", errors="replace")
+        header, _, fault = next(text_lines(str(file), stream), ("", "", None))
+    if fault is not None:
+        raise RequestError(f"{file}, line 1: the header is {fault.reason} ({fault.detail}). {remedy(fault)}")
     return [name.strip().lower() for name in next(csv.reader([header]), [])]
 
 

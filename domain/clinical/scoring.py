@@ -246,7 +246,10 @@ class SortedNotes:
             raise RequestError(
                 f"page: expected the admission to show, as the file has {len(self.names):,}; name it with --admission"
             )
-        name = self.names[0] if identifier is None else canonical_id(identifier)
+        try:
+            name = self.names[0] if identifier is None else canonical_id(identifier)
+        except ValueError as error:
+            raise RequestError(f"page: expected the id of an admission, found {error}") from None
         if name not in self.names:
             raise RequestError("page: the file has no note of that admission; check its id")
         place = self.names.index(name)

@@ -175,7 +175,10 @@ def _true_risks(notes: LabelledNotes, file: Path) -> Floats:
             f"risk: expected a CSV file with the columns hadm_id and true_risk, found something else in {file} "
             f"({type(error).__name__})"
         ) from None  # pandas quotes the value of a cell
-    by_id = dict(zip(table["hadm_id"].map(canonical_id), table["true_risk"], strict=True))
+    try:
+        by_id = dict(zip(table["hadm_id"].map(canonical_id), table["true_risk"], strict=True))
+    except ValueError as error:
+        raise RequestError(f"risk: expected ids of admissions in {file}, found {error}") from None
     risks = np.array(notes.table["hadm_id"].map(by_id), np.float64)
     missing = int(np.isnan(risks[notes.is_in("test")]).sum())
     if missing:

@@ -13,6 +13,7 @@ from transformers import AutoModelForPreTraining, BertForPreTraining, PreTrained
 
 from bertrelay.backbone import has_types, load_network, model_folder, position_limit, refuse_missing
 from bertrelay.cpu_kernels import use_cpu_kernels
+from bertrelay.data.encodings import conversion_of
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
 from bertrelay.layout import read_layout
@@ -147,8 +148,10 @@ def read_words(words: list[str] | InputFile) -> list[str]:
     try:
         lines = Path(words).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
+        conversion = conversion_of(words, error.object) if isinstance(error, UnicodeDecodeError) else ""
         raise RequestError(
-            f"new_tokens, protected_tokens: expected a text file in UTF-8, found {type(error).__name__} at {words}"
+            f"new_tokens, protected_tokens: expected a text file in UTF-8, found {type(error).__name__} at "
+            f"{words}{conversion}"
         ) from error
     return [line.strip() for line in lines if line.strip()]
 

@@ -252,7 +252,7 @@ def _parsed(stream: IO[bytes], name: str, tags: Container[str], in_tar: bool = F
     except RequestError:
         raise
     except (LookupError, ValueError) as error:  # an encoding that expat does not have
-        yield Unusable(name, 1, "broken XML", str(error))
+        yield Unusable(name, 1, "broken XML", f"{error}; convert it to UTF-8, in its first line too, with iconv")
 
 
 def _tag(element: Element) -> str:

@@ -320,6 +320,7 @@ def test_gold_may_name_sentences_by_identifiers(bilingual, bucc, tmp_path, conte
         (0, ["xx-1001\ten-2001", "xx-1001\ten-9999"], r"line 2: expected the identifiers of two sentences, found one"),
         (0, ["source_id\ttarget_id", "xx-999\ten-2001"], r"line 2: .*that no sentence of .*training\.xx has"),
         (0, ["xx-1001"], "no column 1|too few fields"),
+        (0, ["xx-1001\t1.23E+11"], r"wrong\.tsv, line 1: expected identifiers, found an id that is a rounded number"),
         (0, ["xx-1002\ten-2002"], r"training\.xx, line 31: expected each identifier once, found that of line 3 again"),
     ],
 )

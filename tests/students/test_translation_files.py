@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.data.records import Rejects, Unusable
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, WorkError
 from students.pairs import PairCounts, read_pairs
 from students.settings import TranslationFiles
 from students.translation_files import read_translation_files
@@ -480,13 +480,24 @@ def test_files_of_a_folder_are_those_whose_names_are_of_languages_through_links_
     [
         ("a.tmx", b'<?xml version="1.0" encoding="gb2312"?><tmx/>', "encoding cannot be read"),
         ("a.tmx", b'<?xml version="1.0" encoding="no-such"?><tmx/>', "encoding cannot be read"),
-        ("en-de.tsv", "Hi\tHallo\n".encode("utf-16"), "expected UTF-8, found UTF-16"),
+        ("en-de.tsv", "Hi\tHallo\n".encode("utf-16"), "expected UTF-8, found UTF-16.*iconv -f UTF-16 -t UTF-8"),
+        ("a.tmx", '<?xml version="1.0" encoding="cp949"?><tmx><seg>안녕하세요</seg></tmx>'.encode("cp949"), "-f CP949"),
+        ("a.tmx", "<tmx><seg>안녕하세요</seg></tmx>".encode("cp949"), "well-formed XML: .* looks like CP949"),
     ],
 )
 def test_an_encoding_that_is_not_read_is_an_error_that_names_the_file(tmp_path, name, content, error_text):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(RequestError, match=rf"{name}: .*{error_text}"):
+    with pytest.raises(RequestError, match=rf"{name}(, line 1)?: .*{error_text}"):
         read(tmp_path / name, "de")
+
+
+def test_a_catalogue_whose_header_names_another_encoding_is_named_with_the_command(tmp_path):
+    text = 'msgid ""\nmsgstr "Language: ko\\nContent-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "Hi"\nmsgstr "안녕"\n'
+    (tmp_path / "ko.po").write_bytes(text.encode("cp949"))
+    source = TranslationFiles(path=str(tmp_path / "ko.po"), languages=["ko"])
+    message = r"not valid UTF-8 in \S+ko\.po; it looks like CP949 .*iconv -f CP949"
+    with pytest.raises(WorkError, match=message), Rejects(None) as rejects:
+        list(read_pairs([source], None, rejects, PairCounts([source])))
 
 
 def test_rows_that_do_not_fit_are_an_error_with_the_line(tmp_path):

@@ -11,8 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from bertrelay.data.encodings import remedy
 from bertrelay.data.readers import line_rows
-from bertrelay.data.records import Rejects
+from bertrelay.data.records import ROUNDED_ID, Rejects, is_rounded
 from bertrelay.data.tables import Record, Table, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.privacy import WITHHELD, is_sensitive
@@ -187,7 +188,7 @@ def usable(
                 rejects.used()
             yield item
         elif rejects is None:
-            raise RequestError(f"{place_of(item)}: {item.reason}{_in_brackets(item)}. Fix or remove this record.")
+            raise RequestError(f"{place_of(item)}: {item.reason}{_in_brackets(item)}. {remedy(item, 'record')}")
         else:
             rejects.add(item.file, item.line, item.reason, item.record, item.detail, str(source))
     if left_out and log_as:
@@ -209,7 +210,7 @@ def with_placed_entities(items: Iterable[Item], reading: Reading) -> Iterator[It
 def with_distinct_ids(
     items: Iterable[AnyRecord | Unusable | LeftOut], reason: str
 ) -> Iterator[AnyRecord | Unusable | LeftOut]:
-    """The items; a record with the id of an earlier one becomes unusable. 150 bytes are kept of each.
+    """The items; a record with the id of an earlier one, or a rounded one, becomes unusable. Each keeps 150 bytes.
 
     Where ids are withheld, unusable records go by their number in their file.
     """
@@ -224,7 +225,9 @@ def with_distinct_ids(
             files.append(record.file)
             number = 0
         number += 1
-        if not isinstance(item, Unusable):
+        if not isinstance(item, Unusable) and is_rounded(record.id):
+            record = Unusable(record.file, record.line, ROUNDED_ID, record=shown_id(record.id))
+        elif not isinstance(item, Unusable):
             first = seen.get(hash(record.id))
             if first is None:
                 seen[hash(record.id)] = (len(files) - 1) * MAX_LINES + record.line

@@ -12,6 +12,7 @@ from typing import Any, TextIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from bertrelay.data.encodings import NOT_UTF8, conversion_of
 from bertrelay.data.readers import open_input
 from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import Unfit, shown_id
@@ -126,9 +127,14 @@ def json_window(path: Path) -> Iterator[JsonWindow]:
         window = JsonWindow(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), str(path))
         try:
             yield window
-        except (UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+        except UnicodeDecodeError as error:
             raise RequestError(
-                f"{path}, after line {window.line:,}: cut off, damaged or not UTF-8 ({type(error).__name__}). "
+                f"{path}, after line {window.line:,}: {NOT_UTF8}{conversion_of(str(path), error.object)}. "
+                "Give it in UTF-8, whole."
+            ) from None
+        except (EOFError, OSError, zlib.error) as error:
+            raise RequestError(
+                f"{path}, after line {window.line:,}: cut off or damaged ({type(error).__name__}). "
                 "Fetch or write it again."
             ) from None
 

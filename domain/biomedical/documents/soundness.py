@@ -7,7 +7,9 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from bertrelay.data.encodings import NOT_UTF8, conversion_of
 from bertrelay.data.readers import open_input
+from bertrelay.privacy import is_sensitive
 from domain.biomedical.documents.document import Document, Entity, Misplaced, Span, Unfit
 
 IMPOSSIBLE = "an entity with offsets that cannot be"
@@ -24,7 +26,9 @@ def whole_text(path: Path) -> str:
         with open_input(str(path)) as stream:
             return stream.read().decode()
     except UnicodeDecodeError as error:
-        raise Unfit("not valid UTF-8", f"byte {error.start:,} of the file, counted from 0") from None
+        name = "FILE" if is_sensitive() else str(path)  # it may be an id
+        place = f"byte {error.start:,} of the file, counted from 0"
+        raise Unfit(NOT_UTF8, place + conversion_of(name, error.object)) from None
     except (EOFError, OSError, zlib.error) as error:
         raise Unfit("a file that is cut off or damaged", type(error).__name__) from None
 

@@ -164,6 +164,30 @@ def test_files_that_are_cut_off_or_no_text_are_reported(tmp_path, name):
         list(read_documents(tmp_path / name))
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.pubtator", "a.jsonl", "a.json", "a.txt"])
+def test_a_file_in_another_encoding_is_named_with_the_command_that_converts_it(tmp_path, name):
+    tag = {"a.tsv": "환자는\tO\n아스피린을\tO\n", "a.pubtator": "1|t|환자는 아스피린을\n1|a|복용했다\n"}
+    text = tag.get(name, '{"text": "환자는 아스피린을 복용했다"}\n')
+    (tmp_path / name).write_bytes(text.encode("cp949"))
+    with pytest.raises(RequestError, match=r"looks like CP949 .*; convert it: iconv -f CP949 -t UTF-8") as caught:
+        list(read_documents(tmp_path / name))
+    assert "Fix or remove" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.pubtator", "1.23E+11|t|a\n1.23E+11|a|b\n"),
+        ("a.jsonl", '{"id": "1.23457E+11", "text": "a"}\n'),
+        ("a.json", json.dumps({"documents": [{"id": "1,2E+11", "passages": [{"offset": 0, "text": "a"}]}]})),
+    ],
+)
+def test_a_document_whose_id_is_a_rounded_number_is_refused(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RequestError, match="an id that is a rounded number"):
+        list(read_documents(tmp_path / name))
+
+
 @pytest.mark.parametrize(("end", "is_reported"), [("B-Dis", True), ("B-Disease\n", False), ("B-Disease\r\n", False)])
 def test_a_file_that_ends_in_the_middle_of_a_line_is_reported(tmp_path, capsys, end, is_reported):
     for name, pack in (("a.tsv", bytes), ("a.tsv.gz", gzip.compress)):

@@ -59,6 +59,30 @@ def test_an_id_that_floats_do_not_tell_from_another_is_refused():
             canonical_id(value)
 
 
+@pytest.mark.parametrize(
+    "value", ["1.23457E+11", " 1.23e+11", "1,23457E+11", "12E+10", "1.2e11", "123456789012345680.0"]
+)
+def test_a_rounded_number_as_text_is_no_id(table, value):
+    with pytest.raises(ValueError, match="a rounded number"):
+        canonical_id(value)
+    found, rejected = rows_of(table(row(1, hadm_id=f'"{value}"'), row(2)), ["hadm_id"])
+    assert found == [("3", "7")]
+    assert rejected == [(2, "hadm_id is no id but a rounded number, as 1.23E+11 is")]
+
+
+@pytest.mark.parametrize("value", ["1E5", "E+11", "12e3", "9007199254740991.0", "1.5"])
+def test_an_id_that_only_looks_like_a_number_stays_one(value):
+    assert canonical_id(value) in (value, value.removesuffix(".0"))
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE")])
+def test_a_table_in_utf16_is_named_with_the_command_that_converts_it(table, encoding, name):
+    path = table()
+    path.write_bytes((HEADER + row(1)).decode().encode(encoding))
+    with pytest.raises(RequestError, match=f"found UTF-16.*iconv -f {name} -t UTF-8"):
+        mimic.columns_of(path)
+
+
 @pytest.mark.parametrize("name", ["NOTEEVENTS.csv", "NOTEEVENTS.csv.gz"])
 def test_text_over_several_lines_is_one_row_and_columns_come_as_asked(table, name):
     path = table(row(1, text='one\ntwo ""quoted"", 98.6'), row(2, " 8.0 "), name=name)
