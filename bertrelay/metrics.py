@@ -2,12 +2,12 @@
 
 A table of the file is a family. Its `metrics` are a list of `Metric`s, in whose patterns `{group}` is a named group of
 the texts that the labels have for it. `labels` outside of a family are those of all families of the file, and `include`
-names a package whose metrics follow. `published` has caption, row and model.
+names a package whose metrics follow. `published` has caption, row and model, and `notes` are a list of `Note`s.
 """
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -17,18 +17,31 @@ Better = Literal["higher", "lower"]
 NO_LABELS: Mapping[str, Mapping[str, str]] = {}
 
 
+class Note(NamedTuple):
+    """A sentence about a family that is true only of some runs.
+
+    when: a regular expression of a whole fact, which has to be there: the name of a metric of a stage with metrics of
+        the family, `uses KIND` of such a stage, or `published` where published metrics stand beside its own.
+    """
+
+    when: str
+    text: str
+
+
 @dataclass(frozen=True)
 class Family:
     """Metrics that a report shows together.
 
-    about: what they measure. place: the order of families. in_terminal: whether `bertrelay run` prints them,
-        with_intervals with their intervals; of all rows, or `terminal_rows`. with_means: whether a row of means is
-        added. is_summary: whether it shows metrics of other families once more.
+    about: what they measure, whatever the run. notes: what is true of some runs. place: the order of families.
+    in_terminal: whether `bertrelay run` prints them, with_intervals with their intervals; of all rows, or
+        `terminal_rows`. with_means: whether a row of means is added. is_summary: whether it shows metrics of other
+        families once more.
     published: caption to {(row, model): value}, shown for comparison.
     """
 
     title: str
     about: str = ""
+    notes: Sequence[Note] = field(default=(), compare=False)
     place: int = 50
     in_terminal: bool = False
     terminal_rows: Sequence[str] = ()
@@ -36,6 +49,11 @@ class Family:
     with_means: bool = False
     is_summary: bool = False
     published: Mapping[str, Mapping[tuple[str, str], float]] = field(default_factory=dict, compare=False)
+
+    def about_run(self, facts: Collection[str]) -> str:
+        """What is true of a run with these facts."""
+        notes = (note.text for note in self.notes if any(re.fullmatch(note.when, fact) for fact in facts))
+        return " ".join(filter(None, [self.about, *notes]))
 
 
 class Cell(NamedTuple):
@@ -116,7 +134,8 @@ def _of_family(declaration: dict[str, Any], shared: Mapping[str, Mapping[str, st
         caption: {(row, model): value for row, values in rows.items() for model, value in values.items()}
         for caption, rows in own.pop("published").items()
     }
-    family = Family(**own, published=published)
+    notes = [Note(**note) for note in own.pop("notes", ())]
+    family = Family(**own, published=published, notes=notes)
 
     def named_group(group: re.Match[str]) -> str:
         return f"(?P<{group[1]}>{'|'.join(map(re.escape, labels[group[1]]))})"

@@ -128,7 +128,7 @@ def card_text(
     languages = _languages(settings, results)
     trainings = [result for result in results if result.corpus is not None]
     own = (Judged(result.stage, result.kind, result.done.metrics) for result in results if result.is_of_model)
-    found = list(verdicts(own))
+    found, tables = list(verdicts(own)), list(_score_tables(results))
     text = environment.get_template("card.md.jinja").render(
         settings=settings,
         encoder=encoder,
@@ -137,7 +137,10 @@ def card_text(
         is_fit=all(verdict.level != "fail" for _, verdict in found),
         languages=languages,
         trainings=[_training(result, settings, with_files) for result in trainings],
-        tables=list(_score_tables(results)),
+        tables=tables,
+        has_intervals=any(
+            isinstance(cell, str) and " – " in cell for *_, table in tables for row in table.rows for cell in row
+        ),
         limits=[*_limits(encoder, languages, results), *settings.limits],
     )
     return f"---\n{_metadata(settings, results, languages).to_yaml()}\n---\n\n{text.strip()}\n"
@@ -257,7 +260,7 @@ def _score_tables(results: Sequence[Result]) -> Iterator[tuple[str, str, Listing
             columns = ["", *(": ".join(filter(None, column)) for column in table.columns)]
             rows = [[_cell(row), *map(_measured, table.cells(row))] for row in table.rows]
             title = " · ".join(filter(None, [table.family.title, table.caption]))
-            about = "" if table.family.about in explained else table.family.about
+            about = "" if table.about in explained else table.about
             explained.add(about)
             yield title, about, Listing(title, list(map(_cell, columns)), rows)
 

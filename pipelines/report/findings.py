@@ -45,6 +45,7 @@ GROUPS = (
     "Groups of patients of the test split, or what is known of all of them. Left out is what is true of fewer than "
     "ten, or untrue of fewer than ten."
 )
+GREY = "The grey line is what chance gives, and on the calibration what a perfect one would."
 CALIBRATION = "Calibration of these groups, before the recalibration and after it. Ideal are 1, 1, 0 and 0."
 CONFUSIONS = (
     "What was taken for what, on the test split: a row is the outcome, a column the prediction. Rows with a small "
@@ -223,6 +224,7 @@ def outcomes(folder: Path, with_text: bool = True) -> Iterator[Part]:  # noqa: A
     if "slices" not in listed and "precision_recall" not in curves:
         return
     if curves:
+        yield ABOUT.format(GREY)
         yield list(_outcome_curves(curves))
     if "alarms" in curves:
         yield Markup("<p>{}</p>").format(_alarms(curves["alarms"]))

@@ -9,7 +9,7 @@ from bertrelay.files import write_text
 from bertrelay.stage import Metrics
 from pipelines.recipe import Recipe, Step
 from pipelines.report.findings import SUBJECTS
-from pipelines.report.tables import score_tables
+from pipelines.report.tables import score_tables, signs
 from pipelines.report.verdicts import Judged, verdicts
 from pipelines.run_store import Done, latest_name, read_done
 from pipelines.runner import REPORT, without_text
@@ -64,6 +64,7 @@ def _page(
     for stage in stages:
         for library, version in stage.done.libraries.items():
             versions.setdefault(library, {})[version] = None
+    tables = score_tables(metrics, {step.name: step.stage.kind for step in recipe.steps})
     judged = [Judged(stage.step.label, stage.step.stage.kind, stage.done.metrics) for stage in stages]
     return environment.get_template("report.html.jinja").render(
         recipe=recipe.name,
@@ -71,7 +72,8 @@ def _page(
         stages=stages,
         seconds=sum(stage.done.seconds for stage in stages),
         finished=max(stage.done.finished for stage in stages),
-        tables=score_tables(metrics, {step.name: step.stage.kind for step in recipe.steps}),
+        tables=tables,
+        signs=signs(tables),
         without_text=without_text(withheld),
         findings=findings,
         mark_style=style(),

@@ -8,7 +8,7 @@ from bertrelay.metrics import Cell, Family, declared
 from bertrelay.stage import Metrics
 from pipelines.registry import REGISTRY
 
-DEV = Family("Dev data", "What the best weights were chosen by.", place=90)
+DEV = Family("Dev data", "On the data that a training is evaluated on.", place=90)
 OTHER = Family("Other metrics", place=91)
 METRICS_SHOWN = 4
 COUNT = "n"
@@ -61,10 +61,14 @@ Column = tuple[str, str]
 
 @dataclass
 class ScoreTable:
-    """MetricValues by row and column. What was not measured is in none of them."""
+    """MetricValues by row and column. What was not measured is in none of them.
+
+    facts: of all tables of the family, as `Note` has them.
+    """
 
     family: Family
     caption: str
+    facts: set[str] = field(default_factory=set)
     columns: list[Column] = field(default_factory=list)
     rows: dict[str, dict[Column, MetricValue]] = field(default_factory=dict)
 
@@ -74,6 +78,11 @@ class ScoreTable:
             order = list(dict.fromkeys(group for group, _ in [*self.columns, column]))
             self.columns = sorted([*self.columns, column], key=lambda each: order.index(each[0]))
         self.rows.setdefault(row, {})[column] = value
+
+    @property
+    def about(self) -> str:
+        """What the family says of this run."""
+        return self.family.about_run(self.facts)
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -101,15 +110,19 @@ def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}) -
     kinds: stage to kind, which declares the metrics.
     """
     tables: dict[tuple[str, str], ScoreTable] = {}
+    facts: dict[str, set[str]] = {}
     for stage, metrics in stages.items():
         for name, value in metric_values(metrics).items():
             for family, caption, row, group, column in cells_of(stage, name, kinds.get(stage)):
-                table = tables.setdefault((family.title, caption), ScoreTable(family, caption))
+                of_family = facts.setdefault(family.title, set())
+                of_family.update(metrics, [f"uses {kinds.get(stage)}"])
+                table = tables.setdefault((family.title, caption), ScoreTable(family, caption, of_family))
                 table.put(row, (group, column), value)
     for table in tables.values():
         for (row, column), published in table.family.published.get(table.caption, {}).items():
             if row in table.rows:
                 table.put(row, ("published", column), MetricValue(published))
+                table.facts.add("published")
         if table.family.with_means and len(table.rows) > 1:
             table.add_means()
     return sorted(tables.values(), key=lambda table: table.family.place)
@@ -128,6 +141,18 @@ def cells_of(stage: str, name: str, kind: str | None = None) -> list[Cell]:
     otherwise = Cell(family, "", name.removeprefix("dev/"), stage, "")
     summaries = [cell for cell in cells if cell.family.is_summary]
     return [next((cell for cell in cells if not cell.family.is_summary), otherwise), *summaries[:1]]
+
+
+def signs(tables: Sequence[ScoreTable]) -> str:
+    """What the signs in some tables mean; of those that are there."""
+    values = [value for table in tables for row in table.rows for value in table.cells(row)]
+    meanings = {
+        "small figures are 95 % bootstrap intervals": any(value.interval for value in values),
+        "± is the standard deviation over seeds": any(value.deviation is not None for value in values),
+        "– was not measured": any(value.value is None for value in values),
+    }
+    text = "; ".join(meaning for meaning, is_there in meanings.items() if is_there)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def metric_values(metrics: Metrics) -> dict[str, MetricValue]:

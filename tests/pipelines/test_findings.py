@@ -160,7 +160,7 @@ def test_the_counts_behind_the_alarm_threshold_are_shown_or_that_there_is_none(t
         (None, None, "no threshold reaches a precision of 0.8 with 95 % confidence, on at least 20"),
     ):
         alarms = {"precision": 0.8, "minimum": 20, "threshold": threshold, "alarms": 1204, "right": right}
-        curves, text = findings.outcomes(written(tmp_path, curves=CURVES | {"alarms": alarms}))
+        _, curves, text = findings.outcomes(written(tmp_path, curves=CURVES | {"alarms": alarms}))
         assert shown in text
         assert [curve.title.split()[0] for curve in curves] == ["ROC", "Precision", "Calibration", "AUROC", "P"]
 

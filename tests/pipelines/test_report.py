@@ -117,3 +117,13 @@ def test_seeds_stand_beside_mean_and_deviation_and_what_was_not_measured_is_a_da
     assert "0.8125 ± 0.0125" in page.text
     assert all(f"repeated (seed {seed})" in page.text for seed in (1, 2, 10))
     assert "ko – 0.500" in page.text
+
+
+def test_the_report_of_any_hospital_says_nothing_of_another_one(run):
+    run.add("cohort", {"admissions": 3}, kind="domain.cohort")
+    folder = next((run.folder / "cohort").glob("cohort*"))
+    (folder / "flow.csv").write_text("step,admissions,subjects\nrows,3,2\n")
+    run.add("mortality", {"auroc": 0.8, "rp80": 0.2}, kind="domain.outcome")
+    text = Page(run.write()).text
+    assert "Who was left out" in text and "RP80 is the recall" in text
+    assert "MIMIC" not in text and "intensive care" not in text

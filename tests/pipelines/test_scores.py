@@ -1,4 +1,4 @@
-from pipelines.report.tables import MetricValue, metric_values, score_tables, shown
+from pipelines.report.tables import MetricValue, metric_values, score_tables, shown, signs
 
 
 def table_of(tables, family, caption=""):
@@ -134,3 +134,36 @@ def test_tasks_of_mteb_have_their_published_rows_too():
     assert found == {"Tatoeba": 0.9668, "BUCC.v2": 0.9943, "STS17": 0.7385, "STS22": 0.4858}
     mined = score_tables({"mined": {"mining_f1/de-en/test": 0.5}}, {"mined": "students.evaluate"})
     assert table_of(mined, "Bitext mining").rows["de-en"]["published", "LASER"].value == 0.962
+
+
+def test_every_sentence_about_a_family_follows_from_what_was_measured():
+    binary = {"auroc": 0.8, "rp80": 0.2, "calibration_slope": 1.0}
+    for kind, metrics, there, absent in (
+        ("domain.outcome", binary, ("RP80 is", "recalibrated"), ("Huang", "MIMIC", "macro", "Permuted", "Differences")),
+        ("domain.readmission", binary, ("RP80 is", "Huang"), ("macro",)),
+        (
+            "domain.outcome",
+            {"auroc_macro": 0.8, "accuracy": 0.6},
+            ("macro",),
+            ("micro", "RP80", "recalibrated", "Huang"),
+        ),
+        ("domain.readmission", {"auroc": 0.8, "permutation_p/tfidf": 0.05}, ("Permuted labels",), ("RP80 is",)),
+        ("domain.pretrain", {"mlm_loss": 2.0, "before/mlm_loss": 9.0}, ("losses in nats",), ("chooses",)),
+        ("domain.pretrain", {"mlm_loss": 2.0, "best_step": 9}, ("chooses the best weights",), ()),
+        ("domain.qa-evaluate", {"f1": 0.5}, ("SQuAD",), ("BioASQ",)),
+        ("domain.terms", {"terms/count": 9}, (), ("ratings", "Huang", "group")),
+        ("students.evaluate", {"translation_accuracy/en-de": 0.9}, ("nearest neighbour",), ("lookup", "ublished")),
+    ):
+        table, *_ = [table for table in score_tables({"a": metrics}, {"a": kind}) if not table.family.is_summary]
+        assert all(words in table.about for words in there), (kind, table.about)
+        assert not [words for words in absent if words in table.about], (kind, table.about)
+
+
+def test_signs_are_explained_where_they_are():
+    def signs_of(metrics):
+        return signs(score_tables({"a": metrics}))
+
+    assert signs_of({"words": 2.5}) == ""
+    assert signs_of({"f1": 0.5, "f1_low": 0.4, "f1_high": 0.6}) == "Small figures are 95 % bootstrap intervals."
+    both = {"f1": None, "accuracy": 0.5, "accuracy_deviation": 0.1}
+    assert signs_of(both) == "± is the standard deviation over seeds; – was not measured."
