@@ -14,6 +14,8 @@ CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*(@\w+)?")
 """What may be a language code, in the name of a file or before one."""
 SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva"}
 """Modifiers of POSIX locales (`sr@latin`) that are scripts."""
+SCRIPTS_OF = {"Jpan": ("Hira", "Kana", "Hani"), "Kore": ("Hang",), "Hans": ("Hani",), "Hant": ("Hani", "Bopo")}
+"""The scripts of Unicode behind those of ISO 15924 that are several, or parts of one."""
 UNKNOWN = "expected a language code such as de, ko or zh-Hant (BCP 47), found {!r}"
 
 
@@ -44,6 +46,16 @@ def is_language(code: str, wanted: str) -> bool:
         return False
     parts = ((asked.language, given.language), (asked.script, given.script), (asked.territory, given.territory))
     return given.private == asked.private and all(asked_for in (None, part) for asked_for, part in parts)
+
+
+@lru_cache(maxsize=4096)
+def likely_scripts(language: str) -> tuple[str, ...]:
+    """The scripts of Unicode that a language is most likely written in: Hang of ko, Latn of sr-Latn; "" is unknown.
+
+    Raises ValueError for what is no code.
+    """
+    script = Tag.get(language_tag(language)).maximize().script or ""
+    return SCRIPTS_OF.get(script, (script,))
 
 
 def closest_code(codes: Iterable[str], wanted: str) -> str | None:

@@ -17,13 +17,12 @@ from itertools import chain
 
 import numpy as np
 import regex
-from langcodes import Language as Tag
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.languages import language_tag
+from bertrelay.languages import likely_scripts
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
 from bertrelay.texts import each_text
@@ -31,8 +30,6 @@ from students.vocabulary import Document, always_kept, document_of, rules_of, ru
 
 HELD_OUT_SHARE = 0.1
 HELD_OUT_SENTENCES = 4000  # of a language, at most
-SCRIPTS = {"Jpan": ("Hira", "Kana", "Hani"), "Kore": ("Hang",), "Hans": ("Hani",), "Hant": ("Hani", "Bopo")}
-"""The scripts of Unicode behind those of ISO 15924 that are several, or parts of one."""
 SHARED = regex.compile(r"[\p{scx=Common}\p{scx=Inherited}]*")
 """Digits, punctuation and symbols."""
 IDEOGRAPH = regex.compile(r"\p{scx=Hani}")
@@ -69,8 +66,7 @@ def scripts_of(language: str) -> tuple[str, ...]:
     Raises RequestError for a language whose script is not known.
     """
     try:
-        script = Tag.get(language_tag(language)).maximize().script or ""
-        scripts = SCRIPTS.get(script, (script,))
+        scripts = likely_scripts(language)
         _written_in(scripts)
     except (ValueError, regex.error):
         raise RequestError(

@@ -11,6 +11,7 @@ from students.search_settings import MiningTest
 from students.settings import (
     ENGLISH,
     AlignedFiles,
+    MaxMisplaced,
     Prompt,
     Teacher,
     TranslationColumns,
@@ -88,9 +89,17 @@ class CorpusTable(Table):
     """Text of a corpus: of a table all the columns that are named, else `text`.
 
     language: of all of it, where it is known.
+    max_misplaced: the share of texts that may seem to be in another language.
     """
 
     language: LanguageCode | None = None
+    max_misplaced: MaxMisplaced = 0.2
+
+    @model_validator(mode="after")
+    def _language_counts(self) -> Self:
+        if self.language is None:
+            refuse_idle(self, "max_misplaced", because="there is no `language` to compare texts with")
+        return self
 
     @property
     def languages(self) -> list[str]:

@@ -15,6 +15,7 @@ from bertrelay.data.records import Record, Rejects, Row, Unusable, aligned_rows,
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from students.settings import ENGLISH, AlignedFiles, Filters, ParallelSource, TranslationFiles
+from students.sides import Sides
 from students.translation_files import EMPTY, FileCounts, Translation, no_translations, read_translation_files
 
 TRAIN, DEV = "train", "dev"
@@ -57,6 +58,7 @@ class PairCounts:
         streams = [(source.name, language) for source in sources for language in source.languages]
         self.names, self.languages = [name for name, _ in streams], [language for _, language in streams]
         self.outcomes: list[Counter[str]] = [Counter() for _ in streams]
+        self.sides = [Sides([ENGLISH, language]) for language in self.languages]
 
     def add(self, outcome: str, streams: NDArray[np.int16]) -> None:
         """Counts one pair of this outcome for each entry of `streams`."""
@@ -72,7 +74,8 @@ class PairCounts:
         """The counts as `corpus.json` keeps them."""
         return [
             {"source": name, "language": language, "pairs": counts.total(), **dict(sorted((+counts).items()))}
-            for name, language, counts in zip(self.names, self.languages, self.outcomes, strict=True)
+            | ({"misplaced": shares} if (shares := sides.shares()) else {})
+            for name, language, counts, sides in zip(self.names, self.languages, self.outcomes, self.sides, strict=True)
         ]
 
     def by_language(self, pairs: Iterable[Pair]) -> dict[str, Translations]:
@@ -95,7 +98,8 @@ def read_pairs(
 ) -> Iterator[Pair]:
     """Streams the pairs of all `sources`, those with an empty side too; what a source itself drops is counted.
 
-    Raises RequestError for a source that cannot be read or gives no pair, and for files that are not row-aligned.
+    Raises RequestError for a source that cannot be read, gives no pair, or has texts in another language than its
+    own, and for files that are not row-aligned.
     """
     first = 0
     for source in sources:
@@ -115,9 +119,13 @@ def read_pairs(
                     continue
                 pair = Pair(streams[language], clean(english), clean(other))
                 given += bool(pair.english and pair.other)
+                if pair.english != pair.other:  # a text that is not translated is no sign of another language
+                    counts.sides[pair.stream].add(pair[1:])
                 yield pair
         if usable and not given:
             raise _no_pairs(source, found)
+        for stream in streams.values():
+            counts.sides[stream].check(source.name, source.max_misplaced)
 
 
 def _no_pairs(source: ParallelSource, found: dict[str, FileCounts]) -> RequestError:

@@ -32,6 +32,7 @@ def _not_english(value: str) -> str:
 
 
 MaxPairs = Annotated[Positive | None, WHEN_SET]
+MaxMisplaced = Annotated[float, Field(ge=0, le=1), WHEN_SET]
 Weight = Annotated[float, Field(ge=0)]
 Language = Annotated[LanguageCode, AfterValidator(_not_english)]
 """Of the side that is not English."""
@@ -43,12 +44,14 @@ class AlignedFiles(DataSource):
     column: the column of the sentence in both files.
     format, header: as for any table.
     max_pairs: of a training corpus, in place of that of `filters`.
+    max_misplaced: the share of texts that may seem to be in another language than theirs.
     """
 
     english: InputFile
     other: InputFile
     language: Language
     max_pairs: MaxPairs = None
+    max_misplaced: MaxMisplaced = 0.2
     column: Column = 0
     format: Format | None = None
     header: bool = True
@@ -77,10 +80,12 @@ class TranslationColumns(TableSource):
 
     others: language to column, such as `{ de = "de", fr = "translation.fr" }`.
     max_pairs: of a training corpus and language, in place of that of `filters`.
+    max_misplaced: the share of texts that may seem to be in another language than theirs.
     """
 
     english: Column = ENGLISH
     max_pairs: MaxPairs = None
+    max_misplaced: MaxMisplaced = 0.2
     others: Annotated[dict[Language, Column], Field(min_length=1), EachOnce]
 
     @property
@@ -89,7 +94,7 @@ class TranslationColumns(TableSource):
         return list(self.others)
 
     def table(self) -> Table:
-        shape = self.model_dump(exclude={"english", "others", "max_pairs"})
+        shape = self.model_dump(exclude={"english", "others", "max_pairs", "max_misplaced"})
         return Table(columns=[self.english, *self.others.values()], **shape)
 
 
@@ -103,6 +108,7 @@ class TranslationFiles(DataSource):
     tags: strip inline tags and keep the pair, or skip pairs that have any.
     placeholders: skip pairs with `%s` or `{name}`, or keep them.
     max_pairs: of a training corpus and language, in place of that of `filters`.
+    max_misplaced: the share of texts that may seem to be in another language than theirs.
     """
 
     path: InputFile | None = None
@@ -112,6 +118,7 @@ class TranslationFiles(DataSource):
     tags: Literal["strip", "skip"] = "strip"
     placeholders: Literal["skip", "keep"] = "skip"
     max_pairs: MaxPairs = None
+    max_misplaced: MaxMisplaced = 0.2
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from bertrelay.languages import EachOnce, LanguageCode, closest_code, is_language, language_tag
+from bertrelay.languages import EachOnce, LanguageCode, closest_code, is_language, language_tag, likely_scripts
 
 
 def test_codes_in_any_form_are_tags_of_bcp_47():
@@ -36,3 +36,11 @@ def test_settings_have_each_language_once_by_its_tag():
     for unknown in ("german", "xx", "", "de fr"):
         with pytest.raises(ValidationError, match=f"expected a language code such as .* found '{unknown}'"):
             languages.validate_python([unknown])
+
+
+def test_scripts_of_languages_are_those_of_cldr():
+    found = {code: likely_scripts(code) for code in ("ko", "kr", "ja", "zh-TW", "sr", "sr-Latn", "hi", "en-x-plain")}
+    assert found == {
+        "ko": ("Hang",), "kr": ("Latn",), "ja": ("Hira", "Kana", "Hani"), "zh-TW": ("Hani", "Bopo"), "sr": ("Cyrl",),
+        "sr-Latn": ("Latn",), "hi": ("Deva",), "en-x-plain": ("Latn",),
+    }  # fmt: skip

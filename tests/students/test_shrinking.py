@@ -7,11 +7,12 @@ import pytest
 from scipy.stats import spearmanr
 from torch import nn
 
+from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.pooling import Projection
 from students.evaluation_settings import ShrinkSettings
-from students.shrinking import cosines_to_original, principal_axes, projection_onto, run, sample_of, shrink
+from students.shrinking import _labelled, cosines_to_original, principal_axes, projection_onto, run, sample_of, shrink
 
 
 @pytest.fixture
@@ -245,3 +246,16 @@ def test_of_several_projections_and_of_one_that_bends_the_vectors_are_turned_too
 def test_too_many_dimensions_and_too_few_sentences_are_reported(count, dimensions, message):
     with pytest.raises(RequestError, match=message):
         principal_axes(drawn(count), dimensions)
+
+
+def test_text_in_another_script_than_its_language_has_is_refused(tmp_path):
+    (tmp_path / "ko.txt").write_text("Two men play football.\n" * 30)
+    source = {"path": str(tmp_path / "ko.txt"), "language": "ko"}
+
+    def labelled(**more):
+        settings = ShrinkSettings.model_validate({"model": "./m", "corpus": [source | more], "languages": ["ko"]})
+        return list(_labelled(settings, tmp_path, Rejects(None)))
+
+    with pytest.raises(RequestError, match=r"ko\.txt: 100\.0% of 30 texts in ko .* Hang; theirs is Latin"):
+        labelled()
+    assert len(labelled(max_misplaced=1.0)) == 30
