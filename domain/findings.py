@@ -3,6 +3,7 @@
 The checks of annotated entities, of questions and of what clinical splits share report these.
 """
 
+import json
 import re
 import statistics
 from collections import Counter
@@ -11,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 
 Severity = Literal["good", "warn", "fail"]
@@ -20,9 +22,35 @@ SEVERITIES: tuple[Severity, ...] = ("good", "warn", "fail")
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 SPLIT_WORDS: tuple[tuple[Split, str], ...] = (("train", "train"), ("dev", "dev"), ("dev", "valid"), ("test", "test"))
 EXAMPLES = 5
+MOST_PLACES = 1000
 
 MAX_UNUSABLE = 0.01  # of a file's records; where training stops as well
 MAX_LEAKED = 0.01  # of a split's distinct sentences or contexts
+
+
+class Place(NamedTuple):
+    """Where something is that a check has found.
+
+    kind: what it is. record: the id of the document or question. start, end: its characters in the record.
+    text: these characters; a check that a user runs shows them, nothing else does, and of sensitive data nothing.
+    """
+
+    kind: str
+    file: str
+    line: int
+    record: str = ""
+    start: int | None = None
+    end: int | None = None
+    text: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """What is known of it."""
+        return {name: value for name, value in self._asdict().items() if value not in (None, "")}
+
+    def __str__(self) -> str:
+        where = f"{self.file}, line {self.line:,}" + (f", {self.record}" if self.record else "")
+        span = "" if self.start is None else f", {self.start:,} to {self.end:,}"
+        return where + span + (f" {json.dumps(self.text, ensure_ascii=False)}" if self.text else "")
 
 
 class Finding(NamedTuple):
@@ -30,6 +58,7 @@ class Finding(NamedTuple):
 
     summary: what was found and what to do about it. counts: the numbers in it.
     examples: places, some of which belong together; never a text.
+    places: of single findings, `MOST_PLACES` of a kind at most.
     """
 
     check: str
@@ -37,11 +66,17 @@ class Finding(NamedTuple):
     summary: str
     counts: Mapping[str, float]
     examples: Sequence[Sequence[str]] = ()
+    places: Sequence[Place] = ()
 
     @property
     def total(self) -> int:
         """The first of the counts."""
         return int(next(iter(self.counts.values())))
+
+
+def row_places(rows: Sequence[Unusable]) -> list[Place]:
+    """The places of records that cannot be used."""
+    return [Place(row.reason, row.file, row.line, row.record) for row in rows[:MOST_PLACES]]
 
 
 def worst(severities: Iterable[Severity]) -> Severity:
@@ -60,10 +95,12 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 
 def report(findings: Sequence[Finding]) -> Iterator[str]:
-    """A line for each finding, and one for all of them."""
+    """A line for each finding, below it one for the first place of each kind, and one for all of them."""
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         yield f"{finding.severity:4}  {finding.check:{width}}  {finding.summary}"
+        for kind, first in {place.kind: place for place in reversed(finding.places)}.items():
+            yield f"{'':4}  {'':{width}}  {kind}: {first}"
     counts = Counter[str](finding.severity for finding in findings)
     total = ", ".join(f"{counts[each]} {each}" for each in SEVERITIES)
     yield f"{overall(findings):4}  {'overall':{width}}  {total}"

@@ -284,7 +284,13 @@ def check(
         findings = _findings(splits, options)
     if options.as_json:
         checks = [
-            {"check": each.check, "verdict": each.severity, "summary": each.summary, "counts": each.counts}
+            {
+                "check": each.check,
+                "verdict": each.severity,
+                "summary": each.summary,
+                "counts": each.counts,
+                "places": [place.as_json() for place in each.places],
+            }
             for each in findings
         ]
         paths = {split: str(path) for split, path in splits.items()}

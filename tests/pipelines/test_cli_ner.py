@@ -170,6 +170,8 @@ def test_good_data_ends_with_0_and_data_that_will_not_do_with_1(tmp_path, call, 
     assert (result.exit_code, document["verdict"]) == (1, "fail")
     assert document["files"] == {"train": str(files["train"]), "test": str(files["test"])}
     found = {each["check"]: each for each in document["checks"]}
+    place = {"kind": "a tag that is not allowed there", "file": str(files["test"]), "line": 1}
+    assert found["tags"]["places"] == [place] and found["spans"]["places"] == []
     assert (found["tags"]["verdict"], found["leaks train/test"]["verdict"]) == ("fail", "good")
     assert "38 that the model reads at once" in found["tokens in a sentence"]["summary"]
     with pytest.raises(RequestError, match="not both"):

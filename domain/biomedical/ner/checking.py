@@ -4,7 +4,7 @@ Each file is read as a stream; of a sentence or a document only a hash is kept, 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice
 from pathlib import Path
@@ -12,20 +12,33 @@ from typing import TYPE_CHECKING
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
+from bertrelay.privacy import is_sensitive
 from domain.biomedical.documents import FormatName
 from domain.biomedical.documents.conll import TOKEN_AND_TAG, Columns
-from domain.biomedical.documents.document import Document, Entity, place_of, reasons, shown_id
+from domain.biomedical.documents.document import Document, Entity, Reading, place_of, reasons, shown_id
 from domain.biomedical.documents.soundness import MISPLACED, STRAY_SPACE
 from domain.biomedical.documents.tokens import split_tag
-from domain.biomedical.ner.examples import AnnotatedRecord, annotated_records, divided_summary, divided_tokens
+from domain.biomedical.ner.examples import (
+    BEYOND_TAGS,
+    REPEATED,
+    TRIMMED,
+    AnnotatedRecord,
+    Doubtful,
+    annotated_records,
+    divided_summary,
+    divided_tokens,
+)
 from domain.findings import (
     MAX_LEAKED,
     MAX_UNUSABLE,
+    MOST_PLACES,
     Finding,
+    Place,
     Severity,
     Split,
     by_share,
     duplicates,
+    row_places,
     shown,
     spreads,
     worst,
@@ -56,12 +69,33 @@ class EntitySurvey:
     in_entities: int = 0
     divided: list[str] = field(default_factory=list)
     unusable: list[Unusable] = field(default_factory=list)
-    illegal: list[str] = field(default_factory=list)  # places
-    overlaps: list[str] = field(default_factory=list)  # places
+    illegal: list[Place] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)  # of entities at wrong offsets and of doubtful ones
+    places: list[Place] = field(default_factory=list)  # of these
     words: list[int] = field(default_factory=list)
     subwords: list[int] = field(default_factory=list)
     sentence_keys: set[int] = field(default_factory=set)
     document_keys: set[int] = field(default_factory=set)
+
+    def add(self, document: Document, doubtful: Iterable[Doubtful]) -> bool:
+        """Counts the entities of a document that are not as they should be; returns whether the document is usable."""
+        for each in document.misplaced:
+            self.note(each.reason, each.entity, document, each.file, each.line)
+        if document.misplaced:
+            self.unusable.append(document.as_unusable())
+            return False
+        for reason, entity in doubtful:
+            self.note(reason, entity, document)
+        self.document_keys |= {hash(document.text)} if document.text.strip() else set()
+        return True
+
+    def note(self, kind: str, entity: Entity, document: Document, file: str = "", line: int = 0) -> None:
+        """Counts an entity of one kind, and keeps its place."""
+        self.kinds[kind] += 1
+        if self.kinds[kind] <= MOST_PLACES:
+            text = "" if is_sensitive() else shown_id(document.text[max(entity.start, 0) : max(entity.end, 0)])
+            where = (file or document.file, line or document.line, shown_id(document.id))
+            self.places.append(Place(kind, *where, entity.start, entity.end, text))
 
 
 Surveys = Mapping[Split, EntitySurvey]
@@ -125,16 +159,17 @@ def _sentences(
     path: Path, format_name: FormatName | None, columns: Columns, found: EntitySurvey
 ) -> Iterator[Sequence[str]]:
     """The tokens of each sentence; all else is counted in `found`."""
-    for record in annotated_records(path, format_name, columns):
+    for record in annotated_records(path, format_name, columns, reading=Reading(misplaced="keep")):
         if isinstance(record, Unusable):
             found.unusable.append(record)
         elif isinstance(record, AnnotatedRecord):
-            found.used += 1
             if isinstance(record.origin, Document):
-                found.document_keys |= {hash(record.origin.text)} if record.origin.text.strip() else set()
-                found.overlaps += _overlaps(record.origin)
+                if not found.add(record.origin, record.doubtful):
+                    continue
             else:
-                found.illegal += [f"{path}, line {record.origin.line + at:,}" for at in record.origin.illegal]
+                lines = (record.origin.line + at for at in record.origin.illegal)
+                found.illegal += [Place("a tag that is not allowed there", str(path), line) for line in lines]
+            found.used += 1
             for example in record.examples:
                 found.untaggable += len(example.untaggable)
                 found.entities.update(example.untaggable)
@@ -143,20 +178,6 @@ def _sentences(
                 found.divided += divided_tokens([example])
                 if example.tokens:
                     yield example.tokens
-
-
-def _overlaps(document: Document) -> Iterator[str]:
-    """The place of each entity that begins before an earlier one has ended."""
-    farthest: Entity | None = None
-    for entity in sorted(document.entities, key=lambda each: (each.start, -each.end)):
-        if farthest and entity.start < farthest.end:
-            how = "in" if entity.end <= farthest.end else "and"
-            yield (
-                f"{document.file}, line {document.line:,}, document {shown_id(document.id)} "
-                f"({entity.start:,} to {entity.end:,} {how} {farthest.start:,} to {farthest.end:,})"
-            )
-        if not farthest or entity.end > farthest.end:
-            farthest = entity
 
 
 # Findings
@@ -171,26 +192,31 @@ def _records(surveys: Surveys) -> Finding:
         severities.append(by_share(len(unusable), records, MAX_UNUSABLE))
         rows, whole = rows + unusable, whole + records
     summary = f"{len(rows):,} of {whole:,} records cannot be used: {reasons(rows)}" if rows else f"{whole:,} read"
-    return Finding("records", worst(severities), summary, {"unusable": len(rows)})
+    return Finding("records", worst(severities), summary, {"unusable": len(rows)}, places=row_places(rows))
 
 
 def _spans(surveys: Surveys) -> Finding:
-    """Entities whose offsets are wrong, and those that tags cannot represent."""
+    """Entities whose offsets are wrong, those that tags cannot represent, and those that reading changes."""
     wrong = [row for found in surveys.values() for row in found.unusable if row.reason in MISPLACED]
     untaggable = sum(found.untaggable for found in surveys.values())
     entities = sum(found.entities.total() for found in surveys.values())
-    overlaps = [place for found in surveys.values() for place in found.overlaps]
+    kinds = sum((found.kinds for found in surveys.values()), Counter[str]())
     summary = [f"{len(wrong):,} documents cannot be used: {reasons(wrong)}"] if wrong else []
     if untaggable:
+        listed = ", ".join(f"{kinds[kind]:,} × {kind}" for kind in BEYOND_TAGS if kinds[kind])
         summary.append(
-            f"{untaggable:,} of {entities:,} entities are nested, discontinuous, of white space or end inside a word: "
-            "tags cannot represent them, so they are not trained on, and count as missed in a score"
+            f"{untaggable:,} of {entities:,} entities are beyond tags ({listed}): "
+            "they are not trained on, and count as missed in a score"
         )
-    if overlaps:
-        summary.append(f"{len(overlaps):,} are nested or overlap: {shown(overlaps)}")
+    changed = [kind for kind in (TRIMMED, REPEATED) if kinds[kind]]
+    summary += [f"{kinds[kind]:,} × {kind}" for kind in changed]
     severity: Severity = "fail" if wrong else by_share(untaggable, entities, MAX_UNTAGGABLE)
+    severity = worst([severity, "warn" if changed else "good"])
     counts = {"misaligned": len(wrong), "untaggable": untaggable}
-    return Finding("spans", severity, "; ".join(summary) or f"all {entities:,} entities fit the words", counts)
+    counts |= {"trimmed": kinds[TRIMMED], "repeated": kinds[REPEATED]}
+    places = [place for found in surveys.values() for place in found.places]
+    good = f"all {entities:,} entities fit the words"
+    return Finding("spans", severity, "; ".join(summary) or good, counts, places=places)
 
 
 def _raw_text(surveys: Surveys) -> Finding:
@@ -207,12 +233,14 @@ def _tags(surveys: Surveys) -> Finding:
     summary = []
     if illegal:
         expected = "an I- must follow a B- or I- of its type"
-        summary.append(f"{len(illegal):,} tags are not allowed where they are ({expected}): {shown(illegal)}")
+        places = shown(list(map(str, illegal)))
+        summary.append(f"{len(illegal):,} tags are not allowed where they are ({expected}): {places}")
     if rows:
         places = shown([place_of(row) for row in rows])
         summary.append(f"{len(rows):,} records have a tag or type with a stray space, and cannot be used: {places}")
     counts = {"illegal": len(illegal), "stray_spaces": len(rows)}
-    return Finding("tags", "fail" if summary else "good", "; ".join(summary) or "every tag sequence is legal", counts)
+    text = "; ".join(summary) or "every tag sequence is legal"
+    return Finding("tags", "fail" if summary else "good", text, counts, places=[*illegal, *row_places(rows)])
 
 
 def _types(surveys: Surveys) -> Finding:

@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,17 @@ from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from domain.biomedical.documents import FormatName, document_items, format_of
 from domain.biomedical.documents.conll import CONLL, TOKEN_AND_TAG, Columns, TaggedSentence, sentence_rows
-from domain.biomedical.documents.document import Document, Entity, LeftOut, Span, shown_id, usable
+from domain.biomedical.documents.document import (
+    ANNOTATED,
+    LEFT_OUT,
+    Document,
+    Entity,
+    LeftOut,
+    Reading,
+    Span,
+    shown_id,
+    usable,
+)
 from domain.biomedical.documents.tokens import (
     OUTSIDE,
     Scheme,
@@ -44,12 +55,35 @@ class Example(NamedTuple):
         return [token for token, tag in zip(self.tokens, self.tags, strict=True) if tag != OUTSIDE]
 
 
+TRIMMED = "white space at the ends, which is trimmed"
+REPEATED = "given twice, which counts once"
+DISCONTINUOUS, BLANK, INSIDE_WORD, NESTED = (
+    "discontinuous",
+    "of white space",
+    "ends inside a word",
+    "nested or overlaps",
+)
+BEYOND_TAGS = (NESTED, DISCONTINUOUS, BLANK, INSIDE_WORD)
+"""Why tags cannot represent an entity."""
+
+
+class Doubtful(NamedTuple):
+    """An entity of a document that is not trained on as it stands, and why."""
+
+    reason: str
+    entity: Entity
+
+
 class AnnotatedRecord(NamedTuple):
-    """What is used or rejected as a whole: a sentence of CoNLL or a document of another format, and its examples."""
+    """What is used or rejected as a whole: a sentence of CoNLL or a document of another format, and its examples.
+
+    doubtful: entities of a document that are changed, or that tags cannot represent.
+    """
 
     file: str
     origin: TaggedSentence | Document
     examples: list[Example]
+    doubtful: Sequence[Doubtful] = ()
 
 
 def annotated_records(
@@ -57,11 +91,12 @@ def annotated_records(
     format_name: FormatName | None = None,
     columns: Columns = TOKEN_AND_TAG,
     illegal: Collection[Scheme] = ("IOB2", "IOBES"),
+    reading: Reading = ANNOTATED,
 ) -> Iterator[AnnotatedRecord | Unusable | LeftOut]:
     """Every sentence or document of a file in its place, usable or not.
 
     columns: of CoNLL. Raises RequestError for other ones than the usual, of a file of another format.
-    illegal: the schemes whose illegal tag sequences are usable all the same.
+    illegal: the schemes whose illegal tag sequences are usable all the same. reading: of documents.
     """
     name = format_name or format_of(path)
     if name in CONLL:
@@ -74,21 +109,30 @@ def annotated_records(
         return
     if columns != TOKEN_AND_TAG:
         raise RequestError(f"{path}: columns: only {' and '.join(CONLL)} have them; leave them out, or name the format")
-    for item in document_items(path, name):
-        yield AnnotatedRecord(item.file, item, list(of_document(item))) if isinstance(item, Document) else item
+    for item in document_items(path, name, reading=reading):
+        if isinstance(item, Document):
+            doubtful = list[Doubtful]()
+            yield AnnotatedRecord(item.file, item, list(of_document(item, doubtful)), doubtful)
+        else:
+            yield item
 
 
 def read_examples(
-    sources: Sequence[EntitySource], rejects: Rejects | None = None, only_legal: bool = True
+    sources: Sequence[EntitySource],
+    rejects: Rejects | None = None,
+    only_legal: bool = True,
+    drop_misplaced: bool = False,
 ) -> list[Example]:
     """The sentences of all `sources`.
 
     rejects: counts the records that are used and those that cannot be; without it the first of these raises
         RequestError.
     only_legal: whether an illegal tag sequence cannot be used; a score reads it as seqeval does.
+    drop_misplaced: whether an entity at wrong offsets is left out, and counted, in place of its document.
     Raises RequestError where no sentence is left.
     """
-    found = [example for source in sources for example in _read(source, rejects, only_legal)]
+    reading = Reading(misplaced="drop" if drop_misplaced else "reject")
+    found = [example for source in sources for example in _read(source, rejects, only_legal, reading)]
     if not found:
         if rejects is not None:
             rejects.check()  # which knows what is wrong with them
@@ -97,25 +141,47 @@ def read_examples(
     return found
 
 
-def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> Iterator[Example]:
+def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool, reading: Reading) -> Iterator[Example]:
     illegal: Sequence[Scheme] = () if only_legal else ("IOB2",)  # of IOBES there are no IOB2 tags to read
-    records = annotated_records(Path(source.path), source.format, Columns(*source.columns), illegal)
-    untaggable = Counter[str]()
-    for record in usable(records, rejects, f"{source.path}: only entities are read; left out"):
+    records = annotated_records(Path(source.path), source.format, Columns(*source.columns), illegal, reading)
+    untaggable, changed = Counter[str](), Counter[str]()
+    for record in usable(records, rejects, f"{source.path}: {LEFT_OUT}", source.path):
+        changed.update(reason for reason, _ in record.doubtful if reason not in BEYOND_TAGS)
         for example in record.examples:
             untaggable.update(example.untaggable)
             yield example._replace(document=f"{source.path} {example.document}")
     if untaggable:
         kinds = ", ".join(f"{count:,} × {name}" for name, count in untaggable.most_common())
         log(f"{source.path}: entities that tags cannot represent (nested, discontinuous, or ending in a word): {kinds}")
+    if changed:
+        log(f"{source.path}: entities: " + "; ".join(f"{count:,} × {name}" for name, count in changed.most_common()))
 
 
-def of_document(document: Document) -> Iterator[Example]:
+def tidied(document: Document, doubtful: list[Doubtful]) -> Document:
+    """The document with its entities each once and without white space at their ends; `doubtful` lists these."""
+    entities = dict[tuple[object, ...], Entity]()
+    for entity in document.entities:
+        text = document.text[entity.start : entity.end]
+        start, end = entity.start + len(text) - len(text.lstrip()), entity.start + len(text.rstrip())
+        if start < end and (start, end) != (entity.start, entity.end) and not entity.fragments:
+            doubtful.append(Doubtful(TRIMMED, entity))
+            entity = replace(entity, start=start, end=end)
+        key = (entity.start, entity.end, entity.type, entity.fragments)
+        if key in entities:
+            doubtful.append(Doubtful(REPEATED, entity))
+        entities.setdefault(key, entity)
+    return replace(document, entities=tuple(entities.values()))
+
+
+def of_document(document: Document, doubtful: list[Doubtful] | None = None) -> Iterator[Example]:
     """The sentences of a document: its own tokens, else the words of its sentences.
 
+    Entities are read as `tidied` gives them; `doubtful` takes these, and those that tags cannot represent.
     An entity over two sentences makes them one. Entities behind the last word belong to the last sentence, which has no
     words where the whole document has none.
     """
+    doubtful = [] if doubtful is None else doubtful
+    document = tidied(document, doubtful)
     left = deque(sorted(document.entities, key=lambda entity: (entity.start, -entity.end)))
     sentences: Sequence[Sequence[Span]] = document.sentences or sentences_of(document)
     if left and not sentences:
@@ -124,10 +190,12 @@ def of_document(document: Document) -> Iterator[Example]:
         is_last, entities = number == len(sentences), list[Entity]()
         while left and (is_last or (words and left[0].start < words[-1][1])):
             entities.append(left.popleft())
-        yield _example(document, words, entities)
+        yield _example(document, words, entities, doubtful)
 
 
-def _example(document: Document, words: Sequence[Span], entities: Sequence[Entity]) -> Example:
+def _example(
+    document: Document, words: Sequence[Span], entities: Sequence[Entity], doubtful: list[Doubtful]
+) -> Example:
     """A sentence with its entities, which come in the order of their starts, the longer one first."""
     spans: list[TokenSpan] = []
     untaggable: list[str] = []
@@ -140,6 +208,8 @@ def _example(document: Document, words: Sequence[Span], entities: Sequence[Entit
             spans.append(TokenSpan(start, end, entity.type))
         else:
             untaggable.append(entity.type)
+            is_inside = BLANK if entity.text.isspace() else INSIDE_WORD if start is None or end is None else NESTED
+            doubtful.append(Doubtful(DISCONTINUOUS if entity.fragments else is_inside, entity))
     tokens = tuple(document.text[start:end] for start, end in words)
     return Example(tokens, tuple(tags_of(spans, len(words))), document.id, tuple(untaggable))
 

@@ -61,6 +61,8 @@ class NerSettings(TrainingSettings):
     mask_share: the share of subwords that the mask token replaces in training, others in each epoch, so that more is
         learned from the words around a word.
     max_rejects: the share of sentences or documents that may be unusable.
+    drop_misplaced: whether an entity of `train` or `dev` at wrong offsets is left out, and counted, in place of its
+        document.
     """
 
     base: ModelSource
@@ -79,6 +81,7 @@ class NerSettings(TrainingSettings):
     batch_tokens: Positive | None = 1024
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     max_rejects: Share = 0.01
+    drop_misplaced: Annotated[bool, WHEN_SET] = False
 
     @model_validator(mode="before")
     @classmethod

@@ -34,8 +34,9 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
     """Trains a model, calibrates it on the dev data, and writes `model/`."""
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
     with Rejects(listed, settings.max_rejects) as rejects:
-        examples = of_types(read_examples(settings.train, rejects), settings.types)
-        dev = of_types(read_examples(settings.dev, rejects), settings.types) if settings.dev else []
+        read = partial(read_examples, rejects=rejects, drop_misplaced=settings.drop_misplaced)
+        examples = of_types(read(settings.train), settings.types)
+        dev = of_types(read(settings.dev), settings.types) if settings.dev else []
     if summary := divided_summary(divided_tokens(examples), sum(len(each.in_entities) for each in examples)):
         log(f"train: {summary}")
     labels = LabelSet.of_types(_types(examples, dev, settings), settings.scheme)

@@ -17,7 +17,18 @@ from domain.biomedical.documents.document import reasons, shown_id
 from domain.biomedical.qa.question_files import question_format_of, question_items
 from domain.biomedical.qa.questions import ALIGNMENTS, DUPLICATE, NOWHERE, Question
 from domain.biomedical.qa.settings import QuestionFormat
-from domain.findings import MAX_LEAKED, MAX_UNUSABLE, Finding, Severity, Split, by_share, duplicates, spreads, worst
+from domain.findings import (
+    MAX_LEAKED,
+    MAX_UNUSABLE,
+    Finding,
+    Severity,
+    Split,
+    by_share,
+    duplicates,
+    row_places,
+    spreads,
+    worst,
+)
 
 if TYPE_CHECKING:
     from domain.biomedical.qa.subwords import PairSplitter
@@ -197,10 +208,12 @@ def _records(surveys: Surveys) -> Iterator[Finding]:
         f"{len(others):,} of {whole:,} questions cannot be used: {reasons(others)}" if others else f"{whole:,} read"
     )
     summary += "".join(f"; left out: {count:,} × {reason}" for reason, count in left_out.most_common())
-    yield Finding("records", by_share(len(others), whole, MAX_UNUSABLE), summary, {"unusable": len(others)})
+    severity = by_share(len(others), whole, MAX_UNUSABLE)
+    yield Finding("records", severity, summary, {"unusable": len(others)}, places=row_places(others))
 
     ids = f"{len(repeated):,} questions: {reasons(repeated)}" if repeated else "every question has an id of its own"
-    yield Finding("ids", "fail" if repeated else "good", ids, {"repeated": len(repeated)})
+    places = row_places(repeated)
+    yield Finding("ids", "fail" if repeated else "good", ids, {"repeated": len(repeated)}, places=places)
 
     corrected, nowhere = _total(surveys, "corrected"), _total(surveys, "nowhere")
     offsets = [f"{len(misplaced):,} questions cannot be used: {reasons(misplaced)}"] if misplaced else []
@@ -209,9 +222,10 @@ def _records(surveys: Surveys) -> Iterator[Finding]:
     if nowhere:
         offsets.append(f"{nowhere:,} further answers are not in their context: scored by, not trained on")
     lost = len(misplaced) + nowhere
-    severity: Severity = by_share(lost, whole, MAX_UNUSABLE) if lost else "warn" if offsets else "good"
+    severity = by_share(lost, whole, MAX_UNUSABLE) if lost else "warn" if offsets else "good"
     good = "every answer is at its offset" if _total(surveys, "in place") else "no answer came with an offset"
-    yield Finding("offsets", severity, "; ".join(offsets) or good, {"corrected": corrected, "nowhere": lost})
+    found = {"corrected": corrected, "nowhere": lost}
+    yield Finding("offsets", severity, "; ".join(offsets) or good, found, places=row_places(misplaced))
 
     counts: dict[str, float] = {how: _total(surveys, how) for how in ALIGNMENTS}  # of BioASQ's alone
     if answers := sum(counts.values()):

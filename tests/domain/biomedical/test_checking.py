@@ -1,16 +1,18 @@
 """Checks of annotated files: what is good, what is doubtful, and what cannot be trained on, each with its place."""
 
+import json
 from pathlib import Path
 
 import pytest
 from real_files import NER, with_ner
 
 from bertrelay.errors import RequestError
+from bertrelay.privacy import sensitive_data
 from bertrelay.tokenizer import load_tokenizer
 from domain.biomedical.documents.document import Document, Entity
 from domain.biomedical.documents.writing import WRITERS
 from domain.biomedical.ner.checking import check
-from domain.findings import overall, splits_of
+from domain.findings import Place, overall, report, splits_of
 
 
 def conll(*sentences):
@@ -77,10 +79,9 @@ SOUND_AND_NOT = (
         ("conll", {"train": TYPES[0], "test": TYPES[1]}, "rare types", "warn", [2], "Rare 1, Unscored 1"),
         ("conll", {"train": conll("a b")}, "types", "fail", [0], "no entity to train on"),
         ("conll", {"train": TYPES[0], "dev": conll("a b")}, "types", "fail", [3], "dev has no entity"),
-        ("jsonl", {"train": written(*BEYOND_TAGS)}, "spans", "fail", [0, 3], "3 of 11 entities"),
-        ("pubtator", {"train": OVERLAPS}, "spans", "fail", [0, 3], "{train}, line 1, document 1 (3 to 8 and 0 to 5)"),
-        ("pubtator", {"train": OVERLAPS}, "spans", "fail", [0, 3], "{train}, line 8, document 2 (0 to 2 in 0 to 2)"),
-        ("jsonl", {"train": SOUND_AND_NOT}, "spans", "fail", [1, 1], "{train}, line 1"),
+        ("jsonl", {"train": written(*BEYOND_TAGS)}, "spans", "fail", [0, 3, 0, 0], "3 of 11 entities"),
+        ("pubtator", {"train": OVERLAPS}, "spans", "fail", [0, 2, 0, 1], "2 of 5 entities are beyond tags (2 × nested"),
+        ("jsonl", {"train": SOUND_AND_NOT}, "spans", "fail", [1, 1, 0, 0], "{train}, line 1"),
         ("jsonl", {"train": SOUND_AND_NOT}, "records", "fail", [2], "1 × an id that another document has"),
         ("conll", {"train": unknown_tags(300)}, "records", "fail", [4], "4 of 300 records"),  # 1.3 % of the sentences
         ("conll", {"train": unknown_tags(139)}, "records", "warn", [1], ""),
@@ -102,6 +103,53 @@ def test_what_is_wrong_is_counted_with_its_place(tmp_path, name, content, findin
     found = next(each for each in check(files, name) if each.check == finding)
     assert (found.severity, list(found.counts.values())) == (severity, counts)
     assert shown.format(**files) in found.summary
+
+
+DOUBTFUL = [
+    {"start": 0, "end": 5, "type": "X"},  # "Lung " with white space at its end
+    {"start": 0, "end": 4, "type": "X", "text": "Lung"},  # and once more without
+    {"start": 5, "end": 14, "type": "X"},
+    {"start": 10, "end": 14, "type": "X"},
+    {"start": 5, "end": 7, "type": "X"},
+    {"start": 4, "end": 5, "type": "X"},
+    {"start": 0, "end": 14, "type": "X", "fragments": [[0, 4], [10, 14]]},
+]
+WRONG = [
+    {"start": 1, "end": 5, "type": "X", "text": "Lung"},
+    {"start": 9, "end": 99, "type": "X"},
+    {"start": 0, "end": 4, "type": "X"},
+]
+
+
+def test_every_kind_of_finding_has_file_line_document_span_and_text(tmp_path):
+    rows = [{"id": name, "text": "Lung bald toes", "entities": DOUBTFUL} for name in ("a", "b")]
+    rows.append({"id": "c", "text": "Lung bald toes", "entities": WRONG})
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)) + '\n{"id": "d"}\n')
+    findings = {each.check: each for each in check({"train": path})}
+    first = [(each.kind, each.start, each.end, each.text) for each in findings["spans"].places if each.record == "a"]
+    assert first == [
+        ("white space at the ends, which is trimmed", 0, 5, "Lung "),
+        ("given twice, which counts once", 0, 4, "Lung"),
+        ("discontinuous", 0, 14, "Lung bald toes"),
+        ("of white space", 4, 5, " "),
+        ("ends inside a word", 5, 7, "ba"),
+        ("nested or overlaps", 10, 14, "toes"),
+    ]
+    assert {(each.file, each.line) for each in findings["spans"].places if each.record == "b"} == {(str(path), 2)}
+    wrong = [each[:6] for each in findings["spans"].places if each.record == "c"]
+    assert wrong == [
+        ("an entity whose text is not at its offsets", str(path), 3, "c", 1, 5),
+        ("an entity with offsets that cannot be", str(path), 3, "c", 9, 99),
+    ]
+    assert findings["records"].places == [Place("JSON of another shape", str(path), 4)]
+    assert list(findings["spans"].counts.values()) == [1, 8, 2, 2]
+    (line,) = (line for line in report(list(findings.values())) if " ends inside a word: " in line)
+    assert line.endswith(f' ends inside a word: {path}, line 1, a, 5 to 7 "ba"')
+    with sensitive_data():
+        places = [each for found in check({"train": path}) for each in found.places]
+    assert places and not any(each.text for each in places)
+    assert {each.record for each in places} == {"(withheld)", ""}
 
 
 def test_good_data_is_good_and_a_file_without_a_sentence_is_refused(tmp_path):

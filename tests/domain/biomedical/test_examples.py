@@ -1,5 +1,6 @@
 """Annotated files to sentences: every gold entity stands in a tag, or is counted as beyond tags."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,26 @@ def test_entities_that_tags_cannot_represent_are_counted():
     assert list(of_document(Document("3", " \n "))) == []
     behind_given_tokens = Document("4", "gout. flu", (Entity(6, 9, "B"),), sentences=(((0, 4), (4, 5)), ()))
     assert [each.untaggable for each in of_document(behind_given_tokens)] == [(), ("B",)]
+
+
+def test_white_space_at_the_ends_is_trimmed_and_an_entity_given_twice_counts_once(read, capsys):
+    entities = [{"start": 0, "end": end, "type": "D"} for end in (5, 4, 4)]
+    line = json.dumps({"text": "gout \u00a0is seen", "entities": entities})
+    (example,) = read("a.jsonl", line + "\n")
+    assert (example.tags, example.untaggable) == (("B-D", "O", "O"), ())
+    shown = capsys.readouterr().err
+    assert "2 × given twice, which counts once; 1 × white space at the ends, which is trimmed" in shown
+
+
+def test_a_misplaced_entity_costs_its_document_or_by_a_setting_itself_alone(read, tmp_path, capsys):
+    entities = [{"start": 0, "end": 4, "type": "D", "text": "gout"}, {"start": 1, "end": 4, "type": "D", "text": "flu"}]
+    line = json.dumps({"text": "gout is seen", "entities": entities})
+    with pytest.raises(RequestError, match="found none that can be used"):
+        read("a.jsonl", line + "\n", Rejects(None, limit=1))
+    (example,) = read_examples([source(tmp_path / "a.jsonl")], Rejects(None), drop_misplaced=True)
+    assert example.tags == ("B-D", "O", "O")
+    shown = capsys.readouterr().err
+    assert "left out: 1 × an entity whose text is not at its offsets" in shown
 
 
 def test_sentences_of_a_document_have_its_name_and_those_of_others_do_not(read, tmp_path):
