@@ -47,6 +47,7 @@ KEPT_SUFFIXES = (".json", ".txt", ".model", ".safetensors")
 NOT_KEPT = (*WEIGHTS, "*.index.json", "modules.json", "config_sentence_transformers.json")
 """Of a model with a head, whose folder others keep other things in: its configs, tokenizer and small weights."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
+EXPORT_METRICS = "export.json"
 CALIBRATION_SENTENCES = 128  # by which products are ordered
 ATTENTION, OPERATOR = "bertrelay_onnx", 23  # the name for transformers of attention as the operator of that opset
 
@@ -156,6 +157,7 @@ def export(
     lowest_cosine: of int8: as many products stay in fp32 as it takes that no general sentence's vector is farther from
         the model's in fp32. Of a network with a head the vector is the mean of its tokens'.
     opset: of ONNX. From 23 on attention is one operator, and faster; 20 is for runtimes that do not read 23.
+    The folder's `export.json` has how far the vectors of general sentences are from the model's, and the graphs' sizes.
     Returns how many products of an int8 graph stay in fp32. Raises RequestError without the packages, for a network
     that torch cannot export, and for a cosine that is not reached with all of them.
     """
@@ -164,7 +166,8 @@ def export(
         raise RequestError(f"folder: expected one that is not there yet, found {folder}; name another")
     _check_request(formats, precision, lowest_cosine, opset)
     exported = _Exported(model) if isinstance(model, SentenceEncoder) else _Exported.load(model)
-    return _export(exported, folder, formats, precision, lowest_cosine, opset)
+    excluded, _ = _export(exported, folder, formats, precision, lowest_cosine, opset)
+    return excluded
 
 
 def _export(
@@ -174,7 +177,8 @@ def _export(
     precision: GraphPrecision,
     lowest_cosine: float | None,
     opset: Opset,
-) -> int:
+) -> tuple[int, Metrics]:
+    """Writes the folder. Returns how many products stay in fp32, and what is measured of the graphs."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
         building, exact = Path(name, folder.name), Path(name, "exact", "model.onnx")
@@ -195,8 +199,25 @@ def _export(
             openvino.save_model(openvino.Core().read_model(graph), building / GRAPHS["openvino"], False)
         if "onnx" not in formats:
             rmtree(graph.parent)
+        metrics = _measured(exported.encoder, building, formats)
+        if lowest_cosine is not None:
+            metrics |= {f"{each}/products_in_fp32": excluded for each in formats}
+        write_json(building / EXPORT_METRICS, metrics)
         building.rename(folder)
-    return excluded
+    return excluded, metrics
+
+
+def _measured(model: SentenceEncoder, folder: Path, formats: Sequence[GraphBackend]) -> Metrics:
+    """How far the vectors of the graphs in `folder` are from those of `model`, and the graphs' sizes."""
+    sentences, metrics = _general_sentences(), Metrics()
+    exact = model.encode(sentences, precision="fp32")
+    for name in formats:
+        vectors = SentenceEncoder.load(folder, backend=name).encode(sentences)
+        found = cosines_to_original(exact, vectors, None)
+        found["difference_max"] = float(np.abs(exact - vectors).max())
+        found["size_mb"] = sum(file.stat().st_size for file in (folder / GRAPHS[name]).parent.iterdir()) / 1e6
+        metrics |= {f"{name}/{metric}": value for metric, value in found.items()}
+    return metrics
 
 
 def _check_request(formats: Sequence[str], precision: str, lowest_cosine: float | None, opset: int) -> None:
@@ -416,23 +437,14 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
         rmtree(left, ignore_errors=True)
     how = settings.formats, settings.precision, settings.lowest_cosine, settings.opset
     _check_request(*how)
-    excluded = _export(exported, folder, *how)
+    _, measured = _export(exported, folder, *how)
     if (variance := read_variance(settings.model)) is not None:
         save_variance(variance, folder)
     encoders |= {"torch": model} | {each: SentenceEncoder.load(folder, backend=each) for each in settings.formats}
-    exact, metrics = model.encode(sentences, precision="fp32"), Metrics()
-    rates = speeds(list(encoders.values()), sentences, "auto")
+    metrics, rates = measured, speeds(list(encoders.values()), sentences, "auto")
     for (name, encoder), rate in zip(encoders.items(), rates, strict=True):
         found = {"sentences_per_second": rate, **tests.metrics(tests.encoded(encoder, "fp32"))}
         if name not in GRAPHS:
-            size = sum(weights.numel() * weights.element_size() for weights in encoder.parameters())
-        else:
-            vectors = encoder.encode(sentences)
-            found |= cosines_to_original(exact, vectors, None) | {
-                "difference_max": float(np.abs(exact - vectors).max())
-            }
-            if settings.lowest_cosine is not None:
-                found["products_in_fp32"] = excluded
-            size = sum(file.stat().st_size for file in (folder / GRAPHS[name]).parent.iterdir())
-        metrics |= {f"{name}/{metric}": value for metric, value in {**found, "size_mb": size / 1e6}.items()}
+            found["size_mb"] = sum(each.numel() * each.element_size() for each in encoder.parameters()) / 1e6
+        metrics |= {f"{name}/{metric}": value for metric, value in found.items()}
     return metrics

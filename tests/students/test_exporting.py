@@ -86,6 +86,9 @@ def test_a_graph_gives_the_vectors_of_torch_in_the_runtimes_themselves(tiny_enco
     assert by_onnx(folder, TEXTS, "last_hidden_state").shape[-1] == 16
     assert b'File "' not in (folder / "onnx/model.onnx").read_bytes()  # no path of the machine that exported it
     assert not list(folder.glob("*.safetensors"))
+    measured = json.loads((folder / "export.json").read_text())
+    assert measured["onnx/size_mb"] == (folder / "onnx/model.onnx").stat().st_size / 1e6
+    assert all(measured[f"{each}/cosine_min"] == pytest.approx(1, abs=ROUNDING) for each in ("onnx", "openvino"))
     for backend in ("onnx", "openvino", None):
         loaded = SentenceEncoder.load(folder, backend=backend)
         assert loaded.layout == encoder.layout
