@@ -49,8 +49,9 @@ from bertrelay.tokenizer import load_tokenizer, pad_id_of, truncating
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
 UNLIMITED = 2**31
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
-TIMED = [f"{number} {'of many words ' * (number % 8 + 1)}" for number in range(128)]
-"""Sentences of different lengths, by which the fastest backend is found."""
+WORDS = ["dog", "river", "letter", "blue", "seven", "doctor", "music", "city", "run", "bread", "winter", "paper", "law"]
+TIMED = [f"{n} {' '.join(WORDS[n * step % 13] for step in range(1, 3 * (n % 8 + 1)))}" for n in range(1, 129)]
+"""Sentences of different words and lengths, by which the fastest backend is found."""
 QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first that a model has
 
 

@@ -6,6 +6,7 @@ encoder knows of prompts, and a head chooses tokens.
 """
 
 import math
+import mmap
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from transformers import PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from bertrelay.backbone import WEIGHTS, load_config
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, Stopped
 from bertrelay.fingerprint import Digests
 from bertrelay.model_files import refusing
 from bertrelay.progress import log
@@ -36,6 +37,10 @@ Run = Callable[[Mapping[str, NDArray[np.int64]]], NDArray[np.float32]]
 """Inputs (batch, tokens) by name, of which a graph takes some, to the vectors of tokens, (batch, tokens, dim)."""
 
 TIMED_ROUNDS = 3  # the first of which lays out weights
+LONGEST_PROBE = 1_024  # tokens: attention over more takes seconds, and memory
+LARGEST_ERROR = 0.25
+"""Of a graph's vectors to those of the weights, as a share of their variance: rounding to int8 makes some 0.03, other
+weights make more."""
 TOKENS, SENTENCE = "last_hidden_state", "sentence_embedding"
 GRAPHS: dict[Backend, str] = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
 """Where sentence-transformers and text-embeddings-inference look for a graph."""
@@ -56,8 +61,7 @@ class GraphNetwork(nn.Module):
         super().__init__()
         self.config, self.name_or_path, self.position_limit, self._run = config, str(path), position_limit, run
         self.pooler = None
-        files = sorted(path.parent.glob(f"{path.stem}*"))  # large weights are in a file of their own
-        hashes = bytearray.fromhex("".join(map(Digests().of_file, files)))
+        hashes = bytearray.fromhex("".join(map(Digests().of_file, graph_files(path))))
         self.register_buffer("digest", torch.frombuffer(hashes, dtype=torch.uint8))  # as weights, differs by model
         self.train(False)
 
@@ -74,13 +78,33 @@ class GraphNetwork(nn.Module):
         """
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
-        tokens = torch.from_numpy(self._run({name: each.to(torch.int64).numpy() for name, each in given.items()}))
+        tokens = self._computed({name: each.to(torch.int64).numpy() for name, each in given.items()})
         pooled: Tensor | None = None
         if isinstance(self.pooler, nn.Linear):  # ALBERT's, whose network does the rest
             pooled = torch.tanh(self.pooler(tokens[:, 0]))
         elif self.pooler is not None:
             pooled = self.pooler(tokens)
         return BaseModelOutputWithPooling(last_hidden_state=tokens, pooler_output=pooled)
+
+    def _computed(self, given: Mapping[str, NDArray[np.int64]]) -> Tensor:
+        """The vectors of tokens, (batch, tokens, dim); raises RequestError where the graph fails or gives others."""
+        rows, width = given["input_ids"].shape
+        try:
+            found = self._run(given)
+        except (Stopped, MemoryError):
+            raise
+        except Exception as error:  # each runtime has its own
+            raise RequestError(
+                f"model: the graph {self.name_or_path} cannot be computed for {rows} × {width} tokens "
+                f"({type(error).__name__}); export it again, or use the model with its weights"
+            ) from error
+        if found.shape != (rows, width, self.config.hidden_size):
+            raise RequestError(
+                f"model: expected the graph {self.name_or_path} to give {TOKENS} of the shape "
+                f"{(rows, width, self.config.hidden_size)} for {rows} × {width} tokens, found {found.shape}; export it "
+                "again with any number of texts and tokens"
+            )
+        return torch.from_numpy(found)
 
     def get_input_embeddings(self) -> NoReturn:
         """A graph has no weights to change."""
@@ -117,17 +141,27 @@ def load_graph(folder: Path, backend: Backend, max_tokens: int | None = None) ->
     config = load_config(folder)
     with refusing(lambda error: f"the graph {path} cannot be computed ({type(error).__name__}); export it again"):
         network = GraphNetwork(path, config, start(path), max_tokens)
-        one_token = torch.zeros(1, 1, dtype=torch.int64)
-        dim = network(one_token, one_token + 1).last_hidden_state.shape[-1]
-    if dim != config.hidden_size:
-        raise RequestError(f"model: the graph {path} gives {dim} dimensions, and its config.json {config.hidden_size}")
+    longest = min(max_tokens or getattr(config, "max_position_embeddings", None) or 1, LONGEST_PROBE)
+    for shape in ((2, 3), (1, longest)):
+        ids = torch.zeros(shape, dtype=torch.int64)
+        network(ids, ids + 1)
     return network
+
+
+def graph_files(path: Path) -> list[Path]:
+    """The graph at `path` and the files of its weights: those beside it that it names, and OpenVINO's of its name."""
+    beside = [each for each in path.parent.rglob("*") if each.is_file() and each != path]
+    if not path.stat().st_size:
+        return [path]
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        named = [each for each in beside if content.find(each.relative_to(path.parent).as_posix().encode()) >= 0]
+    return sorted({path, *named, *(each for each in beside if each == path.with_suffix(".bin"))})
 
 
 def remove_graphs(folder: Path) -> None:
     """Removes a model's graphs, which would give the vectors of another network than the one that is written there."""
     for graph in (folder / inner for inner in GRAPHS.values()):
-        for path in graph.parent.glob(f"{graph.stem}*"):
+        for path in {*graph.parent.glob(f"{graph.stem}*"), *(graph_files(graph) if graph.is_file() else [])}:
             path.unlink()
         if graph.parent.is_dir() and not any(graph.parent.iterdir()):
             graph.parent.rmdir()
@@ -143,18 +177,37 @@ def usable_backends(folder: Path) -> list[Backend]:
     return usable or graphs
 
 
-def fastest(computations: Mapping[Backend, Callable[[], object]], folder: Path) -> Backend:
-    """The backend whose computation, the same one of each, takes the least time; logged."""
-    seconds = dict.fromkeys(computations, math.inf)
-    for _ in range(TIMED_ROUNDS):
-        for backend, compute in computations.items():
+def fastest(computations: Mapping[Backend, Callable[[], NDArray[np.float32]]], folder: Path) -> Backend:
+    """The backend whose computation, the same vectors (n, dim) of each, takes the least time; logged.
+
+    A graph whose vectors are not those of the weights is left out, and logged.
+    """
+    vectors = {backend: compute() for backend, compute in computations.items()}
+    if (exact := vectors.get("torch")) is not None:
+        errors = {backend: _relative_error(found, exact) for backend, found in vectors.items()}
+        for backend in [each for each, error in errors.items() if not error <= LARGEST_ERROR]:
+            log(
+                f"{folder}: warning: the vectors of {backend} are not those of the weights (squared error "
+                f"{errors[backend]:.2f} of their variance), and it is left out; export the graph again"
+            )
+            del vectors[backend]
+    seconds = dict.fromkeys(vectors, math.inf)
+    for _ in range(TIMED_ROUNDS - 1):
+        for backend in vectors:
             started = time.perf_counter()
-            compute()
+            computations[backend]()
             seconds[backend] = min(seconds[backend], time.perf_counter() - started)
     best = min(seconds, key=lambda backend: seconds[backend])
     times = ", ".join(f"{backend} {1000 * taken:,.1f} ms" for backend, taken in seconds.items())
     log(f"{folder}: the backend is {best} ({times})")
     return best
+
+
+def _relative_error(vectors: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
+    if vectors.shape != exact.shape:
+        return math.inf
+    spread = np.square(exact - exact.mean(axis=0)).sum()
+    return float(np.square(vectors - exact).sum() / max(spread, np.finfo(np.float32).tiny))
 
 
 def check_backend(backend: str | None, device: Any) -> None:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -213,15 +215,17 @@ class Head:
         return cast(PreTrainedModel, network)
 
 
-def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], object]:
-    ids = torch.ones(TIMED_TEXTS, tokens, dtype=torch.long)
+def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], NDArray[np.float32]]:
+    sizes, drawn = (TIMED_TEXTS, tokens), torch.Generator().manual_seed(0)
+    ids = torch.randint(network.config.vocab_size, sizes, generator=drawn)
     wrapped = HeadNetwork(network, nn.Linear(1, 1)).eval()
     precision = resolve_precision("auto", ids.device)
     packed = pack_for(ids.numel(), network.base_model, precision, batch_tokens=1)
 
-    def compute() -> None:
+    def compute() -> NDArray[np.float32]:
         with computing(wrapped, precision), using(packed):
-            network.base_model(input_ids=ids, attention_mask=torch.ones_like(ids))
+            found = network.base_model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        return np.asarray(found.last_hidden_state.float().flatten(0, 1))  # (all tokens, dim)
 
     return compute
 

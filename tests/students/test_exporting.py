@@ -20,6 +20,7 @@ from bertrelay import SentenceEncoder
 from bertrelay.data.records import Rejects
 from bertrelay.encode_shards import encoder_digest
 from bertrelay.errors import RequestError
+from bertrelay.files import write_tensors
 from bertrelay.graphs import import_openvino, usable_backends
 from bertrelay.layout import Prompts
 from bertrelay.pooling import Pooling, Projection
@@ -223,7 +224,7 @@ def test_a_prompt_that_is_not_pooled_is_not_pooled_by_a_graph(tiny_encoder, tmp_
     assert np.abs(SentenceEncoder.load(tmp_path / "exported").encode(TEXTS, prompt="") - without).max() < ROUNDING
 
 
-def test_graphs_are_distinguished_and_auto_is_measured(encoder, exported, tmp_path, capsys):
+def test_graphs_are_distinguished_and_auto_is_measured(encoder, exported, tiny_encoder, tmp_path, capsys):
     loaded = SentenceEncoder.load(exported)
     export(encoder, tmp_path / "int8", precision="int8")
     digests = {encoder_digest(each) for each in (encoder, loaded, SentenceEncoder.load(tmp_path / "int8"))}
@@ -238,6 +239,11 @@ def test_graphs_are_distinguished_and_auto_is_measured(encoder, exported, tmp_pa
         assert (
             np.abs(fastest.encode(TEXTS, precision="fp32") - encoder.encode(TEXTS, precision="fp32")).max() < ROUNDING
         )
+        other = tiny_encoder("bert", encoder.tokenizer, layers=2, seed=1)  # whose weights the graph is not of
+        write_tensors(tmp_path / "both/model.safetensors", other.backbone.state_dict(), {"format": "pt"})
+        chosen = SentenceEncoder.load(tmp_path / "both", backend="auto")
+        assert type(chosen.backbone).__name__ == "BertModel"
+        assert "the vectors of onnx are not those of the weights (squared error" in capsys.readouterr().err
     finally:
         (tmp_path / "both/onnx").rename(exported / "onnx")
 
