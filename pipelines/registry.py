@@ -62,7 +62,7 @@ STAGES = {
     PATIENTS: [
         ("domain.cohort", 6, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 4, "settings:AuditSettings", "audit:run", ""),
-        ("domain.notes", 6, "settings:NotesSettings", "notes:run", ""),
+        ("domain.notes", 7, "settings:NotesSettings", "notes:run", ""),
         ("domain.readmission", 5, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
         ("domain.outcome", 4, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
     ],

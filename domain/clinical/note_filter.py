@@ -13,6 +13,7 @@ from bertrelay.errors import RequestError
 from domain.clinical.admissions import STAY
 from domain.clinical.cohort import COHORT, MEMBERS, STAYS
 from domain.clinical.mimic import IDS, ROW, TIME_FORMAT, read_blocks
+from domain.clinical.outcomes import MORTALITY, READMISSION
 from domain.clinical.settings import NotesSettings
 
 COLUMNS = {
@@ -27,7 +28,14 @@ LAST_SECOND = np.timedelta64(86_399, "s")
 
 CHANGED = "Give it as the stage domain.cohort writes it."
 UNKNOWN, NO_TEXT = "of an admission that the table of admissions does not have", "without text"
+NO_ID, OUTSIDE = "without a HADM_ID", "of an admission outside the cohort"
 BY_DAY, NOT_STORED = "dated by the day alone", "without a store time"
+ON_RETURN = "dated by the day alone, on which the next admission began"
+FAR_DAYS = 30
+FAR = f"dated over {FAR_DAYS} days before the admission or after the discharge"
+KEPT_FAR = f"{FAR}, kept"
+WITH_OUTCOME = "with the outcome: "
+"""Before a reason: how many of the notes left out for it are of a stay with the outcome."""
 
 
 class Stays(NamedTuple):
@@ -37,11 +45,13 @@ class Stays(NamedTuple):
         `cut_off`, that of early notes.
     admissions: the row and number (`stay`) of the stay of each hadm_id, which is the index.
     known: every hadm_id that the hospital knows; None without that table.
+    outcome: the column of `table` that says which stays have the outcome; None where the cohort has no such column.
     """
 
     table: pd.DataFrame
     admissions: pd.DataFrame
     known: frozenset[str] | None
+    outcome: str | None = None
 
 
 def read_stays(settings: NotesSettings, admissions: Path | None) -> Stays:
@@ -76,7 +86,8 @@ def read_stays(settings: NotesSettings, admissions: Path | None) -> Stays:
         blocks = read_blocks(admissions, ("hadm_id",), lambda *_: None)  # the cohort's stage has logged them
         known = frozenset(hadm_id for block in blocks for hadm_id in block["hadm_id"])
     of_members = members.merge(stays.rename(columns={"hadm_id": STAY}), on=STAY)
-    return Stays(stays, of_members.set_index("hadm_id"), known)
+    label = (MORTALITY if settings.stays == "all" else READMISSION).labels[0]
+    return Stays(stays, of_members.set_index("hadm_id"), known, label if label in stays else None)
 
 
 def choose_notes(
@@ -90,19 +101,22 @@ def choose_notes(
     kinds, is_radiology = _kinds(rows, table)
     charted, written, by_day = _times(rows, table)
     is_early, is_late = settings.input == "early", written >= of["cut_off"]
-    until = of["ends"] + np.timedelta64(round(settings.after_discharge_hours * 3600), "s")
+    hours, returned_at = settings.after_discharge_hours, of["next_stay_at"]
+    if settings.cut == "discharge":  # a later return moves no cut, not even on the day of the discharge
+        hours, returned_at = 0, returned_at.where(returned_at <= of["ends"])
+    until = of["ends"] + np.timedelta64(round(hours * 3600), "s")
     until = until.mask(by_day, until.dt.floor("D") + LAST_SECOND)
     reasons = {
         "marked as an error": _equals(rows, "iserror", "1"),
-        "without a HADM_ID": rows["hadm_id"] == "",
+        NO_ID: rows["hadm_id"] == "",
         "no discharge summary": (not is_early) & (kinds == OTHER) & ~(is_radiology & settings.radiology),
         "a discharge summary": is_early & (kinds != OTHER),
         UNKNOWN: ~rows["hadm_id"].isin(rows["hadm_id"] if stays.known is None else stays.known),
-        "of an admission outside the cohort": of["stay"].isna(),
+        OUTSIDE: of["stay"].isna(),
         "of another subject than the admission": of["subject_id"] != rows["subject_id"],
         "of a stay that ended before the cut-off": is_early & ~(of["ends"] > of["cut_off"]),
         "without time and date": written.isna(),
-        "written after the next admission began": written >= of["next_stay_at"],
+        "written after the next admission began": written >= returned_at,
         "written too long after the discharge": (not is_early) & (written > until),
         "charted after the cut-off": is_early & is_late & (charted >= of["cut_off"]),
         "charted before the cut-off and stored after it": is_early & is_late,
@@ -111,7 +125,14 @@ def choose_notes(
     why = np.select(list(reasons.values()), list(reasons), "")  # the first that applies
     is_kept = why == ""
     counts = Counter({reason: int((why == reason).sum()) for reason in reasons})
-    counts |= {BY_DAY: int((is_kept & by_day).sum()), NOT_STORED: int((is_kept & rows["storetime"].isna()).sum())}
+    far = np.timedelta64(FAR_DAYS, "D")
+    is_far = (charted < of["admitted_at"] - far) | (charted > of["ends"] + far)
+    facts = {BY_DAY: by_day, NOT_STORED: rows["storetime"].isna(), ON_RETURN: written >= of["next_stay_at"]}
+    facts[KEPT_FAR] = is_far
+    counts |= {fact: int((is_kept & is_so).sum()) for fact, is_so in facts.items()} | {FAR: int(is_far.sum())}
+    if stays.outcome is not None:
+        has_outcome = of[stays.outcome].eq(True)
+        counts |= {WITH_OUTCOME + reason: int((has_outcome & (why == reason)).sum()) for reason in reasons}
     at = charted.dt.strftime(TIME_FORMAT).astype(object).where(charted.notna(), None)  # pandas' own varies by block
     notes = rows[["hadm_id"]].assign(kind=kinds, at=at, order=rows[ROW], text=rows["text"])
     notes.insert(0, "stay", of["stay"].fillna(-1).astype(int))

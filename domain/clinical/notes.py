@@ -28,15 +28,30 @@ from domain.clinical import note_filter
 from domain.clinical.cleaning import BETWEEN, TOKENS, clean, find_sections
 from domain.clinical.cohort import SPLITS
 from domain.clinical.mimic import NOTES, note_version, read_blocks, tables_of
-from domain.clinical.note_filter import BY_DAY, NO_TEXT, NOT_STORED, UNKNOWN, Stays, choose_notes
-from domain.clinical.outcomes import FLOW
-from domain.clinical.records import note_database, sort_notes, stays_of
+from domain.clinical.note_filter import (
+    BY_DAY,
+    FAR,
+    KEPT_FAR,
+    NO_ID,
+    NO_TEXT,
+    NOT_STORED,
+    ON_RETURN,
+    OUTSIDE,
+    UNKNOWN,
+    WITH_OUTCOME,
+    Stays,
+    choose_notes,
+)
+from domain.clinical.outcomes import FLOW, NOTES_ABOUT, in_words
+from domain.clinical.records import digest_of, log_copies, note_database, sort_notes, stays_of
 from domain.clinical.settings import NOT_IN_IV, NotesSettings
 
-NOTES_FILE, ABOUT_FILE, INPUTS = "notes.parquet", "notes.json", "inputs.json"
-READ, KEPT = "rows that were read", "kept"
-FACTS = (READ, KEPT, BY_DAY, NOT_STORED)
+NOTES_FILE, ABOUT_FILE, INPUTS = "notes.parquet", NOTES_ABOUT, "inputs.json"
+READ, KEPT, COPIES = "rows that were read", "kept", "a copy of another note"
+FACTS = (READ, KEPT, BY_DAY, NOT_STORED, ON_RETURN, FAR, KEPT_FAR)
 """Counts that are no reasons to leave a note out."""
+OF_NO_STAY = (NO_ID, UNKNOWN, OUTSIDE, COPIES)
+"""Reasons whose notes are of no stay of the cohort, or of one whose text keeps them."""
 SHARD_CHARACTERS = 16 << 20
 """Of text that is put together at once."""
 BLOCKS_SHOWN = 50
@@ -78,42 +93,101 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     stays = note_filter.read_stays(settings, tables.get("admissions"))
     _begin(settings, tables, context)
     counts = Counter[str]()
-    with note_database(context.work / "notes.sqlite", "hadm_id TEXT, kind INT, at TEXT, place INT,") as store:
+    columns = "digest BLOB, hadm_id TEXT, kind INT, at TEXT, place INT,"
+    with note_database(context.work / "notes.sqlite", columns) as store:
         store.execute("PRAGMA temp_store = MEMORY")  # nothing lies outside the stage's folder
+        store.execute("CREATE UNIQUE INDEX IF NOT EXISTS once ON notes (hadm_id, kind, IFNULL(at, ''), digest)")
         store.execute("CREATE TABLE IF NOT EXISTS blocks (source TEXT, number INT, facts TEXT)")
         with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-            for table in wanted:
-                counts.update(store_notes(store, table, tables[table], stays, settings, rejects))
+            for name in wanted:
+                counts.update(store_notes(store, name, tables[name], stays, settings, rejects))
         written = _write_texts(store, stays.table, context)
     in_texts = int(written["n_notes"].sum())
     counts[NO_TEXT] += counts[KEPT] - in_texts
     counts[KEPT] = in_texts
-    reasons = {reason: count for reason, count in counts.items() if count and reason not in FACTS}
+    reasons = {reason: count for reason, count in counts.items() if count and _is_reason(reason)}
     _log_counts(counts, reasons, settings)
-    open_stays = int((stays.table["ends"] > stays.table["cut_off"]).sum()) if is_early else len(stays.table)
-    without = open_stays - len(written)
-    if without:
-        log(f"notes: {without:,} stays are left without text")
-    of_splits = {split: int((written["split"] == split).sum()) for split in SPLITS}
-    flow: list[tuple[object, ...]] = [
-        ("of the cohort", "", len(stays.table)),
-        *([("of the cohort, open at the cut-off", "", open_stays)] if is_early else []),
-        (READ, counts[READ], ""),
-        *((f"left out: {reason}", count, "") for reason, count in reasons.items()),
-        ("left out: cannot be used (rejects.jsonl)", counts[READ] - in_texts - sum(reasons.values()), ""),
-        (KEPT, in_texts, sum(of_splits.values())),
-        *((f"kept, {what}", counts[what], "") for what in (BY_DAY, NOT_STORED)),
-        ("left without text", "", without),
-        *((f"kept, {split}", "", count) for split, count in of_splits.items()),
-    ]
-    text = pd.DataFrame(flow, columns=["step", "notes", "stays"]).to_csv(index=False)
-    write_text(context.output / FLOW, text)
+    table = stays.table[stays.table["ends"] > stays.table["cut_off"]] if is_early else stays.table
+    without = table[~table["hadm_id"].isin(written["hadm_id"])]
+    cost = _cost(table, without, stays.outcome)
+    about = {"input": settings.input, "stays": settings.stays, "cut": _cut(settings), "cost": cost}
+    log(f"notes: {about['cut']}; {cost}")
+    flow = _flow(counts, reasons, stays, table, without, is_early=is_early)
+    write_text(context.output / FLOW, flow.to_csv(index=False))
     write_text(context.output / "tokens.txt", "".join(token + "\n" for token in TOKENS))
-    write_json(context.output / ABOUT_FILE, {"input": settings.input, "stays": settings.stays})
+    write_json(context.output / ABOUT_FILE, about)
     metrics: Metrics = {"rows": counts[READ], "notes": in_texts, "stays": len(written)}
-    metrics |= {f"stays/{split}": count for split, count in of_splits.items()}
+    metrics |= {f"stays/{split}": int((written["split"] == split).sum()) for split in SPLITS}
     metrics |= {f"left_out/{reason}": count for reason, count in reasons.items()}
-    return metrics | {"stays_without_text": without}
+    return metrics | {"stays_without_text": len(without)}
+
+
+def _is_reason(name: str) -> bool:
+    return name not in FACTS and not name.startswith(WITH_OUTCOME)
+
+
+def _cut(settings: NotesSettings) -> str:
+    """Says where the texts end, and whether that depends on what happens later."""
+    if settings.input == "early":
+        return f"text of the first {settings.hours} hours, the same cut for all stays"
+    if settings.cut == "discharge":
+        return "text until the discharge, the same cut for all stays, whatever happens later"
+    return (
+        f"text until {settings.after_discharge_hours:g} hours after the discharge, or until the next admission where "
+        "that begins sooner, so that who has a text depends on the outcome"
+    )
+
+
+def _cost(stays: pd.DataFrame, without: pd.DataFrame, outcome: str | None) -> str:
+    """Says how many stays are left without text, and how many of them have the outcome, beside all."""
+    cost = f"{len(without):,} of {len(stays):,} stays are left without text"
+    if outcome is None or without.empty:
+        return cost
+    shares = [(each[outcome].eq(True).sum(), each[outcome].eq(True).mean()) for each in (without, stays)]
+    (count, share), (_, of_all) = shares
+    return f"{cost}, {count:,} of them {in_words(outcome)} ({share:.1%}, of all stays {of_all:.1%})"
+
+
+def _flow(
+    counts: Counter[str],
+    reasons: Mapping[str, int],
+    stays: Stays,
+    table: pd.DataFrame,
+    without: pd.DataFrame,
+    *,
+    is_early: bool,
+) -> pd.DataFrame:
+    """The rows of `flow.csv`.
+
+    table: the stays whose text is asked for; without: those of them that have none.
+    """
+
+    def of_stays(step: str, some: pd.DataFrame, notes: int | None = None) -> tuple[object, ...]:
+        known = None if stays.outcome is None else int(some[stays.outcome].eq(True).sum())
+        return step, notes, None, len(some), known
+
+    def of_notes(step: str, count: int, reason: str = "") -> tuple[object, ...]:
+        is_known = reason in reasons and reason not in OF_NO_STAY and stays.outcome is not None
+        return step, count, counts[WITH_OUTCOME + reason] if is_known else None, None, None
+
+    kept = table.drop(without.index)
+    unusable = counts[READ] - counts[KEPT] - sum(reasons.values())
+    rows: list[tuple[object, ...]] = [
+        of_stays("of the cohort", stays.table),
+        *([of_stays("left out: not open at the cut-off", stays.table.drop(table.index))] if is_early else []),
+        *([of_stays("of the cohort, open at the cut-off", table)] if is_early else []),
+        of_notes(READ, counts[READ]),
+        *(of_notes(f"left out: {reason}", count, reason) for reason, count in reasons.items()),
+        of_notes("left out: cannot be used (rejects.jsonl)", unusable),
+        of_stays(KEPT, kept, counts[KEPT]),
+        *(of_notes(f"kept, {what}", counts[what]) for what in (BY_DAY, NOT_STORED, ON_RETURN)),
+        *(of_notes(what, counts[what]) for what in (FAR, KEPT_FAR)),
+        of_stays("left without text", without),
+    ]
+    for step, some in {"left without text": without, "kept": kept}.items():
+        rows += [of_stays(f"{step}, {split}", some[some["split"] == split]) for split in SPLITS]
+    outcome = stays.outcome or "with_outcome"
+    return pd.DataFrame(rows, columns=["step", "notes", f"notes_{outcome}", "stays", f"stays_{outcome}"], dtype=object)
 
 
 def _begin(settings: NotesSettings, tables: Mapping[str, Path], context: StageContext) -> None:
@@ -138,7 +212,8 @@ def store_notes(
     counts, unusable = Counter[str](), list[tuple[str, int, str]]()
 
     def count(about: Mapping[str, Any]) -> None:
-        counts.update({READ: about["rows"] + len(about["rejects"]), KEPT: about["kept"]} | about["counts"])
+        known = {READ: about["rows"] + len(about["rejects"]), KEPT: about["kept"], COPIES: about["copies"]}
+        counts.update(known | about["counts"])
         rejects.used(about["rows"])
         for reject in about["rejects"]:
             rejects.add(*reject)
@@ -153,9 +228,13 @@ def store_notes(
     blocks = read_blocks(file, note_filter.COLUMNS[table], reject, len(done))
     for number, block in enumerate(blocks, len(done)):
         kept, dropped = choose_notes(block, table, stays, settings)
-        about = {"rows": len(block), "kept": len(kept), "counts": dropped, "rejects": unusable}
+        kept.insert(1, "digest", kept["text"].map(digest_of))
+        rows = kept.itertuples(index=False, name=None)
         with store:
-            store.executemany("INSERT INTO notes VALUES (?, ?, ?, ?, ?, ?)", kept.itertuples(index=False, name=None))
+            stored = store.executemany("INSERT OR IGNORE INTO notes VALUES (?, ?, ?, ?, ?, ?, ?)", rows).rowcount
+            stored = max(stored, 0)  # of a block without any
+            about = {"rows": len(block), "kept": stored, "copies": len(kept) - stored, "counts": dropped}
+            about["rejects"] = unusable
             store.execute("INSERT INTO blocks VALUES (?, ?, ?)", [table, number, json.dumps(about)])
         count(about)
         unusable.clear()
@@ -166,7 +245,7 @@ def store_notes(
 
 
 def _write_texts(store: sqlite3.Connection, stays: pd.DataFrame, context: StageContext) -> pd.DataFrame:
-    """Writes the texts of all stays that have one; their splits and numbers of notes."""
+    """Writes the texts of all stays that have one; their ids, splits and numbers of notes."""
     sizes = sort_notes(store)
     spans = cut_spans(((sizes.get(stay, 0), 1) for stay in stays["stay"]), SHARD_CHARACTERS)
 
@@ -174,7 +253,7 @@ def _write_texts(store: sqlite3.Connection, stays: pd.DataFrame, context: StageC
         for span in spans:
             known = stays.loc[span.first : span.end, ["hadm_id", "subject_id", "split"]].to_dict("index")
             notes_of_stays = stays_of(store, span)
-            texts = [known[stay] | text_of([StayNote(*note[1:]) for note in found]) for stay, found in notes_of_stays]
+            texts = [known[stay] | text_of([StayNote(*note[2:]) for note in found]) for stay, found in notes_of_stays]
             yield pa.Table.from_pylist([text for text in texts if text["n_notes"]], TEXT_SCHEMA)
             bar.advance(span.size)
 
@@ -184,7 +263,7 @@ def _write_texts(store: sqlite3.Connection, stays: pd.DataFrame, context: StageC
     with atomic_write(context.output / NOTES_FILE) as building, pq.ParquetWriter(building, TEXT_SCHEMA) as writer:
         for shard in shards.complete():
             writer.write_table(pq.read_table(shard))
-    return pd.read_parquet(context.output / NOTES_FILE, columns=["split", "n_notes"])
+    return pd.read_parquet(context.output / NOTES_FILE, columns=["hadm_id", "split", "n_notes"])
 
 
 def _write_shard(path: Path, texts: pa.Table) -> None:
@@ -253,6 +332,9 @@ def _log_counts(counts: Counter[str], reasons: Mapping[str, int], settings: Note
             "names the notes you mean."
         )
     log(f"notes: kept {counts[KEPT]:,} of {counts[READ]:,} rows; left out {left_out}")
+    log_copies(counts[COPIES], counts[KEPT] + counts[COPIES], "notes", "of one admission, kind and time")
+    if counts[FAR]:
+        log(f"{counts[FAR]:,} notes are {FAR}, {counts[KEPT_FAR]:,} of them kept: check dates and ids")
     if counts[UNKNOWN]:
         log(
             f"{counts[UNKNOWN]:,} notes are {UNKNOWN}: if they are many, check that both tables are whole and of one "

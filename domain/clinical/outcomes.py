@@ -57,6 +57,7 @@ SCORES = "scores.parquet"
 CURVES = "curves.json"
 SLICES = "slices.json"
 FLOW = "flow.csv"
+NOTES_ABOUT = "notes.json"
 CONFUSION = "confusion.json"
 """Files that an evaluation writes beside the model."""
 

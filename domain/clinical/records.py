@@ -3,6 +3,7 @@
 `100001`, `100001.0` and `" 100001 "` name the same admission, of whatever type.
 """
 
+import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -28,6 +29,11 @@ def warn_of_mixed_ids(column: str, kinds: Iterable[type]) -> None:
 
 
 MANY_COPIES = 0.01
+
+
+def digest_of(text: str) -> bytes:
+    """Identifies a text but for white space."""
+    return hashlib.blake2b(" ".join(text.split()).encode(), digest_size=16).digest()
 
 
 def log_copies(copies: int, of: int, what: str, equal: str) -> None:

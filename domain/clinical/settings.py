@@ -100,9 +100,11 @@ class NotesSettings(Settings):
     stays: `cohort`, those that a readmission can follow; or `all`, deaths in hospital among them, as the other outcomes
         need. Of who dies, notes are early only where death came after the cut-off.
     hours: the cut-off of early notes, counted from the admission.
-    after_discharge_hours: how long after the discharge a summary or addendum still counts; 0 for a prediction at the
-        discharge. Of a note that is dated by its day alone, the last such day counts whole. What was written after
-        the subject's next admission began never counts.
+    cut: where the text of a discharge ends. `hours-or-return` reads until `after_discharge_hours`, and nothing from the
+        subject's next admission on: who is back before the summary is written has no text, so that who has one depends
+        on the outcome. `discharge` is the same cut for all stays, whatever happens later: the discharge.
+    after_discharge_hours: of `hours-or-return`, how long after the discharge a summary or addendum still counts. With
+        either cut, of a note that is dated by its day alone the last such day counts whole.
     radiology: whether radiology reports of the stay are put before its discharge summaries.
     max_rejects: the share of rows that may be unusable.
     """
@@ -112,6 +114,7 @@ class NotesSettings(Settings):
     input: Input = "discharge"
     stays: Literal["cohort", "all"] = "cohort"
     hours: Positive = 48
+    cut: Annotated[Literal["hours-or-return", "discharge"], WHEN_SET] = "hours-or-return"
     after_discharge_hours: Annotated[float, Field(ge=0, le=1e9)] = 48.0
     radiology: bool = False
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
@@ -124,10 +127,12 @@ class NotesSettings(Settings):
                 self, "stays", because="a discharge summary reveals who died; only early notes are of all stays"
             )
         else:
-            refuse_idle(self, "after_discharge_hours", because="early notes end before the discharge")
+            refuse_idle(self, "cut", "after_discharge_hours", because="early notes end before the discharge")
             refuse_idle(self, "radiology", because="early notes have their radiology reports among them")
             if isinstance(self.mimic, dict) and note_version(self.mimic) == "IV":
                 raise ValueError(NOT_IN_IV)
+        if self.cut == "discharge":
+            refuse_idle(self, "after_discharge_hours", because='the cut is the discharge (cut = "discharge")')
         return self
 
 

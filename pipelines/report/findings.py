@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from bertrelay.files import read_json
 from bertrelay.metrics import declared
-from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, SLICES, in_words
+from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, NOTES_ABOUT, SLICES, in_words
 from pipelines.report.charts import Curve, draw, training_curves
 from pipelines.report.tables import Listing, MetricValue, shown
 
@@ -90,13 +90,15 @@ def training(folder: Path, with_text: bool = True) -> Iterator[Part]:  # noqa: A
 
 def flow(folder: Path, with_text: bool = True) -> Iterator[Part]:  # noqa: ARG001
     """The stage's flow table (CONSORT), counts with their thousands apart."""
-    file = folder / FLOW
+    file, about = folder / FLOW, read_json(folder / NOTES_ABOUT)
+    if about is not None and "cut" in about:
+        yield ABOUT.format(f"{about['cut'].capitalize()}; {about['cost']}.")
     if file.is_file():
         with file.open(encoding="utf-8", newline="") as lines:
             head, *rows = [
                 [f"{int(cell):,}" if cell.isdecimal() else cell for cell in row] for row in csv.reader(lines)
             ]
-        yield Listing("", head, rows)
+        yield Listing("", [in_words(name) for name in head], rows)
 
 
 def entities(folder: Path, with_text: bool = True) -> Iterator[Part]:

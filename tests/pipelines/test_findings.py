@@ -166,10 +166,19 @@ def test_the_counts_behind_the_alarm_threshold_are_shown_or_that_there_is_none(t
 
 
 def test_a_flow_table_has_its_counts_with_thousands_apart(tmp_path):
-    (tmp_path / "flow.csv").write_text('step,admissions,subjects\n"train, readmitted",12345,900\nrows read,7,\n')
+    rows = '"train, readmitted",12345,900\nrows read,7,\n'
+    (tmp_path / "flow.csv").write_text(f"step,admissions,left_out_readmitted\n{rows}")
     (found,) = findings.flow(tmp_path)
-    assert found.columns == ["step", "admissions", "subjects"]
+    assert found.columns == ["step", "admissions", "left out readmitted"]
     assert found.rows == [["train, readmitted", "12,345", "900"], ["rows read", "7", ""]]
+
+
+def test_the_cut_of_notes_and_what_it_cost_stand_above_their_flow(tmp_path):
+    (tmp_path / "flow.csv").write_text("step,notes\nkept,7\n")
+    about = {"cut": "text until the discharge", "cost": "4 of 7 stays are left without text, 2 of them readmitted"}
+    (tmp_path / "notes.json").write_text(json.dumps(about))
+    text, _ = findings.flow(tmp_path)
+    assert "Text until the discharge; 4 of 7 stays are left without text, 2 of them readmitted." in text
 
 
 def test_a_stage_shows_what_it_wrote_and_nothing_else(tmp_path):

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hospital_tables import write_table
+from hospital_tables import COLUMNS, write_table
 from pydantic import ValidationError
 
 from bertrelay.errors import RequestError, WorkError
@@ -295,7 +295,8 @@ def test_of_who_dies_there_are_early_notes_only_where_death_came_later(hospital,
     metrics = notes.run(settings.model_copy(update={"stays": "all"}), context)
     assert texts(context) == {"100": ["Of 100."], "200": ["Of 200."]}
     assert left_out(metrics) == {"of a stay that ended before the cut-off": 2, "a discharge summary": 1}
-    assert json.loads((context.output / "notes.json").read_text()) == {"input": "early", "stays": "all"}
+    about = json.loads((context.output / "notes.json").read_text())
+    assert (about["input"], about["stays"]) == ("early", "all") and "first 48 hours" in about["cut"]
 
 
 # MIMIC-IV
@@ -366,6 +367,88 @@ def test_a_row_with_a_wrong_date_is_listed_by_its_number_and_too_many_stop_the_s
     assert json.loads(line)["line"] == 3
     assert (metrics["rows"], metrics["notes"]) == (2, 1)
     assert flow(context)["left out: cannot be used (rejects.jsonl)"] == "1"
+
+
+# Who is left without text. Summaries are dated by their day alone; the discharge is at 2101-01-11 10:00
+
+BACK = {  # by stay: when its summary is dated, and when the subject is back
+    "1": ("2101-01-11", datetime(2101, 1, 11, 23)),
+    "2": ("2101-01-12", datetime(2101, 1, 12, 8)),
+    "3": ("2101-01-12", datetime(2101, 1, 30)),
+    "4": ("2101-01-11", None),
+    "5": ("2101-01-12", None),
+    "6": ("2101-01-11", datetime(2101, 1, 30)),
+    "7": ("2101-01-14", None),
+}
+
+
+@pytest.mark.parametrize("cut", ["hours-or-return", "discharge"])
+def test_who_has_a_text_depends_on_the_return_but_for_the_cut_at_the_discharge(hospital, context, capsys, cut):
+    stays = [stay(n, n, next_at=at, split="test") | {"readmitted": at is not None} for n, (_, at) in BACK.items()]
+    rows = [report(f"Of {n}.", day, hadm_id=n, subject_id=n) for n, (day, _) in BACK.items()]
+    metrics = notes.run(hospital(rows, stays, cut=cut), context)
+    with (context.output / "flow.csv").open() as file:
+        steps = {row["step"]: row for row in csv.DictReader(file)}
+    without = steps["left without text"]
+    if cut == "discharge":
+        assert set(texts(context)) == {"1", "4", "6"}  # by the date of the summary alone
+        assert left_out(metrics) == {"written too long after the discharge": 4}
+        assert (without["stays"], without["stays_readmitted"]) == ("4", "2")
+        assert steps["left out: written too long after the discharge"]["notes_readmitted"] == "2"
+        assert steps["kept, dated by the day alone, on which the next admission began"]["notes"] == "1"
+        assert "the same cut for all stays" in (logged := capsys.readouterr().err)
+        assert "4 of 7 stays are left without text, 2 of them readmitted (50.0%, of all stays 57.1%)" in logged
+    else:
+        assert set(texts(context)) == {"3", "4", "5", "6"}
+        assert (without["stays"], without["stays_readmitted"]) == ("3", "2")
+        assert steps["left out: written after the next admission began"]["notes_readmitted"] == "2"
+        assert steps["left without text, test"]["stays_readmitted"] == "2"
+        assert "3 of 7 stays are left without text, 2 of them readmitted (66.7%, of all stays 57.1%)" in (
+            capsys.readouterr().err
+        )
+
+
+def test_the_cut_at_the_discharge_reads_nothing_of_a_stay_that_overlaps(hospital, context):
+    stays = [stay(next_at=ADMITTED + timedelta(days=5))]  # as where overlapping stays are separate
+    notes.run(
+        hospital([report("Before.", "2101-01-05"), report("After.", "2101-01-08")], stays, cut="discharge"), context
+    )
+    assert texts(context) == {"100": ["Before."]}
+
+
+def test_the_cut_at_the_discharge_has_no_hours(hospital):
+    with pytest.raises(ValidationError, match="after_discharge_hours: without effect"):
+        hospital([report("A.")], cut="discharge", after_discharge_hours=24)
+
+
+@pytest.mark.parametrize("rows_of_block", [2048, 3])
+def test_equal_notes_of_one_admission_kind_and_time_count_once(hospital, context, capsys, monkeypatch, rows_of_block):
+    monkeypatch.setattr(mimic, "BLOCK_ROWS", rows_of_block)
+    rows = [report("Report."), addendum("Report."), report("Report.", "2101-01-09"), report("Other.")]
+    once = notes.run(hospital(rows), context)
+    expected = read(context)
+    assert "copies" not in capsys.readouterr().err
+    header = {name.lower(): name for name in COLUMNS["NOTEEVENTS"]}
+    spaced = [row | {"text": f" {row['text']} \n"} for row in rows]
+    twice = notes.run(hospital([*rows, header, *spaced], max_rejects=0.2), other(context, "twice"))
+    assert read(other(context, "twice")) == expected
+    assert twice["notes"] == once["notes"] == 4 and left_out(twice) == {"a copy of another note": 4}
+    logged = capsys.readouterr().err
+    assert (
+        "4 of 8 notes are copies of an earlier one, of one admission, kind and time, and count once; so many" in logged
+    )
+    assert "1 × the header again" in logged
+
+
+def test_notes_dated_far_from_their_stay_are_counted(hospital, context, capsys):
+    days = ["2100-12-01", "2100-12-02", "2101-01-10", "2101-02-09", "2101-02-11"]
+    notes.run(hospital([report(f"Of {day}.", day) for day in days]), context)
+    steps = flow(context)
+    assert steps["dated over 30 days before the admission or after the discharge"] == "2"
+    assert steps["dated over 30 days before the admission or after the discharge, kept"] == "1"
+    assert "2 notes are dated over 30 days before the admission or after the discharge, 1 of them kept" in (
+        capsys.readouterr().err
+    )
 
 
 # Memory and kills
