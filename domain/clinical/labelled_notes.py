@@ -23,6 +23,7 @@ from domain.clinical.cohort import CHARACTERISTICS, COHORT, SPLITS, STAYS
 from domain.clinical.mimic import IDS
 from domain.clinical.notes import ABOUT_FILE, NOTES_FILE
 from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, READMISSION, Input, PatientOutcome, in_words
+from domain.clinical.records import digest_of
 from domain.clinical.settings import GROUPS
 
 CATEGORIES = {
@@ -176,9 +177,14 @@ def read_labelled_notes(
                 f"notes: {outcome.name} is predicted for all stays, those that end in death among them; expected their "
                 f"notes in {notes}, found those of stays that a readmission can follow. {remedy}"
             )
-    flow, of_cohort = Flow(), _there(cohort / name, "cohort", "domain.cohort")
+    flow = Flow(outcome.labels[0] if outcome.kind == "binary" else None)
+    of_cohort = _there(cohort / name, "cohort", "domain.cohort")
     stays = flow.count(step, _read(of_cohort, ["hadm_id", "subject_id", "split", *columns]))
-    table = flow.count("with notes", _matched(file, stays, cohort))
+    table = _matched(file, stays, cohort)
+    flow.keep("with notes", stays, stays["hadm_id"].isin(table["hadm_id"]))
+    if left_out := flow.exclusions():
+        log(f"{outcome.name}: left out of {len(stays):,} stays: {left_out}")
+    _refuse_shared(table, cohort)
     names, labels = labels_of(outcome, table, cohort, groups)
     for split in SPLITS:
         is_in = (table["split"] == split).to_numpy()
@@ -194,13 +200,29 @@ def read_labelled_notes(
                 f"{counts[alike[0]]:,} of {len(part):,} with it. Take a larger cohort, or larger shares of it for "
                 "validation and test."
             )
-    return LabelledNotes(outcome, file, about.get("input"), table, flow, names, labels)
+    return LabelledNotes(outcome, file, about.get("input"), table.drop(columns="digest"), flow, names, labels)
+
+
+def _refuse_shared(table: pd.DataFrame, cohort: Path) -> None:
+    """Raises RequestError where a subject is in two splits; logs how many texts are."""
+    of_subjects = table[table["subject_id"] != ""].groupby("subject_id")["split"].nunique()
+    shared = int((of_subjects > 1).sum())
+    if shared:
+        raise RequestError(
+            f"cohort: expected each subject in one split, found {shared:,} of {len(of_subjects):,} in two or more in "
+            f"{cohort}, so that a model would be tested on patients it was trained on. Split by subject, as the stage "
+            "domain.cohort does; `bertrelay data audit` names the rows."
+        )
+    texts = int((table.groupby("digest")["split"].nunique() > 1).sum())
+    if texts:
+        log(f"{texts:,} texts of the notes stand in two splits or more; `bertrelay data audit` names their rows")
 
 
 def _matched(file: Path, stays: pd.DataFrame, cohort: Path) -> pd.DataFrame:
     """The stays that `file` has notes of, in its order."""
     known = _read(file, ["hadm_id", "split"])
-    table = known.assign(characters=np.fromiter(map(len, texts_of(file)), np.int64))
+    texts = [(len(text), digest_of(text)) for text in texts_of(file)]
+    table = known.assign(characters=[size for size, _ in texts], digest=[digest for _, digest in texts])
     table = table.merge(stays, "left", "hadm_id", suffixes=("_of_notes", ""))
     unmatched = int((table["split"] != table["split_of_notes"]).sum())  # a missing split differs from any
     if unmatched:

@@ -17,6 +17,7 @@ from domain.clinical import training
 from domain.clinical.chunks import Chunker, chunk_tokens
 from domain.clinical.classifier import load_model, start_model
 from domain.clinical.evaluation import while_reading
+from domain.clinical.labelled_notes import read_labelled_notes
 from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.prediction import aggregate, chunk_log_odds
 from domain.clinical.recalibration import fit_recalibration
@@ -210,6 +211,33 @@ def test_wrong_folders_and_cohorts_are_reported(clinic, bert, tmp_path, context)
     ):
         with pytest.raises(RequestError, match=message):
             run(settings(clinic, bert, **more), context)
+
+
+def test_subjects_in_two_splits_are_refused_and_counted(bert, tmp_path, context):
+    table = stays(464)  # of 232 subjects, two stays each
+    moved = np.arange(104)[::2]  # the first stay of 52 subjects, to a split that the second is not in
+    table.loc[moved, "split"] = np.where(table.loc[moved, "split"] == "test", "train", "test")
+    write_stays(tmp_path, table)
+    message = r"cohort: expected each subject in one split, found 52 of 232 in two or more .*`bertrelay data audit`"
+    with pytest.raises(RequestError, match=message):
+        run(settings(tmp_path, bert), context)
+
+
+def test_texts_in_two_splits_and_stays_without_notes_are_counted_before_training(tmp_path, capsys):
+    table = stays(240)
+    text = table["text"][0]
+    write_stays(
+        tmp_path, table.assign(text=table["text"].where(~table.index.isin([5, 7]), f"{text} "))
+    )  # of another split
+    cohort = pd.read_parquet(tmp_path / "cohort/cohort.parquet")
+    more = cohort[:3].assign(hadm_id=["1", "2", "3"], readmitted=[True, True, False])
+    pd.concat([cohort, more]).to_parquet(tmp_path / "cohort/cohort.parquet")
+    labelled = read_labelled_notes(tmp_path / "notes", tmp_path / "cohort")
+    with_notes = labelled.flow.steps[1]
+    assert (with_notes.step, with_notes.left_out, with_notes.with_outcome) == ("with notes", 3, 2)
+    logged = capsys.readouterr().err
+    assert "readmission: left out of 243 stays: with notes 3 (2 readmitted)" in logged
+    assert "1 texts of the notes stand in two splits" in logged
 
 
 def test_permutations_are_none_or_twenty_at_least(clinic, bert):
