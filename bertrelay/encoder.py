@@ -44,7 +44,7 @@ from bertrelay.hardware import as_device
 from bertrelay.layout import Layout, Prompts, in_folder_order, read_layout, write_layout
 from bertrelay.pooling import Pooling, Projection, load_projection, projection_of, projections_of
 from bertrelay.settings import Metric
-from bertrelay.tokenizer import load_tokenizer, pad_id_of, truncating
+from bertrelay.tokenizer import load_tokenizer, pad_id_of, shortened, truncating
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
 UNLIMITED = 2**31
@@ -321,7 +321,7 @@ class SentenceEncoder(nn.Module):
     def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
         """The ids of each sentence, special tokens included, cut to `max_tokens`; never an empty list."""
         ids: list[list[int]] = []
-        for some in _slices(sentences):
+        for some in _slices(shortened(sentences, self.max_tokens, self.tokenizer.truncation_side)):
             ids += [encoding.ids or [self.pad_id] for encoding in self._rules.encode_batch_fast(some)]
         return ids
 

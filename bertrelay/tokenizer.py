@@ -4,6 +4,7 @@ transformers 5 rebuilds a tokenizer from what its class should be, which can dro
 tokenizer.json counts as it is, and what is saved is written by hand.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -24,6 +25,7 @@ NORMALIZER_SETTINGS = {
 SOME_TEXT = "a 1 . 的 가"  # of which any vocabulary knows something
 CASED_SHARE = 0.01  # an uncased vocabulary has hardly a piece with a capital, a cased one thousands
 SPARE_SHARE = 0.01  # some models round their embeddings up; many of no token are those of another vocabulary
+CHARACTERS_A_TOKEN = 1_000  # far more than any token has, white space around it too
 SECTIONS = ("normalizer", "pre_tokenizer", "post_processor", "model")  # of a tokenizer.json
 
 TokenText = Annotated[str, Field(min_length=1)]
@@ -205,6 +207,19 @@ def truncating(tokenizer: PreTrainedTokenizerFast, max_tokens: int, sentences: i
         )
     rules.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
     return rules
+
+
+def shortened(texts: Sequence[str], max_tokens: int, side: str = "right") -> Sequence[str]:
+    """`texts` without what no token that is kept can come from: a tokenizer holds 80 bytes for each character.
+
+    side: where an input is truncated. What is cut so is counted in the log.
+    """
+    limit = max_tokens * CHARACTERS_A_TOKEN
+    if all(len(text) <= limit for text in texts):
+        return texts
+    count = sum(len(text) > limit for text in texts)
+    log(f"texts of more than {limit:,} characters are cut there before they are tokenized: {count:,}")
+    return [text[:limit] if side == "right" else text[-limit:] for text in texts]
 
 
 def pad_id_of(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:

@@ -45,8 +45,9 @@ OPENERS = _words(
 CITATION = r"(?: ?\[\d[\d,; –-]*\]|\(\d[\d,; –-]*\)|(?<=[A-Za-z)\]]\.)\d{1,3}(?:[,–-]\d{1,3})*)"
 CANDIDATE = re.compile(rf"(?<![.!?…])([.!?…]++)([\"”’'»)\]]*){CITATION}?(?=\s)|\n")
 INSIDE_WORD = re.compile(r"[(\[{\"“‘,;:/]")
+WHITE_SPACE = re.compile(r"\s*")
 NEXT_WORD = re.compile(r"\s*[\"“‘'(\[]*(\S*)")
-ONLY_A_NUMBER = re.compile(r"\s*#?(?:\d{1,3}|[A-Za-z]|[ivxIVX]+)")
+ONLY_A_NUMBER = re.compile(r"\s*#?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,15})")
 NUMBERED = re.compile(r"\d{1,2}[.)]")
 BULLET = re.compile(r"\s*(?:[-–*•+]+\s|\(\d{1,2}\)|\[[ xX]?\]|#)")
 OPENS_IN_LOWER_CASE = re.compile(r"(?![qx]\d)[a-zα-ω]{1,4}-?[A-Z0-9]|[a-hivx]{1,3}\)")  # mRNA, p53, ii); not q24h, x2
@@ -78,7 +79,7 @@ def each_sentence(text: str) -> Iterator[tuple[int, int]]:
 
 def _ends(text: str) -> Iterator[int]:
     ended_lines = line_ends(text)
-    ended_line = start = 0
+    ended_line, start = 0, _first_solid(text, 0)
     for found in CANDIDATE.finditer(text):
         end = found.end()
         if found[1] is None:  # a line break
@@ -89,7 +90,13 @@ def _ends(text: str) -> Iterator[int]:
             is_end = _is_end(text, start, found)
         if is_end:
             yield end
-            start = end
+            start = start if start > end else _first_solid(text, end)  # once for a run of line breaks
+
+
+def _first_solid(text: str, start: int) -> int:
+    """The place of the first character from `start` on that is no white space; the end where there is none."""
+    found = WHITE_SPACE.match(text, start)
+    return found.end() if found else start
 
 
 # Lines

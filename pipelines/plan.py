@@ -6,7 +6,7 @@ Planning reads files and writes none, contacts no hub, and loads neither torch n
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,6 +52,7 @@ class PlannedStep:
 
     parts: what its result depends on; empty as long as a hub revision is unknown.
     discard_first: what is in its folder is removed before it runs.
+    reasons_since: by the fingerprint of an earlier result, why this one differs; found once, as many steps may ask.
     """
 
     step: Step
@@ -60,6 +61,7 @@ class PlannedStep:
     parts: Parts
     stage_folder: Path
     discard_first: bool = False
+    reasons_since: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
     @property
     def fingerprint(self) -> str:
@@ -264,9 +266,11 @@ def _upstream_changes(upstream: PlannedStep, old: str, new: str, planned: Mappin
     if old_fingerprint == new_fingerprint:
         yield f"upstream {name}: {old_inner} → {new_inner}"
         return
-    before = parts_in(upstream.stage_folder / old_fingerprint[:DIGITS])
-    own = () if upstream.action == Action.SKIP else upstream.reasons
-    reasons = list(changes(upstream, before, planned)) if before else list(own)
+    if old_fingerprint not in upstream.reasons_since:
+        before = parts_in(upstream.stage_folder / old_fingerprint[:DIGITS])
+        own = () if upstream.action == Action.SKIP else upstream.reasons
+        upstream.reasons_since[old_fingerprint] = list(changes(upstream, before, planned) if before else own)
+    reasons = upstream.reasons_since[old_fingerprint]
     for reason in reasons or [f"another result, {old_fingerprint[:DIGITS]} → {new_fingerprint[:DIGITS]}"]:
         yield reason if reason.startswith("upstream ") else f"upstream {name}: {reason}"
 

@@ -23,6 +23,8 @@ from pipelines.validation import Problems, add_validation_errors, did_you_mean, 
 Table = dict[str, Any]
 MAX_DEPTH = 20
 TOO_DEEP = f"tables or lists nested more than {MAX_DEPTH} deep"
+MAX_VALUES, MAX_CHARACTERS = 100_000, 1 << 14  # of a recipe, of a text in it
+TOO_MANY = f"expected at most {MAX_VALUES:,} values, and {MAX_CHARACTERS:,} characters of text, found more"
 TOO_LARGE = "a whole number of more than 64 bits"
 VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 REFERENCE = re.compile(r"@([\w-]+)(/.*)?")
@@ -154,10 +156,12 @@ def read_tables(source: RecipeText, overrides: Sequence[str], problems: Problems
     added = {name: value for name, value in tables["vars"].items() if not (name in written or "${" in str(value))}
     for name, value in {**added, **tables.pop("vars")}.items():
         values[name] = _fill(value, values, "vars", name, problems)
+        _check_size(values[name], 1, "vars", name, problems)
     filled: Table = {}
     for name, value in tables.items():
         table, key = (name, "") if isinstance(value, dict) else ("", name)
         used = _used(name, _fill(value, values, table, key, problems), table, key, problems)
+        _check_size(used, 1, table, key, problems)
         if not used and name in changed:
             problems.add("", f"--set {changed[name]}", f"without effect, because the recipe leaves [{name}] out")
         _add_tables(filled, used, table, key, problems)
@@ -266,10 +270,30 @@ def _fill(value: Any, values: Table, table: str, key: str, problems: Problems) -
             problems.add(table, key, f"${{{var}}} is not set{hint}")
     if only := VARIABLE.fullmatch(value):
         return values.get(only[1], value)
+    written = {var: str(values[var]) for var in VARIABLE.findall(value) if var in values}
+    if sum(len(written.get(var, "")) for var in VARIABLE.findall(value)) > MAX_CHARACTERS:
+        problems.add(table, key, f"{TOO_MANY} when its vars are filled in")
+        problems.raise_if_any()
     first = VARIABLE.match(value)
     leading = values.get(first[1]) if first else None
     base = leading.base if isinstance(leading, PathText) else value.base
-    return PathText(VARIABLE.sub(lambda found: str(values.get(found[1], found[0])), value), base)
+    return PathText(VARIABLE.sub(lambda found: written.get(found[1], found[0]), value), base)
+
+
+def _check_size(value: Any, times: int, table: str, key: str, problems: Problems) -> None:
+    """Raises RequestError for a value with more in it than a recipe can need, which few lines could ask for.
+
+    times: how often it is to be there. What is one object in memory counts each time.
+    """
+    left, waiting = MAX_VALUES // max(times, 1), [value]
+    while waiting:
+        inner = waiting.pop()
+        left -= 1 + (len(inner) if isinstance(inner, dict | list) else len(str(inner)) // 1000)
+        if left < 0:
+            problems.add(table, key, f"{TOO_MANY} when its vars and for_each are filled in")
+            problems.raise_if_any()
+        if isinstance(inner, dict | list):
+            waiting.extend(inner.values() if isinstance(inner, dict) else inner)
 
 
 def _add_tables(tables: Table, used: Table, table: str, key: str, problems: Problems) -> None:
@@ -297,6 +321,7 @@ def _used(name: str, value: Any, table: str, key: str, problems: Problems) -> Ta
     among: Any = value.get("among", each)
     wrong = next((shown(item) for item in (each, among) if not _is_texts(item)), None)
     if wrong is None and EACH in name:
+        _check_size(entry, len(each), table, key, problems)
         return {name.replace(EACH, text): _with_each(entry, text) for text in each if text in among}
     problems.add(
         table,
@@ -462,21 +487,28 @@ def _needs(
 def _order(needs: Mapping[str, Mapping[str, None]], problems: Problems) -> list[str]:
     """The stages, each after what it needs, else as they are written; notes every cycle."""
     done: dict[str, None] = {}
+    path: dict[str, Iterator[str]] = {}  # the stages on the way to one, and of each what else it needs
 
-    def visit(name: str, path: tuple[str, ...]) -> None:
-        if name in path:
-            cycle = path[path.index(name) :]
-            first = cycle.index(min(cycle))  # so that a cycle found from several stages is one problem
-            names = (*cycle[first:], *cycle[:first], cycle[first])
-            problems.add("", "", f"stages need each other in a circle: {' → '.join(f'[{each}]' for each in names)}")
-        elif name not in done:
-            for other in needs[name]:
-                visit(other, (*path, name))
-            done[name] = None
-
-    for name in needs:
-        visit(name, ())
+    for first in needs:
+        waiting = [first] if first not in done else []
+        while waiting:  # and no function that calls itself: a chain may be of any length
+            name = waiting[-1]
+            other = next(path.setdefault(name, iter(needs[name])), None)
+            if other is None:
+                done[waiting.pop()] = None
+                del path[name]
+            elif other in path:
+                problems.add("", "", f"stages need each other in a circle: {_circle(waiting, other)}")
+            elif other not in done:
+                waiting.append(other)
     return list(done)
+
+
+def _circle(path: Sequence[str], name: str) -> str:
+    """The circle that closes with `name`, from its first stage in the alphabet: one problem, however it is found."""
+    cycle = path[path.index(name) :]
+    first = cycle.index(min(cycle))
+    return " → ".join(f"[{each}]" for each in (*cycle[first:], *cycle[:first], cycle[first]))
 
 
 def _steps(

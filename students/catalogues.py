@@ -2,12 +2,14 @@
 
 import re
 import struct
+from codecs import lookup
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from gettext import c2py  # undocumented, and the one parser of plural rules in the library
 from typing import IO, NamedTuple
 
 from bertrelay.data.encodings import conversion_of
+from bertrelay.data.readers import LONGEST_LINE, bounded_lines, is_too_long
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 
@@ -24,6 +26,8 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v"
 ACCELERATOR = re.compile(r"[_&](?=[^\W\d_])")
 CHARSET = re.compile(rb'^msgid\s*""\s*?msgstr\s*(?:"[^\n]*\n)*?"[^\n]*?charset=([\w.:-]+)', re.MULTILINE)
 """In the header of a `.po` file, which is the translation of the empty text."""
+NO_CHARACTER_SETS = {"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"}
+"""Codecs of text that no file is written in; one of them takes quadratic time."""
 CONTEXT = "\x04"
 HEADER_BYTES = 1 << 16
 NEW_LINE = b"\n"
@@ -162,8 +166,13 @@ class PoReader:
     def _lines(self) -> Iterator[bytes]:
         *lines, last = self._start.split(b"\n")
         yield from lines
-        yield last + self._stream.readline()
-        yield from self._stream
+        for line in bounded_lines(self._stream):
+            if is_too_long(last + line):
+                raise RequestError(f"{self.file}: expected lines, found one of more than {LONGEST_LINE >> 20} MiB.")
+            yield last + line
+            last = b""
+        if last:
+            yield last
 
     def __iter__(self) -> Iterator[Message | Unusable]:
         entry = _Entry()
@@ -236,6 +245,8 @@ class PoReader:
 
 def _check_charset(file: str, name: str) -> None:
     try:
+        if lookup(name).name in NO_CHARACTER_SETS:
+            raise LookupError
         b"a".decode(name)  # `hex` and others are codecs, and no character sets
     except (LookupError, UnicodeError):
         raise RequestError(f"{file}: expected a character set, found charset={name}. Fix its header.") from None
@@ -252,7 +263,9 @@ class MoReader:
     """Reads a `.mo` file, which is in memory as a whole; every length and place in it is checked."""
 
     def __init__(self, file: str, stream: IO[bytes]) -> None:
-        self.file, self._data = file, stream.read()
+        self.file, self._data = file, stream.read(LONGEST_LINE + 1)
+        if len(self._data) > LONGEST_LINE:
+            raise RequestError(f"{file}: expected at most {LONGEST_LINE >> 20} MiB, found more. Is it a catalogue?")
         order = MO_MAGIC.get(self._data[:4])
         if order is None:
             raise RequestError(f"{file}: expected a .mo file, found one that begins otherwise. Compile it again.")

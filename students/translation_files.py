@@ -37,6 +37,9 @@ PAIR_COLUMNS = ["english", "non_english"]
 
 TAGGED, WITH_PLACEHOLDER = "inline tags", "placeholder"
 NO_ENGLISH, NO_TRANSLATION = "no English", "no translation"
+MOST_PAIRS = 1_000
+"""Of one segment and language: a memory has a few variants of a sentence, and pairs grow as the square of them."""
+TOO_MANY = f"a segment with more than {MOST_PAIRS:,} pairs"
 EMPTY = "empty side"
 FILES_SHOWN = 8
 
@@ -330,6 +333,8 @@ def _pairs(language: str, english: Sequence[str], texts: Sequence[tuple[str, str
         return [Translation(language, "", (others or [""])[0], NO_ENGLISH)]
     if not others:
         return [Translation(language, english[0], "", NO_TRANSLATION)]
+    if len(english) * len(others) > MOST_PAIRS:
+        return [Translation(language, english[0], others[0], TOO_MANY)]
     return [Translation(language, text, other, reason) for text in english for other in others]
 
 

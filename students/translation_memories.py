@@ -13,10 +13,12 @@ from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 
 CHUNK_BYTES = 1 << 16
+LONGEST_TOKEN = 4 << 20
+"""Bytes of a tag or a sentence at most: both are held whole."""
 NATIVE = frozenset({"bpt", "ept", "ph", "it", "ut", "sub", "x", "bx", "ex"})
 """Elements inside a sentence whose content is code of the original format; of it only a placeholder is text."""
 PLACEHOLDER = re.compile(
-    r"%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh?|ll?|[qjzt])?[diouxXeEfFgGcrsap@](?!\w)"  # printf
+    r"%(?:\d++\$|\(\w++\))?[-+#0]*+\d*+(?:\.\d++)?+(?:hh?|ll?|[qjzt])?[diouxXeEfFgGcrsap@](?!\w)"  # printf
     r"|%(?:L?\d{1,2}|n)(?!\w)"  # Qt
     r"|\$?\{[\w.:!-]*\}|\$[^\W\d]\w*\$?"  # Python, ICU, shell; $300 is an amount
 )
@@ -75,6 +77,7 @@ class XmlReader:
         self._inline: list[bool] = []  # of each element open in it, whether its content is text
         self._native: list[str] = []  # the content that is none
         self._names_encoding = False  # another one than UTF-8
+        self._given = self._passed = self._begun = 0  # bytes: in all, up to the last tag, up to the sentence
         parser = self._parser = expat.ParserCreate()
         parser.buffer_text = True
         parser.XmlDeclHandler = self._declare
@@ -96,6 +99,7 @@ class XmlReader:
             chunk = self._stream.read(CHUNK_BYTES)
             try:
                 self._parser.Parse(chunk, not chunk)
+                self._check_length(len(chunk))
             except expat.ExpatError as error:
                 fault = expat.ErrorString(error.code)
                 fault += "" if self._names_encoding else conversion_of(self.file, chunk)
@@ -115,11 +119,22 @@ class XmlReader:
     def _declare(self, version: str, encoding: str | None, standalone: int) -> None:  # noqa: ARG002 (of expat)
         self._names_encoding = (encoding or "utf-8").lower() not in ("utf-8", "utf8")
 
+    def _check_length(self, more: int) -> None:
+        """Raises RequestError for a sentence or a tag without an end. more: bytes that the parser was given."""
+        self._given += more
+        self._passed = max(self._passed, self._parser.CurrentByteIndex)  # -1 where it has passed nothing new
+        begun = self._passed if self._parts is None else min(self._passed, self._begun)
+        if self._given - begun > LONGEST_TOKEN:
+            raise RequestError(
+                f"{self.file}, line {self.here():,}: expected sentences and tags of at most {LONGEST_TOKEN >> 20} MiB, "
+                "found a longer one. Is the file damaged?"
+            )
+
     def here(self) -> int:
         return self._parser.CurrentLineNumber
 
     def collect(self) -> None:
-        self._parts = []
+        self._parts, self._begun = [], self._parser.CurrentByteIndex
         self._parser.CharacterDataHandler = self._parts.append
 
     def finish(self, dropped: str = "") -> None:

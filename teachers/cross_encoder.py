@@ -26,7 +26,7 @@ from bertrelay.layout import MODEL_CONFIG
 from bertrelay.model_files import read_model_file
 from bertrelay.progress import Bar, progress
 from bertrelay.texts import each_pair, texts_of
-from bertrelay.tokenizer import pad_id_of, truncating, warn_of_special_tokens
+from bertrelay.tokenizer import pad_id_of, shortened, truncating, warn_of_special_tokens
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -264,7 +264,9 @@ class CrossEncoder(PairScorer):
         """The tokens of `pairs`, special ones among them; the longer sentence is cut first."""
         ids, types, lengths = [], [], []
         for start in range(0, len(pairs), TOKENIZED_PAIRS):
-            for encoding in self._rules.encode_batch(list(pairs[start : start + TOKENIZED_PAIRS])):
+            sides = (list(side) for side in zip(*pairs[start : start + TOKENIZED_PAIRS], strict=True))
+            cut = (shortened(side, self.max_tokens, self.tokenizer.truncation_side) for side in sides)
+            for encoding in self._rules.encode_batch(list(zip(*cut, strict=True))):
                 ids.append(np.array(encoding.ids, np.int32))
                 types.append(np.array(encoding.type_ids, np.int32))
                 lengths.append(len(encoding.ids))

@@ -13,7 +13,18 @@ from stat import S_ISREG
 from typing import IO, TYPE_CHECKING, Any
 
 from bertrelay.data.encodings import NOT_UTF8, SAMPLE_BYTES, conversion_of, refuse_other_formats, remedy, sample_after
-from bertrelay.data.tables import ABSENT, Record, Row, Table, Unusable, find_columns, find_optional, names_of, reach
+from bertrelay.data.tables import (
+    ABSENT,
+    DEEPEST,
+    Record,
+    Row,
+    Table,
+    Unusable,
+    find_columns,
+    find_optional,
+    names_of,
+    reach,
+)
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.inputs import note_input
 from bertrelay.privacy import is_sensitive
@@ -26,6 +37,9 @@ LONGEST_FIELD = 16 << 20
 quote left open would swallow the rest of the file into memory."""
 CERTAIN_LINES = 10
 """Lines that are not UTF-8 and outnumber those that are, beyond ASCII: the whole file is of another encoding."""
+LONGEST_LINE = 64 << 20
+"""Bytes of a line, or of another text that is held whole, at most: what is longer has lost its line breaks, or unpacks
+to far more than its file."""
 BATCH_ROWS = 1024
 
 Fields = Iterator[tuple[int, list[str] | Unusable]]
@@ -143,6 +157,20 @@ def _lines(file: str) -> Iterator[tuple[str, str, Unusable | None]]:
         yield from text_lines(file, stream)
 
 
+def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """The lines of `stream` with their ends; of one that `is_too_long` only the beginning, its rest is passed over."""
+    while line := stream.readline(LONGEST_LINE + 1):
+        part = line
+        while is_too_long(part):
+            part = stream.readline(LONGEST_LINE + 1)
+        yield line
+
+
+def is_too_long(line: bytes) -> bool:
+    """Whether a line is longer than `LONGEST_LINE`."""
+    return len(line) > LONGEST_LINE and not line.endswith(b"\n")
+
+
 def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusable | None]]:
     r"""Text, line break and fault of each line; split at \n alone, for U+2028, U+0085 and the like are text.
 
@@ -151,12 +179,16 @@ def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusabl
     number = offset = beyond_ascii = 0
     damaged = _DamagedLines(file, stream)
     try:
-        for number, raw in enumerate(stream, 1):
+        for number, raw in enumerate(bounded_lines(stream), 1):
             if offset == 0:
                 refuse_other_formats(file, raw)
             if number == 1 and raw.count(b"\r", 0, -1) > 1 and not raw.endswith(b"\n"):
                 raise RequestError(f"{file}: expected lines that end in \\n, found \\r alone. Convert it.")
             fault = None
+            if is_too_long(raw):
+                yield "", "\n", Unusable(file, number, "a line too long", f"more than {LONGEST_LINE >> 20} MiB")
+                offset += len(raw)
+                continue
             try:
                 line = raw.decode()
                 beyond_ascii += not raw.isascii()
@@ -347,11 +379,12 @@ def _arrow_records(
         yield Record(tuple(ABSENT if name is None else reach(row, name) for name in names), table.name, line)
 
 
-def _schema_names(fields: "Iterable[pa.Field]") -> list[str]:
+def _schema_names(fields: "Iterable[pa.Field]", depth: int = DEEPEST) -> list[str]:
     import pyarrow as pa
 
-    structs = [field for field in fields if pa.types.is_struct(field.type)]
-    nested = [f"{field.name}.{inner}" for field in structs for inner in _schema_names(field.type)]
+    fields = list(fields)
+    structs = [field for field in fields if depth and pa.types.is_struct(field.type)]
+    nested = [f"{field.name}.{inner}" for field in structs for inner in _schema_names(field.type, depth - 1)]
     return [field.name for field in fields] + nested
 
 

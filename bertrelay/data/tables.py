@@ -32,6 +32,7 @@ FORMATS: dict[str, Format] = {
 
 COLUMN_NAME = re.compile(r"[^\W\d][\w.-]{0,39}")
 COLUMNS_SHOWN = 20
+DEEPEST = 20  # objects in each other, of which one is a column
 
 
 class TableSource(DataSource):
@@ -126,10 +127,10 @@ class Unusable(NamedTuple):
 Row = Record | Unusable
 
 
-def names_of(record: dict[str, Any]) -> list[str]:
-    """The keys of `record`, and after them those of its nested objects, dotted."""
-    nested = [f"{key}.{inner}" for key, value in record.items() if isinstance(value, dict) for inner in names_of(value)]
-    return [*record, *nested]
+def names_of(record: dict[str, Any], depth: int = DEEPEST) -> list[str]:
+    """The keys of `record`, and after them those of its nested objects, dotted, as deep as a column is looked for."""
+    objects = [(key, value) for key, value in record.items() if depth and isinstance(value, dict)]
+    return [*record, *(f"{key}.{inner}" for key, value in objects for inner in names_of(value, depth - 1))]
 
 
 def reach(record: dict[str, Any], column: str) -> Any:

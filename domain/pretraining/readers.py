@@ -175,11 +175,13 @@ NOT_PROSE = {
 }  # fmt: skip
 NAMED_CHARACTERS = {name[:-1]: text for name, text in html.entities.html5.items() if name.endswith(";")}
 BREAK = "\0"  # not allowed in XML
-EMPTY_BRACKETS = re.compile(r"\s*(?:\((?:ref(?:s|erences?)?\.?[\s,;–-]+)?[\s,;–-]*\)|\[[\s,;–-]*\])", re.IGNORECASE)
+EMPTY_BRACKETS = re.compile(
+    r"(?<!\s)\s*+(?:\((?:ref(?:s|erences?)?\.?[\s,;–-]++)?+[\s,;–-]*+\)|\[[\s,;–-]*+\])", re.IGNORECASE
+)
 ONLY_SEPARATORS = re.compile(r"[\s,;–-]*")
 TRANSLATED = re.compile(r"^\[([^\[\]]*)\](\.?)$")
 NO_TITLE = "Not Available"
-CUT_BY_MEDLINE = re.compile(r"\s*\(ABSTRACT TRUNCATED[^)]*\)")
+CUT_BY_MEDLINE = re.compile(r" ?\(ABSTRACT TRUNCATED[^()]*\)")
 
 
 def read_papers(file: Path) -> Iterator[Item]:

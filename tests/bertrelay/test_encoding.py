@@ -222,3 +222,12 @@ def test_two_threads_encode_with_one_encoder_as_each_would_alone(precision, make
         np.testing.assert_array_equal(in_bf16.result(), alone["bf16"])
     np.testing.assert_array_equal(meanwhile, alone[precision])
     assert precision == "bf16" or not np.array_equal(alone["bf16"], alone["fp32"])
+
+
+def test_a_text_far_longer_than_the_longest_input_is_cut_before_it_is_tokenized_and_counted(make_encoder, capsys):
+    encoder = make_encoder()
+    limit = encoder.max_tokens * 1_000
+    long = "a dog runs " * (limit // 4)  # twice as long and more
+    assert encoder.tokenize([long, "a dog runs"]) == encoder.tokenize([long[:limit], "a dog runs"])
+    message = f"texts of more than {limit:,} characters are cut there before they are tokenized: 1"
+    assert capsys.readouterr().err.count(message) == 1

@@ -1,5 +1,6 @@
 import random
 import textwrap
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -130,3 +131,10 @@ def test_a_long_text_is_read_a_paragraph_at_a_time():
         tracemalloc.stop()
     assert count == 8_000 * len(sentences(paragraph))
     assert peak < len(text) / 20
+
+
+@pytest.mark.parametrize("text", [" " * 200_000 + "e.g. " * 20_000, "iv" * 50_000 + " e.g. " * 20_000, "\n" * 200_000])
+def test_hostile_text_takes_no_longer_than_its_length(text):
+    started = time.monotonic()
+    assert len(sentence_spans(text)) == bool(text.strip())
+    assert time.monotonic() - started < 5

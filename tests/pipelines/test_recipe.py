@@ -337,3 +337,40 @@ def test_what_a_run_would_break_on_is_a_mistake_of_the_recipe(text, message, wri
 def test_an_override_may_be_as_malformed_as_a_recipe(value, write_recipe):
     with pytest.raises(RequestError, match=r"--set s\.seed="):
         read_recipe(write_recipe(SAMPLES), registry.REGISTRY, [f"s.seed={value}"])
+
+
+HUNDRED = json.dumps([f"t{number}" for number in range(100)])
+
+
+def doubled(first, each):
+    values = "".join(f"a{number} = {each.replace('?', str(number - 1))}\n" for number in range(1, 60))
+    return f"[vars]\na0 = {first}\n{values}[teacher]\nuses = 'light.teach'\nbase = '${{a59}}'\n"
+
+
+def for_each(*names):
+    inner = ".".join(f'"{name}{{each}}"' for name in names)
+    return f"[a.{inner}]\nfor_each = {HUNDRED}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (doubled("'xxxxxxxx'", "'${a?}${a?}'"), r"\[vars\] a12"),
+        (doubled("['x']", "['${a?}', '${a?}']"), r"\[vars\] a15"),
+        (f"{for_each('a')}{for_each('a', 'b')}{for_each('a', 'b', 'c')}x = 1\n", r"\[a\] a\{each\}"),
+    ],
+    ids=["text", "lists", "for_each"],
+)
+def test_a_recipe_that_grows_without_a_bound_is_refused_where_it_does(write_recipe, text, place):
+    with pytest.raises(RequestError, match=rf"{place}.*: expected at most 100,000 values"):
+        read(write_recipe(text))
+
+
+def test_a_chain_of_thousands_of_stages_is_read_in_order_and_its_circle_is_found(write_recipe):
+    stages = [f"[s{n}]\nuses = 'light.teach'\nbase = '@s{n + 1}/model'\n" for n in range(2_000)]
+    chain = "".join(stages) + "[s2000]\nuses = 'light.teach'\n"
+    assert read(write_recipe(chain)).stage_names == [f"s{n}" for n in range(2_000, -1, -1)]
+    problems = mistakes_of(
+        write_recipe("".join(stages) + "[s2000]\nuses = 'light.teach'\nbase = '@s1999/model'\n", "b.toml")
+    )
+    assert "stages need each other in a circle: [s1999] → [s2000] → [s1999]" in problems

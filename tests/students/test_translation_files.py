@@ -5,6 +5,7 @@ import gzip
 import json
 import random
 import struct
+import time
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertrelay.data import readers
 from bertrelay.data.records import Rejects, Unusable
 from bertrelay.errors import RequestError, WorkError
 from students.pairs import PairCounts, read_pairs
@@ -641,4 +643,66 @@ def test_each_language_of_a_hub_data_set_is_its_closest_configuration(tmp_path, 
 def test_a_header_that_cannot_be_used_is_refused_with_its_line(tmp_path, header, error_text):
     (tmp_path / "de.po").write_text(f'msgid ""\nmsgstr ""\n"{header}\\n"\n\nmsgid "Open"\nmsgstr "Auf"\n')
     with pytest.raises(RequestError, match=error_text):
+        read(tmp_path / "de.po", "de")
+
+
+def test_text_that_looks_like_a_placeholder_takes_no_longer_than_its_length(tmp_path):
+    hostile = [
+        "x %" + "0" * 200_000,
+        "%(" * 100_000,
+        "%123.4-" * 50_000 + "%",
+        "<a b='\" c=\"' " * 20_000,
+        "<a " + "b=c " * 50_000,
+    ]
+    (tmp_path / "en-de.tsv").write_text("".join(f"{text}\ty\n" for text in hostile))
+    started = time.monotonic()
+    pairs, _ = read(tmp_path / "en-de.tsv", "de", placeholders="skip")
+    assert time.monotonic() - started < 5  # of 200,000 zeros alone took an hour
+    assert [dropped for *_, dropped in pairs] == [""] * 5
+    (tmp_path / "en-de.tsv").write_text(
+        "".join(f"{text}\ty\n" for text in ("%05d", "%-8.3lf", "%1$s", "%(n)s", "${x}"))
+    )
+    assert [pair[3] for pair in read(tmp_path / "en-de.tsv", "de", placeholders="skip")[0]] == ["placeholder"] * 5
+
+
+def test_a_segment_of_thousands_of_variants_is_one_dropped_pair_and_not_their_product(tmp_path):
+    def segment(variants):
+        return (
+            "<tu>"
+            + "".join(
+                f'<tuv xml:lang="{code}"><seg>{code} {number}</seg></tuv>'
+                for code in ("en", "de")
+                for number in range(variants)
+            )
+            + "</tu>"
+        )
+
+    (tmp_path / "a.tmx").write_text(f"<tmx><body>{segment(4_000)}{segment(2)}</body></tmx>")
+    pairs, _ = read(tmp_path / "a.tmx", "de")
+    assert [pair[3] for pair in pairs] == ["a segment with more than 1,000 pairs", "", "", "", ""]
+
+
+@pytest.mark.parametrize("endless", ["<tu note='%s'/>", "<tu><tuv lang='en'><seg>%s</seg></tuv></tu>", "<!-- %s -->"])
+def test_a_tag_or_sentence_without_an_end_is_refused(tmp_path, endless):
+    (tmp_path / "a.tmx").write_text(f"<tmx><body>{endless % ('x ' * (3 << 20))}</body></tmx>")
+    with pytest.raises(RequestError, match=r"a\.tmx, line 1: expected sentences and tags of at most 4 MiB"):
+        read(tmp_path / "a.tmx", "de")
+    (tmp_path / "a.tmx").write_text(f"<tmx><body>{' ' * (6 << 20)}</body></tmx>")
+    with pytest.raises(RequestError, match="has no translations"):
+        read(tmp_path / "a.tmx", "de")
+
+
+def test_a_member_of_an_archive_that_unpacks_to_one_line_is_read_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 16)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("en-de.tsv", "x" * (1 << 20) + "\ty\nA dog.\tEin Hund.\n")
+    pairs, unusable = read(tmp_path / "a.zip", "de")
+    assert [pair[1:3] for pair in pairs] == [("A dog.", "Ein Hund.")]
+    assert [row.reason for row in unusable] == ["a line too long"]
+
+
+@pytest.mark.parametrize("name", ["punycode", "idna", "unicode_escape", "hex"])
+def test_a_codec_that_is_no_character_set_is_refused(tmp_path, name):
+    (tmp_path / "de.po").write_text(f'msgid ""\nmsgstr "Content-Type: text/plain; charset={name}\\n"\n')
+    with pytest.raises(RequestError, match=f"expected a character set, found charset={name}"):
         read(tmp_path / "de.po", "de")

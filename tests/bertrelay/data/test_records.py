@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from bertrelay.data import readers
 from bertrelay.data.records import Record, Rejects, Table, aligned_rows, read
 from bertrelay.errors import RequestError, WorkError
 
@@ -350,3 +351,18 @@ def test_reading_is_a_stream(tmp_path):
     assert next(walk).line == 1
     with pytest.raises(RequestError, match="line 100,001"):
         list(walk)
+
+
+def test_a_line_without_an_end_is_one_unusable_record_and_those_after_it_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "LONGEST_LINE", 20)
+    lines = b"one\n" + b"x" * 20 + b"\n" + b"y" * 21 + b"\n" + b"z" * 95 + b"\nlast\n"
+    rejects = Rejects(None, limit=1.0)
+    source = table(tmp_path / "a.txt.gz", lines)
+    assert values(source, 0, rejects=rejects) == [("one",), ("x" * 20,), ("last",)]
+    assert rejects.counts == {"a line too long": 2}
+    assert "line 3: a line too long (more than 0 MiB)" in refusal(source, 0)
+
+
+def test_objects_nested_without_an_end_are_no_columns(tmp_path):
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    assert values(table(tmp_path / "a.jsonl", f'{{"b":"x","c":{deep}}}\n'.encode()), "b") == [("x",)]
