@@ -24,7 +24,7 @@ from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, Section, clean, find_sections
 from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words
 from domain.clinical.prediction import aggregate, aggregate_labels, calibrated, chunk_log_odds, contributions
-from domain.clinical.records import given_note, warn_of_mixed_ids
+from domain.clinical.records import digest_of, given_note, log_copies, warn_of_mixed_ids
 
 Floats = NDArray[np.float64]
 
@@ -252,7 +252,10 @@ class ReadmissionScorer(OutcomeScorer):
 
 
 def notes_by_admission(notes: pd.DataFrame, id_column: str, text_column: str) -> dict[str, list[str]]:
-    """The texts of a frame by admission, both in the order of its rows. Raises RequestError as `score` does."""
+    """The texts of a frame by admission, both in the order of its rows; equal ones of an admission count once.
+
+    Raises RequestError as `score` does.
+    """
     if not isinstance(notes, pd.DataFrame):
         raise RequestError(
             f"score: expected a data frame with a row for each note, found {type(notes).__name__}; score_file scores "
@@ -266,7 +269,7 @@ def notes_by_admission(notes: pd.DataFrame, id_column: str, text_column: str) ->
                 f"score: expected a column {column!r}, found {len(notes.columns)} columns of other names. Name the "
                 "columns with id_column and text_column, and give a file without a header its own"
             )
-    texts, kinds = dict[str, list[str]](), set[type]()
+    texts, kinds, known, copies = dict[str, list[str]](), set[type](), set[tuple[str, bytes]](), 0
     for place, (identifier, given) in enumerate(zip(notes[id_column], notes[text_column], strict=True)):
         try:
             name, text = given_note(identifier, given)
@@ -276,7 +279,13 @@ def notes_by_admission(notes: pd.DataFrame, id_column: str, text_column: str) ->
                 "from 0; fix the row or leave it out"
             ) from None
         kinds.add(type(identifier))
-        texts.setdefault(name, []).append(text)
+        of_one, note = texts.setdefault(name, []), (name, digest_of(text))
+        if text.strip() and note in known:
+            copies += 1
+        else:
+            known.add(note)
+            of_one.append(text)
+    log_copies(copies, len(notes), "notes", "of one admission")
     warn_of_mixed_ids(id_column, kinds)
     return texts
 

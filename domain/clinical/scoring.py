@@ -26,7 +26,15 @@ from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
 from domain.clinical.outcomes import OutcomeModelSettings, OutcomeName, ScoreOptions
-from domain.clinical.records import given_note, note_database, sort_notes, stays_of, warn_of_mixed_ids
+from domain.clinical.records import (
+    digest_of,
+    given_note,
+    log_copies,
+    note_database,
+    sort_notes,
+    stays_of,
+    warn_of_mixed_ids,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -46,7 +54,7 @@ LEAST_CHARACTERS = 200
 DECISIVE = {"precision", "with_text", "cleaned"}
 """The options that decide what is written."""
 SUMMARISED = ("unknown_share", "reason", "n_chunks", "alarm")
-VERSION = 4
+VERSION = 5
 
 
 class ScoredFile(NamedTuple):
@@ -238,7 +246,7 @@ class SortedNotes:
 
     def of(self, span: Span) -> Notes:
         """The notes of the admissions of a span, in the order of the rows."""
-        return {self.names[stay]: [text for _, text in rows] for stay, rows in stays_of(self._base, span)}
+        return {self.names[stay]: [text for *_, text in rows] for stay, rows in stays_of(self._base, span)}
 
     def of_one(self, identifier: str | int | None) -> list[str]:
         """The notes of one admission, the only one when None. Raises RequestError, without its id, where it is not."""
@@ -258,7 +266,8 @@ class SortedNotes:
 
 @contextmanager
 def sorted_notes(notes: "Table | ParquetInput", beside: Path, rejects: Rejects, block: int) -> Iterator[SortedNotes]:
-    """Reads `notes` once. Rows without an admission, or that cannot be read, go to `rejects`.
+    """Reads `notes` once. Rows without an admission, or that cannot be read, go to `rejects`; equal notes of one
+    admission count once.
 
     beside: where there is space for as much text again. block: characters of a span.
     Raises RequestError when nothing is left, WorkError where that is because too many rows are unusable.
@@ -267,7 +276,7 @@ def sorted_notes(notes: "Table | ParquetInput", beside: Path, rejects: Rejects, 
     path.unlink(missing_ok=True)
     numbers, kinds, digest = dict[str, int](), set[type](), hashlib.sha256()
 
-    def numbered() -> Iterator[tuple[int, str]]:
+    def numbered() -> Iterator[tuple[int, bytes | None, str]]:
         for row in rows(notes, []) if isinstance(notes, Table) else notes.records():
             try:
                 if not isinstance(row, Record):
@@ -279,20 +288,24 @@ def sorted_notes(notes: "Table | ParquetInput", beside: Path, rejects: Rejects, 
             kinds.add(type(row.values[0]))
             rejects.used()
             digest.update(json.dumps([name, text]).encode())
-            yield numbers.setdefault(name, len(numbers)), text
+            yield numbers.setdefault(name, len(numbers)), digest_of(text) if text.strip() else None, text
 
     try:
-        with note_database(path, "") as base:
+        with note_database(path, "digest BLOB,") as base:
             path.unlink()  # only this process can read its text, and a kill leaves none of it
             folder = str(beside.absolute().parent).replace("'", "''")
             base.execute(f"PRAGMA temp_store_directory = '{folder}'")  # what does not fit into memory is sorted there
             base.execute("PRAGMA journal_mode = OFF")
             base.execute("PRAGMA synchronous = OFF")
-            base.executemany("INSERT INTO notes VALUES (?, ?)", numbered())
+            base.execute("CREATE UNIQUE INDEX once ON notes (stay, digest)")
+            base.executemany("INSERT OR IGNORE INTO notes VALUES (?, ?, ?)", numbered())
             if not numbers:
                 rejects.check()  # which may be why
                 raise RequestError(f"{notes.name} holds no note of an admission. Check the file and its columns.")
             warn_of_mixed_ids(str((notes.columns or [""])[0]), kinds)
+            (stored,) = base.execute("SELECT COUNT(*) FROM notes").fetchone()
+            read = rejects.records - rejects.counts.total()
+            log_copies(read - stored, read, "notes", "of one admission")
             yield SortedNotes(base, list(numbers), digest.hexdigest(), block)
     finally:
         path.unlink(missing_ok=True)

@@ -68,6 +68,18 @@ def test_every_output_has_the_scores_of_python(call, model, notes, expected, tmp
     assert {path.name for path in tmp_path.iterdir()} == {"notes.csv", output.name}
 
 
+def test_a_file_given_twice_scores_as_once(notes, tmp_path, capsys):
+    found = {}
+    for name in ("once", "twice"):
+        frame = pd.concat([pd.read_csv(notes)] * (1 + (name == "twice")))
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        table, rejects = notes_table(tmp_path / f"{name}.csv"), Rejects(None)
+        with sorted_notes(table, tmp_path / name, rejects, 1000) as read:
+            found[name] = read.of_one("100"), read.of_one("200")
+    assert found["once"] == found["twice"] == ([NOTES[0][1], NOTES[2][1]], [NOTES[1][1], NOTES[4][1]])
+    assert "4 of 10 notes are copies of an earlier one, of one admission" in capsys.readouterr().err
+
+
 def test_columns_are_named_and_ids_may_be_numbers_or_text(call, model, notes, tmp_path):
     frame = pd.DataFrame(NOTES, columns=["STAY", "NOTE"])
     mixed = [int(stay) if place % 2 else stay for place, stay in enumerate(frame["STAY"])]

@@ -66,6 +66,16 @@ def test_notes_of_an_admission_are_anywhere_and_ids_are_of_any_type(scorer):
     assert found["probability"].nunique() == 3
 
 
+def test_a_note_given_twice_counts_once(scorer, capsys):
+    texts = stays(4)["text"].tolist()
+    once = pd.DataFrame({"hadm_id": ["7", "7", "8", "9"], "text": [*texts[:3], texts[0]]})  # another's is no copy
+    expected = scorer.score(once, precision="fp32")
+    assert "copies" not in capsys.readouterr().err
+    again = pd.DataFrame({"hadm_id": ["7", "8", "8"], "text": [f"{texts[0]} \n", texts[2], ""]})
+    assert scorer.score(pd.concat([once, again]), precision="fp32").equals(expected)
+    assert "2 of 7 notes are copies of an earlier one, of one admission, and count once" in capsys.readouterr().err
+
+
 def test_shares_add_up_to_the_probability_and_the_top_one_is_the_largest(scorer):
     for text, score in zip(texts := stays(20)["text"], scorer.score_texts(texts.tolist()), strict=True):
         assert sum(chunk.share for chunk in score.chunks) == pytest.approx(score.probability)
