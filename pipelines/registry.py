@@ -36,9 +36,9 @@ STAGES = {
     "students": [
         ("students.distill", 14, "settings:DistillSettings", "distill:run", "students"),
         ("students.evaluate", 4, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
-        ("students.index", 2, "search_settings:IndexSettings", "index:run", ""),
-        ("students.mine", 1, "search_settings:MineSettings", "bitext:run", ""),
-        ("students.mine-negatives", 2, "search_settings:NegativeSettings", "negatives:run", ""),
+        ("students.index", 3, "search_settings:IndexSettings", "index:run", ""),
+        ("students.mine", 2, "search_settings:MineSettings", "bitext:run", ""),
+        ("students.mine-negatives", 3, "search_settings:NegativeSettings", "negatives:run", ""),
         ("students.export", 6, "evaluation_settings:ExportSettings", "exporting:run", "students"),
         ("students.shrink", 8, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
     ],

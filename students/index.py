@@ -28,6 +28,7 @@ from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
 from students.corpus import mapped
+from students.equal_vectors import EqualRows, distinct
 from students.index_build import (
     FAISS,
     SENTENCES,
@@ -41,6 +42,7 @@ from students.index_build import (
     damaged,
     is_finished,
     nearest,
+    open_equal,
     origin_of,
     read_manifest,
     require_manifest,
@@ -64,7 +66,8 @@ class SearchIndex:
 
     vectors: unit vectors, float32 (sentences, dim).
     sentences: columns text and line.
-    faiss: the graph, or the vectors in fewer bits; None for an exact index.
+    faiss: the graph, or the vectors in fewer bits; None where it is searched exactly.
+    equal: the rows of equal vectors, which `faiss` has once; None where all are distinct.
     """
 
     folder: Path
@@ -73,6 +76,7 @@ class SearchIndex:
     vectors: Vectors
     sentences: pa.Table
     faiss: Any | None
+    equal: EqualRows | None = None
 
     def search(
         self,
@@ -100,7 +104,7 @@ class SearchIndex:
         blank = next((row for row, query in enumerate(queries) if not query.strip()), None)
         if blank is not None:
             raise RequestError(f"search: expected a text to look for, found an empty one ({place(blank)})")
-        self.check_kind("exact" if exact else "auto", ef_search)
+        self.check_candidates(ef_search, exact)
         query_prompt, prompt = self.encoder.retrieval_prompts
         is_asked = options.get("prompt") is not None or options.get("prompt_name") is not None
         if not is_asked and prompt == self.manifest.origin.reading.get("prompt"):
@@ -118,15 +122,10 @@ class SearchIndex:
             for similarities, rows in zip(*neighbours, strict=True)
         ]
 
-    def check_kind(self, kind: IndexKind, ef_search: int | None) -> None:
-        """Raises RequestError where `kind` or `ef_search` asks for what the index has not."""
+    def check_candidates(self, ef_search: int | None, exact: bool = False) -> None:
+        """Raises RequestError where `ef_search` asks for candidates that the index does not keep."""
         check_count("ef_search", ef_search)
-        if kind not in ("auto", "exact", self.manifest.kind):
-            raise RequestError(
-                f"kind: expected {kind} in {self.folder}, found {self.manifest.kind}; give the corpus too, and it is "
-                "built"
-            )
-        if ef_search is not None and (kind == "exact" or self.faiss is None):
+        if ef_search is not None and (exact or self.faiss is None):
             raise RequestError(
                 f"ef_search: expected search of kind hnsw, int8 or binary, found exact search in {self.folder}, which "
                 "keeps no candidates; leave it out, or ask for another kind"
@@ -139,18 +138,26 @@ class SearchIndex:
         if exact or self.faiss is None:
             return exact_neighbours(queries, self.vectors, k)
         candidates = ef_search or self.manifest.hnsw.get("ef_search", Hnsw().ef_search)
-        return nearest(self.manifest.kind, self.faiss, self.vectors, candidates, queries, k)
+        vectors = distinct(self.vectors, self.equal)
+        found = nearest(self.manifest.kind, self.faiss, vectors, candidates, queries, k)
+        return found if self.equal is None else self.equal.spread(*found, k)
 
 
 def open_index(
-    model: SentenceEncoder | str | Path, folder: str | Path, *, verify: bool = False, cache: Path | None = None
+    model: SentenceEncoder | str | Path,
+    folder: str | Path,
+    *,
+    kind: IndexKind = "auto",
+    verify: bool = False,
+    cache: Path | None = None,
 ) -> SearchIndex:
     """The index in `folder`, for queries of the model it was built with, or of one that has
     that model in its `spaces`: a student, a student of a student, or either trimmed.
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
+    kind: what is searched by; `exact` is always there, `auto` is what was built last.
     verify: read every file again instead of trusting those that were not touched.
-    Raises RequestError when there is none, or when it is not finished, damaged, or of another model.
+    Raises RequestError when there is none, or when it is not finished, damaged, of another model, or without `kind`.
     """
     folder = Path(folder)
     manifest = require_manifest(folder)
@@ -159,19 +166,20 @@ def open_index(
         log(f"{folder}: made by another model, in whose space this one's vectors are")
     else:
         check_model(folder, manifest.origin, encoder_digest(encoder), encoder.dim)
-    return load_index(encoder, folder, verify)
+    return load_index(encoder, folder, kind, verify)
 
 
-def load_index(encoder: SentenceEncoder, folder: Path, verify: bool = False) -> SearchIndex:
+def load_index(encoder: SentenceEncoder, folder: Path, kind: IndexKind = "auto", verify: bool = False) -> SearchIndex:
     """As `open_index`, where `encoder` is known to be the model of the index."""
-    manifest = require_manifest(folder)
+    manifest = require_manifest(folder).as_kind(folder, kind)
     check_files(folder, manifest, verify)
     vectors = open_vectors(folder / VECTORS)
     expected = (manifest.sentences, manifest.origin.dim)
     if vectors.shape != expected:
         raise damaged(folder, f"{VECTORS} has vectors of shape {vectors.shape} and not {expected}")
     faiss = None if manifest.kind == "exact" else open_faiss(folder / FAISS[manifest.kind], manifest.kind)
-    return SearchIndex(folder, manifest, encoder, vectors, mapped(folder / SENTENCES), faiss)
+    equal = open_equal(folder, manifest)
+    return SearchIndex(folder, manifest, encoder, vectors, mapped(folder / SENTENCES), faiss, equal)
 
 
 def run(settings: IndexSettings, context: StageContext) -> Metrics:
@@ -224,7 +232,7 @@ def build_index(
     is_complete = manifest is not None and is_finished(folder, manifest, origin, given)
     if not broadcast_from_main(is_complete, given.process_group):
         build(encoder, table, origin, folder, given)
-    return load_index(encoder, folder, given.verify)
+    return load_index(encoder, folder, given.kind, given.verify)
 
 
 def find_index(
@@ -240,10 +248,10 @@ def find_index(
     """
     given = options_of(IndexOptions, options)
     if corpus is None:
-        index = open_index(model, folder, verify=given.verify)
+        index = open_index(model, folder, kind=given.kind, verify=given.verify)
     else:
         index = build_index(model, corpus, folder, **options)
-    index.check_kind(given.kind, ef_search)
+    index.check_candidates(ef_search)
     if given.precision not in ("auto", index.manifest.precision):
         log(
             f"{folder}: its sentences were encoded in {index.manifest.precision} and stay so; {given.precision} is for "
@@ -284,7 +292,6 @@ def search(
     return opened.search(
         queries,
         k,
-        exact=given.kind == "exact",
         ef_search=ef_search,
         prompt_name=given.query_prompt_name,
         precision=given.precision,

@@ -6,8 +6,9 @@
 | `sentences.arrow`    | columns text and line: what a hit shows                                                      |
 | `vectors.npy`        | row i for sentence i, at length one; until it is complete, shards beside it                  |
 | `hnsw.checkpoint`    | a graph as far as it is linked                                                               |
-| `hnsw.faiss`         | of kind hnsw: a FAISS index of its own, vectors included                                     |
-| `<kind>.faiss`       | of kinds int8 and binary: a FAISS index of the vectors in fewer                              |
+| `hnsw.faiss`         | of kind hnsw: a FAISS index of its own, vectors included, each distinct one once             |
+| `<kind>.faiss`       | of kinds int8 and binary: a FAISS index of the distinct vectors in fewer bits                |
+| `equal.npy`          | `starts` and `rows` of `EqualRows`, one after the other, where vectors are equal             |
 | `index.json`         | the manifest, written when all else is there: an index is complete where it is               |
 """
 
@@ -18,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -31,13 +33,14 @@ from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifes
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.statistics import share, with_interval
-from bertrelay.files import read_json, write_error, write_json
+from bertrelay.files import atomic_write, read_json, write_error, write_json
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests, fingerprint
 from bertrelay.inputs import check_inputs, note_input
 from bertrelay.progress import log
 from bertrelay.settings import Positive, Precision, Settings
 from bertrelay.stage import Metrics
 from students.corpus import mapped
+from students.equal_vectors import AnyVectors, EqualRows, distinct, equal_rows
 from students.neighbours import (
     Rows,
     approximate_neighbours,
@@ -55,17 +58,19 @@ from students.sentence_files import write_sentences
 SENTENCES, VECTORS = "sentences.arrow", "vectors.npy"
 FAISS = {kind: f"{kind}.faiss" for kind in ("hnsw", "int8", "binary")}
 """The file of a graph or of codes by the kind of the index."""
+EQUAL = "equal.npy"
 MANIFEST, BUILDING, CHECKPOINT = "index.json", "building.json", "hnsw.checkpoint"
-OWN_FILES = {SENTENCES, VECTORS, *FAISS.values(), MANIFEST, BUILDING, CHECKPOINT}
-FORMAT = 1
+OWN_FILES = {SENTENCES, VECTORS, *FAISS.values(), EQUAL, MANIFEST, BUILDING, CHECKPOINT}
+FORMAT = 2
 SHOWN = 12  # characters of a digest
-RECALL = "recall_at_10"
+RECALL, LOW_RECALL = "recall_at_10", 0.95
 
 
 class IndexOptions(Settings):
     """How an index is built.
 
-    kind: `auto` takes what is there; where there is nothing, it is exact up to 100,000 sentences and HNSW beyond.
+    kind: `auto` takes what is there, the kind that was built last; where there is nothing, it is exact up to 100,000
+        sentences and int8 beyond. Another kind is built beside what is there, and the index returned searches by it.
     hnsw: of the graph; where there is one with other links, it is linked anew.
     prompt_name: which of the model's prompts precedes each sentence; without one that for documents, or the default.
     query_prompt_name: the prompt of each query; it is checked before anything is encoded.
@@ -122,13 +127,21 @@ class FileSeal:
 
 
 @dataclass(frozen=True)
+class ApproximateKind:
+    """A graph or codes: the parameters of the graph, and `recall_at_10` against exact search, with its interval."""
+
+    hnsw: dict[str, int]
+    recall: Metrics
+
+
+@dataclass(frozen=True)
 class IndexManifest:
     """The content of `index.json`.
 
     sentences: of the index; `blank` ones of the corpus were left out.
-    kind: `exact`, `hnsw`, `int8` or `binary`.
-    hnsw: the parameters of the graph; empty where there is none.
-    recall: `recall_at_10` against exact search, with its interval; empty for an exact index.
+    kind: `exact`, `hnsw`, `int8` or `binary`: what `auto` opens; of an open index what it searches by.
+    approximate: what there is beside the exact vectors, by its kind.
+    distinct: how many vectors differ; None where neither graph nor codes were built of them.
     """
 
     origin: Origin
@@ -137,9 +150,28 @@ class IndexManifest:
     kind: str
     precision: str
     files: dict[str, FileSeal]
-    hnsw: dict[str, int] = field(default_factory=dict)
-    recall: Metrics = field(default_factory=dict)
+    approximate: dict[str, ApproximateKind] = field(default_factory=dict)
+    distinct: int | None = None
     format: int = FORMAT
+
+    @property
+    def hnsw(self) -> dict[str, int]:
+        """The parameters of the graph; empty where `kind` is none."""
+        return self.approximate[self.kind].hnsw if self.kind in self.approximate else {}
+
+    @property
+    def recall(self) -> Metrics:
+        """Of `kind`; empty where it is exact."""
+        return self.approximate[self.kind].recall if self.kind in self.approximate else {}
+
+    def as_kind(self, folder: Path, kind: str) -> "IndexManifest":
+        """The same of an index that is searched by `kind`. Raises RequestError where it is not there."""
+        if kind not in ("auto", "exact", *self.approximate):
+            there = ", ".join(["exact", *self.approximate])
+            raise RequestError(
+                f"kind: expected {kind} in {folder}, found {there}; give the corpus too, and it is built"
+            )
+        return self if kind == "auto" else replace(self, kind=kind)
 
 
 @dataclass(frozen=True)
@@ -369,7 +401,7 @@ def _write_corpus(table: Table, state: BuildState, folder: Path, options: IndexO
 
 def _clear(folder: Path) -> None:
     """Removes the index, and last `building.json`, by which a rebuild that is killed on the way is known."""
-    for name in (MANIFEST, *FAISS.values(), VECTORS, SENTENCES):
+    for name in (MANIFEST, *FAISS.values(), EQUAL, VECTORS, SENTENCES):
         (folder / name).unlink(missing_ok=True)
     _forget_building(folder)
 
@@ -393,12 +425,13 @@ def _finish(folder: Path, state: BuildState | None, options: IndexOptions) -> No
         counts = state.sentences or 0, state.blank or 0
         manifest = IndexManifest(state.origin, *counts, "exact", options.precision, files)
         if options.kind == "auto":
-            is_small = manifest.sentences <= EXACT_UP_TO
+            kind = "exact" if manifest.sentences <= EXACT_UP_TO else "int8"
+            how = {"exact": "exact search", "int8": "an approximate index (int8)"}[kind]
             log(
-                f"{manifest.sentences:,} sentences: {'exact search' if is_small else 'an approximate index (HNSW)'}, "
-                f"as exact is chosen up to {EXACT_UP_TO:,}; kind = exact or hnsw sets it"
+                f"{manifest.sentences:,} sentences: {how}, as exact is chosen up to {EXACT_UP_TO:,}; kind = exact, "
+                "int8 or hnsw sets it"
             )
-            options = options.model_copy(update={"kind": "exact" if is_small else "hnsw"})
+            options = options.model_copy(update={"kind": kind})
     check_inputs()
     wants_more = _wants_more(manifest, options)
     if wants_more:
@@ -410,49 +443,100 @@ def _finish(folder: Path, state: BuildState | None, options: IndexOptions) -> No
 
 def _wants_more(manifest: IndexManifest, options: IndexOptions) -> bool:
     """Whether a graph or codes are to be built for vectors that are there; `auto` takes what is there."""
-    if options.kind not in ("auto", "exact", manifest.kind):
+    kind = manifest.kind if options.kind == "auto" else options.kind
+    if kind == "exact":
+        return False
+    if kind not in manifest.approximate:
         return True
-    is_linked_otherwise = options.hnsw is not None and options.hnsw.model_dump() != manifest.hnsw
-    return manifest.kind == "hnsw" and options.kind != "exact" and is_linked_otherwise
+    is_linked_otherwise = options.hnsw is not None and options.hnsw.model_dump() != manifest.approximate[kind].hnsw
+    return kind == "hnsw" and is_linked_otherwise
 
 
 def _with_faiss(folder: Path, manifest: IndexManifest, options: IndexOptions) -> IndexManifest:
-    """Builds the graph or the codes, unless a graph exists with the same links, and logs their recall.
+    """Builds the graph or the codes beside what is there, unless a graph exists with the same links.
 
-    Where they replace others, the index is exact meanwhile, so a kill between the file and its manifest leaves one that
-    is complete.
+    A graph that replaces another is taken out of the manifest before, so a kill between the file and its manifest
+    leaves an index that is complete.
     """
     kind = manifest.kind if options.kind == "auto" else options.kind
-    hnsw, vectors, files = options.hnsw or Hnsw(), open_vectors(folder / VECTORS), manifest.files
+    vectors = open_vectors(folder / VECTORS)
+    equal, manifest = _equal_rows(folder, manifest, vectors)
+    distinct_vectors = distinct(vectors, equal)
+    hnsw = options.hnsw or Hnsw()
     parameters = hnsw.model_dump() if kind == "hnsw" else {}
+    earlier = manifest.approximate.get(kind)
     # `ef_search` only decides how links are walked
-    is_linked = kind == "hnsw" and manifest.hnsw | {"ef_search": hnsw.ef_search} == parameters
+    is_linked = earlier is not None and earlier.hnsw | {"ef_search": hnsw.ef_search} == parameters
     if is_linked:
         built = open_faiss(folder / FAISS["hnsw"], kind)
     elif kind == "hnsw":
-        built = build_hnsw(vectors, hnsw, folder / CHECKPOINT, files[VECTORS].sha256)
+        built = build_hnsw(distinct_vectors, hnsw, folder / CHECKPOINT, manifest.files[VECTORS].sha256)
     else:
-        built = build_codes(vectors, "binary" if kind == "binary" else "int8")
-    shares = recall(partial(nearest, kind, built, vectors, hnsw.ef_search), vectors)
-    measured = with_interval(RECALL, share, shares)
-    if len(shares):
-        log(
-            f"recall@10 {measured[RECALL]:.4f} (95 % from {measured[f'{RECALL}_low']:.4f} to "
-            f"{measured[f'{RECALL}_high']:.4f}): what {kind} finds of the exact ten nearest, for {len(shares):,} "
-            "sentences of the corpus"
-        )
+        built = build_codes(distinct_vectors, "binary" if kind == "binary" else "int8")
+    measured = _measured(kind, built, distinct_vectors, hnsw.ef_search)
     if not is_linked:
-        files = {name: seal for name, seal in manifest.files.items() if name not in FAISS.values()}
-        if manifest.kind != "exact":
-            write_manifest(folder, replace(manifest, kind="exact", hnsw={}, recall={}, files=files))
-            (folder / FAISS[manifest.kind]).unlink(missing_ok=True)
+        others = {name: each for name, each in manifest.approximate.items() if name != kind}
+        files = {name: seal for name, seal in manifest.files.items() if name != FAISS[kind]}
+        if earlier is not None:
+            write_manifest(folder, replace(manifest, kind="exact", approximate=others, files=files))
         write_index(built, folder / FAISS[kind])
-        files[FAISS[kind]] = FileSeal.of(folder / FAISS[kind])
-    return replace(manifest, kind=kind, hnsw=parameters, recall=measured, files=files)
+        manifest = replace(manifest, files={**files, FAISS[kind]: FileSeal.of(folder / FAISS[kind])})
+    approximate = {**manifest.approximate, kind: ApproximateKind(parameters, measured)}
+    return replace(manifest, kind=kind, approximate=approximate)
 
 
-def nearest(kind: str, index: Any, vectors: Vectors, candidates: int, queries: Vectors, k: int) -> tuple[Vectors, Rows]:
-    """Similarities and rows, (n, k) both, by the graph or codes of an index. candidates: kept on the way."""
+def _equal_rows(folder: Path, manifest: IndexManifest, vectors: Vectors) -> tuple[EqualRows | None, IndexManifest]:
+    """The rows of equal vectors, which are searched for and written once, and the manifest that knows them."""
+    if manifest.distinct is not None:
+        return open_equal(folder, manifest), manifest
+    equal, count = equal_rows(vectors), len(vectors)
+    if equal is None:
+        return None, replace(manifest, distinct=count)
+    log(
+        f"{count:,} sentences have {len(equal):,} distinct vectors, which are searched; each gives all sentences that "
+        "have it"
+    )
+    with atomic_write(folder / EQUAL) as writing, writing.open("wb") as file:
+        np.save(file, np.concatenate([equal.starts, equal.rows]))
+    files = {**manifest.files, EQUAL: FileSeal.of(folder / EQUAL)}
+    return equal, replace(manifest, distinct=len(equal), files=files)
+
+
+def open_equal(folder: Path, manifest: IndexManifest) -> EqualRows | None:
+    """What `equal.npy` has, mapped from the disk; None where all vectors are distinct, or nobody looked."""
+    if EQUAL not in manifest.files or manifest.distinct is None:
+        return None
+    numbers = np.load(folder / EQUAL, mmap_mode="r")
+    return EqualRows(numbers[: manifest.distinct + 1], numbers[manifest.distinct + 1 :])
+
+
+def _measured(kind: str, built: Any, vectors: AnyVectors, candidates: int) -> Metrics:
+    """`recall_at_10` of a graph or codes on distinct vectors, which is logged, and what helps where it is low."""
+    shares = recall(partial(nearest, kind, built, vectors, candidates), vectors)
+    measured = with_interval(RECALL, share, shares)
+    if not len(shares):
+        return measured
+    log(
+        f"recall@10 {measured[RECALL]:.4f} (95 % from {measured[f'{RECALL}_low']:.4f} to "
+        f"{measured[f'{RECALL}_high']:.4f}): what {kind} finds of the exact ten nearest, for {len(shares):,} "
+        "distinct sentences of the corpus"
+    )
+    if shares.mean() < LOW_RECALL:
+        better = "int8 or exact" if kind != "int8" else "exact"
+        log(
+            f"recall@10 is below {LOW_RECALL}: more candidates (ef_search, now {candidates}) find more, and so does "
+            f"kind = {better}"
+        )
+    return measured
+
+
+def nearest(
+    kind: str, index: Any, vectors: AnyVectors, candidates: int, queries: Vectors, k: int
+) -> tuple[Vectors, Rows]:
+    """Similarities and rows of the distinct `vectors`, (n, k) both, by the graph or codes of an index.
+
+    candidates: kept on the way.
+    """
     if kind == "hnsw":
         return approximate_neighbours(index, queries, k, candidates)
     return rescored_neighbours(index, vectors, queries, k, candidates)

@@ -183,7 +183,7 @@ class Miner:
         positive_scores = np.einsum("nd,nd->n", vectors[anchor_of], self.index.vectors[positive_of])  # (pairs,)
         least = np.minimum.reduceat(positive_scores, np.searchsorted(anchor_of, np.arange(end - first)))  # (anchors,)
         k = self.options.window + int(np.bincount(anchor_of).max()) + 1  # its positives and itself are among them
-        scores, rows = self.index.neighbours(vectors, k, exact=self.options.kind == "exact")
+        scores, rows = self.index.neighbours(vectors, k)
         positives = np.isin(
             rows + self.pairs.candidates * np.arange(end - first)[:, None],
             positive_of + self.pairs.candidates * anchor_of,

@@ -26,9 +26,10 @@ from bertrelay.evaluation.similarity import DIGITS, ROUNDING, Vectors
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
 from bertrelay.progress import Bar, log, progress
+from students.equal_vectors import AnyVectors, distinct, equal_rows
+from students.equal_vectors import Rows as Rows
 from students.search_settings import EXACT_PAIRS, Hnsw, Method
 
-Rows = NDArray[np.int64]
 Find = Callable[[Vectors, int], tuple[Vectors, Rows]]
 """Queries (n, dim) and k to similarities and rows, both (n, k)."""
 Codes = Literal["int8", "binary"]
@@ -47,6 +48,7 @@ NeighbourRows = NDArray[np.int32]
 GRAPH_BLOCK = 4096
 QUERY_BLOCK = 4096
 RESCORE_BLOCK = 1024
+EXACT_BLOCK = 65_536
 SPARE = 4  # neighbours found beyond k, from among which float64 chooses
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 RECALL_QUERIES = 1000
@@ -101,7 +103,7 @@ def approximate_neighbours(index: Any, queries: Vectors, k: int, ef_search: int)
 
 
 def rescored_neighbours(
-    codes: Any, vectors: Vectors, queries: Vectors, k: int, candidates: int
+    codes: Any, vectors: AnyVectors, queries: Vectors, k: int, candidates: int
 ) -> tuple[Vectors, Rows]:
     """As `exact_neighbours`, of the `candidates` that are nearest by an index of `build_codes`; `k` where it is less.
 
@@ -120,19 +122,33 @@ def rescored_neighbours(
     return np.take_along_axis(similarities, best, 1), np.take_along_axis(rows, best, 1)
 
 
-def recall(find: Find, vectors: Vectors, k: int = 10) -> NDArray[np.float64]:
+def recall(find: Find, vectors: AnyVectors, k: int = 10) -> NDArray[np.float64]:
     """The share of the exact `k` nearest that `find` finds, for each of up to a thousand of the `vectors` themselves.
 
     A vector is no neighbour of itself, and one as near as the k-th counts, whichever of equals it is. Empty where
-    there is one vector alone.
+    there is one vector alone. vectors: distinct ones, or queries that repeat hide what the others do not find.
     """
     k = min(k, len(vectors) - 1)
     queried = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), RECALL_QUERIES)).astype(np.int64))
     if k == 0:
         return np.empty(0)
-    exact, _ = _without_self(*exact_neighbours(vectors[queried], vectors, k + 1), queried)
-    approximate, _ = _without_self(*find(vectors[queried], k + 1), queried)
+    queries = vectors[queried]
+    exact, _ = _without_self(*_exact_in_blocks(queries, vectors, k + 1), queried)
+    approximate, _ = _without_self(*find(queries, k + 1), queried)
     return np.asarray((approximate >= exact[:, -1:] - ROUNDING).mean(axis=1))
+
+
+def _exact_in_blocks(queries: Vectors, vectors: AnyVectors, k: int) -> tuple[Vectors, Rows]:
+    """As `exact_neighbours`, of vectors that are read block by block."""
+    if isinstance(vectors, np.ndarray):
+        return exact_neighbours(queries, vectors, k)
+    best: tuple[Vectors, Rows] = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+    for start in range(0, len(vectors), EXACT_BLOCK):
+        found, rows = exact_neighbours(queries, vectors[start : start + EXACT_BLOCK], k)
+        similarities, rows = np.hstack([best[0], found]), np.hstack([best[1], rows + start])
+        order = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
+        best = np.take_along_axis(similarities, order, 1), np.take_along_axis(rows, order, 1)
+    return best
 
 
 def _without_self(similarities: Vectors, rows: Rows, own: Rows) -> tuple[Vectors, Rows]:
@@ -151,7 +167,7 @@ def _check_dim(queries: Vectors, dim: int) -> None:
 # Vectors of fewer bits
 
 
-def build_codes(vectors: Vectors, stored: Codes) -> Any:
+def build_codes(vectors: AnyVectors, stored: Codes) -> Any:
     """A FAISS index of unit vectors (n, dim) in memory, without their float32: of 8 bits a dimension, or of signs.
 
     int8: FAISS's scalar quantizer, whose steps divide the range that each dimension has in a sample.
@@ -174,9 +190,10 @@ def build_codes(vectors: Vectors, stored: Codes) -> Any:
 # The graph
 
 
-def build_hnsw(vectors: Vectors, hnsw: Hnsw, checkpoint: Path | None = None, key: str = "") -> Any:
+def build_hnsw(vectors: AnyVectors, hnsw: Hnsw, checkpoint: Path | None = None, key: str = "") -> Any:
     """A FAISS index that walks a graph over `vectors` (n, dim), of which it keeps a copy in memory.
 
+    vectors: distinct ones; thousands of equal ones would leave no links to others.
     checkpoint: a file written every minute or so; killed and called again with the same `key` (which identifies the
         vectors), it resumes from there. The caller removes it. With one thread the same vectors give the same graph,
         stopped on the way or not; with more, the order in which threads take their turns changes some links.
@@ -235,7 +252,7 @@ def _save_checkpoint(index: Any, path: Path, key: str) -> None:
         file.write(_head(key, digest))
 
 
-def _resumed(path: Path, key: str, vectors: Vectors) -> Any | None:
+def _resumed(path: Path, key: str, vectors: AnyVectors) -> Any | None:
     """The graph of the checkpoint at `path` with its vectors again, or None where it is damaged or of another key."""
     faiss = load_faiss()
     with path.open("rb") as file:
@@ -327,8 +344,7 @@ def _nearest_rows(
     def compute(missing: Sequence[Span], bar: Bar) -> Iterator[NeighbourRows]:
         find: Callable[..., tuple[Vectors, Rows]] = partial(exact_neighbours, corpus=corpus)
         if missing and not exact:
-            graph = build_hnsw(corpus, Hnsw(), output and _checkpoint(output), key)
-            find = partial(approximate_neighbours, graph, ef_search=Hnsw().ef_search)
+            find = _through_graph(corpus, output and _checkpoint(output), key)
         for first, end, size in missing:
             yield find(queries[first:end], k=keep)[1].astype(np.int32)
             bar.advance(size)
@@ -341,6 +357,18 @@ def _nearest_rows(
     shards.fill(lambda: compute, "comparing", "sentences")
     _checkpoint(output).unlink(missing_ok=True)
     return np.concatenate([_read_rows(path) for path in shards.complete()])
+
+
+def _through_graph(corpus: Vectors, checkpoint: Path | None, key: str) -> Find:
+    """Search of a graph over the distinct vectors of `corpus`, which gives all their rows."""
+    equal, ef_search = equal_rows(corpus), Hnsw().ef_search
+    graph = build_hnsw(distinct(corpus, equal), Hnsw(), checkpoint, key)
+
+    def find(queries: Vectors, k: int) -> tuple[Vectors, Rows]:
+        nearest = approximate_neighbours(graph, queries, k, ef_search)
+        return nearest if equal is None else equal.spread(*nearest, k)
+
+    return find
 
 
 def _checkpoint(output: Path) -> Path:

@@ -37,7 +37,8 @@ class IndexSettings(Settings):
 
     corpus: one column of text: plain lines, `text` of a table, or the column it names.
     kind: `exact` compares a query with every vector, `hnsw` walks a graph; `int8` and `binary` compare it with vectors
-        of fewer bits in memory, and the best again in float32 from the disk; `auto` is exact up to 100,000 sentences.
+        of fewer bits in memory, and the best again in float32 from the disk; `auto` is exact up to 100,000 sentences,
+        and int8 beyond.
     prompt: which of the model's prompts precedes each sentence; when absent that for documents (`document`, `passage`,
         `corpus`) of a model that has one for queries too and no default, else the default.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
@@ -155,7 +156,7 @@ class NegativeOptions(Settings):
     layout: `triplet` has a row for each negative; `n-tuple` a row for each pair, with all its negatives, and none for a
         pair that has fewer.
     scores: write the cosines too.
-    kind: of the index of candidates: `exact`, `hnsw`, or `auto`, which is exact up to 100,000.
+    kind: of the index of candidates, as in `IndexSettings`.
     query_prompt: which of the model's prompts precedes each anchor; when absent `query` of a model that has one for
         documents too and no default, else the default.
     prompt: the same for each candidate; when absent `document`, `passage` or `corpus` of such a model.

@@ -139,7 +139,7 @@ def search(
         folder = options.index or index_beside(corpus or "")
         index = find_index(model, table, folder, options.ef_search, process_group=process_group, **building)
         if process_group.is_main:
-            settings |= {"k": options.k, "exact": kind == "exact", "ef_search": options.ef_search}
+            settings |= {"k": options.k, "ef_search": options.ef_search}
             find = partial(index.search, prompt_name=options.query_prompt, **settings)
             _write(_answers(find, options.query, queries), index, options)
 

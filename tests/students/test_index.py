@@ -116,8 +116,8 @@ def test_auto_is_exact_up_to_a_number_of_sentences_and_says_so(encoder, corpus, 
     assert build(encoder, corpus).manifest.kind == "exact"
     monkeypatch.setattr(building, "EXACT_UP_TO", 60)
     assert build(encoder, corpus).manifest.kind == "exact"  # what is there
-    assert build(encoder, corpus, rebuild=True).manifest.kind == "hnsw"
-    assert "61 sentences: an approximate index (HNSW), as exact is chosen up to 60" in capsys.readouterr().err
+    assert build(encoder, corpus, rebuild=True).manifest.kind == "int8"
+    assert "61 sentences: an approximate index (int8), as exact is chosen up to 60" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["int8", "binary"])
@@ -133,11 +133,56 @@ def test_fewer_bits_find_the_same_when_all_are_compared_again(encoder, corpus, t
         assert index.manifest.kind == kind
         np.testing.assert_allclose(similarities(index, ef_search=61), wanted, atol=1e-6)
         assert similarities(index, exact=True) == wanted
-    other = {"int8": "binary", "binary": "hnsw"}[kind]
-    assert build(encoder, corpus, kind=other).manifest.kind == other
-    assert not (rounded.folder / f"{kind}.faiss").exists() and (rounded.folder / f"{other}.faiss").exists()
-    with pytest.raises(RequestError, match=f"kind: expected {kind} in .*, found {other}; give the corpus too"):
-        open_index(encoder, rounded.folder).check_kind(kind, None)
+
+
+def test_a_kind_is_searched_by_whatever_else_the_folder_has_and_takes_nothing_away(encoder, corpus, texts, monkeypatch):
+    graph = build(encoder, corpus, kind="hnsw")
+    with pytest.raises(RequestError, match=r"kind: expected int8 in .*, found exact, hnsw; give the corpus too"):
+        open_index(encoder, graph.folder, kind="int8")
+    before = (graph.folder / "hnsw.faiss").stat()
+    exact = build(encoder, corpus, kind="exact")
+    assert (exact.manifest.kind, exact.manifest.recall, exact.faiss) == ("exact", {}, None)
+    assert build(encoder, corpus).manifest.kind == "hnsw"  # nothing was built since
+    codes = build(encoder, corpus, kind="int8")
+    assert (codes.manifest.kind, codes.manifest.hnsw) == ("int8", {})
+    monkeypatch.setattr(building, "build_hnsw", None)
+    again = build(encoder, corpus, kind="hnsw")
+    assert (again.manifest.kind, again.manifest.hnsw) == ("hnsw", Hnsw().model_dump())
+    assert (graph.folder / "hnsw.faiss").stat() == before
+    for kind, of_faiss in (("exact", None), ("hnsw", "IndexHNSWFlat"), ("int8", "IndexScalarQuantizer"), ("auto", "")):
+        index = open_index(encoder, graph.folder, kind=kind)
+        assert index.manifest.kind == (kind if of_faiss != "" else "int8")  # auto is what was built last
+        assert of_faiss == "" or (index.faiss and type(index.faiss).__name__) == of_faiss
+        assert [hits[0].text for hits in index.search(texts, 1)] == texts
+
+
+# Sentences that repeat
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "int8", "binary"])
+def test_equal_vectors_are_searched_once_and_give_all_their_lines(kind, encoder, texts, tmp_path, capsys):
+    lines = [line for text in texts[:30] for line in (text, texts[40], texts[41].upper(), text)][:-1]
+    (tmp_path / "corpus.txt").write_text("\n".join(lines))
+    index = build(encoder, tmp_path / "corpus.txt", kind=kind)
+    vectors = np.unique(encoder.encode(lines, precision="fp32"), axis=0)
+    assert index.faiss.ntotal == index.manifest.distinct == len(vectors) < len(lines)
+    assert f"119 sentences have {len(vectors)} distinct vectors" in capsys.readouterr().err
+    for opened in (index, open_index(encoder, index.folder)):
+        nearness, rows = opened.neighbours(opened.vectors, 50)
+        assert all(len(set(found)) == 50 for found in rows.tolist()) and rows.min() >= 0
+        cosines = np.einsum("nd,nkd->nk", opened.vectors, opened.vectors[rows])
+        np.testing.assert_allclose(nearness, cosines, atol=1e-6)
+        exact = neighbours.exact_neighbours(opened.vectors, opened.vectors, 50)[0]
+        np.testing.assert_allclose(nearness, exact, atol=1e-6)
+        hits = opened.search([texts[40]], 31, precision="fp32")[0]
+        assert [hit.line for hit in hits[:30]] == list(range(2, 119, 4))
+
+
+def test_a_low_recall_says_what_to_do(encoder, corpus, capsys):
+    build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=2, ef_construction=1, ef_search=1))
+    assert "recall@10 is below 0.95: more candidates (ef_search, now 1) find more" in capsys.readouterr().err
+    build(encoder, corpus, kind="hnsw", hnsw=Hnsw())
+    assert "is below" not in capsys.readouterr().err
 
 
 # What is refused
@@ -475,7 +520,7 @@ def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
     [
         ({"corpus": None}, "expected the folder of an index"),
         ({"corpus": None, "index": "corpus.txt.index", "rebuild": True}, "rebuild: expected a corpus"),
-        ({"corpus": None, "index": "corpus.txt.index", "kind": "int8"}, r"kind: expected int8 in .*found hnsw"),
+        ({"corpus": None, "index": "corpus.txt.index", "kind": "int8"}, r"kind: expected int8 in .*found exact, hnsw"),
         ({"kind": "hsnw"}, "kind: expected 'auto', 'exact', 'hnsw', 'int8' or 'binary'"),
         ({"batch_size": 3}, r"batch_size: unknown; did you mean batch_tokens\? expected one of kind, hnsw"),
         ({"ef_search": 5, "kind": "exact"}, "ef_search: expected search of kind hnsw, int8 or binary"),

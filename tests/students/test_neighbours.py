@@ -3,6 +3,7 @@ import resource
 import subprocess
 import sys
 from functools import partial
+from itertools import pairwise
 
 import faiss
 import numpy as np
@@ -12,6 +13,7 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.similarity import unit
 from students import neighbours
 from students.bitext import Neighbours
+from students.equal_vectors import EqualRows, distinct, equal_rows
 from students.neighbours import (
     approximate_neighbours,
     bidirectional_knn,
@@ -297,3 +299,69 @@ def test_auto_is_exact_up_to_a_number_of_pairs_and_says_which(monkeypatch, capsy
 def test_vectors_that_cannot_be_compared_are_refused(source, target, k, message):
     with pytest.raises(RequestError, match=message):
         bidirectional_knn(source, target, k)
+
+
+# Equal vectors
+
+
+def test_a_graph_finds_every_vector_among_thousands_of_equal_ones():
+    """A thousand times each of two vectors: linked as they are, they fill each other's links, and of the other 500
+    fewer than a third are found.
+    """
+    others, repeated = drawn(500), np.repeat(drawn(2, seed=1), 1000, axis=0)
+    corpus = np.concatenate([others, repeated])[np.random.default_rng(2).permutation(2500)]
+    equal = equal_rows(corpus)
+    assert equal is not None and len(equal) == 502
+    graph = build_hnsw(distinct(corpus, equal), SMALL)
+    similarities, rows = equal.spread(*approximate_neighbours(graph, others, 5, 64), 5)
+    wanted = brute_force(others, corpus, 5)
+    np.testing.assert_array_equal(rows[:, 0], wanted.rows[:, 0])
+    np.testing.assert_allclose(similarities[:, 0], wanted.cosines[:, 0], atol=1e-6)
+    assert len(set(equal.spread(*approximate_neighbours(graph, repeated[:1], 5, 64), 900)[1][0].tolist())) == 900
+    assert recall(through(graph, 64), distinct(corpus, equal)).mean() > 0.99
+
+
+def test_recall_of_distinct_vectors_is_the_same_block_by_block(monkeypatch):
+    corpus = drawn(300)
+    equal = equal_rows(np.concatenate([corpus, corpus[:50]]))
+    graph = build_hnsw(corpus, Hnsw(links=2, ef_construction=4))
+    wanted = recall(through(graph, 4), corpus)
+    monkeypatch.setattr(neighbours, "EXACT_BLOCK", 64)
+    np.testing.assert_array_equal(
+        recall(through(graph, 4), distinct(np.concatenate([corpus, corpus[:50]]), equal)), wanted
+    )
+    assert wanted.mean() < 1
+
+
+def test_vectors_are_equal_to_rounding_and_no_farther():
+    corpus = drawn(500, dim=64)
+    assert equal_rows(corpus) is None
+    rounded = corpus[[7, 9]] + np.float32(1e-7)
+    near = corpus[[3]] * np.float32(1 + 1e-4)
+    equal = equal_rows(np.concatenate([corpus, rounded, near]))
+    assert equal.numbers.tolist() == [*range(500), 7, 9, 500]
+    assert [equal.rows[start:end].tolist() for start, end in pairwise(equal.starts.tolist())][7:10] == [
+        [7, 500],
+        [8],
+        [9, 501],
+    ]
+
+
+def test_rows_of_equal_vectors_fill_the_places_that_are_asked_for():
+    equal = EqualRows(np.array([0, 2, 3, 6]), np.array([0, 4, 1, 2, 3, 5]))
+    numbers, nearness = (
+        np.array([[2, 1, 0], [1, -1, -1]]),
+        np.array([[0.9, 0.5, 0.1], [1.0, -np.inf, -np.inf]], np.float32),
+    )
+    similarities, rows = equal.spread(nearness, numbers, 5)
+    assert rows.tolist() == [[2, 3, 5, 1, 0], [1, -1, -1, -1, -1]]
+    np.testing.assert_array_equal(similarities[0], np.array([0.9, 0.9, 0.9, 0.5, 0.1], np.float32))
+    assert equal.spread(nearness, numbers, 2)[1].tolist() == [[2, 3], [1, -1]]
+    assert equal.spread(nearness, numbers, 99)[1].shape == (2, 6)
+
+
+def test_mining_through_a_graph_finds_what_stands_beside_thousands_of_equal_targets():
+    source, others = drawn(300), drawn(300) + np.float32(0.01) * drawn(300, seed=3)
+    target = np.concatenate([np.repeat(drawn(1, seed=5), 2000, axis=0), unit(others)])
+    forward, _ = bidirectional_knn(source, target, 4, "approximate")
+    np.testing.assert_array_equal(forward.rows[:, 0], np.arange(2000, 2300))
