@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from bertrelay.errors import Stopped
 from bertrelay.progress import log
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
@@ -49,6 +50,31 @@ class StopRequest:
     """The stop signal received, or 0."""
 
     signal_number = 0
+    _is_deferred = True
+
+    @contextmanager
+    def acting_at_once(self) -> Iterator[None]:
+        """Raises Stopped within work that may be given up at any place, where a signal came before it or comes in it.
+
+        Whoever catches it says what was saved.
+        """
+        self._is_deferred = False
+        try:
+            if self.signal_number:
+                self._raise()
+            yield
+        finally:
+            self._is_deferred = True
+
+    def note(self, number: int) -> None:
+        """Records a signal; raises Stopped in work that may be given up."""
+        self.signal_number = number
+        log(f"{signal.Signals(number).name}: {'finishing this step, then ' if self._is_deferred else ''}saving …")
+        if not self._is_deferred:
+            self._raise()
+
+    def _raise(self) -> None:
+        raise Stopped(f"stopped by {signal.Signals(self.signal_number).name}", self.signal_number)
 
 
 @contextmanager
@@ -57,10 +83,9 @@ def deferred_stop_signals() -> Iterator[StopRequest]:
     request = StopRequest()
 
     def note(number: int) -> None:
-        request.signal_number = number
         for each, handler in before.items():
             signal.signal(each, signal.SIG_IGN if each == HANGUP else handler)
-        log(f"{signal.Signals(number).name}: finishing this step, then saving …")
+        request.note(number)
 
     with on_stop_signal(note) as before:
         yield request

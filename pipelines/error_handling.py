@@ -80,7 +80,7 @@ def _error_number(error: BaseException | None) -> int | None:
 
 
 @contextmanager
-def stopping_at_once(then: str = "the same command resumes from here") -> Iterator[None]:
+def stopping_at_once(then: str = "the same command resumes from what is saved") -> Iterator[None]:
     """Turns SIGTERM, Ctrl-C and SIGHUP into Stopped. A training, which stops at a step of its own, handles them itself.
 
     then: what the error reports of the work so far.

@@ -44,12 +44,14 @@ class Checkpoint(NamedTuple):
 class State:
     """The numbers of a training, besides the weights and the optimizer's moments.
 
+    evaluated_step: after which the last evaluation was.
     best_tensors: the best weights so far, None before the first evaluation.
     precision, total_steps: the same when it resumes, so that it ends where an uninterrupted one does.
     scaler: the state of the gradient's scale, in fp16.
     """
 
     step: int = 0
+    evaluated_step: int | None = None
     best_step: int | None = None
     best_metrics: Metrics = field(default_factory=dict)
     evaluations_since_best: int = 0

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import math
 import os
 import time
 from collections import Counter, defaultdict
@@ -105,17 +104,21 @@ class TrainingLog:
             metrics = {key: value for key, value in line.items() if key != "step" and value is not None}
             self.accelerator.log(metrics, step=line["step"])
 
-    def cut(self, after_step: int) -> None:
-        """Drops the lines of steps that will be repeated, and one that a kill cut short."""
+    def cut(self, after_step: int, evaluated_step: int | None = None) -> None:
+        """Drops the lines of steps that will be repeated, and one that a kill cut short.
+
+        evaluated_step: after which the last evaluation was; those of later steps will be repeated too.
+        """
         if self.accelerator.is_main_process and self.path.is_file():
 
-            def step_of(line: str) -> float:
+            def is_kept(line: str) -> bool:
                 try:
-                    return float(json.loads(line)["step"])
+                    content = json.loads(line)
+                    return bool(content["step"] <= (after_step if "seconds" in content else evaluated_step or 0))
                 except (ValueError, KeyError, TypeError):
-                    return math.inf
+                    return False
 
-            kept = [line for line in self.path.read_text().splitlines() if step_of(line) <= after_step]
+            kept = [line for line in self.path.read_text().splitlines() if is_kept(line)]
             write_text(self.path, "".join(f"{line}\n" for line in kept))
 
     def _clear(self) -> None:

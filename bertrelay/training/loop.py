@@ -34,7 +34,7 @@ from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.hardware import autocast, matmul_precision, resolve_precision, to_device
 from bertrelay.inference import prefetched
 from bertrelay.progress import Bar, log, progress
-from bertrelay.signals import STOPPING, deferred_stop_signals
+from bertrelay.signals import STOPPING, StopRequest, deferred_stop_signals
 from bertrelay.stage import Metrics
 from bertrelay.training.batches import (
     BatchSchedule,
@@ -273,6 +273,7 @@ class Training:
         if not self.scaler.is_enabled():
             self.optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
         self.state = State(precision=self.precision, total_steps=self.schedule.total_steps)
+        self.saved: tuple[int, int | None] | None = None  # the step of the last checkpoint, and the last one evaluated
 
     def run(self) -> None:
         """Trains until the last step, the end of patience, or a signal."""
@@ -288,20 +289,18 @@ class Training:
             ThreadPoolExecutor(1, "checkpoints") as self.writing_thread,
         ):
             patience = math.inf if self.settings.patience is None else self.settings.patience
+            self._evaluate_if_due(bar, stop)  # where a signal came in the midst of it
             while self.state.step < total and self.state.evaluations_since_best < patience:
                 self._stop_on_signal(self._train_step(bar, stop.signal_number))
                 self.state.seconds = time.monotonic() - began
                 if self.state.step % self.settings.log_every == 0 or self.state.step == total:
                     self._log_steps(bar)
-                step, every = self.state.step, self.settings.evaluate_every
-                is_due = step == total or (self.schedule.ends_epoch(step) if every is None else step % every == 0)
-                if self.task.criterion is not None and is_due:
-                    self._evaluate(self.task.criterion)
+                self._evaluate_if_due(bar, stop)
                 if self.state.step % self.settings.checkpoint_every == 0:
                     self._save()
-            _, signal_number = self._sum_over_processes([], [], stop.signal_number)  # sent during the last step
-            self._stop_on_signal(signal_number)
+            self._save()  # so that whatever stops the work that follows, no step is trained twice
             self._end_writing()
+            self._stop_on_signal(self._signal_of_any(stop))
 
     def _build_gradient_buckets(self) -> None:
         """Makes DDP build its buckets now; it does so once, after the first backward it sees.
@@ -482,14 +481,36 @@ class Training:
         rate = learning_rate(step - 1, total, self.settings)
         self.log.write_steps(step, epoch, rate, self.norm, self.state.seconds)
 
-    def _evaluate(self, criterion: str) -> None:
+    def _evaluate_if_due(self, bar: Bar, stop: StopRequest) -> None:
+        """Evaluates the weights where that is due after this step and not done.
+
+        It may take minutes, so a signal ends it at once, and a resumed training begins with it.
+        """
+        step, every = self.state.step, self.settings.evaluate_every
+        is_end = step == self.schedule.total_steps or (
+            self.schedule.ends_epoch(step) if every is None else step > 0 and step % every == 0
+        )
+        if self.task.criterion is None or not is_end or self.state.evaluated_step == step:
+            return
         self._collect()
+        self._stop_on_signal(self._signal_of_any(stop))
+        bar.advance(0, note="evaluating …")
+        try:
+            with stop.acting_at_once():
+                self._evaluate(self.task.criterion)
+        except Stopped:
+            self._write_checkpoint()  # without waiting for other processes, which may be at any place
+            self._end_writing()
+            raise self._stopped(stop.signal_number) from None
+
+    def _evaluate(self, criterion: str) -> None:
         processes = ProcessGroup(self.rank, self.processes)
         self.task.model.eval()
         with torch.inference_mode():
             metrics = broadcast_from_main(self.task.evaluate(processes), processes)
         self.task.model.train()
         self.log.write({"step": self.state.step, **metrics})
+        self.state.evaluated_step = self.state.step
         score, best = metrics[criterion], self.state.best_metrics.get(criterion)
         if score is not None and math.isfinite(score) and (best is None or score > best):
             self.state.best_step, self.state.best_metrics = self.state.step, metrics
@@ -503,19 +524,32 @@ class Training:
             self._save()
             self._end_writing()
             self.accelerator.wait_for_everyone()  # a launcher ends the others when one has ended
-            raise Stopped(
-                f"stopped by {signal.Signals(signal_number).name} after step {self.state.step:,} of "
-                f"{self.schedule.total_steps:,}; everything is saved. The same command resumes from here.",
-                signal_number,
-            )
+            raise self._stopped(signal_number)
+
+    def _stopped(self, signal_number: int) -> Stopped:
+        return Stopped(
+            f"stopped by {signal.Signals(signal_number).name} after step {self.state.step:,} of "
+            f"{self.schedule.total_steps:,}; everything is saved. The same command resumes from here.",
+            signal_number,
+        )
+
+    def _signal_of_any(self, stop: StopRequest) -> int:
+        """The stop signal that any process has received, or 0."""
+        return self._sum_over_processes([], [], stop.signal_number)[1]
 
     def _save(self) -> None:
-        """A checkpoint of this step, by the main process.
+        """A checkpoint of this step, unless the last one is of it already."""
+        if self.saved != (self.state.step, self.state.evaluated_step):
+            self._collect()
+            self._write_checkpoint()
+            self.accelerator.wait_for_everyone()
+
+    def _write_checkpoint(self) -> None:
+        """Has the main process write a checkpoint.
 
         On a GPU it is a copy, written while the training continues. On a CPU that would take the memory of the weights
         and their moments once more, so the training waits.
         """
-        self._collect()
         self._end_writing()
         self.state.scaler = self.scaler.state_dict()
         if self.accelerator.is_main_process:
@@ -525,7 +559,7 @@ class Training:
                 self.writing = self.writing_thread.submit(save_checkpoint, self.work, checkpoint)
             else:
                 save_checkpoint(self.work, checkpoint)
-        self.accelerator.wait_for_everyone()
+        self.saved = self.state.step, self.state.evaluated_step
 
     def _end_writing(self) -> None:
         """Returns when the last checkpoint is on the disk. Raises what went wrong with it."""
@@ -537,11 +571,12 @@ class Training:
         """Resumes from the newest intact checkpoint in `work`, if there is one."""
         with self.accelerator.main_process_first():  # it removes a damaged one before the others read
             checkpoint = load_checkpoint(self.work)
-        self.log.cut(after_step=checkpoint.step if checkpoint else 0)
+        self.log.cut(*(checkpoint.step, checkpoint.state.get("evaluated_step")) if checkpoint else (0,))
         if checkpoint is not None:
             self.state = restore(checkpoint, self.state, self.task.model, self.optimizer, self.work)
             if self.state.scaler:
                 self.scaler.load_state_dict(self.state.scaler)
+            self.saved = self.state.step, self.state.evaluated_step
             log(f"resuming after step {self.state.step:,} of {self.schedule.total_steps:,}")
 
     def finish(self) -> Metrics:

@@ -120,7 +120,7 @@ def test_stopped_and_robbed_of_a_process_two_processes_resume_to_the_same_bytes(
     words = ["encode", model, "many.txt", "v.npy", "--precision", "fp32", "--processes", "2"]
     folder, done = tmp_path / "v.npy.partial", 0
     for number, ends in (
-        (signal.SIGTERM, "stopped by SIGTERM; the same command resumes from here"),
+        (signal.SIGTERM, "stopped by SIGTERM; the same command resumes from what is saved"),
         (signal.SIGKILL, "process 1 was ended by SIGKILL, perhaps because memory ran out; the same command resumes"),
     ):
         process, printed = start_forked(*words, constants={SMALLEST: 125})

@@ -273,7 +273,7 @@ def test_a_signal_stops_with_a_word_and_the_run_resumes(write_recipe, start, num
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert process.returncode == code
-    assert err.endswith(f"[slow] stopped by {number.name}; the same command resumes from here{hint}\n")
+    assert err.endswith(f"[slow] stopped by {number.name}; the same command resumes from what is saved{hint}\n")
     assert "Traceback" not in err
     assert actions(go(path)) == {"slow": "RESUME"}
 
