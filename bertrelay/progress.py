@@ -1,18 +1,27 @@
 """Progress of long work: a bar with rate and time left on a terminal, plain lines elsewhere, nothing twice.
 
+`progress` is for work that is counted, `working` for what is not. Neither leaves a user without a sign for more than
+SECONDS_OF_SILENCE.
+
 Everything goes to standard error, and only from the main process. Never put text of a record into a description.
 """
 
 import re
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from threading import Lock, Timer
+from typing import TYPE_CHECKING, Any
 
 from bertrelay.distributed import ProcessGroup
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 SECONDS_BETWEEN_LINES = 15.0
+SECONDS_OF_SILENCE = 2.0
 
 
 class Bar:
@@ -38,18 +47,58 @@ def progress(description: str, total: int, unit: str = "items", done: int = 0, *
             yield bar
     else:
         lines = _LineBar(description, total, unit, done)
-        yield lines
+        with _after_silence(lines.begin):
+            yield lines
         lines.finish()
 
 
+@contextmanager
+def working(description: str) -> Iterator[None]:
+    """Shows that something without a count is under way, once it has taken SECONDS_OF_SILENCE; inside a bar too."""
+    if not ProcessGroup.from_environment().is_main:
+        yield
+    elif sys.stderr.isatty():
+        with ExitStack() as shown, _after_silence(lambda: shown.enter_context(_rich_pulse(description))):
+            yield
+    else:
+        with _after_silence(lambda: log(f"{description} …")):
+            yield
+
+
+@contextmanager
+def _after_silence(show: Callable[[], object]) -> Iterator[None]:
+    """Calls `show` once, from another thread, where the work within takes longer than SECONDS_OF_SILENCE."""
+    lock, is_over = Lock(), False
+
+    def show_unless_over() -> None:
+        with lock:
+            if not is_over:
+                show()
+
+    timer = Timer(SECONDS_OF_SILENCE, show_unless_over)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        with lock:
+            is_over = True
+
+
 class _LineBar(Bar):
-    """Plain lines: one every few seconds and one at the end."""
+    """Plain lines: one when the work has taken a moment, then one every few seconds, and one at the end."""
 
     def __init__(self, description: str, total: int, unit: str, done: int) -> None:
         self.description, self.total, self.unit = description, total, unit
         self.done = self.done_before = self.shown = done
         self.note = ""
         self.started = self.last_line = time.monotonic()
+
+    def begin(self) -> None:
+        """Prints a first line, unless there is one."""
+        if self.last_line == self.started:
+            self._print()
 
     def advance(self, amount: int = 1, note: str = "") -> None:
         self.done += amount
@@ -67,15 +116,29 @@ class _LineBar(Bar):
         seconds = max(self.last_line - self.started, 1e-6)
         rate = (self.done - self.done_before) / seconds
         left = "" if self.done >= self.total or rate == 0 else f", {(self.total - self.done) / rate:.0f} s left"
+        speed = f", {speed_of(rate, self.unit)}" if rate else ""
         log(
-            f"{self.description}: {self.done:,} of {self.total:,} {self.unit}, {rate:,.1f}/s, {seconds:.0f} s{left}"
+            f"{self.description}: {self.done:,} of {self.total:,} {self.unit}{speed}, {seconds:.0f} s{left}"
             + (f"  {self.note}" if self.note else "")
         )
 
 
+def speed_of(rate: float, unit: str) -> str:
+    """How fast it is: `12.5/s`, or `54 s a step` where each takes more than a second."""
+    seconds = 1 / rate
+    return f"{rate:,.1f}/s" if rate >= 1 else f"{seconds:,.{int(seconds < 10)}f} s a {unit.split()[0].removesuffix('s')}"
+
+
+@lru_cache(1)
+def _console() -> "Console":
+    """The one console of all bars, so that one may be shown within another."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
 @contextmanager
 def _rich_bar(description: str, total: int, unit: str, done: int) -> Iterator[Bar]:
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (
@@ -88,16 +151,26 @@ def _rich_bar(description: str, total: int, unit: str, done: int) -> Iterator[Ba
         TextColumn("{task.fields[note]}", markup=False),
     )
     # Rich would send standard output the same way, away from the file or the command that reads it.
-    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False) as shown:
+    with Progress(*columns, console=_console(), redirect_stdout=False) as shown:
         task = shown.add_task(printable(description), total=total, completed=done, note="", rate="")
 
         class RichBar(Bar):
             def advance(self, amount: int = 1, note: str = "") -> None:
                 speed = shown.tasks[task].speed
-                fields: dict[str, Any] = {"rate": f"{speed:,.1f}/s" if speed else ""} | ({"note": note} if note else {})
-                shown.update(task, advance=amount, **fields)
+                fields: dict[str, Any] = {"rate": speed_of(speed, unit) if speed else ""}
+                shown.update(task, advance=amount, **fields, **({"note": note} if note else {}))
 
         yield RichBar()
+
+
+@contextmanager
+def _rich_pulse(description: str) -> Iterator[None]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=_console(), redirect_stdout=False, transient=True) as shown:
+        shown.add_task(printable(description), total=None)
+        yield
 
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -33,7 +33,7 @@ from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, broadcast_from_m
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.hardware import autocast, matmul_precision, resolve_precision, to_device
 from bertrelay.inference import prefetched
-from bertrelay.progress import Bar, log, progress
+from bertrelay.progress import Bar, log, progress, working
 from bertrelay.signals import STOPPING, StopRequest, deferred_stop_signals
 from bertrelay.stage import Metrics
 from bertrelay.training.batches import (
@@ -289,13 +289,13 @@ class Training:
             ThreadPoolExecutor(1, "checkpoints") as self.writing_thread,
         ):
             patience = math.inf if self.settings.patience is None else self.settings.patience
-            self._evaluate_if_due(bar, stop)  # where a signal came in the midst of it
+            self._evaluate_if_due(stop)  # where a signal came in the midst of it
             while self.state.step < total and self.state.evaluations_since_best < patience:
                 self._stop_on_signal(self._train_step(bar, stop.signal_number))
                 self.state.seconds = time.monotonic() - began
                 if self.state.step % self.settings.log_every == 0 or self.state.step == total:
                     self._log_steps(bar)
-                self._evaluate_if_due(bar, stop)
+                self._evaluate_if_due(stop)
                 if self.state.step % self.settings.checkpoint_every == 0:
                     self._save()
             self._save()  # so that whatever stops the work that follows, no step is trained twice
@@ -481,7 +481,7 @@ class Training:
         rate = learning_rate(step - 1, total, self.settings)
         self.log.write_steps(step, epoch, rate, self.norm, self.state.seconds)
 
-    def _evaluate_if_due(self, bar: Bar, stop: StopRequest) -> None:
+    def _evaluate_if_due(self, stop: StopRequest) -> None:
         """Evaluates the weights where that is due after this step and not done.
 
         It may take minutes, so a signal ends it at once, and a resumed training begins with it.
@@ -494,9 +494,8 @@ class Training:
             return
         self._collect()
         self._stop_on_signal(self._signal_of_any(stop))
-        bar.advance(0, note="evaluating …")
         try:
-            with stop.acting_at_once():
+            with stop.acting_at_once(), working("evaluating"):
                 self._evaluate(self.task.criterion)
         except Stopped:
             self._write_checkpoint()  # without waiting for other processes, which may be at any place

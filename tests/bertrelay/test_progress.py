@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertrelay import progress as module
-from bertrelay.progress import printable, progress
+from bertrelay.progress import printable, progress, speed_of, working
 
 SHOWN = """
 from bertrelay.progress import progress
@@ -35,6 +35,47 @@ def test_rate_and_time_left_count_only_what_is_done_now(clock, capsys):
         "encoding: 700 of 1,000 sentences, 5.0/s, 20 s, 60 s left",
         "encoding: 1,000 of 1,000 sentences, 10.0/s, 40 s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rate", "unit", "expected"),
+    [
+        (1 / 54, "steps", "54 s a step"),
+        (0.25, "sentences", "4.0 s a sentence"),
+        (0.1, "layers left out", "10 s a layer"),
+        (1, "steps", "1.0/s"),
+        (2500, "vectors", "2,500.0/s"),
+    ],
+)
+def test_what_is_slow_has_its_seconds_in_place_of_a_rate_of_nothing(rate, unit, expected):
+    assert speed_of(rate, unit) == expected
+
+
+class OnceStarted:
+    """A timer whose time has come as it is started."""
+
+    def __init__(self, seconds, show):
+        assert seconds <= 2
+        self.start, self.cancel = show, lambda: None
+
+
+def test_whatever_takes_two_seconds_has_a_sign_by_then(capsys, monkeypatch):
+    monkeypatch.setattr(module, "Timer", OnceStarted)
+    with progress("encoding", 10) as bar:
+        assert capsys.readouterr().err == "encoding: 0 of 10 items, 0 s\n"
+        bar.advance(10)
+    capsys.readouterr()
+    with working("loading the model"):
+        assert capsys.readouterr().err == "loading the model …\n"
+    monkeypatch.setenv("RANK", "1")
+    with working("loading the model"):
+        assert capsys.readouterr().err == ""
+
+
+def test_what_is_over_before_is_not_shown(capsys):
+    with working("loading the model"):
+        pass
+    assert capsys.readouterr().err == ""
 
 
 def test_nothing_is_shown_where_nothing_is_left_and_by_other_processes(capsys, monkeypatch):
