@@ -31,7 +31,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from bertrelay.errors import RequestError, shown
 from bertrelay.files import make_readable
 from bertrelay.model_files import Count, Description, Size, checked, quiet, read_model_file, refusing
-from bertrelay.progress import log
+from bertrelay.progress import log, working
 from bertrelay.settings import ModelSource, no_model_folder
 from bertrelay.tokenizer import save_tokenizer
 
@@ -158,7 +158,7 @@ def load_network(folder: Path, kind: Any = AutoModel) -> tuple[PreTrainedModel, 
 def _load(folder: Path, config: PreTrainedConfig, kind: Any) -> tuple[PreTrainedModel, set[str]]:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)
     _check_weights_suffice(folder, kind, config)
-    with refusing(lambda error: _why_unreadable(folder, error)):
+    with working(f"loading {folder}"), refusing(lambda error: _why_unreadable(folder, error)):
         network, report = kind.from_pretrained(
             folder,
             config=config,

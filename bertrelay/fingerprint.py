@@ -13,6 +13,7 @@ from typing import Any
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
 from bertrelay.inputs import note_input, state_of
+from bertrelay.progress import working
 
 Parts = dict[str, Any]
 """Key of a setting (`train[0].path`), or `uses` and `uses.version`, to what of it changes the result."""
@@ -42,7 +43,7 @@ class Digests:
             if is_known and (name in self._read or not self.verify):
                 return str(self._known[name][-1])
             started = time.time_ns()
-            with path.open("rb") as file:
+            with path.open("rb") as file, working(f"reading {path.name} for its fingerprint"):
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise RequestError(

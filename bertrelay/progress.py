@@ -126,7 +126,9 @@ class _LineBar(Bar):
 def speed_of(rate: float, unit: str) -> str:
     """How fast it is: `12.5/s`, or `54 s a step` where each takes more than a second."""
     seconds = 1 / rate
-    return f"{rate:,.1f}/s" if rate >= 1 else f"{seconds:,.{int(seconds < 10)}f} s a {unit.split()[0].removesuffix('s')}"
+    return (
+        f"{rate:,.1f}/s" if rate >= 1 else f"{seconds:,.{int(seconds < 10)}f} s a {unit.split()[0].removesuffix('s')}"
+    )
 
 
 @lru_cache(1)
@@ -158,7 +160,8 @@ def _rich_bar(description: str, total: int, unit: str, done: int) -> Iterator[Ba
             def advance(self, amount: int = 1, note: str = "") -> None:
                 speed = shown.tasks[task].speed
                 fields: dict[str, Any] = {"rate": speed_of(speed, unit) if speed else ""}
-                shown.update(task, advance=amount, **fields, **({"note": note} if note else {}))
+                fields |= {"note": note} if note else {}
+                shown.update(task, advance=amount, **fields)
 
         yield RichBar()
 

@@ -18,6 +18,7 @@ from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, Parts, fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.leaves import is_auto_precision, leaves, parts_of
+from bertrelay.progress import working
 from bertrelay.settings import InputFile, ModelSource, Settings, absolute, no_model_folder
 from pipelines.error_handling import named
 from pipelines.hub import name_of, revisions_of, unknown_ids
@@ -122,8 +123,9 @@ def make_plan(recipe: Recipe, options: RunOptions, digests: Digests | None = Non
     _check_inputs(recipe, steps)
     revisions, run_folder = revisions_of(recipe, steps, options.runs, ask), options.runs / recipe.name
     planned: dict[Key, PlannedStep] = {}
-    for step in steps:
-        planned[step.key] = _plan_step(step, planned, run_folder / step.name, digests, revisions, options.force)
+    with working("fingerprints of the inputs"):
+        for step in steps:
+            planned[step.key] = _plan_step(step, planned, run_folder / step.name, digests, revisions, options.force)
     return Plan(recipe, run_folder, tuple(planned.values()), revisions)
 
 

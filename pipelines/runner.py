@@ -19,7 +19,7 @@ from bertrelay.fingerprint import Digests, Parts
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.leaves import content_parts, is_auto_precision, with_stage_paths, with_values
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
-from bertrelay.progress import log
+from bertrelay.progress import log, working
 from bertrelay.settings import Settings, Source
 from bertrelay.stage import Metrics, StageContext
 from pipelines.error_handling import disk_explained, force_explained, named, stopping_at_once
@@ -136,7 +136,8 @@ def _correct_permissions(step: Step, folder: Path) -> None:
 def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests: Digests, engine: Engine) -> None:
     """Calls the stage in every process, on the folder that the main one opens and closes."""
     step, process_group = planned.step, options.process_group
-    run_stage = step.stage.load_run()  # which takes seconds, in which an input may change
+    with working("loading"):
+        run_stage = step.stage.load_run()  # which takes seconds, in which an input may change
     if process_group.is_main:
         _check_unchanged(planned, digests)
         if planned.discard_first:
@@ -206,7 +207,8 @@ def _write_summary_and_report(plan: Plan, digests: Digests) -> dict[str, Metrics
         if not (is_current and without_text(withheld) in report.read_text(encoding="utf-8")):
             from pipelines.report.page import write_report
 
-            write_report(recipe, run_folder, summary, withheld)
+            with working("writing the report"):
+                write_report(recipe, run_folder, summary, withheld)
         make_readable(report)
     return summary
 

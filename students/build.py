@@ -27,6 +27,7 @@ from bertrelay.hardware import default_device
 from bertrelay.layout import Prompts
 from bertrelay.new_encoder import WORD_START, layer_sizes, new_network, train_unigram
 from bertrelay.pooling import Projection
+from bertrelay.progress import working
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.log import accelerator
 from students.corpus import ParallelCorpus
@@ -317,6 +318,7 @@ def _sample(corpus: ParallelCorpus) -> Iterator[str]:
     return islice(corpus, 0, None, -(-len(corpus) // VOCABULARY_SENTENCES))
 
 
+@working("fitting the start")
 def fitted_projection(
     student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets, *, is_pretrained: bool
 ) -> Projection:

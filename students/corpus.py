@@ -27,7 +27,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import sync_contents, write_json
 from bertrelay.hardware import release_memory
 from bertrelay.inputs import check_inputs
-from bertrelay.progress import log
+from bertrelay.progress import log, working
 from students.pairs import (
     DEV,
     TRAIN,
@@ -214,6 +214,7 @@ def _remove_abandoned(cache: Path) -> None:
             continue
 
 
+@working("reading parallel text")
 def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | None) -> None:
     counts, dev_counts = PairCounts(settings.parallel), PairCounts(settings.dev)
     with Rejects(folder / REJECTS, settings.max_rejects) as rejects:

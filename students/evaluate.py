@@ -14,6 +14,7 @@ from bertrelay.encoding import EncodingOptions
 from bertrelay.errors import RequestError, check_dimensions
 from bertrelay.evaluation.similarity import Metric, Vectors, matrix
 from bertrelay.files import write_json
+from bertrelay.progress import working
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
 from students.evaluation_settings import EvaluateSettings, ExportSettings, ShrinkSettings
@@ -73,6 +74,7 @@ class EvaluationSets:
     xsim: dict[str, dict[str, Translations]]
 
     @classmethod
+    @working("reading the test sets")
     def read(
         cls, settings: EvaluateSettings | ShrinkSettings | ExportSettings, context: StageContext, rejects: Rejects
     ) -> Self:

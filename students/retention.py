@@ -13,6 +13,7 @@ from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.languages import is_language
+from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.checkpoint import unique_tensors
 from students.build import START, Targets, targets_of
@@ -105,9 +106,11 @@ def average_with_start(
     trained = {name: tensor.clone() for name, tensor in unique_tensors(student).items()}
 
     metrics = {}
-    for share in (0.0, *SHARES):
-        _load_between(student, start, trained, share)
-        metrics[share] = broadcast_from_main(evaluate(context.process_group), context.process_group)
+    with progress("averaging with the start", 1 + len(SHARES), "evaluations") as bar:
+        for share in (0.0, *SHARES):
+            _load_between(student, start, trained, share)
+            metrics[share] = broadcast_from_main(evaluate(context.process_group), context.process_group)
+            bar.advance()
     accuracies = {share: mean_accuracies(found) for share, found in metrics.items()}
     best = farthest_of_the_best(accuracies)
     _load_between(student, start, trained, best)

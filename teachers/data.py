@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bertrelay.data.records import Rejects, read, rows
 from bertrelay.data.tables import ABSENT, Record, Table
 from bertrelay.errors import RequestError
-from bertrelay.progress import log
+from bertrelay.progress import log, working
 from bertrelay.stage import StageContext
 from teachers.settings import COLUMNS, SCORED, Objective
 
@@ -39,6 +39,7 @@ class Examples:
     labels: list[Any]
 
 
+@working("reading examples")
 def read_examples(
     tables: Sequence[Table],
     objective: Objective,

@@ -17,7 +17,7 @@ from bertrelay.data.records import canonical_id
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json
 from bertrelay.inputs import note_input
-from bertrelay.progress import log
+from bertrelay.progress import log, working
 from domain.clinical.admissions import Flow
 from domain.clinical.cohort import CHARACTERISTICS, COHORT, SPLITS, STAYS
 from domain.clinical.mimic import IDS
@@ -152,6 +152,7 @@ class LabelledNotes:
         return permuted
 
 
+@working("reading notes")
 def read_labelled_notes(
     notes: Path, cohort: Path, outcome: PatientOutcome = READMISSION, groups: int = GROUPS
 ) -> LabelledNotes:

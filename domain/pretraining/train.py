@@ -20,6 +20,7 @@ from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
 from bertrelay.hardware import autocast, default_device, resolve_precision
+from bertrelay.progress import working
 from bertrelay.stage import Metrics, StageContext, run_alone
 from bertrelay.training import batches
 from bertrelay.training.batches import micro_batches
@@ -116,10 +117,12 @@ def run(settings: PretrainSettings, context: StageContext) -> Metrics:
         held_out = HeldOut(items, sequences, settings)
     model = Pretraining(network, settings.objectives).to(default_device())
     task = PretrainingTask(model, settings, Text(corpus, ~corpus.held_out), sequences, held_out)
-    before = task.evaluate(context.process_group)
+    with working("evaluating the base"):
+        before = task.evaluate(context.process_group)
     metrics = train(task, settings, context.output, context.work)
     if not task.criterion:
-        metrics |= task.evaluate(context.process_group)
+        with working("evaluating"):
+            metrics |= task.evaluate(context.process_group)
     if context.process_group.is_main:
         write_json(context.output / "corpus.json", corpus.facts)
         copyfile(corpus.rejects, context.output / corpus.rejects.name)

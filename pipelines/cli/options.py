@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -16,7 +17,7 @@ from pydantic.fields import FieldInfo
 from bertrelay.data.tables import Format, Table
 from bertrelay.distributed import ProcessGroup, joined
 from bertrelay.errors import RequestError
-from bertrelay.progress import printable
+from bertrelay.progress import printable, working
 from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder
 from pipelines.error_handling import stopping_at_once
 from pipelines.hub import set_hub_access
@@ -229,6 +230,8 @@ def distributed(processes: int | None) -> Iterator[ProcessGroup]:
     if process_group.size == 1 and processes is not None and processes > 1:
         raise typer.Exit(launch_again(processes))
     with stopping_at_once(), joined(process_group):
+        with working("loading"):
+            import_module("transformers.modeling_utils")  # and torch, which all that follows needs
         yield process_group
 
 

@@ -15,7 +15,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
 from bertrelay.hardware import default_device
 from bertrelay.inference import computed
-from bertrelay.progress import log
+from bertrelay.progress import log, working
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
@@ -33,7 +33,7 @@ from domain.draws import uniform_draws
 def run(settings: NerSettings, context: StageContext) -> Metrics:
     """Trains a model, calibrates it on the dev data, and writes `model/`."""
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
-    with Rejects(listed, settings.max_rejects) as rejects:
+    with Rejects(listed, settings.max_rejects) as rejects, working("reading documents"):
         read = partial(read_examples, rejects=rejects, drop_misplaced=settings.drop_misplaced)
         examples = of_types(read(settings.train), settings.types)
         dev = of_types(read(settings.dev), settings.types) if settings.dev else []
@@ -46,7 +46,8 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
     metrics = train(task, settings, context.output, context.work)
     if context.process_group.is_main:
         if dev:
-            model = replace(model, temperature=task.temperature())
+            with working("calibrating"):
+                model = replace(model, temperature=task.temperature())
             metrics["temperature"] = model.temperature
         save_model(model, context.output / "model")
     return {**metrics, "train_sentences": len(examples), "train_words": len(task.tags)}

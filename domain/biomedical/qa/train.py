@@ -18,7 +18,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
 from bertrelay.hardware import default_device
 from bertrelay.inference import computed
-from bertrelay.progress import log
+from bertrelay.progress import log, working
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
@@ -43,7 +43,7 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
     """Trains a model, settles its threshold and temperature on the dev data, and writes `model/`."""
     model = start_model(settings, context.cache / "hub")
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
-    with Rejects(listed, settings.max_rejects) as rejects:
+    with Rejects(listed, settings.max_rejects) as rejects, working("reading questions"):
         questions = read_all(settings.train, rejects)
         dev = read_all(settings.dev, rejects) if settings.dev else []
         task = QaTask(model, settings, questions, dev, rejects)
@@ -53,7 +53,8 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
     metrics = train(task, settings, context.output, context.work)
     if context.process_group.is_main:
         if task.dev is not None:
-            model = task.dev.tuned(model)
+            with working("calibrating"):
+                model = task.dev.tuned(model)
             metrics |= {"temperature": model.temperature, "threshold": model.threshold}
         else:
             log("there is no dev data: the probabilities of this model are not calibrated; give questions as `dev`")
