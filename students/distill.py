@@ -24,6 +24,7 @@ from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import to_device
 from bertrelay.leaves import content_parts
+from bertrelay.progress import working
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
@@ -72,9 +73,10 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     student, sizes = start_student(settings, corpus, teacher, targets, context)
     # Those of the teacher's teachers too; vectors that are given have none.
     student.spaces = (encoder_digest(teacher), *teacher.spaces) if isinstance(teacher, SentenceEncoder) else ()
-    dev_teacher = encoded_by(
-        teacher, corpus.dev_texts, settings.precision, prompt=prompt, process_group=context.process_group
-    )
+    with working("the teacher's vectors of the held-out sentences"):
+        dev_teacher = encoded_by(
+            teacher, corpus.dev_texts, settings.precision, prompt=prompt, process_group=context.process_group
+        )
     retained = retained_targets(student, corpus, context)
     set_rates(student, settings.frozen_layers, settings.layer_decay)
     del teacher  # its vectors are on the disk; its memory is the student's now

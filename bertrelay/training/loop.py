@@ -497,10 +497,10 @@ class Training:
         try:
             with stop.acting_at_once(), working("evaluating"):
                 self._evaluate(self.task.criterion)
-        except Stopped:
+        except Stopped as stopped:
             self._write_checkpoint()  # without waiting for other processes, which may be at any place
             self._end_writing()
-            raise self._stopped(stop.signal_number) from None
+            raise self._stopped(stopped.exit_code - 128) from None
 
     def _evaluate(self, criterion: str) -> None:
         processes = ProcessGroup(self.rank, self.processes)
