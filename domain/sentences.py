@@ -56,6 +56,28 @@ DOTTED_CAPITALS = re.compile(r"(?:[A-Z]\.)+[A-Z]")
 CONTINUES = frozenset(",;:)&/=<>±×")
 WORDS_REACH = 60  # characters that hold the last two words
 
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3031-\u312f\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    "\U00020000-\U0003ffff]"
+)
+"""Letters of Thai, Lao, Burmese, Khmer, Chinese and Japanese, which have no spaces between words."""
+UNSPACED_SHARE = 0.1  # of a text's letters; a name in an English text has fewer
+
+
+def is_unspaced(text: str) -> bool:
+    """Whether a text is in a language without spaces between words, or in part."""
+    found = len(UNSPACED.findall(text))
+    return found > 0 and found > UNSPACED_SHARE * sum(map(str.isalpha, text))
+
+
+def unspaced_warning(count: int, whole: int, what: str) -> str:
+    """What to expect of texts without spaces between words, which are not divided."""
+    return (
+        f"{count:,} of {whole:,} {what} are in languages without spaces between words (Chinese, Japanese, Thai …). "
+        "They are not divided into words and sentences: what stands between two marks counts as one word. Put spaces "
+        "between the words before, or give them as CoNLL"
+    )
+
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
     """(start, end) of each sentence in `text`, in order; outside the spans there is only white space.

@@ -122,6 +122,12 @@ def test_entities_at_wrong_offsets_do_not_keep_a_text_from_being_tagged(call, ta
     assert not (tmp_path / "out.jsonl.rejects.jsonl").exists()
 
 
+def test_documents_without_spaces_between_words_are_counted_where_they_are_tagged(call, tagger, tmp_path, capsys):
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": "患者有高血压"}) + '\n{"text": "gout"}\n')
+    call("ner", "tag", tagger, tmp_path / "in.jsonl", tmp_path / "out.jsonl")
+    assert "1 of 2 documents are in languages without spaces between words" in capsys.readouterr().err
+
+
 def test_raw_text_is_one_document_to_the_character_and_becomes_pubtator(call, tagger, tmp_path, capsys):
     text = "\ufeff" + "\n".join(TEXTS) + "\r\n"
     (tmp_path / "note.txt").write_bytes(text.encode())
@@ -133,7 +139,7 @@ def test_raw_text_is_one_document_to_the_character_and_becomes_pubtator(call, ta
     assert found.text == text.replace("\n", " ").replace("\r", " ")
     assert spans(found) == spans(expected) != []
     (tmp_path / "none.txt").write_text("")
-    assert call("ner", "tag", tagger, tmp_path / "none.txt", tmp_path / "none.jsonl").endswith(": 1 documents\n")
+    assert call("ner", "tag", tagger, tmp_path / "none.txt", tmp_path / "none.jsonl").endswith(": 1 document\n")
 
 
 def test_standard_input_has_a_document_in_each_line_or_what_it_is_said_to_hold(call, tagger, texts, expected, tmp_path):

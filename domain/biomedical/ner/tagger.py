@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from bertrelay.graphs import BackendChoice, check_backend
 from bertrelay.hardware import as_device
 from bertrelay.inference import computed
+from bertrelay.progress import log
 from bertrelay.texts import each_text
 from domain.biomedical.documents.document import Document, Entity, Span
 from domain.biomedical.documents.tokens import TokenSpan, word_spans
 from domain.biomedical.ner.decoding import span_probabilities, spans_of, viterbi
 from domain.biomedical.ner.model import EntityModel, SentenceSubwords, Words, load_model
 from domain.biomedical.windows import Floats, Integers, blocks, in_batches, ranges, window_outputs
-from domain.sentences import each_sentence
+from domain.sentences import each_sentence, is_unspaced, unspaced_warning
 
 BLOCK_WORDS = 65_536
 """As many words are read, sorted and computed together; the unit of memory."""
@@ -153,8 +154,7 @@ class EntityTagger:
         options: `precision` and `batch_tokens`, as of `tag_documents`.
         Raises RequestError when `texts` is one string, or has something that is none.
         """
-        documents = (Document(str(place), text) for place, text in enumerate(each_text(texts, "tag")))
-        for block in in_batches(documents, batch_size):
+        for block in in_batches(_documents(texts), batch_size):
             yield from self.tag_documents(block, **options)
 
     def tag_documents(
@@ -184,6 +184,16 @@ class _Sentence(NamedTuple):
     document: Document
     tokens: Sequence[Span]
     is_last: bool = False
+
+
+def _documents(texts: Iterable[str]) -> Iterator[Document]:
+    """A document of each text. Logs in the end how many are in languages without spaces."""
+    count = unspaced = 0
+    for count, text in enumerate(each_text(texts, "tag"), 1):
+        unspaced += is_unspaced(text)
+        yield Document(str(count - 1), text)
+    if unspaced:
+        log(unspaced_warning(unspaced, count, "texts"))
 
 
 def _words(documents: Iterable[Document], reading: "deque[_Sentence]") -> Iterator[list[str]]:

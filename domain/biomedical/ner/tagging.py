@@ -26,6 +26,7 @@ from domain.biomedical.documents import SUFFIXES, FormatName, WrittenName, read_
 from domain.biomedical.documents.document import TEXT_ONLY, Document, Entity
 from domain.biomedical.documents.writing import check_held, check_written, jsonl_line, writing
 from domain.biomedical.ner.settings import TagOptions, TagSettings
+from domain.sentences import is_unspaced, unspaced_warning
 
 if TYPE_CHECKING:
     from bertrelay.dataset_output import ComputeColumns, WrittenDataset
@@ -131,13 +132,14 @@ def _scan(read: ReadDocuments, rejects: Rejects, refused: Rejects, output: Writt
     refused: counts those whose text or id the format `output` cannot hold.
     Raises WorkError when either are too many, RequestError when nothing is left.
     """
-    blank, digest = 0, hashlib.sha256()
+    blank, unspaced, digest = 0, 0, hashlib.sha256()
 
     def sizes() -> Iterator[tuple[int, int]]:
         """The characters and words of each document: what spans are cut by and progress counts."""
-        nonlocal blank
+        nonlocal blank, unspaced
         for document in read(rejects):
             blank += not document.text.strip()
+            unspaced += not document.sentences and is_unspaced(document.text)
             plain = replace(document, entities=())
             check_held(plain, output, refused)
             digest.update(jsonl_line(plain).encode(errors="surrogatepass"))
@@ -151,6 +153,8 @@ def _scan(read: ReadDocuments, rejects: Rejects, refused: Rejects, output: Writt
     if blank:
         are = plural(blank, "is", "are")
         log(f"{blank:,} of {spans[-1].end:,} documents {are} blank; each has its place in the output as any other")
+    if unspaced:
+        log(unspaced_warning(unspaced, spans[-1].end, "documents"))
     return Scan(spans, digest.hexdigest(), rejects.counts.total())
 
 
@@ -253,10 +257,17 @@ def tag_dataset(
 def _load_tagger(column: str, batch_tokens: int | None, folder: Path, precision: str) -> "ComputeColumns":
     from domain.biomedical.ner.tagger import EntityTagger
 
-    tagger = EntityTagger.load(folder)
+    tagger, is_warned = EntityTagger.load(folder), False
 
     def columns(block: Any) -> dict[str, list[Any]]:
-        documents = tagger.pipe(block[column].to_pylist(), precision=precision, batch_tokens=batch_tokens)
+        nonlocal is_warned
+        texts = block[column].to_pylist()
+        unspaced = 0 if is_warned else sum(map(is_unspaced, texts))
+        if unspaced:
+            log(unspaced_warning(unspaced, len(texts), "rows of a block"))
+            is_warned = True
+        rows = (Document(str(place), text) for place, text in enumerate(texts))
+        documents = tagger.tag_documents(rows, precision=precision, batch_tokens=batch_tokens)
         return {"entities": [list(map(asdict, _rounded(document).entities)) for document in documents]}
 
     return columns

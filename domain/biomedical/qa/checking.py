@@ -27,8 +27,10 @@ from domain.findings import (
     duplicates,
     row_places,
     spreads,
+    unspaced_texts,
     worst,
 )
+from domain.sentences import is_unspaced
 
 if TYPE_CHECKING:
     from domain.biomedical.qa.subwords import PairSplitter
@@ -67,8 +69,8 @@ class ModelTraining(NamedTuple):
 class QuestionSurvey:
     """What one pass over a file has counted; each context is counted and measured once.
 
-    counts: `questions`, `impossible`, `unlabelled`, `repeated`; how answers were placed; questions that a training
-        would leave out, by reason. left_out: what reading left out, by reason.
+    counts: `questions`, `impossible`, `unlabelled`, `repeated`, `unspaced` (of languages without spaces); how answers
+        were placed; questions that a training would leave out, by reason. left_out: what reading left out, by reason.
     lengths: of each part, by unit: `words in a question`.
     first: the first question that is unfit, by reason, or of which a part has more words than `MANY_WORDS`, by part.
     keys: hashes of what was asked of which context, of contexts, articles and pools.
@@ -90,6 +92,7 @@ class QuestionSurvey:
         """Counts a question; returns whether its context is new."""
         context, asked = hash(question.context), hash((question.question, question.context))
         is_new = context not in self.keys["contexts"]
+        self.counts["unspaced"] += is_unspaced(question.context)
         texts = [("a question", question.question), *(("an answer", answer.text) for answer in question.answers)]
         for part, text in [*texts, *([("a context", question.context)] if is_new else [])]:
             length = len(text.split())
@@ -162,6 +165,10 @@ def check_questions(
         *_records(surveys),
         _answers(surveys),
         duplicates(repeated, asked, "questions asked of their context again"),
+        *unspaced_texts(
+            {split: (survey.counts["unspaced"], survey.counts["questions"]) for split, survey in surveys.items()},
+            "questions",
+        ),
         *_leaks(surveys),
         *(_words(surveys, part) for part in PARTS),
         *(_tokens(surveys, part, training.max_tokens) for part in PARTS if training),

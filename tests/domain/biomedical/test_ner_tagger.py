@@ -39,6 +39,23 @@ def tag(model):
     return lambda texts, **options: list(EntityTagger(model).pipe(texts, precision="fp32", **options))
 
 
+CHINESE = "该患者服用阿司匹林后出现胃出血。患者有高血压和糖尿病病史。"
+
+
+def test_texts_without_spaces_between_words_are_warned_of_with_their_number(tag, capsys):
+    tag(
+        [
+            CHINESE,
+            "The drug 阿司匹林 is aspirin, which the patient had taken before.",
+            "ผู้ป่วยมีไข้",
+            "患者服用 aspirin 和 ibuprofen。",
+        ]
+    )
+    assert "3 of 4 texts are in languages without spaces between words" in capsys.readouterr().err
+    tag(["The drug 阿司匹林 is aspirin, which the patient had taken before.", "환자는 아스피린을 복용했다."])
+    assert "without spaces" not in capsys.readouterr().err
+
+
 def places(document):
     return [(entity.start, entity.end, entity.type) for entity in document.entities]
 

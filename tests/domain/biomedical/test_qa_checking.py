@@ -115,6 +115,12 @@ def test_a_context_of_several_questions_counts_once(written):
     )
 
 
+def test_questions_about_texts_without_spaces_between_words_are_counted(squad):
+    path = squad(asked("1", ("发热", 0)), context="发热和皮疹")
+    found = {each.check: each for each in check_questions({"train": path})}
+    assert (found["languages"].severity, found["languages"].counts) == ("warn", {"unspaced": 1})
+
+
 def test_lengths_are_measured_in_a_models_subwords(written, tmp_path, tiny_encoder):
     tiny_encoder("bert", ["What is this a fever of many words"]).save(tmp_path / "model")
     context = "fever " * 100 + "many words"
