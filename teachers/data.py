@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.data.records import Rejects, read, rows
+from bertrelay.data.records import MISSING_WORDS, Rejects, read, rows
 from bertrelay.data.tables import ABSENT, Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.progress import log, working
@@ -18,7 +18,8 @@ from bertrelay.stage import StageContext
 from teachers.settings import COLUMNS, SCORED, Objective
 
 BLANK = "an empty sentence"
-NO_GOLD_LABEL = {"", "-", "-1", "nan"}  # how SNLI marks a pair on which the annotators did not agree, and pandas
+NO_GOLD_LABEL = {"", "-", "-1", *MISSING_WORDS}  # SNLI's mark of a pair on which annotators did not agree, and pandas'
+LONGEST_LABEL = 60  # characters
 FAR_BELOW = 0.2  # of the range of scores: the highest of one to 1 where it should be of one to 5
 NEGATIVES = ["negative", *(f"negative_{number}" for number in range(1, 101))]
 """Columns of mined negatives: one alone, or numbered ones as far as a table has them."""
@@ -120,6 +121,8 @@ def _example(record: Record, objective: Objective, score_range: Sequence[float])
             name = str(int(value))  # 1 and 1.0 are one class
         if name in NO_GOLD_LABEL:
             raise ValueError("no gold label")
+        if len(name) > LONGEST_LABEL or (value is not None and not value.is_integer()):
+            raise ValueError("a label that is no class: a number with a fraction, or a long text")
         return sentences, name
     score, (low, high) = parse_score(values[2]), score_range
     if not low <= score <= high:
@@ -156,7 +159,7 @@ def parse_score(value: Any) -> float:
 def number(value: Any) -> float | None:
     """`value` as a finite number, None where it is none."""
     try:
-        found = float(value)
+        found = math.nan if isinstance(value, str) and "_" in value else float(value)  # 1_0 is Python's 10
     except (TypeError, ValueError):
         return None
     return found if math.isfinite(found) else None

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import compress
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,8 @@ CATEGORIES = {
 """By the version of ICD. An ICD-9 E code names the cause of an injury, and has a character more."""
 
 FEWEST_STAYS = 10
+WORDS_SHOWN = frozenset(["", "0", "1", "f", "false", "n", "no", "t", "true", "y", "yes"])
+SHOWN_VALUES = 8
 ROWS_AT_ONCE = 256
 
 
@@ -63,10 +66,36 @@ def labels_of(outcome: PatientOutcome, stays: pd.DataFrame, cohort: Path, groups
             "without. Leave these stays out, or make the cohort again."
         )
     if outcome is LENGTH_OF_STAY:
+        if not pd.api.types.is_numeric_dtype(stays["length_of_stay_days"]) or (stays["length_of_stay_days"] < 0).any():
+            raise RequestError(f"cohort: expected length_of_stay_days in {cohort} as numbers from 0, found others")
         days = stays["length_of_stay_days"].to_numpy(np.float64)
         bands = [days < SHORT_DAYS, (days >= SHORT_DAYS) & (days <= LONG_DAYS), days > LONG_DAYS]
         return outcome.labels, np.stack(bands, axis=1)
-    return outcome.labels, stays[columns].to_numpy(np.bool_)
+    return outcome.labels, np.stack([_as_label(stays[name], cohort) for name in columns], axis=1)
+
+
+def _as_label(column: pd.Series, cohort: Path) -> NDArray[np.bool_]:
+    """A column as booleans. Raises RequestError for all else than booleans and 0 or 1, with the counts of values.
+
+    Values are shown where they are numbers or words for yes and no: another column may hold a patient's text.
+    """
+    is_label = column.map(
+        lambda value: isinstance(value, bool | np.bool_) or (isinstance(value, Real) and value in (0, 1))
+    )
+    if is_label.all():
+        return column.to_numpy(np.bool_)
+    others = column[~is_label].map(
+        lambda value: repr(value) if isinstance(value, Real) or _is_word(value) else "other text"
+    )
+    counts = ", ".join(f"{count:,} × {value}" for value, count in others.value_counts().head(SHOWN_VALUES).items())
+    raise RequestError(
+        f"cohort: expected {column.name} in {cohort} as booleans, or 0 and 1, found {len(others):,} of "
+        f"{len(column):,} otherwise: {counts}. Text is no label, as any would be true: write booleans"
+    )
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and value.strip().casefold() in WORDS_SHOWN
 
 
 def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:

@@ -139,12 +139,17 @@ def note_version(tables: Collection[str]) -> Version:
 IDS = ("subject_id", "hadm_id")
 NUMBERS = ("hospital_expire_flag", "iserror", "icd_version", "anchor_age", "anchor_year")
 """Which may have been through floats as well, and are given as text in the same form."""
+FLAGS = NUMBERS[:2]
 TIMES = ("admittime", "dischtime", "deathtime", "charttime", "storetime")
 DAYS = ("chartdate", "dob", "dod")
 TIME_FORMAT, TIME_LENGTH = "%Y-%m-%d %H:%M:%S", 19
 DAY_LENGTH, MIDNIGHT = 10, " 00:00:00"
 FORMS = dict.fromkeys(TIMES, "time YYYY-MM-DD HH:MM:SS") | dict.fromkeys(DAYS, "date YYYY-MM-DD")
-FORMS |= dict.fromkeys(NUMBERS, "number") | dict.fromkeys(IDS, "id but a rounded number, as 1.23E+11 is")
+FORMS |= (
+    dict.fromkeys(NUMBERS, "number")
+    | dict.fromkeys(FLAGS, "flag (0, 1, or empty)")
+    | dict.fromkeys(IDS, "id but a rounded number, as 1.23E+11 is")
+)
 BLOCK_ROWS = 2048
 ROW = "row"
 """The column with the number of a row: the header is row 1, and a text over several lines is one row."""
@@ -212,7 +217,9 @@ def _parsed(block: "pd.DataFrame", file: Path, reject: Reject, lenient: Collecti
             block[name] = times.dt.floor("D") if is_day else times
         elif name in IDS + NUMBERS:
             found = block[name] = text.map(_exact_id)
-            if name in NUMBERS:  # a flag that is True would be taken for one that is not set
+            if name in FLAGS:  # a flag that is True, or 2, would be taken for one that is not set
+                block[name] = found.where(found.isin(["", "0", "1"]))
+            elif name in NUMBERS:
                 block[name] = found.where((found == "") | pd.to_numeric(found, errors="coerce").notna())
         wrong = block[name].isna() & (text != "") & ~is_wrong
         if name in lenient:

@@ -64,8 +64,9 @@ def test_a_table_whose_columns_are_unknown_at_first_has_pairs(context, tmp_path)
 
 
 def test_a_class_is_one_however_its_number_is_written(context):
-    labels = (0, 0.0, "0", "0.0", float("nan"), -1.0, 2.5)
-    assert read(context, "softmax", *(pair("a", "b", label) for label in labels)).labels == [*"0000", "2.5"]
+    labels = (0, 0.0, "0", "0.0", float("nan"), -1.0, 2.0)
+    rows = (pair(f"a{number}", "b", label) for number, label in enumerate(labels))
+    assert read(context, "softmax", *rows).labels == [*"00002"]
 
 
 def test_scores_far_below_their_range_are_logged(context, capsys):
@@ -120,3 +121,24 @@ def test_a_wrong_number_of_columns_is_refused_with_the_right_ones(context):
     path = context.cache / "train.jsonl"
     with pytest.raises(RequestError, match=r"reads 3 columns \(premise, hypothesis, label\), found 2"):
         read(context, "softmax", pair("a", "b", "x"), train=[{"path": str(path), "columns": ["premise", "label"]}])
+
+
+@pytest.mark.parametrize(
+    ("label", "reason"),
+    [
+        *((label, "no gold label") for label in ("-", "nan", "None", "NULL", "<NA>", "", -1)),
+        *(
+            (label, "a label that is no class: a number with a fraction, or a long text")
+            for label in (0.5, "2.7", "a" * 61)
+        ),
+    ],
+)
+def test_what_is_no_class_is_no_label_and_is_counted(context, label, reason):
+    rows = [pair("a", "b", label), pair("c", "d", "entailment"), pair("e", "f", 2.0), pair("g", "h", True)]
+    assert read(context, "softmax", *rows).labels == ["entailment", "2", "1"]
+    (reject,) = map(json.loads, (context.output / "rejects.jsonl").open())
+    assert (reject["line"], reject["reason"]) == (1, reason)
+
+
+def test_a_score_with_an_underscore_is_no_number(context):
+    assert read(context, "cosine", scored("1_0"), scored("1.5"), score_range=[0, 20]).labels == [0.075]

@@ -26,7 +26,7 @@ from domain.biomedical.documents.document import (
     Span,
     numbered_lines,
 )
-from domain.biomedical.documents.soundness import STRAY_SPACE
+from domain.biomedical.documents.soundness import NO_TYPE, STRAY_SPACE
 from domain.biomedical.documents.tokens import (
     NORMALIZED_SCHEME,
     OUTSIDE,
@@ -40,6 +40,7 @@ from domain.biomedical.documents.tokens import (
     rewritten,
     scheme_of_tags,
     spans_of,
+    split_tag,
 )
 
 DOCUMENT_START, OF_JNLPBA = "-DOCSTART-", "###MEDLINE:"
@@ -177,6 +178,8 @@ def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> Tag
             return Unusable(row.file, row.line, "an empty token", "a tag alone")
         if has_stray_space(tag):
             return Unusable(row.file, row.line, STRAY_SPACE, "take the white space out of the tag")
+        if split_tag(tag)[1] in NO_TYPE:
+            return Unusable(row.file, row.line, "an entity without a type", "a missing value was written as its type")
         if not is_tag(tag, file_scheme):
             detail = f"{file_scheme} has O, and {', '.join(PREFIXES[file_scheme])} with a hyphen and a type"
             return Unusable(row.file, row.line, "an unknown tag", detail)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from json import JSONDecoder
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Annotated, Any, TextIO, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from bertrelay.data.encodings import NOT_UTF8, conversion_of
 from bertrelay.data.readers import open_input
@@ -147,6 +147,9 @@ class Shape(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, defer_build=True)
 
+
+Flag = Annotated[bool, BeforeValidator(lambda value: bool(value) if type(value) is int and value in (0, 1) else value)]
+"""True or false, as 1 and 0 as well; nothing else is one."""
 
 AnyShape = TypeVar("AnyShape", bound=Shape)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from bertrelay.data.encodings import NOT_UTF8, conversion_of
 from bertrelay.data.readers import open_input
+from bertrelay.data.records import MISSING_WORDS
 from bertrelay.privacy import is_sensitive
 from domain.biomedical.documents.document import Document, Entity, Misplaced, Span, Unfit
 
@@ -17,6 +18,7 @@ MISALIGNED = "an entity whose text is not at its offsets"
 OUTSIDE_PASSAGE = "an entity outside of its passage"
 MISPLACED = (MISALIGNED, IMPOSSIBLE, OUTSIDE_PASSAGE)
 STRAY_SPACE = "a tag or type with a stray space"
+NO_TYPE = MISSING_WORDS - {"NA"}  # which may be the name of a type
 LINE_BREAK = re.compile(r"\s*[\r\n]\s*")
 
 
@@ -72,6 +74,8 @@ def check_type(name: str) -> None:
     """Raises Unfit for a type with white space around it, which would be a type of its own."""
     if name != name.strip():
         raise Unfit(STRAY_SPACE, "take the white space around the type out")
+    if name in NO_TYPE:
+        raise Unfit("an entity without a type", "a missing value of a table was written as its type")
 
 
 def check_document(document: Document) -> None:

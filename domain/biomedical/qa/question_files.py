@@ -27,7 +27,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, refuse_packed
 from bertrelay.progress import log
 from domain.biomedical.documents.document import LeftOut, Unfit, numbered_lines, shown_id, usable, with_distinct_ids
-from domain.biomedical.documents.json_stream import NOT_JSON, Shape, fitted, json_window
+from domain.biomedical.documents.json_stream import NOT_JSON, Flag, Shape, fitted, json_window
 from domain.biomedical.qa.questions import (
     ALIGNMENTS,
     DUPLICATE,
@@ -84,7 +84,7 @@ class _JsonQuestion(Shape):
     context: str | None = None
     answers: list[_JsonAnswer] = Field(default_factory=list)
     golds: list[str] = Field(default_factory=list)
-    impossible: bool = Field(default=False, validation_alias=AliasChoices("impossible", "is_impossible"))
+    impossible: Flag = Field(default=False, validation_alias=AliasChoices("impossible", "is_impossible"))
     document: str = ""
     pool: str = ""
     synonyms: list[list[str]] = Field(default_factory=list)
@@ -174,7 +174,7 @@ class _SquadQuestion(Shape):
     id: str | int
     question: str
     answers: list[_SquadAnswer] | None = None
-    is_impossible: bool | None = None
+    is_impossible: Flag | None = None
 
 
 def _read_squad(path: Path) -> Iterator[Item]:

@@ -126,6 +126,21 @@ def test_integer_ids_become_text_and_articles_without_title_have_a_name(tmp_path
     assert SECRET not in one.document
 
 
+@pytest.mark.parametrize("write", [squad, jsonl])
+@pytest.mark.parametrize(("flag", "impossible"), [(1, True), (0, False), (True, True), (False, False)])
+def test_a_flag_may_be_0_or_1_and_nothing_else_than_booleans_beside(tmp_path, write, flag, impossible):
+    given = asked(answers=(), is_impossible=flag)
+    for flag_or_other in (flag, 2, "false", "no", 1.0):
+        given["is_impossible"] = flag_or_other
+        line = json.dumps({key: given[key] for key in ("id", "question", "is_impossible")} | {"context": CONTEXT})
+        path = write(tmp_path / "a.json", given if write is squad else line)
+        if flag_or_other is flag:
+            assert [*read_questions(path)][-1].impossible is impossible
+        else:
+            with pytest.raises(RequestError, match=r"JSON of another shape .*valid boolean"):
+                list(read_questions(path))
+
+
 def test_one_bad_paragraph_or_article_costs_no_other(tmp_path):
     good = {"context": CONTEXT, "qas": [asked()]}
     articles = [{"title": "t", "paragraphs": [{"context": CONTEXT}, good]}, {"title": SECRET}, 7]

@@ -75,6 +75,14 @@ def test_an_id_that_only_looks_like_a_number_stays_one(value):
     assert canonical_id(value) in (value, value.removesuffix(".0"))
 
 
+def test_a_flag_is_0_or_1_or_empty_and_nothing_else(table):
+    header = b"Row_Id,HADM_ID,ISERROR\n"
+    flags = ["", "0", "1", "1.0", "2", "-1", "0.5", "TRUE"]
+    found, rejected = rows_of(table(*(f"1,7,{flag}\n".encode() for flag in flags), header=header), ["iserror"])
+    assert [flag for _, flag in found] == ["", "0", "1", "1"]
+    assert rejected == [(row, "iserror is no flag (0, 1, or empty)") for row in (6, 7, 8, 9)]
+
+
 @pytest.mark.parametrize(("encoding", "name"), [("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE")])
 def test_a_table_in_utf16_is_named_with_the_command_that_converts_it(table, encoding, name):
     path = table()

@@ -105,6 +105,35 @@ def test_discharge_notes_are_refused_with_the_reason(tmp_path):
             read_labelled_notes(tmp_path / "notes", tmp_path / "cohort", MORTALITY)
 
 
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (["yes", "no", "no", ""], "4 of 4 otherwise: 2 × 'no', 1 × 'yes', 1 × ''"),
+        ([0, 1, 2, 2], "2 of 4 otherwise: 2 × 2"),
+        ([True, "false", "Zoe wept", "Zoe wept"], "3 of 4 otherwise: 2 × other text, 1 × 'false'"),
+        ([0.0, 1.0, 0.5, -1.0], "2 of 4 otherwise: 1 × 0.5, 1 × -1.0"),
+    ],
+)
+def test_only_booleans_and_0_and_1_are_labels_and_no_text_of_a_patient_is_shown(values, found):
+    stays = pd.DataFrame({"readmitted": pd.Series(values, dtype=object)})
+    with pytest.raises(
+        RequestError, match=rf"expected readmitted in .* as booleans, or 0 and 1, found {found}"
+    ) as error:
+        labels_of(READMISSION, stays, Path("cohort"), 0)
+    assert "Zoe" not in str(error.value)
+
+
+@pytest.mark.parametrize("values", [[True, False], [1, 0], [1.0, 0.0], [np.bool_(True), 0]])
+def test_booleans_and_0_and_1_are_the_labels_they_are(values):
+    assert labels_of(READMISSION, pd.DataFrame({"readmitted": values}), Path(), 0)[1].tolist() == [[True], [False]]
+
+
+@pytest.mark.parametrize("days", [["3", "5"], [1.0, -0.5]])
+def test_a_length_of_stay_that_is_no_number_of_days_is_refused(days):
+    with pytest.raises(RequestError, match=r"expected length_of_stay_days .* as numbers from 0"):
+        labels_of(LENGTH_OF_STAY, pd.DataFrame({"length_of_stay_days": days}), Path(), 0)
+
+
 def test_what_cannot_be_trained_on_is_reported(tmp_path):
     table = stays(40)
     write_early_stays(tmp_path, table.assign(readmitted=table["readmitted"] & (table["split"] != "validation")))
