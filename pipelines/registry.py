@@ -21,11 +21,11 @@ STAGES = {
         ("bertrelay.encode", 2, "encode_stage:EncodeSettings", "encode_stage:run", ""),
     ],
     "teachers": [
-        ("teachers.train", 4, "settings:TrainSettings", "train:run", "teachers"),
+        ("teachers.train", 5, "settings:TrainSettings", "train:run", "teachers"),
         ("teachers.evaluate", 1, "settings:StsSettings", "evaluation.protocols:run_sts", "teachers"),
-        ("teachers.cross-encoder", 2, "settings:CrossEncoderSettings", "cross_encoder_train:run", "teachers"),
-        ("teachers.poly-encoder", 1, "settings:PolyEncoderSettings", "cross_encoder_train:run_poly", "teachers"),
-        ("teachers.bilstm", 2, "settings:BiLstmSettings", "baselines.word_vectors:run", "teachers"),
+        ("teachers.cross-encoder", 3, "settings:CrossEncoderSettings", "cross_encoder_train:run", "teachers"),
+        ("teachers.poly-encoder", 2, "settings:PolyEncoderSettings", "cross_encoder_train:run_poly", "teachers"),
+        ("teachers.bilstm", 3, "settings:BiLstmSettings", "baselines.word_vectors:run", "teachers"),
         ("teachers.rerank", 1, "settings:RerankSettings", "rerank:run", ""),
     ],
     "teachers.evaluation": [
@@ -54,17 +54,17 @@ STAGES = {
         ("domain.ner-tag", 5, "settings:TagSettings", "tagging:run", ""),
     ],
     "domain.biomedical.qa": [
-        ("domain.questions", 3, "settings:QuestionsSettings", "split:run", ""),
+        ("domain.questions", 4, "settings:QuestionsSettings", "split:run", ""),
         ("domain.qa-answer", 3, "settings:AnswerSettings", "answering:run", ""),
-        ("domain.qa", 4, "settings:QaSettings", "train:run", ""),
-        ("domain.qa-evaluate", 4, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
+        ("domain.qa", 5, "settings:QaSettings", "train:run", ""),
+        ("domain.qa-evaluate", 5, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [
         ("domain.cohort", 6, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 4, "settings:AuditSettings", "audit:run", ""),
         ("domain.notes", 7, "settings:NotesSettings", "notes:run", ""),
-        ("domain.readmission", 5, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
-        ("domain.outcome", 4, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
+        ("domain.readmission", 6, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
+        ("domain.outcome", 5, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
     ],
 }
 """By package: kind, version, settings and work (`module:name` in the package), and where its metrics are declared."""
