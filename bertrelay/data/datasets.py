@@ -216,6 +216,7 @@ class ParquetInput:
         files = self._files()
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
             footers = list(pool.map(self._footer, files.values()))
+        self.names = footers[0].schema.to_arrow_schema().names  # of all columns
         self.schema = self._schema(list(files.values()), footers)
         for file, footer in zip(files.values(), footers, strict=True):
             self._check_texts(file, footer)

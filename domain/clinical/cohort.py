@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write
+from bertrelay.files import atomic_write, write_json
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical.admissions import (
@@ -101,6 +101,8 @@ def _codes(file: Path, rejects: Rejects) -> pd.DataFrame:
 
 
 COHORT, STAYS, MEMBERS = "cohort.parquet", "stays.parquet", "members.parquet"
+COHORT_FACTS = "cohort.json"
+"""`window_days`, within which a return counts."""
 OF_EVERY_STAY = ("subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at")
 COLUMNS = [*OF_EVERY_STAY, "next_admission_at", "gap_days", "readmitted", "split"]
 STAY_COLUMNS = [*OF_EVERY_STAY, "died_at", "died_in_hospital", "length_of_stay_days", "split"]
@@ -129,6 +131,8 @@ def run(settings: CohortSettings, context: StageContext) -> Metrics:
     write_parquet(context.output / STAYS, stays[STAY_COLUMNS])
     write_parquet(context.output / MEMBERS, members)
     flow.write(context.output / FLOW)
+    window = float(HUANG_WINDOW_DAYS) if settings.rules == "huang2019" else settings.window_days
+    write_json(context.output / COHORT_FACTS, {"window_days": window})
     log(f"cohort: {len(cohort):,} index stays; left out by each step: {flow.exclusions() or 'none'}")
     metrics: Metrics = {"admissions": len(cohort), "subjects": cohort["subject_id"].nunique()}
     for split in SPLITS:

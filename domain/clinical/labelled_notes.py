@@ -2,11 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress
 from numbers import Real
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,10 +21,10 @@ from bertrelay.files import read_json
 from bertrelay.inputs import note_input
 from bertrelay.progress import log, working
 from domain.clinical.admissions import Flow
-from domain.clinical.cohort import CHARACTERISTICS, COHORT, SPLITS, STAYS
+from domain.clinical.cohort import CHARACTERISTICS, COHORT, COHORT_FACTS, SPLITS, STAYS
 from domain.clinical.mimic import IDS
 from domain.clinical.notes import ABOUT_FILE, NOTES_FILE
-from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, READMISSION, Input, PatientOutcome, in_words
+from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, READMISSION, PatientOutcome, in_words
 from domain.clinical.records import digest_of
 from domain.clinical.settings import GROUPS
 
@@ -33,6 +34,8 @@ CATEGORIES = {
 }
 """By the version of ICD. An ICD-9 E code names the cause of an injury, and has a character more."""
 
+RECORDED = ("input", "radiology", "window_days")
+"""Facts of the folders of notes and cohort that a model keeps."""
 FEWEST_STAYS = 10
 WORDS_SHOWN = frozenset(["", "0", "1", "f", "false", "n", "no", "t", "true", "y", "yes"])
 SHOWN_VALUES = 8
@@ -136,14 +139,14 @@ def texts_of(file: Path) -> Iterator[str]:
 class LabelledNotes:
     """The stays that have notes, in the order of their file.
 
-    input: which notes of a stay these are; None where their folder does not name it.
+    about: what the folders say of these notes and labels: `input`, `radiology`, `window_days`, as far as they do.
     table: hadm_id, subject_id, split, characters of the text. flow: how many came to be left.
     names: of the labels. labels: whether each is true of each stay, (stays, labels).
     """
 
     outcome: PatientOutcome
     file: Path
-    input: Input | None
+    about: Mapping[str, Any]
     table: pd.DataFrame
     flow: Flow
     names: tuple[str, ...]
@@ -230,7 +233,9 @@ def read_labelled_notes(
                 f"{counts[alike[0]]:,} of {len(part):,} with it. Take a larger cohort, or larger shares of it for "
                 "validation and test."
             )
-    return LabelledNotes(outcome, file, about.get("input"), table.drop(columns="digest"), flow, names, labels)
+    facts = about | ((read_json(cohort / COHORT_FACTS) or {}) if outcome is READMISSION else {})
+    known = {name: facts[name] for name in RECORDED if name in facts}
+    return LabelledNotes(outcome, file, known, table.drop(columns="digest"), flow, names, labels)
 
 
 def _refuse_shared(table: pd.DataFrame, cohort: Path) -> None:

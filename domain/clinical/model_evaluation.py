@@ -103,6 +103,7 @@ def _fitted(how: OutcomeModelSettings, settings: LearningSettings, validation: S
         return how
     given = validation.probabilities(how)[:, 0], validation.labels[:, 0]
     decided = alarm_threshold(*given, settings.alarm_precision, settings.minimum_alarms)
+    decided |= {"prevalence": float(validation.labels[:, 0].mean())}
     decided |= {"alarm_precision": settings.alarm_precision, **fit_recalibration(*given)._asdict()}
     return how.model_copy(update=decided)
 

@@ -110,7 +110,8 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     table = stays.table[stays.table["ends"] > stays.table["cut_off"]] if is_early else stays.table
     without = table[~table["hadm_id"].isin(written["hadm_id"])]
     cost = _cost(table, without, stays.outcome)
-    about = {"input": settings.input, "stays": settings.stays, "cut": _cut(settings), "cost": cost}
+    about: dict[str, object] = {"input": settings.input, "stays": settings.stays, "radiology": settings.radiology}
+    about |= {"cut": _cut(settings), "cost": cost}
     log(f"notes: {about['cut']}; {cost}")
     flow = _flow(counts, reasons, stays, table, without, is_early=is_early)
     write_text(context.output / FLOW, flow.to_csv(index=False))

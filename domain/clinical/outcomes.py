@@ -21,7 +21,7 @@ OutcomeName = Literal["readmission", "mortality", "length-of-stay", "diagnoses"]
 class PatientOutcome:
     """What becomes of a patient.
 
-    description: what its probabilities are of, for readers.
+    description: what its probabilities are of, for readers; of readmissions with `{days}`.
     kind: decides the metrics. Binary, one label that is true or not: AUROC, AUPRC, recall at a precision, calibration.
         Multi-class, exactly one label is true: macro AUROC, one against the rest, and accuracy. Multi-label, any may be
         true: macro and micro AUROC.
@@ -38,7 +38,7 @@ class PatientOutcome:
 
 
 READMISSION = PatientOutcome(
-    "readmission", "that an unplanned admission begins within 30 days of discharge", "binary", ("readmitted",), False
+    "readmission", "that an unplanned admission begins within {days} of discharge", "binary", ("readmitted",), False
 )
 MORTALITY = PatientOutcome("mortality", "that the patient dies in hospital", "binary", ("died_in_hospital",))
 LENGTH_OF_STAY = PatientOutcome(
@@ -94,6 +94,9 @@ class OutcomeModelSettings(Settings):
     labels: what the network's classes are called, in their order.
     pooling: what of a chunk the head reads; the first token in older models.
     input: the notes of a stay that it was trained on; None where they, or an older stage, did not name them.
+    radiology: whether discharge summaries had the radiology reports of the stay before them.
+    window_days: of a readmission; None where the cohort does not name it.
+    prevalence: of a binary task, the share of validation admissions with the outcome; None in older models.
     slope, intercept: of a binary task, what turns the log-odds of P into those of `calibrated`. A `temperature`, which
         older models have in their place, is read as a slope of 1 / temperature.
     threshold: of a binary task, P from which on an alarm is raised; None where no threshold had enough evidence.
@@ -104,6 +107,9 @@ class OutcomeModelSettings(Settings):
     task: OutcomeName = READMISSION.name
     labels: list[str] = Field(default_factory=lambda: list(READMISSION.labels))
     input: Input | None = None
+    radiology: bool = False
+    window_days: Annotated[float, Field(gt=0)] | None = None
+    prevalence: Annotated[float, Field(ge=0, le=1)] | None = None
     pooling: PoolingName = "cls"
     chunking: ChunkSettings = ChunkSettings()
     aggregation: AggregationName = "max_and_mean"
@@ -128,6 +134,12 @@ class OutcomeModelSettings(Settings):
     @property
     def outcome(self) -> PatientOutcome:
         return OUTCOMES[self.task]
+
+    @property
+    def description(self) -> str:
+        """What its probabilities are of, for readers."""
+        days = "the days that its cohort counts" if self.window_days is None else f"{self.window_days:g} days"
+        return self.outcome.description.format(days=days)
 
 
 class ScoreOptions(Settings):

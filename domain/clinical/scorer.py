@@ -22,6 +22,7 @@ from bertrelay.texts import texts_of
 from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, warn_of_cut, warn_of_unknown
 from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, Section, clean, find_sections
+from domain.clinical.note_kinds import MARKS, NoteKinds
 from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words
 from domain.clinical.prediction import aggregate, aggregate_labels, calibrated, chunk_log_odds, contributions
 from domain.clinical.records import digest_of, given_note, log_copies, warn_of_mixed_ids
@@ -146,10 +147,12 @@ class OutcomeScorer:
         where an admission has no text or the vocabulary knows none of its words. Offsets count characters of the
         admission's notes as they are read: each cleaned (unless they are `cleaned` already), in the order of the rows,
         an empty line between them.
-        Raises RequestError for anything but a data frame, a column that is missing or there twice, and a row without an
-        id or whose note is not text.
+        Of a frame with a column category, note_type or iserror, as MIMIC's tables have, the rows are read that the
+        model was trained on; the others are counted in the log.
+        Raises RequestError for anything but a data frame, a column that is missing or there twice, a row without an id
+        or whose note is not text, and where such columns do not say which rows the model was trained on.
         """
-        texts = notes_by_admission(notes, id_column, text_column)
+        texts = notes_by_admission(notes, id_column, text_column, self.model.settings)
         scores = self.score_texts(
             [clean_and_join(notes_of_one, cleaned) for notes_of_one in texts.values()], precision=precision
         )
@@ -251,8 +254,11 @@ class ReadmissionScorer(OutcomeScorer):
     only_task = READMISSION.name
 
 
-def notes_by_admission(notes: pd.DataFrame, id_column: str, text_column: str) -> dict[str, list[str]]:
-    """The texts of a frame by admission, both in the order of its rows; equal ones of an admission count once.
+def notes_by_admission(
+    notes: pd.DataFrame, id_column: str, text_column: str, how: OutcomeModelSettings
+) -> dict[str, list[str]]:
+    """The texts of a frame by admission that such a model reads, both in the order of its rows; equal ones of an
+    admission count once.
 
     Raises RequestError as `score` does.
     """
@@ -270,7 +276,13 @@ def notes_by_admission(notes: pd.DataFrame, id_column: str, text_column: str) ->
                 "columns with id_column and text_column, and give a file without a header its own"
             )
     texts, kinds, known, copies = dict[str, list[str]](), set[type](), set[tuple[str, bytes]](), 0
+    chosen = NoteKinds(how, "the data frame")
+    names = [str(name).strip().lower() for name in notes.columns]
+    marks = {name: names.index(name) for name in MARKS if name in names}
+    marked = [dict(zip(marks, values, strict=True)) for values in notes.iloc[:, [*marks.values()]].to_numpy(object)]
     for place, (identifier, given) in enumerate(zip(notes[id_column], notes[text_column], strict=True)):
+        if marks and not chosen.reads(marked[place]):
+            continue
         try:
             name, text = given_note(identifier, given)
         except ValueError as error:
@@ -286,6 +298,7 @@ def notes_by_admission(notes: pd.DataFrame, id_column: str, text_column: str) ->
             known.add(note)
             of_one.append(text)
     log_copies(copies, len(notes), "notes", "of one admission")
+    chosen.check(len(notes) - chosen.left_out.total())
     warn_of_mixed_ids(id_column, kinds)
     return texts
 
@@ -336,7 +349,14 @@ def admission_page(found: Explanation, how: OutcomeModelSettings) -> str:
     options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, **options)
     environment.filters["in_words"] = in_words
-    text, top = found.text, found.score.top
+    text, top, whole = found.text, found.score.top, found.score.probability or 0.0
+    is_binary = how.outcome.kind == "binary"
+
+    def percent(probability: float) -> float:
+        """On the one scale of the page, which is that of the calibrated probability where there is one."""
+        found = np.array(probability)
+        return 100 * float(calibrated(found, how.slope, how.intercept) if is_binary else found)
+
     most = max((abs(word.lost_log_odds) for word in found.words), default=0.0)
 
     def parts(chunk: ScoredChunk) -> Iterator[tuple[str, str, str]]:
@@ -345,7 +365,8 @@ def admission_page(found: Explanation, how: OutcomeModelSettings) -> str:
         for word in found.words if chunk == top and most else ():
             if strength := round(STRENGTHS * abs(word.lost_log_odds) / most):
                 direction = "up" if word.lost_log_odds > 0 else "down"
-                title = f"{word.lost_log_odds:+.2f} log-odds of the chunk, {word.lost_probability:+.4f} in P"
+                points = percent(whole) - percent(whole - word.lost_probability)
+                title = f"{word.lost_log_odds:+.2f} log-odds of the chunk, {points:+.1f} percentage points"
                 yield text[place : word.start], "", ""
                 yield text[word.start : word.end], f"{direction} s{strength}", title
                 place = word.end
@@ -355,4 +376,4 @@ def admission_page(found: Explanation, how: OutcomeModelSettings) -> str:
     by_label = zip(how.labels, found.score.by_label, strict=False)  # without text there is none
     likeliest = sorted(by_label, key=lambda each: -each[1])[:MOST_LABELS]
     template = environment.get_template("admission.html.jinja")
-    return template.render(score=found.score, how=how, chunks=chunks, likeliest=likeliest)
+    return template.render(score=found.score, how=how, chunks=chunks, likeliest=likeliest, percent=percent)

@@ -25,6 +25,7 @@ from bertrelay.model_output import BLOCK_CHARACTERS, DIGITS, ModelOutput, model_
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
+from domain.clinical.note_kinds import MARKS, NoteKinds
 from domain.clinical.outcomes import OutcomeModelSettings, OutcomeName, ScoreOptions
 from domain.clinical.records import (
     digest_of,
@@ -54,7 +55,7 @@ LEAST_CHARACTERS = 200
 DECISIVE = {"precision", "with_text", "cleaned"}
 """The options that decide what is written."""
 SUMMARISED = ("unknown_share", "reason", "n_chunks", "alarm")
-VERSION = 5
+VERSION = 6
 
 
 class ScoredFile(NamedTuple):
@@ -62,6 +63,7 @@ class ScoredFile(NamedTuple):
 
     without_text, unknown_text: admissions that have a row and no probability, without text or as the vocabulary knows
         no word of it. rejected: rows that could not be used.
+    left_out: rows of kinds of notes that the model was not trained on.
     alarms: None where the model has no threshold, so that nothing is one.
     chunks_per_second: of what was computed now; None where that is nothing.
     """
@@ -72,6 +74,7 @@ class ScoredFile(NamedTuple):
     chunks: int
     alarms: int | None
     rejected: int = 0
+    left_out: int = 0
     chunks_per_second: float | None = None
 
 
@@ -116,11 +119,12 @@ def score_file(
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     how = read_description(folder, task)
     rejects = Rejects(output.with_name(f"{output.name}.rejects.jsonl"), settings.max_rejects, keep_empty=False)
+    chosen = NoteKinds(how, table.name)
     with ExitStack() as stack:
 
         def sort() -> SortedNotes:
             with rejects:
-                found = stack.enter_context(sorted_notes(table, output, rejects, BLOCK_CHARACTERS))
+                found = stack.enter_context(sorted_notes(table, output, rejects, BLOCK_CHARACTERS, chosen))
             if page is not None:
                 found.of_one(admission)  # before any is scored
             return found
@@ -135,7 +139,8 @@ def score_file(
             write_text(Path(page), admission_page(found, how))
         write_scores(work.shards.rows(), score_columns(how, settings.with_text), output)
         summary = _summary(work.shards.rows(), how)
-    return summary._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
+    left_out = chosen.left_out.total()
+    return summary._replace(rejected=rejects.counts.total(), left_out=left_out, chunks_per_second=rate)
 
 
 def _check_page(page: str | Path | None, admission: str | int | None, overwrite: bool) -> None:
@@ -178,13 +183,13 @@ def score_dataset(
     source, place = notes_source(notes, settings.id_column, settings.text_column), Location(output)
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     how = read_description(folder, task)
-    types = score_types(score_columns(how, settings.with_text))
+    types, chosen = score_types(score_columns(how, settings.with_text)), NoteKinds(how, source.name)
     columns = [pa.field(*each) for each in types.items()]
     with where.connected(), ExitStack() as stack:
         beside = _beside(place, stack)
         listed = beside.with_name(f"{beside.name}.rejects.jsonl") if place.is_local else None
         with Rejects(listed, settings.max_rejects, keep_empty=False) as rejects:
-            found = stack.enter_context(sorted_notes(source, beside, rejects, DATASET_CHARACTERS))
+            found = stack.enter_context(sorted_notes(source, beside, rejects, DATASET_CHARACTERS, chosen))
         settings = settings.model_copy(update={"precision": where.precision(settings.precision, default_device())})
         manifest: dict[str, object] = {"model": Digests().of_folder(folder), "input": found.digest, "version": VERSION}
         manifest |= settings.model_dump(include=DECISIVE)
@@ -203,7 +208,8 @@ def score_dataset(
     summarised = [name for name in SUMMARISED if name in types]
     summary = _summary(read_rows(output, summarised), how)
     rate = written.rows_per_second and written.rows_per_second * summary.chunks / summary.admissions
-    return summary._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
+    left_out = chosen.left_out.total()
+    return summary._replace(rejected=rejects.counts.total(), left_out=left_out, chunks_per_second=rate)
 
 
 def _beside(place: "Location", stack: ExitStack) -> Path:
@@ -221,7 +227,9 @@ def notes_source(notes: str, id_column: str, text_column: str) -> "Table | Parqu
     from bertrelay.data.datasets import ParquetInput, is_dataset
 
     if is_dataset(notes):
-        return ParquetInput(notes, [], [id_column, text_column])
+        found = ParquetInput(notes, [], [id_column, text_column])
+        marks = [name for name in found.names if name.strip().lower() in MARKS]
+        return ParquetInput(notes, [], [id_column, text_column, *marks]) if marks else found
     return notes_table(notes, id_column, text_column)
 
 
@@ -265,11 +273,13 @@ class SortedNotes:
 
 
 @contextmanager
-def sorted_notes(notes: "Table | ParquetInput", beside: Path, rejects: Rejects, block: int) -> Iterator[SortedNotes]:
+def sorted_notes(
+    notes: "Table | ParquetInput", beside: Path, rejects: Rejects, block: int, chosen: NoteKinds
+) -> Iterator[SortedNotes]:
     """Reads `notes` once. Rows without an admission, or that cannot be read, go to `rejects`; equal notes of one
     admission count once.
 
-    beside: where there is space for as much text again. block: characters of a span.
+    beside: where there is space for as much text again. block: characters of a span. chosen: which rows are read.
     Raises RequestError when nothing is left, WorkError where that is because too many rows are unusable.
     """
     path = beside.with_name(f".{beside.name}.notes")
@@ -277,15 +287,19 @@ def sorted_notes(notes: "Table | ParquetInput", beside: Path, rejects: Rejects, 
     numbers, kinds, digest = dict[str, int](), set[type](), hashlib.sha256()
 
     def numbered() -> Iterator[tuple[int, bytes | None, str]]:
-        for row in rows(notes, []) if isinstance(notes, Table) else notes.records():
+        names = MARKS if isinstance(notes, Table) else [name.strip().lower() for name in notes.columns[2:]]
+        for row in rows(notes, [], optional=MARKS) if isinstance(notes, Table) else notes.records():
+            identifier, given, *marks = row.values if isinstance(row, Record) else (None, None)
+            if marks and not chosen.reads(dict(zip(names, marks, strict=True))):
+                continue
             try:
                 if not isinstance(row, Record):
                     raise ValueError(row.reason)
-                name, text = given_note(*row.values)
+                name, text = given_note(identifier, given)
             except ValueError as error:
                 rejects.add(row.file, row.line, str(error))
                 continue
-            kinds.add(type(row.values[0]))
+            kinds.add(type(identifier))
             rejects.used()
             digest.update(json.dumps([name, text]).encode())
             yield numbers.setdefault(name, len(numbers)), digest_of(text) if text.strip() else None, text
@@ -299,6 +313,7 @@ def sorted_notes(notes: "Table | ParquetInput", beside: Path, rejects: Rejects, 
             base.execute("PRAGMA synchronous = OFF")
             base.execute("CREATE UNIQUE INDEX once ON notes (stay, digest)")
             base.executemany("INSERT OR IGNORE INTO notes VALUES (?, ?, ?)", numbered())
+            chosen.check(rejects.records - rejects.counts.total())
             if not numbers:
                 rejects.check()  # which may be why
                 raise RequestError(f"{notes.name} holds no note of an admission. Check the file and its columns.")

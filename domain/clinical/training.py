@@ -136,7 +136,7 @@ def _trained(
     how = OutcomeModelSettings(
         task=notes.outcome.name,
         labels=list(notes.names),
-        input=notes.input,
+        **notes.about,
         c=PAPERS_C if settings.c == "chosen" else settings.c,
         **{name: getattr(settings, name) for name in ("pooling", "chunking", "aggregation")},
     )

@@ -12,6 +12,8 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
+from domain.clinical.note_kinds import NoteKinds
+from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.scoring import notes_table, sorted_notes
 
 NOTES = [
@@ -91,6 +93,7 @@ def test_columns_are_named_and_ids_may_be_numbers_or_text(call, model, notes, tm
     assert rows_of(tmp_path / "other_scores.jsonl") == rows_of(tmp_path / "scores.jsonl")
 
 
+READS_ALL = NoteKinds(OutcomeModelSettings(), "notes")
 MARK = re.compile("qzx|failing", re.IGNORECASE)
 
 
@@ -129,10 +132,10 @@ def test_of_alarms_nothing_is_reported_where_none_is_defined_and_json_is_one_doc
     (tmp_path / "model/outcome.json").write_text(
         json.dumps(how | {"threshold": None, "chunking": how["chunking"] | {"max_chunks": 1}})
     )
-    assert " alarms" in call("readmission", "score", model, notes, tmp_path / "s.csv")
+    assert " alarm" in call("readmission", "score", model, notes, tmp_path / "s.csv")
     for folder in (tmp_path / "model", lengths):
         given = ("outcome", "score", folder, notes, tmp_path / "s.csv", "--overwrite")
-        assert " alarms" not in call(*given)
+        assert " alarm" not in call(*given)
         assert json.loads(call(*given, "--json"))["alarms"] is None
     assert capsys.readouterr().err.count("2 of 3 admissions have 1 chunks, the most that the model reads") == 2
     printed = json.loads(call("readmission", "score", model, notes, tmp_path / "s.csv", "--overwrite", "--json"))
@@ -198,6 +201,12 @@ def test_admissions_without_text_make_shards_too(tmp_path):
     pd.DataFrame({"hadm_id": range(25), "text": [""] * 25}).to_csv(tmp_path / "in.csv", index=False)
     with (
         Rejects(tmp_path / "rejects.jsonl", 0) as rejects,
-        sorted_notes(notes_table(tmp_path / "in.csv"), tmp_path / "out.csv", rejects, 2_000) as found,
+        sorted_notes(
+            notes_table(tmp_path / "in.csv"),
+            tmp_path / "out.csv",
+            rejects,
+            2_000,
+            READS_ALL,
+        ) as found,
     ):
         assert [span[:2] for span in found.spans] == [(0, 10), (10, 20), (20, 25)]

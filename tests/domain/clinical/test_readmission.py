@@ -95,6 +95,7 @@ def test_scores_are_those_of_the_model_that_was_saved_and_metrics_and_alarms_are
     assert metrics["brier_uncalibrated"] == pytest.approx(brier_score_loss(test["readmitted"], test["probability"]))
     how = model.settings  # whose threshold is of validation
     assert how.threshold == metrics["threshold"] and how.alarm_precision == 0.6
+    assert how.prevalence == validation["readmitted"].mean()
     alarms = validation[validation["probability"] >= how.threshold]["readmitted"]
     assert (how.alarms, how.alarms_right) == (len(alarms), alarms.sum())
     assert (metrics["threshold_alarms"], metrics["threshold_alarms_right"]) == (len(alarms), alarms.sum())
@@ -238,6 +239,18 @@ def test_texts_in_two_splits_and_stays_without_notes_are_counted_before_training
     logged = capsys.readouterr().err
     assert "readmission: left out of 243 stays: with notes 3 (2 readmitted)" in logged
     assert "1 texts of the notes stand in two splits" in logged
+
+
+def test_a_model_keeps_which_notes_it_reads_and_within_how_many_days_a_return_counts(tmp_path):
+    write_stays(tmp_path, stays())
+    read = read_labelled_notes(tmp_path / "notes", tmp_path / "cohort")
+    assert read.about == {}
+    assert "within the days that its cohort counts of" in OutcomeModelSettings().description
+    (tmp_path / "notes/notes.json").write_text('{"input": "discharge", "stays": "cohort", "radiology": true}')
+    (tmp_path / "cohort/cohort.json").write_text('{"window_days": 90.0}')
+    read = read_labelled_notes(tmp_path / "notes", tmp_path / "cohort")
+    assert read.about == {"input": "discharge", "radiology": True, "window_days": 90.0}
+    assert "within 90 days of" in OutcomeModelSettings.model_validate(read.about).description
 
 
 def test_permutations_are_none_or_twenty_at_least(clinic, bert):

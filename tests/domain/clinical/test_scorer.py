@@ -197,6 +197,22 @@ def test_the_page_shows_all_text_none_of_it_as_markup_and_marks_words_of_the_top
         assert ("<mark" in section) == section.startswith(' class="top"')
 
 
+def test_the_page_has_one_scale_the_calibrated_one_beside_the_average_of_the_hospital(bert):
+    asked = {**SETTINGS, "temperature": 0.5, "threshold": 0.6, "prevalence": 0.302, "window_days": 90.0}
+    scorer = OutcomeScorer(random_model(bert, asked))  # calibrated odds are the square of P's
+    found = scorer.explain(f"{' '.join(HARMLESS)} {TELLING}")
+    shown = " ".join(admission_page(found, scorer.model.settings).split())
+    assert f"<h1>{100 * found.score.calibrated:.1f} %</h1>" in shown and "fitted to is 30.2 %." in shown
+    alarm = "An alarm" if found.score.probability >= 0.6 else "No alarm"
+    assert f"{alarm}: these are from 69.2 % on." in shown  # 0.6² / (0.6² + 0.4²)
+    for chunk in found.score.chunks:
+        odds = (chunk.probability / (1 - chunk.probability)) ** 2
+        share = 100 * chunk.share / found.score.probability
+        assert f"alone {100 * odds / (1 + odds):.1f} %, share {share:.0f} %" in shown
+    assert "P =" not in shown and "in P" not in shown and f"{found.score.probability:.3f}" not in shown
+    assert "within 90 days of discharge" in shown
+
+
 @pytest.mark.parametrize(
     "key", ["task", "labels", "chunking", "max_tokens", "aggregation", "c", "slope", "intercept", "threshold"]
 )

@@ -15,10 +15,12 @@ import pytest
 
 from bertrelay.data.records import Rejects
 from domain.clinical.classifier import save_model, start_model
+from domain.clinical.note_kinds import NoteKinds
 from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.scoring import notes_table, sorted_notes
 from pipelines.cli import _exit_code
 
+READS_ALL = NoteKinds(OutcomeModelSettings(), "notes")
 MARK = re.compile("qzx", re.IGNORECASE)
 NOTE = "QZXNAME OF IT:\nQzxword. The wound is dry, qzx {n}."
 OF_TERMS = {"terms.csv", "neighbours.csv", "vectors.parquet", "tsne.svg", "tsne.png"}
@@ -167,7 +169,7 @@ def test_notes_are_sorted_beside_the_output(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with (
         Rejects(None) as rejects,
-        sorted_notes(notes_table("notes.parquet"), Path("out/o.csv"), rejects, 1_000) as found,
+        sorted_notes(notes_table("notes.parquet"), Path("out/o.csv"), rejects, 1_000, READS_ALL) as found,
     ):
         assert len(found.names) == 120_000
     assert spilt == {tmp_path / "out"}
