@@ -37,7 +37,7 @@ from domain.pretraining.readers import NO_TEXT, Files, Item, SkippedDocument, Te
 from domain.pretraining.settings import DocumentSource
 from domain.sentences import sentence_spans
 
-VERSION = 4  # raised when the same documents begin to give other sentences, tokens or shards
+VERSION = 5  # raised when the same documents begin to give other sentences, tokens or shards
 SHARD_CHARACTERS = 2**23  # of text, in some 65,000 sentences
 BATCH = 2048  # sentences tokenized at once
 SCHEMA = pa.schema(

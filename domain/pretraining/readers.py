@@ -174,7 +174,14 @@ NOT_PROSE = {
     "disp-formula-group", "tex-math", "supplementary-material", "ref-list", "fn-group", "fn", "object-id",
 }  # fmt: skip
 NAMED_CHARACTERS = {name[:-1]: text for name, text in html.entities.html5.items() if name.endswith(";")}
-BREAK = "\0"  # not allowed in XML
+BREAK, RAISED, LOWERED, SHIFT_END = "\0", "\1", "\2", "\3"  # not allowed in XML
+SHIFTED = {"sup": RAISED, "sub": LOWERED}
+SECOND_IN_MATHML = {"msup": "^", "msub": LOWERED, "mfrac": "/"}
+"""What stands between the first and the second part of a formula: x^2, 1/2."""
+DIGITS_MEET = re.compile(rf"(?<=\d){SHIFT_END}+(?=\d)")
+EXPONENT = re.compile(rf"(?<=\d){RAISED}\s*(?=[+−–-]?\d)")
+INDEX = re.compile(rf"(?<=\d){LOWERED}\s*(?=\d)")
+SHIFTS = re.compile(f"[{RAISED}{LOWERED}]")
 EMPTY_BRACKETS = re.compile(
     r"(?<!\s)\s*+(?:\((?:ref(?:s|erences?)?\.?[\s,;–-]++)?+[\s,;–-]*+\)|\[[\s,;–-]*+\])", re.IGNORECASE
 )
@@ -296,7 +303,7 @@ def _paragraphs(body: Element) -> list[str]:
         elif _tag(element) == "p":  # a list is inside a paragraph and has its own
             element.text = BREAK + (element.text or "")
             element.tail = BREAK + (element.tail or "")
-    parts = "".join(body.itertext()).split(BREAK)
+    parts = _joined(body).split(BREAK)
     return [EMPTY_BRACKETS.sub("", " ".join(part.split())) for part in parts]
 
 
@@ -309,7 +316,26 @@ def _is_reference(element: Element) -> bool:
 
 
 def _text(element: Element | None) -> str:
-    return "" if element is None else " ".join("".join(element.itertext()).split())
+    return "" if element is None else " ".join(_joined(element).split())
+
+
+def _joined(element: Element) -> str:
+    """The text of an element. Digits that are raised or lowered beside digits stay apart: 10^6, not 106; but Ca2+, H2O.
+
+    Marks the places of these in `element`.
+    """
+    for inner in element.iter():
+        tag = _tag(inner)
+        if mark := SHIFTED.get(tag):
+            _enclose(inner, mark)
+        elif (mark := SECOND_IN_MATHML.get(tag)) and len(inner) > 1:
+            _enclose(inner[1], mark)
+    text = DIGITS_MEET.sub(" ", "".join(element.itertext())).replace(SHIFT_END, "")
+    return SHIFTS.sub("", INDEX.sub("_", EXPONENT.sub("^", text)))
+
+
+def _enclose(element: Element, mark: str) -> None:
+    element.text, element.tail = mark + (element.text or ""), SHIFT_END + (element.tail or "")
 
 
 READERS: dict[str, Callable[[Element], Item]] = {

@@ -316,6 +316,6 @@ def _findings(splits: dict[Any, Path], options: CheckOptions) -> list[Finding]:
     try:
         return check_entities(splits, found, options.model, Columns(*options.columns))
     except RequestError as error:
-        if found is None and any(path.suffix == ".json" for path in splits.values()):
+        if found is None and any(path.suffix.lower() == ".json" for path in splits.values()):
             raise RequestError(f"{error} Files of questions: {SHAPES}") from None
         raise

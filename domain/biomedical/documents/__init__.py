@@ -86,6 +86,11 @@ def format_of(path: Path | str) -> FormatName:
         return "pubtator"
     if suffixes[-1:] == [".txt"] and brat_files(path.parent).get(name_of(path), {}).keys() - {"txt"}:
         return "brat"
+    if suffixes[-1:] in ([".xml"], [".nxml"]):
+        raise RequestError(
+            f"{path}: expected annotated documents of another format, found XML, which is not read as such. Convert "
+            "BioC XML to BioC JSON; the package bioc reads the one and writes the other."
+        )
     if not suffixes or suffixes[-1] not in SUFFIXES:
         raise RequestError(
             f"{path}: expected a suffix that implies the format ({', '.join(SUFFIXES)}) or a folder, found "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import from_json
 
 from bertrelay.data.encodings import NOT_UTF8, conversion_of
 from bertrelay.data.readers import open_input
@@ -158,7 +159,15 @@ def _broken(message: str) -> tuple[str, str]:
     """Reason and detail of a value that the parser cannot read; its messages quote nothing."""
     if "hex escape" in message:
         return NOT_UNICODE, "half of a surrogate pair: a \\u escape without its other half"
-    return NOT_JSON, CUT_OFF if "EOF" in message else message.partition(": ")[2]
+    return NOT_JSON, CUT_OFF if "EOF" in message else message
+
+
+def json_value(text: str) -> Any:
+    """The value of a JSON text of any shape. Raises Unfit where it is none."""
+    try:
+        return from_json(text)
+    except ValueError as error:
+        raise Unfit(*_broken(str(error))) from None
 
 
 def parsed(shape: type[AnyShape], value: str) -> AnyShape:
@@ -209,6 +218,6 @@ def _validated(validate: Callable[[Any], AnyShape], value: object) -> AnyShape:
     except ValidationError as error:
         faults = error.errors(include_input=False, include_url=False, include_context=False)
     if faults[0]["type"] == "json_invalid":
-        raise Unfit(*_broken(faults[0]["msg"]))
+        raise Unfit(*_broken(faults[0]["msg"].partition(": ")[2]))
     places = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:SHOWN]]
     raise Unfit("JSON of another shape", "; ".join([*places, *["…"][: len(faults) - SHOWN]]))

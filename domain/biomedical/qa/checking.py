@@ -139,7 +139,7 @@ def are_questions(files: Mapping[Split, Path]) -> bool:
     with_questions = [
         str(path)
         for path in files.values()
-        if path.name.removesuffix(".gz").endswith(SUFFIXES) and path.is_file() and question_format_of(path)
+        if path.name.lower().removesuffix(".gz").endswith(SUFFIXES) and path.is_file() and question_format_of(path)
     ]
     if 0 < len(with_questions) < len(files):
         names = ", ".join(with_questions)

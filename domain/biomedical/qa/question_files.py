@@ -18,7 +18,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AliasChoices, Field, field_validator
+from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import json_line, write_lines
@@ -27,7 +27,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, refuse_packed
 from bertrelay.progress import log
 from domain.biomedical.documents.document import LeftOut, Unfit, numbered_lines, shown_id, usable, with_distinct_ids
-from domain.biomedical.documents.json_stream import NOT_JSON, Flag, Shape, fitted, json_window
+from domain.biomedical.documents.json_stream import Flag, Shape, fitted, json_value, json_window
 from domain.biomedical.qa.questions import (
     ALIGNMENTS,
     DUPLICATE,
@@ -73,12 +73,28 @@ def _name_of(contexts: Iterable[str]) -> str:
 # JSONL
 
 
+class _Record(Shape):
+    """Base of what may be null where it may be absent."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, given: Any) -> Any:
+        fields = cls.model_fields
+        if not isinstance(given, dict):
+            return given
+        return {
+            name: value
+            for name, value in given.items()
+            if value is not None or (name in fields and fields[name].is_required())
+        }
+
+
 class _JsonAnswer(Shape):
     text: str
     start: int
 
 
-class _JsonQuestion(Shape):
+class _JsonQuestion(_Record):
     id: str | int | None = None
     question: str
     context: str | None = None
@@ -110,9 +126,9 @@ def _read_jsonl(path: Path, prefix: str = "") -> Iterator[Item]:
             yield row
         elif line := row.values[0].strip():
             try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                yield Unusable(row.file, row.line, NOT_JSON, "is the file cut off here?")
+                value = json_value(line)
+            except Unfit as fault:
+                yield Unusable(row.file, row.line, fault.reason, fault.detail)
                 continue
             item = built(row.file, row.line, _id_of(value), _of_json, value, f"{prefix}{row.line}", context)
             context = item.context if isinstance(item, Question) else context
@@ -239,12 +255,12 @@ def _squad_text(questions: Iterable[Question]) -> Iterator[str]:
 # BioASQ
 
 
-class _Snippet(Shape):
+class _Snippet(_Record):
     text: str
     document: str = ""
 
 
-class _BioasqQuestion(Shape):
+class _BioasqQuestion(_Record):
     id: str | int
     body: str
     type: Literal["factoid", "list", "yesno", "summary"]

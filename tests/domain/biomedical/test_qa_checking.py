@@ -166,6 +166,10 @@ def test_files_of_questions_are_known_from_others(written, squad, tmp_path):
         are_questions({**questions, "dev": tmp_path / "b.jsonl"})
 
 
+def test_a_suffix_in_capitals_is_one_of_questions(squad):
+    assert are_questions({"train": squad(asked("1", ("fever", 2)), name="A.JSON")})
+
+
 def test_no_text_of_a_question_is_shown(squad):
     secret = "Xanthippe"
     broken = [asked("1", (secret, 0)), asked("2", question=secret, is_impossible=secret), asked("1")]

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -202,6 +203,17 @@ def test_jsonl_has_all_that_a_question_is(tmp_path):
     ]
     write_questions(tmp_path / "a.jsonl", questions)
     assert list(read_questions(tmp_path / "a.jsonl")) == questions
+
+
+def test_null_is_nothing_where_a_value_may_be_absent(tmp_path):
+    line = {"question": "What?", "context": "gout", "answers": [{"text": "gout", "start": 0}]}
+    absent = dict.fromkeys(["id", "golds", "impossible", "document", "pool", "synonyms"])
+    (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n" + json.dumps(line | absent) + "\n")
+    first, second = read_questions(tmp_path / "a.jsonl")
+    assert replace(first, id="2") == second
+    path = bioasq(tmp_path / "a.json", factoid(exact_answer=None) | {"snippets": [{"text": "gout", "document": None}]})
+    (question,) = read_questions(path)
+    assert (question.context, question.answers) == ("gout", ())
 
 
 def test_rows_of_the_library_datasets_are_read_and_lines_of_several_files_kept_apart(tmp_path):

@@ -311,6 +311,27 @@ def test_paragraphs_of_the_body_of_an_article_come_in_order(tmp_path, space):
     assert read(file) == [TextDocument(PROSE, "PMC77")]
 
 
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("10<sup>6</sup> cells", "10^6 cells"),
+        ("1.5 x 10<sup>−3</sup>/ml", "1.5 x 10^−3/ml"),
+        ("10<sup><italic>6</italic></sup>5", "10^6 5"),
+        ("SO<sub>4</sub><sup>2−</sup> in H<sub>2</sub>O", "SO4^2− in H2O"),
+        ("log<sub>10</sub>2, Ca<sup>2+</sup>, CD4<sup>+</sup>", "log10 2, Ca2+, CD4+"),
+        ("the 2<sup>nd</sup> m<sup>2</sup> of <sup>14</sup>C, 7<sub>16</sub>", "the 2nd m2 of 14C, 7_16"),
+        (
+            '<math xmlns="http://www.w3.org/1998/Math/MathML"><msup><mn>10</mn><mrow><mo>-</mo><mn>6</mn></mrow></msup>'
+            "<mfrac><mn>1</mn><mn>2</mn></mfrac></math>",
+            "10^-6 1/2",
+        ),
+    ],
+)
+def test_raised_and_lowered_digits_do_not_join_the_digits_before_them(tmp_path, markup, text):
+    assert texts(written(tmp_path / "a.nxml", article(f"<p>{markup}</p>"))) == [text]
+    assert texts(written(tmp_path / "b.xml", medline(citation("1", markup)))) == [text]
+
+
 def test_articles_come_from_collections_folders_and_tars_alike(tmp_path):
     one, two = article("<p>One.</p>", "1"), article("<p>Two.</p>", "2")
     written(tmp_path / "set/a.xml", f"<pmc-articleset>{one}{two}</pmc-articleset>")
