@@ -44,7 +44,7 @@ class EncodeSettings(Settings):
             raise ValueError(
                 "output: a dataset is made of a folder of Parquet files and the name of one column of text"
             )
-        refuse_idle(self.sentences, "format", "header", because="a dataset has Parquet files")
+        refuse_idle(self.sentences, "format", "header", "quoted", because="a dataset has Parquet files")
         return self
 
 

@@ -270,6 +270,7 @@ def origin_of(
         reading["format"] = table.file_format
         if table.file_format in ("csv", "tsv"):
             reading["header"] = table.header
+            reading |= {"quoted": True} if table.quoted else {}
         path = Path(table.path)
         note_input(path)
         try:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from bertrelay.data.tables import Column, Format, Table, TableSource, format_of, refuse_idle_header
+from bertrelay.data.tables import Column, Format, Table, TableSource, format_of, refuse_idle_header, refuse_no_lines
 from bertrelay.encoder_settings import NewEncoder, VocabularySize, kind_of_base
 from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.settings import (
@@ -42,7 +42,7 @@ class AlignedFiles(DataSource):
     """Two files in which row n of one translates row n of the other: plain lines, or the same table in two languages.
 
     column: the column of the sentence in both files.
-    format, header: as for any table.
+    format, header, quoted: as for any table.
     max_pairs: of a training corpus, in place of that of `filters`.
     max_misplaced: the share of texts that may seem to be in another language than theirs.
     """
@@ -55,9 +55,12 @@ class AlignedFiles(DataSource):
     column: Column = 0
     format: Format | None = None
     header: bool = True
+    quoted: Annotated[bool, WHEN_SET] = False
 
     @model_validator(mode="after")
     def _header_counts(self) -> Self:
+        for path in () if self.format else (self.english, self.other):
+            refuse_no_lines(path)
         refuse_idle_header(self, [self.format or format_of(path) for path in (self.english, self.other)])
         return self
 
@@ -71,7 +74,8 @@ class AlignedFiles(DataSource):
         return [self.language]
 
     def tables(self) -> tuple[Table, Table]:
-        shape: dict[str, Any] = {"format": self.format, "columns": [self.column], "header": self.header}
+        given: dict[str, Any] = self.model_dump(include={"format", "header", "quoted"})
+        shape = {**given, "columns": [self.column]}
         return Table(path=self.english, **shape), Table(path=self.other, **shape)
 
 

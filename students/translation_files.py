@@ -13,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple, cast
 
-from bertrelay.data.readers import hub_configs, open_input, refuse_damaged, text_lines
+from bertrelay.data.readers import QuotedFields, hub_configs, open_input, refuse_damaged, text_lines
 from bertrelay.data.records import rows
 from bertrelay.data.tables import Table, Unusable
 from bertrelay.errors import RequestError
@@ -294,15 +294,18 @@ def _lines(name: str, opened: Opener, language: str) -> Records:
     """Lines of English, a tab, and a translation."""
     if not language:
         return
+    quotes = QuotedFields(name)
     with opened() as stream:
         for number, (text, _, fault) in enumerate(text_lines(name, stream), 1):
             fields = text.split("\t")
+            quotes.add(fields)
             if fault:
                 yield fault
             elif len(fields) < 2:
                 yield Unusable(name, number, "too few fields", f"expected 2, found {len(fields)}")
             else:
                 yield [Translation(language, *fields[:2])]
+    quotes.warn()
 
 
 def _memory(kind: type[XmlReader], name: str, opened: Opener, source: TranslationFiles, counts: FileCounts) -> Records:

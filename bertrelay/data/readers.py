@@ -4,6 +4,8 @@ import csv
 import gzip
 import io
 import json
+import re
+import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ from bertrelay.data.tables import (
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.inputs import note_input
 from bertrelay.privacy import is_sensitive
+from bertrelay.progress import log
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +44,7 @@ LONGEST_LINE = 64 << 20
 """Bytes of a line, or of another text that is held whole, at most: what is longer has lost its line breaks, or unpacks
 to far more than its file."""
 BATCH_ROWS = 1024
+QUOTED = re.compile(r'"(?:[^"]|"")*+"', re.DOTALL)
 
 Fields = Iterator[tuple[int, list[str] | Unusable]]
 """Line, and the fields of the row that begins there."""
@@ -58,7 +62,7 @@ def line_rows(table: Table, columns: Sequence[str | int], optional: Sequence[str
 
 
 def delimited_rows(table: Table, columns: Sequence[str | int], optional: Sequence[str] = ()) -> Iterator[Row]:
-    """Rows of CSV (with quoting) or TSV (without), blank lines left out.
+    """Rows of CSV (with quoting) or TSV (without, unless `quoted`), blank lines left out.
 
     Of a file without header, default columns given by name are the first ones.
     A CSV row must be as wide as the first one, because a stray comma shifts all that follows it. A TSV row may lack
@@ -67,7 +71,9 @@ def delimited_rows(table: Table, columns: Sequence[str | int], optional: Sequenc
     if table.columns is None and not table.header:
         columns = [place if isinstance(column, str) else column for place, column in enumerate(columns)]
     is_csv, first, positions, least = table.file_format == "csv", None, list[int | None](), 0
-    for line, values in _csv_fields(table.name) if is_csv else _tsv_fields(table.name):
+    delimiter = "," if is_csv else "\t"
+    fields = _csv_fields(table.name, delimiter) if is_csv or table.quoted else _tsv_fields(table.name)
+    for line, values in fields:
         if isinstance(values, Unusable):
             if first is None and table.header:
                 raise RequestError(
@@ -107,6 +113,11 @@ def jsonl_rows(table: Table, columns: Sequence[str | int], optional: Sequence[st
             try:
                 value = json.loads(text)
             except (ValueError, RecursionError):
+                if line == 1 and text.rstrip().endswith(("{", "[", ",", ":")):
+                    raise RequestError(
+                        f"{table.name}: expected one JSON object per line, found one over several lines. Write each on "
+                        f"a line, with jq -c . {shlex.quote(table.name)} for example."
+                    ) from None
                 yield Unusable(table.name, line, "not JSON", "expected one JSON object per line")
                 continue
             if not isinstance(value, dict):
@@ -233,12 +244,42 @@ class _DamagedLines:
 
 
 def _tsv_fields(file: str) -> Fields:
+    quotes = QuotedFields(file)
     for number, (text, _, fault) in enumerate(_lines(file), 1):
-        if text or fault:
-            yield number, fault or text.split("\t")
+        if fault:
+            yield number, fault
+        elif text:
+            fields = text.split("\t")
+            quotes.add(fields)
+            yield number, fields
+    quotes.warn()
 
 
-def _csv_fields(file: str) -> Fields:
+class QuotedFields:
+    """Counts the fields of a TSV file that stand in quotes, which are read as text."""
+
+    def __init__(self, file: str) -> None:
+        self._file, self._rows, self._whole_rows, self._fields, self._doubled = file, 0, 0, 0, 0
+
+    def add(self, fields: Sequence[str]) -> None:
+        """Counts the fields of a row."""
+        self._rows += 1
+        if any('"' in field for field in fields):
+            quoted = [field for field in fields if QUOTED.fullmatch(field)]
+            self._fields += len(quoted)
+            self._whole_rows += len(quoted) == len(fields)
+            self._doubled += any('""' in field[1:-1] for field in quoted)
+
+    def warn(self) -> None:
+        """Logs their number where quotes mark fields: some are doubled inside of them, or all fields have them."""
+        if self._rows and (self._doubled or self._whole_rows == self._rows):
+            log(
+                f"{self._file}: warning: {self._fields:,} fields stand in quotes, which are read as text; "
+                "where they only mark the fields, as a spreadsheet writes them, set quoted = true (--quoted)"
+            )
+
+
+def _csv_fields(file: str, delimiter: str) -> Fields:
     faults: list[Unusable] = []  # of the lines of a row
 
     def texts() -> Iterator[str]:
@@ -246,7 +287,8 @@ def _csv_fields(file: str) -> Fields:
             faults.extend([fault] if fault else [])
             yield text + ending  # inside quotes the ending is text
 
-    reader = csv.reader(texts(), strict=True)
+    hint = 'give format = "tsv" if it is one' if delimiter == "," else "leave quoted out"
+    reader = csv.reader(texts(), strict=True, delimiter=delimiter)
     while True:
         first, values = reader.line_num + 1, list[str]()
         faults.clear()
@@ -259,7 +301,7 @@ def _csv_fields(file: str) -> Fields:
             if reader.line_num > first:  # the quote has swallowed the lines after it: nothing after can be trusted
                 raise RequestError(
                     f"{file}, line {first:,}: a quoted field starts here and does not end properly by line "
-                    f'{reader.line_num:,}. Double the quotes inside fields (""), or give format = "tsv" if it is one.'
+                    f'{reader.line_num:,}. Double the quotes inside fields (""), or {hint}.'
                 ) from None
             if not faults:
                 faults.append(Unusable(file, first, "not a CSV row", "quotes or a line break inside a field"))

@@ -30,6 +30,18 @@ FORMATS: dict[str, Format] = {
     ".pq": "parquet",
 }
 
+OF_TRANSLATIONS = "`parallel` of students.distill reads translation files; for sentences, write them one a line"
+TO_TEXT = "save its text one sentence a line"
+NO_LINES = {
+    **dict.fromkeys((".tmx", ".xlf", ".xliff", ".po", ".mo"), OF_TRANSLATIONS),
+    **dict.fromkeys((".xml", ".nxml"), f"domain.pretrain reads XML of PubMed and PMC; else {TO_TEXT}"),
+    **dict.fromkeys((".html", ".htm", ".docx", ".doc", ".odt", ".rtf", ".pptx", ".ppt", ".epub", ".pdf"), TO_TEXT),
+    **dict.fromkeys((".xlsx", ".xlsm", ".xls", ".ods"), "save its sheet as CSV in UTF-8"),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar"), "unpack it; only .gz is unpacked"),
+    **dict.fromkeys((".npy", ".npz", ".arrow", ".safetensors", ".pt", ".pkl"), "it has numbers; name its texts"),
+}
+"""What reads a file of each of these suffixes, whose lines are no sentences."""
+
 COLUMN_NAME = re.compile(r"[^\W\d][\w.-]{0,39}")
 COLUMNS_SHOWN = 20
 DEEPEST = 20  # objects in each other, of which one is a column
@@ -40,6 +52,7 @@ class TableSource(DataSource):
 
     format: found by the suffix (without `.gz`) when not given; an unknown suffix means plain lines.
     header: whether a CSV or TSV file starts with the names of its columns.
+    quoted: whether fields of a TSV file may stand in quotes, as those of CSV do; else quotes are text.
     """
 
     path: InputFile | None = None
@@ -48,15 +61,18 @@ class TableSource(DataSource):
     split: str = "train"
     format: Format | None = None
     header: bool = True
+    quoted: Annotated[bool, WHEN_SET] = False
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.path is None) == (self.hub is None):
             raise ValueError("expected either `path` (a file) or `hub` (a data set), and exactly one of them")
         if self.path is None:
-            refuse_idle(self, "format", "header", because="a data set of the hub is no file")
+            refuse_idle(self, "format", "header", "quoted", because="a data set of the hub is no file")
         else:
             refuse_idle(self, "config", "split", because="only data sets of the hub have one, and this is a file")
+            if self.format is None:
+                refuse_no_lines(self.path)
             refuse_idle_header(self, [self.file_format])
         return self
 
@@ -85,6 +101,15 @@ def format_of(path: str) -> Format:
     return FORMATS.get(suffix_of(path), "lines")
 
 
+def refuse_no_lines(path: str) -> None:
+    """Raises ValueError for a file of a suffix that no table has, with what reads it."""
+    if remedy := NO_LINES.get(suffix := suffix_of(path)):
+        raise ValueError(
+            f"expected lines of text or a table, found a {suffix} file: {path}; {remedy}. To read its lines all the "
+            'same, give the format "lines"'
+        )
+
+
 def suffix_of(path: str | Path) -> str:
     """The suffix in lower case, that before `.gz`."""
     inner = Path(path)
@@ -92,9 +117,11 @@ def suffix_of(path: str | Path) -> str:
 
 
 def refuse_idle_header(settings: Settings, formats: Sequence[Format]) -> None:
-    """Raises ValueError for a `header` in settings of files none of which has a row for it."""
+    """Raises ValueError for a `header` in settings of files none of which has a row for it, and so for `quoted`."""
+    named = " and ".join(dict.fromkeys(formats))
+    if "tsv" not in formats:
+        refuse_idle(settings, "quoted", because=f"only tsv may have quotes or not, and this is read as {named}")
     if not {"csv", "tsv"}.intersection(formats):
-        named = " and ".join(dict.fromkeys(formats))
         refuse_idle(
             settings, "header", because=f"only csv and tsv have one, and this is read as {named} (see `format`)"
         )
@@ -181,6 +208,8 @@ def _what_there_is(column: str, names: Sequence[str], may_be_record: bool) -> st
     if not may_be_record:
         near = near or get_close_matches(column, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
+    if any(name.startswith('"') for name in names):
+        hint = " They stand in quotes: read it with quoted = true (--quoted)."
     if len(names) == 1 and (other := re.search(r"[;\t|]", names[0])):
         hint = f" It has {other[0]!r} between them perhaps: write it with commas, or with tabs as .tsv."
     if may_be_record:

@@ -91,7 +91,8 @@ def encode(
     check_request(model, options.processes)
     settings |= {"prompt_name": settings.pop("prompt"), "engine": cluster}
     if is_dataset(output):
-        given = {"--skip-invalid": options.skip_invalid, "--format": options.format, "--no-header": not options.header}
+        given = {"--skip-invalid": options.skip_invalid, "--format": options.format}
+        given |= {"--no-header": not options.header, "--quoted": options.quoted}
         check_idle(given, "input and output are Parquet datasets")
         with distributed(options.processes) as process_group:
             from bertrelay.encode_datasets import encode_dataset

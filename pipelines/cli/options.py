@@ -28,8 +28,8 @@ from pipelines.validation import explain
 FLAGS = {"as_json": "--json", "processes": "--processes N", "page": "--html FILE"}
 """The option of a field where it is not `--field-name`, with the placeholder of its value in help."""
 PANELS = {
-    "Input": "column source_column target_column format header prompt query_prompt max_rejects skip_invalid group "
-    "ratings columns id_column text_column cleaned",
+    "Input": "column source_column target_column format header quoted prompt query_prompt max_rejects skip_invalid "
+    "group ratings columns id_column text_column cleaned",
     "Output": "output output_format csv picture page admission with_text keep overwrite as_json",
     "Computation": "precision batch_tokens processes",
     "Cluster": "engine workers cpus_per_worker gpus_per_worker dashboard",
@@ -59,16 +59,19 @@ class TableOptions(Settings):
 
     format: format of the input; by its suffix, else lines, when absent.
     header: whether a CSV or TSV begins with the names of its columns.
+    quoted: whether fields of a TSV may stand in quotes, as those of a CSV do.
     """
 
     format: Format | None = None
     header: bool = True
+    quoted: bool = False
 
     def table(self, source: str, columns: str | Sequence[str] | None = None) -> Table:
         """The table in the file `source`. Raises RequestError for a column that none can have."""
         names = [columns] if isinstance(columns, str) else columns or []
         places = [int(name) if name.isdecimal() else name for name in names] or None
         given = {"path": source, "format": self.format, "columns": places, "header": self.header}
+        given["quoted"] = self.quoted
         try:
             return Table.model_validate(given)
         except ValidationError as error:

@@ -153,6 +153,7 @@ def _check_without_corpus(options: SearchOptions, prompt: str | None) -> None:
     if options.rebuild:
         raise RequestError("--rebuild: expected CORPUS, from which the index is built again; found --index alone")
     given = {"--column": options.column, "--format": options.format, "--no-header": not options.header}
+    given["--quoted"] = options.quoted
     idle = [name for name, value in {**given, "--prompt": prompt, "--processes": options.processes}.items() if value]
     if idle:
         hint = "; --query-prompt is for queries" if "--prompt" in idle else ""

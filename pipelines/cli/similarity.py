@@ -80,8 +80,8 @@ class SimilarityOptions(TableOptions, OutputOptions):
             raise ValueError(f"--column: expected one for both files, or one for A and one for B, found {found}")
         if self.picture and not self.matrix:
             raise ValueError("--picture draws a matrix; add --matrix, with files as A and B")
-        if not self.reads_files and (self.column or self.format or not self.header):
-            raise ValueError("--column, --format and --no-header are for files; add --files or --matrix")
+        if not self.reads_files and (self.column or self.format or not self.header or self.quoted):
+            raise ValueError("--column, --format, --no-header and --quoted are for files; add --files or --matrix")
         return self
 
     @property

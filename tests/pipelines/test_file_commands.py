@@ -201,11 +201,15 @@ FILES = {
     "texts.csv": "text\na dog\n",
     "two.txt": "a dog\nein hund\n",
     "long.txt": "a dog\n" * 201,
+    "memory.tmx": "<tmx/>\n",
 }
+OF_MEMORY = r"found a \.tmx file: .*memory\.tmx; `parallel` of students\.distill reads translation files"
 WRONG = {
     "encode model": {
         "english.txt out.txt": r"\.npy or \.parquet",
         "none.txt out.npy": "there is no file",
+        "memory.tmx out.npy": OF_MEMORY,
+        "english.txt out.npy --quoted": "quoted: without effect, because only tsv may have quotes",
         " out.npy": "^expected a file or folder, found an empty text",
         "table.csv out.npy": "table.csv has no column 'text'",
         "s3://bucket/table.csv out.npy": "of this machine, found the address s3://bucket/table.csv",
@@ -223,6 +227,7 @@ WRONG = {
         "english.txt --kind exact --ef-search 5": "--ef-search counts the candidates .*give one of the two",
         "--index x --column said --prompt query": "--column, --prompt: .* CORPUS.*--query-prompt is for queries",
         "table.csv --column said": "has no column 'said'",
+        "memory.tmx --query x": OF_MEMORY,
     },
     "similarity model": {
         "dog": "found A alone",
@@ -232,16 +237,19 @@ WRONG = {
         "texts.csv texts.csv --files --csv texts.csv": r"--csv: texts\.csv is the input itself",
         "english.txt texts.csv --matrix --files": "choose one of them",
         "english.txt two.txt --files": r"1 lines in .*english.txt and 2 in .*two.txt",
+        "memory.tmx english.txt --files": OF_MEMORY,
         "english.txt none.txt --matrix": "there is no file .*none.txt",
         "long.txt --matrix --picture p.png": "201 × 201 cells cannot be read",
     },
     "mine model": {
+        "english.txt memory.tmx m.tsv": OF_MEMORY,
         "none.txt two.txt m.tsv": "there is no file .*none.txt",
         "english.txt two.txt pairs.csv --gold pairs.csv": r"output: pairs\.csv is the input itself; name another",
         "english.txt two.txt m.tsv --id-column 0": "--id-column: expected --gold FILE",
     },
     "shrink model": {
         "english.txt small --no-trim": "^expected trim_vocabulary, layers, intermediate_size or dimensions",
+        "memory.tmx small": OF_MEMORY,
         "table.csv small --column german": "has no column 'german'",
         "english.txt small --parallel english.de": "--parallel: expected LANGUAGE=ENGLISH,OTHER or LANGUAGE=TABLE",
         "english.txt small --parallel deutsch=none.tsv": "expected a language code",
@@ -250,12 +258,14 @@ WRONG = {
     },
     "rerank cross_encoder": {
         "pairs.csv pairs.csv": "is the input itself",
+        "memory.tmx out.csv": OF_MEMORY,
         "pairs.csv out.txt --top 3": r"output: a \.txt file has the scores alone",
         "pairs.csv out.csv --column sentence1": "expected two columns, .* found 1 named",
         "english.txt out.csv": r"read as plain lines, whose one column is 0; found .*`format`",
         "numbers.jsonl out.csv": r"numbers\.jsonl, line 1: expected text, found int; name two columns of text",
     },
     "ner tag tagger": {
+        "memory.tmx out.jsonl": "expected a suffix that implies the format",
         "texts.jsonl out.xyz": "expected a suffix that implies the format",
         "texts.jsonl out.txt --format text": "out.txt: text is only read",
         "none.jsonl out.jsonl": r"there is no file or folder none\.jsonl",
@@ -267,6 +277,7 @@ WRONG = {
     },
     "qa answer answerer": {
         "questions.jsonl out.jsonl --html out.pdf": r"--html: expected a file that ends in \.html",
+        "memory.tmx out.jsonl": r"memory\.tmx: expected",
         "table.csv out.jsonl": r"table\.csv has no column 'question'",
         "shape.json out.jsonl": r"shape\.json: expected questions, found JSON of another shape",
         "questions.jsonl out.jsonl --keep id": "--keep: without effect, because input and output are not both",
@@ -274,6 +285,7 @@ WRONG = {
         "questions.jsonl out.jsonl --id name": "has no column 'name'.*Its columns are id, question",
     },
     "readmission score readmission_model": {
+        "memory.tmx out.csv": r"notes: expected a file that ends in \.csv",
         "notes.csv notes.csv": "is the input itself",
         "notes.csv out.csv --id stay": r"notes\.csv has no column 'stay'",
         "english.txt out.csv": r"notes: expected a file that ends in \.csv",

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from bertrelay.data import readers
 from bertrelay.data.records import Record, Rejects, Table, aligned_rows, read
+from bertrelay.data.sentences import as_table
 from bertrelay.errors import RequestError, WorkError
 
 SECRET = "Mrs Smith has a fever"
@@ -366,3 +367,61 @@ def test_a_line_without_an_end_is_one_unusable_record_and_those_after_it_are_rea
 def test_objects_nested_without_an_end_are_no_columns(tmp_path):
     deep = '{"a":' * 900 + "1" + "}" * 900
     assert values(table(tmp_path / "a.jsonl", f'{{"b":"x","c":{deep}}}\n'.encode()), "b") == [("x",)]
+
+
+# Quotes in TSV, and files that are no tables
+
+
+def test_quotes_of_a_tsv_are_text_unless_it_is_quoted_and_are_warned_of_with_their_count(tmp_path, capsys):
+    path = tmp_path / "p.tsv"
+    path.write_text('text\nA dog.\n"She said ""no""."\n"A\ttab"\n')
+    assert [
+        record.values[0] for record in read(Table(path=str(path), header=True), ["text"], rejects=Rejects(None))
+    ] == [
+        "A dog.",
+        '"She said ""no""."',
+    ]
+    assert "p.tsv: warning: 1 fields stand in quotes" in capsys.readouterr().err
+    rows = [record.values[0] for record in read(Table(path=str(path), quoted=True), ["text"])]
+    assert rows == ["A dog.", 'She said "no".', "A\ttab"]
+    assert not capsys.readouterr().err
+    path.write_text('he said "no"\tb\n"Yes!"\tc\n')
+    assert len(list(read(Table(path=str(path), header=False), [0]))) == 2
+    assert not capsys.readouterr().err
+
+
+def test_names_in_quotes_are_named_with_the_remedy(tmp_path):
+    path = tmp_path / "p.tsv"
+    path.write_text('"text"\t"label"\n"A"\t"b"\n')
+    with pytest.raises(RequestError, match=r"stand in quotes: read it with quoted = true \(--quoted\)"):
+        list(read(Table(path=str(path)), ["text"]))
+    assert [record.values[0] for record in read(Table(path=str(path), quoted=True), ["text"])] == ["A"]
+    with pytest.raises(ValueError, match="quoted: without effect, because only tsv may have quotes or not"):
+        Table(path=str(tmp_path / "a.csv"), quoted=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        *((f"a{suffix}", "students.distill reads translation files") for suffix in (".tmx", ".xlf", ".PO", ".mo.gz")),
+        ("a.xml", "domain.pretrain reads XML"),
+        ("a.html", "save its text one sentence a line"),
+        ("a.docx", "save its text one sentence a line"),
+        ("a.xlsx", "save its sheet as CSV in UTF-8"),
+        ("a.pdf", "save its text one sentence a line"),
+        ("a.zip", "unpack it"),
+    ],
+)
+def test_a_file_that_is_no_lines_is_refused_with_what_reads_it_unless_its_lines_are_asked_for(tmp_path, name, remedy):
+    (tmp_path / name).write_text("a\n")
+    with pytest.raises(ValueError, match=f"expected lines of text or a table, found a .* file: .*{remedy}"):
+        Table(path=str(tmp_path / name))
+    with pytest.raises(RequestError, match="expected lines of text or a table"):
+        as_table(tmp_path / name)
+    assert [record.values[0] for record in read(Table(path=str(tmp_path / name), format="lines"), [0])] == ["a"]
+
+
+def test_json_over_several_lines_is_named_as_such(tmp_path):
+    (tmp_path / "a.json").write_text('{\n  "messages": {"a": "b"}\n}\n')
+    with pytest.raises(RequestError, match=r"expected one JSON object per line, found one over several lines.* jq -c"):
+        list(read(Table(path=str(tmp_path / "a.json")), ["text"], rejects=Rejects(None)))
