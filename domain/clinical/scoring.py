@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.shards import Compute, Span, cut_spans, json_line
-from bertrelay.data.tables import Record, Table
+from bertrelay.data.tables import Record, Table, format_of
 from bertrelay.data.writing import write_table
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
@@ -235,9 +235,9 @@ def notes_source(notes: str, id_column: str, text_column: str) -> "Table | Parqu
 
 def notes_table(notes: str | Path, id_column: str = "hadm_id", text_column: str = "text") -> Table:
     """Reads one row, which shows most of what can be wrong with a request. Raises RequestError."""
-    table = Table.model_validate({"path": str(notes), "columns": [id_column, text_column]})
-    if table.file_format == "lines":
+    if format_of(str(notes)) == "lines":
         raise RequestError(f"notes: expected a file that ends in .csv, .tsv, .jsonl or .parquet, found {notes}")
+    table = Table.model_validate({"path": str(notes), "columns": [id_column, text_column]})
     next(rows(table, []), None)
     return table
 
