@@ -52,7 +52,7 @@ class TagOutput(WorkOptions):
 
     output_format: format of OUTPUT; by its suffix when absent.
     column: of a dataset: column of the text; `text` when absent.
-    keep: of a dataset: columns that the output has too.
+    keep: of a dataset or JSONL: columns or fields that the output has too.
     """
 
     output_format: FormatName | None = None
@@ -94,6 +94,8 @@ def tag(
 
       bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
 
+      bertrelay ner tag MODEL abstracts.jsonl entities.jsonl --keep pmid --keep year
+
       bertrelay ner tag MODEL corpus.jsonl tagged.jsonl --engine ray --workers 8
 
       bertrelay ner tag MODEL s3://bucket/abstracts s3://bucket/tagged --keep pmid --engine ray
@@ -113,8 +115,8 @@ def tag(
         with distributed(options.processes) as process_group:
             tagged: Any = tag_dataset(model, source, output, process_group=process_group, engine=cluster, **given)
     else:
-        check_idle({"--column": options.column != "text", "--keep": options.keep}, NO_DATASETS)
-        settings = {"source_format": reading["format"], "engine": cluster, **dict(how)}
+        check_idle({"--column": options.column != "text"}, NO_DATASETS)
+        settings = {"source_format": reading["format"], "engine": cluster, "keep": options.keep, **dict(how)}
         tagged = _tag_file(model, source, Path(output), settings, options)
     print_result(tagged, output, options.as_json)
 

@@ -122,6 +122,25 @@ def test_entities_at_wrong_offsets_do_not_keep_a_text_from_being_tagged(call, ta
     assert not (tmp_path / "out.jsonl.rejects.jsonl").exists()
 
 
+def test_fields_of_jsonl_are_kept_on_request(call, tagger, tmp_path):
+    rows = [{"id": f"d{n}", "text": text, "pmid": n, "mesh": ["a", None]} for n, text in enumerate(TEXTS)]
+    del rows[1]["mesh"]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    call("ner", "tag", tagger, tmp_path / "in.jsonl", tmp_path / "out.jsonl", "--keep", "pmid", "--keep", "mesh")
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["pmid"], row["mesh"]) for row in found] == [
+        ("d0", 0, ["a", None]), ("d1", 1, None), ("d2", 2, ["a", None]),
+    ]  # fmt: skip
+    assert all(row["entities"] for row in found)
+    for output, keep, message in (
+        ("b.pubtator", "pmid", "keep: only from JSONL to JSONL, found pubtator"),
+        ("b.jsonl", "year", "found none named year"),
+        ("b.jsonl", "text", "keep: text of each document is written as it is"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            tag_file(tagger, tmp_path / "in.jsonl", tmp_path / output, keep=[keep])
+
+
 def test_documents_without_spaces_between_words_are_counted_where_they_are_tagged(call, tagger, tmp_path, capsys):
     (tmp_path / "in.jsonl").write_text(json.dumps({"text": "患者有高血压"}) + '\n{"text": "gout"}\n')
     call("ner", "tag", tagger, tmp_path / "in.jsonl", tmp_path / "out.jsonl")

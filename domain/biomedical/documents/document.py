@@ -5,7 +5,7 @@ Offsets count Python characters (Unicode code points) from 0; `end` is after the
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -76,6 +76,7 @@ class Document:
     sentences: the spans of the tokens, sentence by sentence, of data that came as tokens; empty in other data.
     file, line: where it was read; empty and 0 when it was not.
     misplaced: its annotations at wrong offsets, which are none of `entities`; only a reader's documents have them.
+    fields: further fields of JSONL, by name, that were to be kept.
     """
 
     id: str
@@ -86,6 +87,7 @@ class Document:
     file: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
     misplaced: tuple[Misplaced, ...] = field(default=(), compare=False)
+    fields: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entities", tuple(entity.in_text(self.text) for entity in self.entities))
@@ -134,10 +136,12 @@ class Reading(NamedTuple):
     only_text: whether annotations are passed over, sound or not, as those of texts to be tagged are.
     misplaced: what becomes of a document with entities at wrong offsets: `reject` makes it unusable, `drop` leaves out
         these entities, `keep` gives the document with them.
+    keep: names of further fields of JSONL that documents keep; one that a line lacks is None.
     """
 
     only_text: bool = False
     misplaced: Literal["reject", "drop", "keep"] = "reject"
+    keep: tuple[str, ...] = ()
 
 
 ANNOTATED, TEXT_ONLY = Reading(), Reading(only_text=True)

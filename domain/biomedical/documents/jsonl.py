@@ -1,14 +1,16 @@
 """JSONL: a document in each line, `{"id", "text", "entities": [{"start", "end", "type", "text", "confidence"}]}`.
 
 It holds everything of a document; `identifier`, `fragments` (of a discontinuous entity), `passages` and `sentences`
-are written where there are any. Other keys are ignored, but a document without `entities` that has spans under one is
-unusable. A document without `id` is named by its line.
+are written where there are any. Other keys are ignored or, on request, kept. A document without `entities` that has
+spans under another key is unusable. One without `id` is named by its line.
 
 Raw text is read here too: a file or a folder of `.txt` files, each a document; or a document in each line.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ConfigDict, Field
 
@@ -27,7 +29,7 @@ from domain.biomedical.documents.document import (
     file_in,
     numbered_lines,
 )
-from domain.biomedical.documents.json_stream import Shape, parsed, refuse_spans
+from domain.biomedical.documents.json_stream import Shape, json_value, parsed, refuse_spans
 from domain.biomedical.documents.soundness import Annotation, check_document, joined, placed, whole_text
 
 SHAPE = '"entities": [{"start", "end", "type"}]'
@@ -71,7 +73,8 @@ def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
             yield row
         elif row.values[0].strip():
             try:
-                yield _document(row, reading.only_text)
+                document = _document(row, reading.only_text)
+                yield replace(document, fields=_fields(row, reading.keep)) if reading.keep else document
             except Unfit as fault:
                 yield Unusable(row.file, row.line, fault.reason, fault.detail)
 
@@ -97,6 +100,11 @@ def _document(row: Record, only_text: bool) -> Document:
     )
     check_document(document)
     return document
+
+
+def _fields(row: Record, names: Sequence[str]) -> dict[str, Any]:
+    value = json_value(row.values[0])
+    return {name: value.get(name) for name in names}
 
 
 def read_text_files(path: Path, _: Reading = ANNOTATED) -> Iterator[Item]:

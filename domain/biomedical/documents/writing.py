@@ -120,6 +120,7 @@ def _text_file(
 
 # JSONL
 
+DOCUMENT_KEYS = ("id", "text", "entities", "passages", "sentences")
 ENTITY_KEYS = ("start", "end", "type", "text", "confidence", "identifier", "fragments")
 
 
@@ -134,6 +135,7 @@ def jsonl_line(document: Document) -> str:
         value["passages"] = [passage._asdict() for passage in document.passages]
     if document.sentences:
         value["sentences"] = document.sentences
+    value.update(document.fields)
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 

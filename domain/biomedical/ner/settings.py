@@ -136,9 +136,11 @@ class TagSettings(TagOptions):
 
     documents: a file or folder; `format` when its name does not imply it.
     output: the format that is written.
+    keep: fields of JSONL that the output, which is JSONL, has too.
     """
 
     model: ModelSource
     documents: InputFile
     format: ReadName | None = None
     output: WrittenName = "jsonl"
+    keep: Annotated[list[str], WHEN_SET] = []

@@ -22,9 +22,9 @@ from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.documents import SUFFIXES, FormatName, WrittenName, read_documents
-from domain.biomedical.documents.document import TEXT_ONLY, Document, Entity
-from domain.biomedical.documents.writing import check_held, check_written, jsonl_line, writing
+from domain.biomedical.documents import SUFFIXES, FormatName, WrittenName, format_of, read_documents
+from domain.biomedical.documents.document import TEXT_ONLY, Document, Entity, Reading
+from domain.biomedical.documents.writing import DOCUMENT_KEYS, check_held, check_written, jsonl_line, writing
 from domain.biomedical.ner.settings import TagOptions, TagSettings
 from domain.sentences import is_unspaced, unspaced_warning
 
@@ -81,6 +81,7 @@ def tag_file(
     *,
     source_format: FormatName | None = None,
     output_format: FormatName | None = None,
+    keep: Sequence[str] = (),
     cache: Path | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
@@ -89,6 +90,7 @@ def tag_file(
     """Writes `documents` to `output`, each with the entities that `model` finds in place of those it had, sound or not.
 
     source_format, output_format: found by the names when not given (docs/formats.md).
+    keep: fields of JSONL that the output, which is JSONL, has too.
     cache: where a model of the hub is kept.
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
@@ -103,15 +105,16 @@ def tag_file(
     """
     asked, documents, output = options_of(TagOptions, options), Path(documents), Path(output)
     written = checked_format(output, output_format, documents, with_text=asked.with_text)
+    _check_kept(keep, documents, source_format, written)
     rejects, refused = (
         Rejects(output.with_name(f"{output.name}.{what}.jsonl"), asked.max_rejects, keep_empty=False)
         for what in ("rejects", "refused")
     )
-    read = partial(read_documents, documents, source_format, reading=TEXT_ONLY)
+    read = partial(read_documents, documents, source_format, reading=TEXT_ONLY._replace(keep=tuple(keep)))
     with model_output(
         output,
         model,
-        partial(_scan, read, rejects, Rejects(None, asked.max_rejects), written, documents),
+        partial(_scan, read, rejects, Rejects(None, asked.max_rejects), written, documents, keep),
         block=BLOCK_CHARACTERS,
         precision=asked.precision,
         cache=cache,
@@ -121,23 +124,40 @@ def tag_file(
         how = {"precision": work.precision, "batch_tokens": asked.batch_tokens}
         reader = SpanReader(partial(read, Rejects(None, limit=1)), documents)
         filled = work.shards.fill(partial(_start, work.folder, written, how), "tagging", "words", reader.read)
-        entities = _assemble(work.shards, output, written, refused) if work.is_main else {}
+        entities = _assemble(work.shards, output, written, keep, refused) if work.is_main else {}
     counts = work.scan.items, work.scan.size, entities, work.scan.rejected, refused.counts.total()
     return TaggedFile(*counts, filled.rate)
 
 
-def _scan(read: ReadDocuments, rejects: Rejects, refused: Rejects, output: WrittenName, source: Path) -> Scan:
+def _check_kept(keep: Sequence[str], source: Path, source_format: FormatName | None, output: WrittenName) -> None:
+    """Raises RequestError for fields that cannot be kept."""
+    formats = {source_format or format_of(source), output} if keep else set()
+    if formats - {"jsonl"}:
+        raise RequestError(f"keep: only from JSONL to JSONL, found {' and '.join(sorted(formats - {'jsonl'}))}")
+    if own := [name for name in keep if name in DOCUMENT_KEYS]:
+        raise RequestError(f"keep: {', '.join(own)} of each document is written as it is; name other fields")
+
+
+def _scan(
+    read: ReadDocuments,
+    rejects: Rejects,
+    refused: Rejects,
+    output: WrittenName,
+    source: Path,
+    keep: Sequence[str] = (),
+) -> Scan:
     """Reads all documents, in spans of words, and lists what cannot be used, where there is any.
 
     refused: counts those whose text or id the format `output` cannot hold.
     Raises WorkError when either are too many, RequestError when nothing is left.
     """
-    blank, unspaced, digest = 0, 0, hashlib.sha256()
+    blank, unspaced, digest, absent = 0, 0, hashlib.sha256(), set(keep)
 
     def sizes() -> Iterator[tuple[int, int]]:
         """The characters and words of each document: what spans are cut by and progress counts."""
         nonlocal blank, unspaced
         for document in read(rejects):
+            absent.intersection_update(name for name, value in document.fields.items() if value is None)
             blank += not document.text.strip()
             unspaced += not document.sentences and is_unspaced(document.text)
             plain = replace(document, entities=())
@@ -150,6 +170,8 @@ def _scan(read: ReadDocuments, rejects: Rejects, refused: Rejects, output: Writt
     refused.check()
     if not spans:
         raise RequestError(f"{source} holds no documents. Check that it is the right one and complete.")
+    if absent:
+        raise RequestError(f"keep: expected fields of {source}, found none named {', '.join(sorted(absent))}")
     if blank:
         are = plural(blank, "is", "are")
         log(f"{blank:,} of {spans[-1].end:,} documents {are} blank; each has its place in the output as any other")
@@ -194,12 +216,14 @@ def _rounded(document: Document) -> Document:
     return replace(document, entities=tuple(rounded))
 
 
-def _assemble(shards: Shards, output: Path, output_format: WrittenName, refused: Rejects) -> dict[str, int]:
+def _assemble(
+    shards: Shards, output: Path, output_format: WrittenName, keep: Sequence[str], refused: Rejects
+) -> dict[str, int]:
     """Writes `output`; the entities by type, the most frequent first. refused: takes what the format cannot hold."""
-    counts = Counter[str]()
+    counts, reading = Counter[str](), Reading(keep=tuple(keep))
     with writing(output, output_format, refused) as write, refused:  # too many rejects end before the output is there
         for path in shards.complete():
-            for document in read_documents(path, "jsonl", unique=False):
+            for document in read_documents(path, "jsonl", unique=False, reading=reading):
                 counts.update(entity.type for entity in document.entities)
                 write(replace(document, file="", line=0))  # without its place in the shard
     return dict(counts.most_common())
@@ -283,6 +307,7 @@ def run(settings: TagSettings, context: StageContext) -> Metrics:
         context.output / f"entities{suffix}",
         source_format=settings.format,
         output_format=settings.output,
+        keep=settings.keep,
         cache=context.cache,
         process_group=context.process_group,
         engine=context.engine,
