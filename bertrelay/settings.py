@@ -7,6 +7,7 @@ a `RUN_ONLY` setting nothing. This module loads neither torch nor transformers, 
 import importlib.util
 import os
 import re
+from collections.abc import Iterator
 from difflib import get_close_matches
 from numbers import Number
 from pathlib import Path
@@ -50,6 +51,10 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False, defer_build=True
     )
+
+    def input_problems(self) -> Iterator[tuple[str, str]]:
+        """Keys of inputs that lack what is read from them, and what is wrong; asked of the stages that are planned."""
+        return iter(())
 
 
 class DataSource(Settings):

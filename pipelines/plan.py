@@ -152,6 +152,8 @@ def _check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
     """Raises RequestError with every file and model folder that is not there."""
     problems = Problems(recipe.source.title)
     for step in steps:
+        for key, text in step.settings.input_problems():
+            problems.add(step.name, key, text)
         for key, source in step.sources:
             if isinstance(source, InputFile) and not source.stage_reference and not Path(source).exists():
                 hint = f"check the path{_or_var(recipe, source)}"

@@ -179,6 +179,7 @@ def _count_contradictions(admissions: pd.DataFrame, flow: Flow) -> None:
 def _without(table: pd.DataFrame, wrong: "pd.Series[bool]", reason: str, file: Path, rejects: Rejects) -> pd.DataFrame:
     """The table without its `wrong` rows, which are counted."""
     for row in table.loc[wrong, ROW].tolist():
+        rejects.used(-1)  # as which it was counted when it was read
         rejects.add(str(file), row, reason)
     return table[~wrong]
 

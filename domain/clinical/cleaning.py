@@ -122,7 +122,8 @@ def _is_header(header: re.Match[str], text: str) -> bool:
 
 LINE_BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
-RULE = re.compile(r"[-=_*~#+]{4,}(?: [-=_*~#+]{4,})*")
+RULE = re.compile(r"(?!\++(?: \++)*$)[-=_*~#+]{4,}(?: [-=_*~#+]{4,})*")
+"""A line that is drawn. Of plus signs alone it is a finding: `++++`, more than `+++`."""
 TIMED = re.compile(r"(?:___|\[\*\*[^*\n]*\*\*\]) \d\d?:\d\d")
 """How a line of laboratory values begins: with its date, which was removed, and its time."""
 EMPTY_LINES = re.compile(r"\n{3,}")

@@ -94,6 +94,7 @@ def _codes(file: Path, rejects: Rejects) -> pd.DataFrame:
             seq_num=pd.to_numeric(rows["seq_num"], errors="coerce"),
         )
         wrong = (rows["code"] == "") | rows["version"].isna()
+        rejects.used(int((~wrong).sum()))
         for row in rows.loc[wrong, ROW].tolist():
             rejects.add(str(file), row, "without a code or its version")
         blocks.append(rows.loc[~wrong, ["hadm_id", "seq_num", "code", "version"]])

@@ -125,13 +125,15 @@ def alarm_metrics(predicted: Predicted, threshold: float | None, seed: int = 0) 
 def permutation_metrics(auroc: float, permuted: Floats) -> Metrics:
     """How an AUROC compares with those of permuted labels, (permutations,).
 
-    `permutation_p`: of the permutations and the value itself, the share that reaches it.
+    `permutation_p`: of the permutations and the value itself, the share that reaches it, and `permutation_p_least`, the
+    least that so many permutations can give.
     """
     return {
         "permutations": len(permuted),
         "auroc_permuted": float(permuted.mean()),
         "auroc_permuted_sd": float(permuted.std(ddof=1)),
         "auroc_permuted_highest": float(permuted.max()),
+        "permutation_p_least": 1 / (1 + len(permuted)),
         "permutation_p": (1 + int((permuted >= auroc).sum())) / (1 + len(permuted)),
     }
 

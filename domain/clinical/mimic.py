@@ -99,19 +99,29 @@ def check_names(given: Iterable[str], wanted: TableSet, place: str) -> None:
 def _located(wanted: TableSet, value: Any) -> Any:
     """The tables of a recipe, resolved where possible: the folder becomes its files.
 
-    So a fingerprint covers the tables that a stage reads, and not the 33 GB beside them. The output of
-    another stage, and a folder that is not there, stay what they are, for `tables_of` and the plan.
+    So a fingerprint covers the tables that a stage reads, and not the 33 GB beside them. The output of another stage,
+    and a folder that is not there or lacks a table, stay what they are, for `tables_of` and the plan: another stage of
+    the recipe may need no more than what is there.
     """
     try:
         if isinstance(value, dict):
             check_names(value, wanted, "the setting")
-        elif isinstance(value, str) and not isinstance(value, InputFile):
-            folder = InputFile.parse(value)
-            if Path(folder).is_dir():
-                return {name: InputFile(path) for name, path in find_tables(Path(folder), wanted).items()}
     except RequestError as error:
         raise ValueError(str(error)) from None
+    if isinstance(value, str) and not isinstance(value, InputFile):
+        folder = InputFile.parse(value)
+        if Path(folder).is_dir() and not any(table_problems("", folder, wanted)):
+            return {name: InputFile(path) for name, path in find_tables(Path(folder), wanted).items()}
     return value
+
+
+def table_problems(key: str, setting: "Tables", wanted: TableSet) -> Iterator[tuple[str, str]]:
+    """What is wrong with a folder that is there, as `Settings.input_problems`."""
+    if isinstance(setting, InputFile) and Path(setting).is_dir():
+        try:
+            find_tables(Path(setting), wanted)
+        except RequestError as error:
+            yield key, str(error)
 
 
 Tables = dict[str, InputFile] | InputFile

@@ -148,7 +148,7 @@ class ScoreOptions(Settings):
     id_column: column of the admission.
     text_column: column of the note.
     cleaned: the notes are cleaned already, as a recipe's notes.parquet is.
-    max_rejects: share of rows that may be unusable.
+    max_rejects: share of the rows of NOTES that may be unusable; those of other kinds of notes are in neither.
     with_text: write the text of each top chunk; without, OUT has no text.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
     """

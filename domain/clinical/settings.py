@@ -1,5 +1,6 @@
 """Settings of the clinical stages; imports neither torch nor pandas."""
 
+from collections.abc import Iterator
 from datetime import date
 from typing import Annotated, Literal, Self
 
@@ -7,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.settings import WHEN_SET, InputFile, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
-from domain.clinical.mimic import HospitalTables, NoteTables, note_version
+from domain.clinical.mimic import HOSPITAL, NOTES, HospitalTables, NoteTables, note_version, table_problems
 from domain.clinical.outcomes import OUTCOMES, PAPERS_C, AggregationName, ChunkSettings, Input, PoolingName
 
 Discharge = Literal["acute-care-transfer", "against-medical-advice", "hospice"]
@@ -50,7 +51,8 @@ class CohortSettings(Settings):
         that its data have no such day; not given, all stays are kept.
     split_key: another key gives another split. Subjects that are added later move nobody.
     balance_train: leaves out stays of the more frequent label from train; validation and test stay as they are.
-    max_rejects: the share of rows that may be unusable.
+    max_rejects: the share of rows that may be unusable: of all rows of the tables together, diagnoses too; what a step
+        of the flow leaves out is usable.
     """
 
     mimic: HospitalTables
@@ -69,6 +71,9 @@ class CohortSettings(Settings):
     test_share: Share = 0.1
     balance_train: bool = False
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    def input_problems(self) -> Iterator[tuple[str, str]]:
+        return table_problems("mimic", self.mimic, HOSPITAL)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -106,7 +111,8 @@ class NotesSettings(Settings):
     after_discharge_hours: of `hours-or-return`, how long after the discharge a summary or addendum still counts. With
         either cut, of a note that is dated by its day alone the last such day counts whole.
     radiology: whether radiology reports of the stay are put before its discharge summaries.
-    max_rejects: the share of rows that may be unusable.
+    max_rejects: the share of rows that may be unusable: of all rows of the tables of notes; what has a reason in
+        the flow is usable.
     """
 
     mimic: NoteTables
@@ -118,6 +124,9 @@ class NotesSettings(Settings):
     after_discharge_hours: Annotated[float, Field(ge=0, le=1e9)] = 48.0
     radiology: bool = False
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    def input_problems(self) -> Iterator[tuple[str, str]]:
+        return table_problems("mimic", self.mimic, NOTES)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

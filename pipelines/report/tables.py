@@ -26,7 +26,9 @@ class MetricValue:
 
     def __str__(self) -> str:
         if self.deviation is not None:
-            return f"{shown(self.value, 4)} ± {shown(self.deviation, 4)}"
+            return " ± ".join(alike([self.value, self.deviation], 4))
+        if self.low is not None and self.high is not None:
+            return alike([self.value, self.low, self.high])[0]
         # A whole number beyond 1 and without an interval is a count, as no score is.
         is_count = self.value is not None and self.low is None and abs(self.value) > 1 and self.value % 1 == 0
         return shown(int(self.value or 0) if is_count else self.value)
@@ -36,7 +38,7 @@ class MetricValue:
         """`0.91 – 0.93`, or nothing; the deviation over seeds says more than one seed's interval."""
         if self.low is None or self.high is None or self.deviation is not None:
             return ""
-        return f"{shown(self.low)} – {shown(self.high)}"
+        return " – ".join(alike([self.value, self.low, self.high])[1:])
 
     @classmethod
     def of(cls, metrics: Mapping[str, Any], name: str) -> "MetricValue":
@@ -164,6 +166,13 @@ def _is_addition(name: str, metrics: Metrics) -> bool:
     """Whether `name` belongs to another metric: `f1_low` to `f1`, and so does `f1_low_deviation`."""
     base = next((name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending)), "")
     return base in metrics or (base != "" and _is_addition(base, metrics))
+
+
+def alike(values: Sequence[float | None], decimals: int = 3) -> list[str]:
+    """Numbers that belong together, such as a value and its interval: tiny ones have no more decimals than the rest."""
+    if any(value is not None and abs(value) >= 10**-decimals for value in values):
+        values = [value if value is None else round(value, decimals) + 0.0 for value in values]  # no −0.000
+    return [shown(value, decimals) for value in values]
 
 
 def shown(value: float | None, decimals: int = 3) -> str:

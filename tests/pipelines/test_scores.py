@@ -97,6 +97,16 @@ def test_figures_are_written_for_people():
     assert {value: shown(value) for value in texts} == texts
 
 
+def test_a_tiny_number_has_as_many_decimals_as_its_interval_and_its_deviation():
+    difference = MetricValue(0.000486, -0.012, 0.013)
+    assert (str(difference), difference.interval) == ("0.000", "−0.012 – 0.013")
+    assert str(MetricValue(-0.0003, -0.012, 0.013)) == "0.000"
+    assert MetricValue(0.0123, 0.0007, 0.02).interval == "0.001 – 0.020"
+    assert str(MetricValue(0.81251, deviation=0.00001)) == "0.8125 ± 0.0000"
+    tiny = MetricValue(0.0005, 0.0002, 0.0008)  # where all are tiny, digits are what they are of
+    assert (str(tiny), tiny.interval) == ("0.0005", "0.0002 – 0.0008")
+
+
 def test_one_table_has_what_is_known_of_each_language():
     metrics = {
         "translation_accuracy/en-de": 0.9,

@@ -50,6 +50,7 @@ def test_every_token_is_one_of_those_that_pretraining_protects():
         "[ ] aspirin [x] statin [X] ACE inhibitor [] none",
         "WBC-5.4 RBC-3.21* Hgb-10.1* [HIGH] (see below) [1] ** note **",
         "a_b, __init__, ____ and [** never closed",
+        "Ketones:\n++++\nOedema:\n+++++ ++++",  # findings, not rules
         "Temp 38.5 °C, µg/mL, naïve, 患者",
     ],
 )

@@ -9,8 +9,11 @@ from hospital_tables import COLUMNS as TABLE_COLUMNS
 from hospital_tables import day, patient, stay, write_hospital
 from pydantic import ValidationError
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical.cohort import run
+from domain.clinical.admissions import _without
+from domain.clinical.cohort import _codes, run
+from domain.clinical.mimic import read_table
 from domain.clinical.settings import CohortSettings
 from domain.draws import split_of
 
@@ -232,9 +235,22 @@ def test_a_second_row_with_one_hadm_id_is_counted_and_left_out(cohort_of, contex
     assert "1 × a hadm_id that an earlier row has" in capsys.readouterr().err
 
 
+def test_rows_that_may_be_unusable_are_a_share_of_all_rows_and_each_counts_once(tmp_path):
+    rows = [f"1,{100 + n},{n},{'' if n < 2 else 4280}" for n in range(400)]
+    file = tmp_path / "DIAGNOSES_ICD.csv"
+    file.write_text("\n".join(["SUBJECT_ID,HADM_ID,SEQ_NUM,ICD9_CODE", *rows]))
+    rejects = Rejects(None, 0.01)
+    assert len(_codes(file, rejects)) == 398
+    assert (rejects.records, rejects.counts.total()) == (400, 2)
+    rejects.check()  # 0.5 %
+    table = read_table(file, ("subject_id", "hadm_id"), rejects := Rejects(None))
+    _without(table, table["hadm_id"] == "100", "twice", file, rejects)
+    assert (rejects.records, rejects.counts.total()) == (400, 1)
+
+
 UNUSABLE = [  # what is wrong with every stay, the error, and what it reports
     ({"dischtime": "4.1.2150"}, WorkError, "5 of 10 records .*5 × dischtime is no time YYYY-MM-DD HH:MM:SS"),
-    ({"hospital_expire_flag": "TRUE"}, WorkError, "5 of 10 records .*5 × hospital_expire_flag is no number"),
+    ({"hospital_expire_flag": "TRUE"}, WorkError, "5 of 10 records .*5 × hospital_expire_flag is no flag"),
     ({"deathtime": day(4)}, RequestError, "is empty.* 5 not newborn; .*; 0 discharged alive; .*Look at .*minimum_age"),
 ]
 

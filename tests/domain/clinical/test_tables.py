@@ -11,6 +11,8 @@ from bertrelay.fingerprint import Digests
 from bertrelay.leaves import leaves, parts_of, with_stage_paths
 from domain.clinical.mimic import HOSPITAL, NOTES, find_tables, note_version, tables_of
 from domain.clinical.settings import CohortSettings
+from pipelines.plan import RunOptions, make_plan
+from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
 
 COHORT = next(stage for stage in REGISTRY if stage.kind == "domain.cohort")
@@ -95,3 +97,17 @@ def test_the_output_of_another_stage_is_found_when_it_is_there(tmp_path):
     folder = write_hospital(tmp_path / "out" / "mimic3", [stay(1, 11, 0, 4)])
     located = with_stage_paths(settings, lambda _, inner: tmp_path / "out" / inner)
     assert tables_of(located.mimic, HOSPITAL) == find_tables(folder, HOSPITAL)
+
+
+def test_a_cohort_alone_needs_no_notes_and_a_plan_of_all_says_which_table_is_missing(tmp_path):
+    write_hospital(tmp_path / "mimic", [stay(1, 11, 0, 4)])
+    recipe = tmp_path / "own.toml"
+    recipe.write_text(
+        '[cohort]\nuses = "domain.cohort"\nmimic = "mimic"\n'
+        '[notes]\nuses = "domain.notes"\nmimic = "mimic"\ncohort = "@cohort"\n'
+    )
+    read = read_recipe(str(recipe), REGISTRY)
+    planned = make_plan(read, RunOptions(runs=tmp_path / "runs", only=["cohort"]))
+    assert [each.step.name for each in planned.steps] == ["cohort"]
+    with pytest.raises(RequestError, match=r"1 problem\n  \[notes\] mimic: expected the table noteevents\.csv"):
+        make_plan(read, RunOptions(runs=tmp_path / "runs"))
