@@ -26,7 +26,6 @@ EXAMPLES = 5
 MOST_PLACES = 1000
 
 MAX_UNUSABLE = 0.01  # of a file's records; where training stops as well
-MAX_LEAKED = 0.01  # of a split's distinct sentences or contexts
 
 
 class Place(NamedTuple):

@@ -49,14 +49,14 @@ STAGES = {
         ("domain.terms", 3, "settings:TermsSettings", "terms:run", "domain:terms"),
     ],
     "domain.biomedical.ner": [
-        ("domain.ner", 5, "settings:NerSettings", "train:run", "domain:entities"),
+        ("domain.ner", 6, "settings:NerSettings", "train:run", "domain:entities"),
         ("domain.ner-evaluate", 5, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
         ("domain.ner-tag", 5, "settings:TagSettings", "tagging:run", ""),
     ],
     "domain.biomedical.qa": [
         ("domain.questions", 4, "settings:QuestionsSettings", "split:run", ""),
         ("domain.qa-answer", 3, "settings:AnswerSettings", "answering:run", ""),
-        ("domain.qa", 5, "settings:QaSettings", "train:run", ""),
+        ("domain.qa", 6, "settings:QaSettings", "train:run", ""),
         ("domain.qa-evaluate", 5, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [

@@ -19,8 +19,8 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from teachers.baselines.poly_encoder import PolyEncoder
-from teachers.cross_encoder import Pairs, PairScorer, start_cross_encoder
-from teachers.data import Examples, read_examples
+from teachers.cross_encoder import PairScorer, start_cross_encoder
+from teachers.data import Examples, log_shared_pairs, pairs_of, read_examples
 from teachers.evaluation.sts import read_sts
 from teachers.settings import CrossEncoderSettings, PairSettings, PolyEncoderSettings
 
@@ -55,6 +55,8 @@ def _run(start: Callable[[], PairScorer], settings: PairSettings, context: Stage
         examples = read_examples(settings.train, "cosine", context, rejects, settings.score_range)
         dev = read_examples(settings.dev, "cosine", context, rejects, settings.score_range) if settings.dev else None
         tests = {name: read_sts(table, context, rejects) for name, table in settings.test.items()}
+    sets = {f"test {name}": zip(each.first, each.second, strict=True) for name, each in tests.items()}
+    log_shared_pairs(examples, dev, sets)
     model = start()
     if model.both_orders:  # each pair as (a, b) and as (b, a)
         indices = np.concatenate([examples.indices, examples.indices[:, ::-1]])  # (2 × pairs, 2)
@@ -67,11 +69,6 @@ def _run(start: Callable[[], PairScorer], settings: PairSettings, context: Stage
         scores = model.predict(zip(pairs.first, pairs.second, strict=True), precision=settings.precision)
         metrics |= with_interval(f"sts/{name}/spearman_score", spearman, scores, pairs.scores)
     return {**metrics, "train_items": len(examples.indices)}
-
-
-def pairs_of(examples: Examples) -> Pairs:
-    """The two sentences of each item."""
-    return [(examples.sentences[first], examples.sentences[second]) for first, second in examples.indices.tolist()]
 
 
 class PairTask:

@@ -1,7 +1,7 @@
 """Training examples of a teacher: pairs or triplets of sentences, each distinct sentence once, and their labels."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import MISSING_WORDS, Rejects, read, rows
+from bertrelay.data.splits import count_shared
 from bertrelay.data.tables import ABSENT, Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.progress import log, working
@@ -38,6 +39,21 @@ class Examples:
     sentences: list[str]
     indices: NDArray[np.int64]
     labels: list[Any]
+
+
+def pairs_of(examples: Examples) -> list[tuple[str, str]]:
+    """The first two sentences of each item."""
+    return [
+        (examples.sentences[first], examples.sentences[second]) for first, second in examples.indices[:, :2].tolist()
+    ]
+
+
+def log_shared_pairs(train: Examples, dev: Examples | None, sets: Mapping[str, Iterable[tuple[str, str]]]) -> None:
+    """Logs how many pairs of `dev`, and of other `sets` by name, are in `train` too."""
+    held_out = {**({"dev": pairs_of(dev)} if dev else {}), **sets}
+    known = pairs_of(train) if held_out else []
+    for name, pairs in held_out.items():
+        count_shared(known, pairs, name, "pairs")
 
 
 @working("reading examples")

@@ -34,7 +34,7 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.in_batch import angle_similarity, contrastive_loss, cosent_loss, cosines, matryoshka
 from bertrelay.training.loop import Batch, train
-from teachers.data import Examples, read_examples
+from teachers.data import Examples, log_shared_pairs, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 from teachers.objectives import Teacher, cosine_loss, save_head, softmax_loss, start_head, triplet_loss
 from teachers.settings import IN_BATCH, SCORED, TrainSettings
@@ -96,6 +96,8 @@ class TeacherData:
             examples = read_some(settings.train)
             dev_sts = {name: read_sts(table, context, rejects) for name, table in settings.dev_sts.items()}
             dev = read_some(settings.dev) if settings.dev else None
+        sets = {f"dev_sts {name}": zip(each.first, each.second, strict=True) for name, each in dev_sts.items()}
+        log_shared_pairs(examples, dev, sets)
         return cls(examples, dev, dev_sts, _classes(examples, dev) if settings.objective == "softmax" else ())
 
 

@@ -7,7 +7,7 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError, WorkError
-from teachers.data import read_examples
+from teachers.data import log_shared_pairs, read_examples
 from teachers.settings import TrainSettings
 
 
@@ -47,6 +47,17 @@ def test_negatives_of_a_table_are_read_without_being_named(context, keys, width)
     found = read(context, "contrastive", row)
     assert found.sentences == ["a", "b", *(f"no {key}" for key in keys)][:width]
     assert found.indices.tolist() == [list(range(width))]
+
+
+def test_pairs_that_training_and_held_out_data_share_are_counted(context, capsys):
+    train = read(context, "triplet", *({"anchor": f"a{n}", "positive": "b", "negative": "c"} for n in range(3)))
+    dev = read(
+        context, "triplet", {"anchor": "a1", "positive": "b", "negative": "d"}, {"anchor": "b", "positive": "a1"}
+    )
+    log_shared_pairs(train, dev, {"dev_sts stsb": [("a0", "b"), ("a2", "b"), ("a2", "c")]})
+    logged = capsys.readouterr().err
+    assert "dev: of 1 distinct pairs, 1 in train too" in logged
+    assert "dev_sts stsb: of 3 distinct pairs, 2 in train too" in logged
 
 
 def test_negatives_that_a_later_record_is_the_first_to_have_are_not_left_unread(context):

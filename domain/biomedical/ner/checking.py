@@ -10,6 +10,7 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertrelay.data.splits import MAX_LEAKED
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.privacy import is_sensitive
@@ -30,7 +31,6 @@ from domain.biomedical.ner.examples import (
     is_unspaced_document,
 )
 from domain.findings import (
-    MAX_LEAKED,
     MAX_UNUSABLE,
     MOST_PLACES,
     Finding,

@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -166,6 +167,22 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool, readi
 def is_unspaced_document(origin: TaggedSentence | Document) -> bool:
     """Whether it is a text without spaces between words that did not come as tokens."""
     return isinstance(origin, Document) and not origin.sentences and is_unspaced(origin.text)
+
+
+def shared_documents(train: Iterable[Example], dev: Iterable[Example]) -> int:
+    """How many documents of `dev` have more than half of their sentences in one document of `train`.
+
+    Documents of one sentence are none here: a file without documents, or with a sentence in each, names them so.
+    """
+    owners = dict[tuple[str, ...], set[str]]()
+    for example in train:
+        owners.setdefault(example.tokens, set()).add(example.document)
+    shared = 0
+    for _, sentences in groupby(dev, key=lambda example: example.document):
+        distinct = {example.tokens for example in sentences}
+        found = Counter(document for tokens in distinct for document in owners.get(tokens, ()))
+        shared += len(distinct) > 1 and max(found.values(), default=0) > len(distinct) / 2
+    return shared
 
 
 def tidied(document: Document, doubtful: list[Doubtful]) -> Document:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bertrelay.data.records import Rejects
+from bertrelay.data.splits import count_shared
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
@@ -21,7 +22,15 @@ from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from domain.biomedical.documents.tokens import converted, spans_of, types_of
 from domain.biomedical.ner.decoding import LabelSet
-from domain.biomedical.ner.examples import Example, divided_summary, divided_tokens, of_types, read_examples, types_in
+from domain.biomedical.ner.examples import (
+    Example,
+    divided_summary,
+    divided_tokens,
+    of_types,
+    read_examples,
+    shared_documents,
+    types_in,
+)
 from domain.biomedical.ner.metrics import count_entities, entity_metrics, which_are_right
 from domain.biomedical.ner.model import EntityModel, WordSequences, save_model, start_model
 from domain.biomedical.ner.settings import NerSettings
@@ -37,6 +46,7 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
         read = partial(read_examples, rejects=rejects, drop_misplaced=settings.drop_misplaced)
         examples = of_types(read(settings.train), settings.types)
         dev = of_types(read(settings.dev), settings.types) if settings.dev else []
+    shared = _shared_with_dev(examples, dev)
     if summary := divided_summary(divided_tokens(examples), sum(len(each.in_entities) for each in examples)):
         log(f"train: {summary}")
     labels = LabelSet.of_types(_types(examples, dev, settings), settings.scheme)
@@ -50,7 +60,20 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
                 model = replace(model, temperature=task.temperature())
             metrics["temperature"] = model.temperature
         save_model(model, context.output / "model")
-    return {**metrics, "train_sentences": len(examples), "train_words": len(task.tags)}
+    return {**metrics, "train_sentences": len(examples), "train_words": len(task.tags), **shared}
+
+
+def _shared_with_dev(examples: Sequence[Example], dev: Sequence[Example]) -> Metrics:
+    """How many distinct sentences of dev are in train, which is logged. Raises RequestError for whole documents."""
+    if not dev:
+        return {}
+    if documents := shared_documents(examples, dev):
+        raise RequestError(
+            f"dev: expected documents that are not in train, found {documents:,} that share more than half of their "
+            "sentences with one of train. Leave them out of one of the two."
+        )
+    in_train, in_dev = ([example.tokens for example in some] for some in (examples, dev))
+    return {"dev_sentences_in_train": count_shared(in_train, in_dev, "dev", "sentences")}
 
 
 def _types(examples: Sequence[Example], dev: Sequence[Example], settings: NerSettings) -> list[str]:

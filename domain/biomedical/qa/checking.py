@@ -11,6 +11,7 @@ from itertools import combinations, compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from bertrelay.data.splits import MAX_LEAKED
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import reasons, shown_id
@@ -18,7 +19,6 @@ from domain.biomedical.qa.question_files import question_format_of, question_ite
 from domain.biomedical.qa.questions import ALIGNMENTS, DUPLICATE, NOWHERE, Question
 from domain.biomedical.qa.settings import QuestionFormat
 from domain.findings import (
-    MAX_LEAKED,
     MAX_UNUSABLE,
     Finding,
     Severity,

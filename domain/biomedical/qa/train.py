@@ -13,6 +13,7 @@ from torch.nn.functional import log_softmax
 from torch.nn.utils.rnn import pad_sequence
 
 from bertrelay.data.records import Rejects
+from bertrelay.data.splits import count_shared
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
@@ -46,6 +47,7 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
     with Rejects(listed, settings.max_rejects) as rejects, working("reading questions"):
         questions = read_all(settings.train, rejects)
         dev = read_all(settings.dev, rejects) if settings.dev else []
+        shared = _shared_with_dev(questions, dev)
         task = QaTask(model, settings, questions, dev, rejects)
     if any(question.impossible for question in [*questions, *dev]):
         model = replace(model, threshold=0.0)
@@ -60,7 +62,25 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
             log("there is no dev data: the probabilities of this model are not calibrated; give questions as `dev`")
         save_model(model, context.output / "model")
     counts = {"train_questions": task.questions, "train_windows": len(task.golds)}
-    return {**metrics, **counts, "answered_windows": int(task.is_answered.sum())}
+    return {**metrics, **counts, "answered_windows": int(task.is_answered.sum()), **shared}
+
+
+def _shared_with_dev(questions: Sequence[Question], dev: Sequence[Question]) -> Metrics:
+    """How many contexts and articles of dev are in train, which is logged. Raises RequestError for questions."""
+    if not dev:
+        return {}
+    asked = {(each.question, each.context) for each in questions}
+    pools = {each.pool for each in questions if each.pool}
+    if again := sum((each.question, each.context) in asked or each.pool in pools for each in dev):
+        raise RequestError(
+            f"dev: expected questions that are not in train, found {again:,} of {len(dev):,} that are. Leave them out "
+            "of one of the two, or split by article with domain.questions."
+        )
+    metrics: Metrics = {}
+    for what, name in {"contexts": "context", "articles": "document"}.items():
+        in_train, in_dev = ([getattr(each, name) for each in some] for some in (questions, dev))
+        metrics[f"dev_{what}_in_train"] = count_shared(in_train, in_dev, "dev", what)
+    return metrics
 
 
 class QaTask:

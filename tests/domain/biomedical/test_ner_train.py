@@ -181,6 +181,33 @@ def test_what_data_or_model_lack_is_reported(tiny_bert, given, tmp_path, capsys)
     assert evaluate(tmp_path, tmp_path, test, types=["Chemical"])["gold_entities"] > 0
 
 
+def documents(*texts):
+    """PubTator of documents with a title and an abstract, and an entity in each."""
+    return "".join(f"{n}|t|{n} gout.\n{n}|a|{text}\n{n}\t2\t6\tgout\tDisease\n\n" for n, text in texts)
+
+
+def test_documents_of_dev_that_are_in_train_are_refused_and_sentences_counted(given, tmp_path, capsys):
+    train = [(n, f"First of {n}. Second of {n}. It is mild.") for n in range(1, 9)]
+    (tmp_path / "train.txt").write_text(documents(*train))
+    source = {"format": "pubtator", "path": str(tmp_path / "train.txt")}
+    for number, dev in enumerate(
+        (
+            [(9, "First of 9. It is mild."), (8, train[7][1])],  # one of them is in train
+            [(9, "First of 9. It is mild."), (8, "Another first. Second of 8. It is mild.")],  # and here most of it
+        )
+    ):
+        (tmp_path / f"dev{number}.txt").write_text(documents(*dev))
+        with pytest.raises(RequestError, match="dev: expected documents that are not in train, found 1 that"):
+            learn(
+                given, tmp_path / "output", train=[source], dev=[source | {"path": str(tmp_path / f"dev{number}.txt")}]
+            )
+    (tmp_path / "dev.txt").write_text(documents((9, "First of 9. It is mild."), (1, "Of another with that number.")))
+    dev = [source | {"path": str(tmp_path / "dev.txt")}]
+    metrics = learn(given, tmp_path / "output", train=[source], dev=dev, epochs=1)
+    assert metrics["dev_sentences_in_train"] == 2  # "It is mild." and the title "1 gout."
+    assert "dev: of 5 distinct sentences, 2 in train too; so many" in capsys.readouterr().err
+
+
 # Batches and their loss
 
 

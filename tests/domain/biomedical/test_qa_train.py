@@ -202,6 +202,24 @@ def test_questions_that_cannot_be_learnt_are_rejected_by_id_or_left_out(tiny_ber
         learn(tmp_path, tiny_bert, train=[train], epochs=1)
 
 
+def test_questions_of_dev_that_are_in_train_are_refused_and_contexts_counted(tiny_bert, tmp_path, capsys):
+    train = many(20, 1)
+    dev = [replace(train[0], question="what else had flu"), *many(4, 2)]
+    kept = learn(
+        tmp_path,
+        tiny_bert,
+        train=[write(tmp_path / "a.jsonl", train)],
+        dev=[write(tmp_path / "b.jsonl", dev)],
+        epochs=1,
+    )
+    shared = {each.context for each in train} & {each.context for each in dev}
+    assert kept["dev_contexts_in_train"] == len(shared) >= 1
+    assert f"contexts, {len(shared)} in train too" in capsys.readouterr().err
+    again = write(tmp_path / "c.jsonl", [*dev, train[3], train[5]])
+    with pytest.raises(RequestError, match="dev: expected questions that are not in train, found 2 of 7 that are"):
+        learn(tmp_path, tiny_bert, train=[write(tmp_path / "a.jsonl", train)], dev=[again], epochs=1)
+
+
 def test_stopped_and_resumed_it_ends_with_the_same_weights(tiny_bert, tmp_path):
     train, dev = write(tmp_path / "train.jsonl", many(20, 1)), write(tmp_path / "dev.jsonl", many(12, 2))
     options = {"train": [train], "dev": [dev], "epochs": 2, "empty_windows": 1}

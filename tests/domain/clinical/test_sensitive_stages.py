@@ -96,10 +96,17 @@ def write_biomedical(folder):
     write_lines("sound.jsonl", *documents)
     documents[3]["entities"] = [{"start": 0, "end": 4, "type": "Disease", "text": "qzxwrong"}]
     documents[4]["id"] = "qzxD0"
-    write_lines("entities.jsonl", *documents, {"id": "qzxbroken", "text": 5}, "qzx no json")
+    broken = {"id": "qzxbroken", "text": 5}, "qzx no json"
+    write_lines("entities.jsonl", *documents, *broken)
+    write_lines(
+        "entities-dev.jsonl", *(json.dumps(each).replace("sentence ", "saying44 ", 1) for each in documents), *broken
+    )
     questions[2]["answers"] = [{"text": "qzx nowhere at all", "start": 3}]
     questions[5]["id"], questions[7]["question"], questions[9]["answers"] = "qzxQ0", "qzxlong " * 40, []
-    write_lines("questions.jsonl", *questions, {"id": "qzxbroken", "question": 5}, "qzx no json")
+    broken = {"id": "qzxbroken", "question": 5}, "qzx no json"
+    write_lines("questions.jsonl", *questions, *broken)
+    others = (json.dumps(each).replace("nobody knows", "they know") for each in questions)
+    write_lines("questions-dev.jsonl", *others, *broken)
     asked = [
         {
             "id": f"qzxB{n % 20}",
