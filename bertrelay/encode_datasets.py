@@ -20,6 +20,7 @@ from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions
 from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import check_choice
+from bertrelay.graphs import GraphNetwork
 from bertrelay.hardware import default_device
 from bertrelay.inference import computed_precision
 from bertrelay.inputs import unchanged_inputs
@@ -89,7 +90,7 @@ def _start(
     encoder: SentenceEncoder, inputs: ParquetInput, stored: Stored, options: EncodingOptions, *, is_sent: bool
 ) -> Compute:
     """What gives the tables of shards. is_sent: whether another process did so, where devices may be others."""
-    if is_sent:
+    if is_sent and not isinstance(encoder.backbone, GraphNetwork):
         encoder.to(default_device())
 
     def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[pa.Table]]:

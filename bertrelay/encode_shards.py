@@ -31,6 +31,7 @@ from bertrelay.encoding import BLOCK_SENTENCES, EncodingOptions, check_finite, e
 from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.files import read_json, refuse_symlink, write_json
 from bertrelay.fingerprint import fingerprint
+from bertrelay.graphs import GraphNetwork
 from bertrelay.hardware import default_device
 from bertrelay.progress import Bar
 
@@ -184,7 +185,7 @@ def _start(
 
     is_sent: whether another process sent the encoder, where devices may be others.
     """
-    if is_sent:
+    if is_sent and not isinstance(encoder.backbone, GraphNetwork):
         encoder.to(default_device())
 
     def compute(blocks: Iterable[tuple[int, Sequence[str]]], bar: Bar) -> Iterator[NDArray[np.generic]]:

@@ -106,6 +106,10 @@ class GraphNetwork(nn.Module):
             )
         return torch.from_numpy(found)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process the place of the graph is sent: what computes it cannot be."""
+        return _read_again, (Path(self.name_or_path).absolute(), self.position_limit, self.digest, self.pooler)
+
     def get_input_embeddings(self) -> NoReturn:
         """A graph has no weights to change."""
         self._refuse()
@@ -145,6 +149,16 @@ def load_graph(folder: Path, backend: Backend, max_tokens: int | None = None) ->
     for shape in ((2, 3), (1, longest)):
         ids = torch.zeros(shape, dtype=torch.int64)
         network(ids, ids + 1)
+    return network
+
+
+def _read_again(path: Path, max_tokens: int | None, digest: Tensor, pooler: nn.Module | None) -> GraphNetwork:
+    """The graph at `path` in another process. Raises RequestError where it is not there, or another."""
+    backend = next(each for each, inner in GRAPHS.items() if path.match(inner))
+    network = load_graph(path.parents[1], backend, max_tokens)
+    if not torch.equal(network.digest, digest):
+        raise RequestError(f"model: expected {path} to be the same on every node, found another; copy the folder there")
+    network.pooler = pooler
     return network
 
 

@@ -13,7 +13,8 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -30,6 +31,7 @@ POLL_SECONDS = 1.0
 PATIENCE_SECONDS, NODE_SECONDS, ANSWER_SECONDS = 30.0, 60.0, 10.0
 """Until a message when no worker has started; until a node has to report its versions, and the head of a cluster to
 answer."""
+TOKEN_MODE = "RAY_AUTH_MODE"
 SHARDS_AT_ONCE = 8
 """The most that a worker is given at once, so that it seldom waits for this process."""
 MOST_LOST, STARTING = 3, -1
@@ -56,16 +58,45 @@ def connected(engine: Engine) -> Iterator[None]:
     runs that is not allowed.
     """
     ray = _ray()
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        _connect(engine)
-    try:
+    if ray.is_initialized():
         _check_dashboard(engine)
         _check_versions()
         yield
-    finally:
-        if is_ours:
+        return
+    with _token_mode():
+        _connect(engine)
+        try:
+            _check_dashboard(engine)
+            _check_versions()
+            yield
+        finally:
             ray.shutdown()
+
+
+@contextmanager
+def _token_mode() -> Iterator[None]:
+    """Sends Ray's token, where there is one, while this process is connected.
+
+    `ray start` asks for it as soon as there is one on its machine, and a process that gives the address of a cluster
+    does not send it by itself; a cluster that asks for none ignores it. What $RAY_AUTH_MODE says stays.
+    """
+    before = os.environ.get(TOKEN_MODE)
+    config: Any = None
+    if before is None:
+        raylet: Any = import_module("ray._raylet")
+        with suppress(AttributeError, TypeError):  # of an older Ray, which asks for a token by $RAY_AUTH_MODE alone
+            has_token = raylet.AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
+            config = raylet.Config if has_token else None
+    if config is not None:
+        os.environ[TOKEN_MODE] = "token"
+        config.initialize("")  # reads the environment again
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(TOKEN_MODE, None)  # by Ray itself too, where it started a cluster
+        if config is not None:
+            config.initialize("")
 
 
 def _connect(engine: Engine) -> None:
@@ -77,11 +108,13 @@ def _connect(engine: Engine) -> None:
         _init(address)
     except RequestError:
         raise
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError, _ray().exceptions.AuthenticationError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RequestError(
             f"engine: expected a Ray cluster at {address or 'this machine'}, found none that answers ({reason}); start "
-            "it with `ray start --head` and the same versions of Ray and Python, or give the address of its head"
+            "it with `ray start --head` and the same versions of Ray and Python, or give the address of its head. If "
+            "it runs, give this process its token, in ~/.ray/auth_token or $RAY_AUTH_TOKEN_PATH (`ray get-auth-token` "
+            "prints it there)"
         ) from error
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():  # Ray has set its own

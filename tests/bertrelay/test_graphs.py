@@ -1,12 +1,14 @@
 """Graphs that others wrote, made by hand: what they name, and what they give."""
 
+import pickle
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 from transformers import BertConfig
 
-from bertrelay.encode_shards import encoder_digest
+from bertrelay.encode_shards import encoder_digest, on_cpu
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.graphs import load_graph, remove_graphs
@@ -57,6 +59,17 @@ def test_other_weights_beside_a_graph_are_another_model(write):
     assert vectors.any() and not after.encode("A dog runs.").any() and encoder_digest(after) != digest
     remove_graphs(folder)
     assert [path.name for path in (folder / "onnx").iterdir()] == ["notes.txt"]
+
+
+def test_a_graph_is_sent_to_workers_as_its_folder(write):
+    encoder = SentenceEncoder.load(folder := write(SAME))
+    sent = pickle.dumps(on_cpu(encoder))
+    there = pickle.loads(sent)
+    assert there.layout == encoder.layout and encoder_digest(there) == encoder_digest(encoder)
+    np.testing.assert_array_equal(there.encode(["A dog runs."]), encoder.encode(["A dog runs."]))
+    (folder / "onnx/model.onnx").rename(folder / "onnx/other.onnx")
+    with pytest.raises(RequestError, match=r"expected a graph for onnx at .*model\.onnx, found none"):
+        pickle.loads(sent)
 
 
 @pytest.mark.parametrize(

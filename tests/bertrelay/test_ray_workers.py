@@ -1,4 +1,4 @@
-"""The workers of a Ray cluster, a head and two nodes on this machine, beside one process."""
+"""The workers of a Ray cluster, a head and two nodes that `ray start` began on this machine, beside one process."""
 
 import os
 import re
@@ -8,9 +8,12 @@ import socket
 import stat
 import subprocess
 import sys
+import time
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from unittest import mock
 
@@ -39,32 +42,69 @@ from domain.pretraining.corpus import build_corpus
 from domain.pretraining.settings import DocumentSource
 
 ray = pytest.importorskip("ray")
+from ray._raylet import AuthenticationTokenLoader  # noqa: E402
+
 RAY, ONE = Engine(engine="ray"), Engine(engine="ray", workers=1)
 ROWS, IN_SHARD = 240, 10
 
 
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+@contextmanager
+def ray_start(*options):
+    """`ray start`, as docs/clusters.md writes it, in the foreground."""
+    here = ["--block", "--node-ip-address=127.0.0.1", "--dashboard-agent-listen-port=0", "--disable-usage-stats"]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *here, "--object-store-memory=150000000", *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()  # and it its own
+        process.wait(60)
+
+
+def waited_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(tmp_path_factory):
+    """Where a token is there, Ray switches tokens on, and a process that connects has to."""
     from ray.cluster_utils import Cluster
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    nodes = Cluster()
-    # the head, which these tests need to live; it asks each second whether the nodes do
-    asked = {"health_check_period_ms": 1000}
-    nodes.add_node(num_cpus=0, include_dashboard=False, ray_client_server_port=port, _system_config=asked)
-    for _ in range(2):
-        nodes.add_node(num_cpus=1)
-    nodes.wait_for_nodes()
-    before = os.environ.get("RAY_ADDRESS")
-    os.environ["RAY_ADDRESS"] = nodes.address
+    port, client = free_port(), free_port()
+    address, token = f"127.0.0.1:{port}", tmp_path_factory.mktemp("token") / "auth_token"
+    token.write_text("4d" * 32)
+    # The head, which these tests need to live; it asks each second whether the nodes do.
+    asked = ["--num-cpus=0", "--system-config", '{"health_check_period_ms": 1000}']
+    head = ["--head", "--include-dashboard=false", f"--port={port}", f"--ray-client-server-port={client}", *asked]
     this = sys.modules[__name__]
-    ray.cloudpickle.register_pickle_by_value(this)  # a worker does not load all that is imported here
-    with RAY.connected():  # once for all tests
-        yield SimpleNamespace(client=f"ray://127.0.0.1:{port}", session=Path(nodes.head_node.get_session_dir_path()))
-    ray.cloudpickle.unregister_pickle_by_value(this)
-    os.environ.pop("RAY_ADDRESS") if before is None else os.environ.update(RAY_ADDRESS=before)
-    nodes.shutdown()
+    with ExitStack() as until, pytest.MonkeyPatch.context() as environment:
+        folder = until.enter_context(TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True))
+        environment.delenv("RAY_AUTH_MODE", raising=False)
+        environment.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+        environment.setenv("RAY_ADDRESS", address)
+        AuthenticationTokenLoader.instance().reset_cache()
+        until.enter_context(ray_start(*head, f"--temp-dir={folder}"))
+        waited_for(lambda: Path(folder, "ray_current_cluster").exists())
+        ray.cloudpickle.register_pickle_by_value(this)  # a worker does not load all that is imported here
+        with RAY.connected():  # once for all tests
+            nodes = Cluster(shutdown_at_exit=False)
+            nodes.head_node = SimpleNamespace(gcs_address=address)
+            for _ in range(2):
+                nodes.add_node(wait=False)
+            waited_for(lambda: sum(node["Alive"] for node in ray.nodes()) == 3)
+            yield SimpleNamespace(client=f"ray://127.0.0.1:{client}", session=Path(folder, "session_latest"))
+        for node in nodes.worker_nodes:
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
+        ray.cloudpickle.unregister_pickle_by_value(this)
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def lines_of(span):
@@ -473,3 +513,21 @@ def test_other_versions_of_ray_are_named(monkeypatch):
     monkeypatch.setattr(ray_workers, "_init", differs)
     with pytest.raises(RequestError, match=r"found none that answers \(Version mismatch: The .*same versions of Ray"):
         RAY.connected().__enter__()
+
+
+def test_a_token_that_is_missing_is_named_and_the_environment_stays_as_it_was(monkeypatch, tmp_path):
+    modes = []
+
+    def refuses(_):
+        modes.append(os.environ.get("RAY_AUTH_MODE"))
+        raise ray.exceptions.AuthenticationError("Authentication token is missing or incorrect")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_workers, "_init", refuses)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    (tmp_path / "token").write_text("4d" * 32)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    with pytest.raises(RequestError, match=r"token is missing or incorrect.* in ~/\.ray/auth_token or \$RAY_AUTH"):
+        RAY.connected().__enter__()
+    assert modes == ["token"] and "RAY_AUTH_MODE" not in os.environ
