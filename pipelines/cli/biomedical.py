@@ -150,7 +150,7 @@ class AnswersOutput(WorkOptions):
     """How answers are written.
 
     page: write a page of the contexts with marked answers.
-    keep: of a dataset: columns that the output has too.
+    keep: of a dataset or JSONL: columns or fields that the output has too.
     """
 
     page: Path | None = None
@@ -207,7 +207,6 @@ def answer(
         with distributed(options.processes) as process_group:
             answered: Any = answer_dataset(model, questions, output, process_group=process_group, **given)
     else:
-        check_idle({"--keep": options.keep}, NO_DATASETS)
         answered = _answer_file(model, questions, Path(output), reading, {"engine": cluster, **dict(how)}, options)
     print_result(answered, output, options.as_json)
 
@@ -225,7 +224,7 @@ def _answer_file(
             raise RequestError(f"{NAME}: expected JSON, found something else; say what it is with --input-format")
         asked = QuestionFile(Path(name), input_format, *columns.values()).questions()
         next(asked, None)  # one question shows most faults
-        settings |= {"source_format": input_format, **columns, "page": options.page}
+        settings |= {"source_format": input_format, **columns, "page": options.page, "keep": options.keep}
         with distributed(options.processes) as process_group:
             return answer_file(model, name, output, process_group=process_group, **settings)
 

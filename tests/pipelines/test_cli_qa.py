@@ -99,6 +99,20 @@ def test_an_id_is_that_of_its_row_or_else_its_line(answerer, write_lines, tmp_pa
     assert [each["id"] for each in answers(tmp_path / "a.jsonl")] == ["1", "2"]
 
 
+def test_fields_of_jsonl_are_kept_on_request(call, answerer, write_lines, tmp_path):
+    rows = [{"question": "gout?", "context": SHORT, "PMID": 7, "mesh": ["a"]}, {"question": "p53?", "context": SHORT}]
+    file = write_lines("q.jsonl", map(json.dumps, rows))
+    call("qa", "answer", answerer, file, tmp_path / "a.jsonl", "--keep", "PMID", "--keep", "mesh")
+    assert [(row["PMID"], row["mesh"]) for row in answers(tmp_path / "a.jsonl")] == [(7, ["a"]), (None, None)]
+    for output, keep, message in (
+        ("b.csv", "PMID", "keep: only from JSONL to JSONL"),
+        ("b.jsonl", "year", "found none named year"),
+        ("b.jsonl", "start", "keep: start of each answer is written"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            answer_file(answerer, file, tmp_path / output, keep=[keep])
+
+
 def test_a_page_marks_every_answer_and_shows_markup_as_text(call, answerer, questions, expected, tmp_path):
     html = tmp_path / "a.html"
     call("qa", "answer", answerer, questions, tmp_path / "a.jsonl", "--html", html, "--precision", "fp32")

@@ -5,7 +5,7 @@ Importing this loads neither torch nor transformers, so that an invalid request 
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -55,6 +55,7 @@ class QuestionFile(NamedTuple):
 
     format: found by the name where possible, else by the content.
     id_column: `id` when not given, or the lines where a table, or a row of JSONL, has none.
+    keep: fields of JSONL that questions keep.
     """
 
     path: Path
@@ -62,6 +63,7 @@ class QuestionFile(NamedTuple):
     id_column: str | None = None
     question_column: str = "question"
     context_column: str = "context"
+    keep: tuple[str, ...] = ()
 
     def questions(self, rejects: Rejects | None = None) -> Iterator[Question]:
         """Streams the questions; of one id the first. Without `rejects` nothing that is left out is logged."""
@@ -75,6 +77,8 @@ class QuestionFile(NamedTuple):
             by_suffix, inner = format_of(str(self.path)), self.path.name.lower().removesuffix(".gz")
             is_clear = by_suffix != "lines" and not inner.endswith(".json")  # JSON may be one of several
             name = cast(TableFormat, by_suffix) if is_clear else question_format_of(self.path)
+        if self.keep and name != "jsonl":
+            raise RequestError(f"keep: only from JSONL to JSONL, found {name}")
         if name in get_args(TableFormat):
             return with_distinct_ids(self._rows(cast(TableFormat, name)), DUPLICATE)
         return question_items((self.path, cast(QuestionFormat | None, name)))
@@ -86,17 +90,20 @@ class QuestionFile(NamedTuple):
             return Table.model_validate({"path": str(self.path), "format": name, "columns": list(columns)})
 
         columns = [self.question_column, self.context_column, *([self.id_column] if self.id_column else [])]
-        for row in rows(table(*columns), [], optional=[] if self.id_column else ["id"]):
+        ids = [] if self.id_column else ["id"]
+        for row in rows(table(*columns), [], optional=[*ids, *map(str.lower, self.keep)]):
             if isinstance(row, Unusable):
                 yield row
             else:
-                question, context, given = row.values
+                question, context, given, *others = row.values
+                kept = (None if value is ABSENT else value for value in others)
                 if self.id_column is None and (given is ABSENT or (given is None and name == "jsonl")):
                     given = row.line
-                yield built(row.file, row.line, given, _of_row, question, context, given)
+                fields = dict(zip(self.keep, kept, strict=True))
+                yield built(row.file, row.line, given, _of_row, question, context, given, fields)
 
 
-def _of_row(question: object, context: object, id_of_row: object) -> Question:
+def _of_row(question: object, context: object, id_of_row: object, fields: Mapping[str, Any]) -> Question:
     try:
         name = id_of_row if isinstance(id_of_row, str) else canonical_id(id_of_row)
     except ValueError as error:
@@ -105,7 +112,7 @@ def _of_row(question: object, context: object, id_of_row: object) -> Question:
         raise Unfit("a row without an id", "give each question one of its own")
     if not (isinstance(question, str | None) and isinstance(context, str | None)):
         raise Unfit("a question or context that is no text", "expected text in both columns")
-    return Question(name, question or "", context or "")
+    return Question(name, question or "", context or "", fields=fields)
 
 
 def check_outputs(
@@ -123,18 +130,22 @@ def scan(source: QuestionFile, listed: Path, max_rejects: float) -> Scan:
 
     Raises WorkError when that is more than `max_rejects` of all, RequestError when nothing is left.
     """
-    digest = hashlib.sha256()
+    digest, absent = hashlib.sha256(), set(source.keep)
 
     def sizes() -> Iterator[tuple[int, int]]:
         """The characters of each question and its context, and 1: what spans are cut by and progress counts."""
         for question in source.questions(rejects):
-            digest.update(json.dumps([question.id, question.question, question.context]).encode())
+            absent.intersection_update(name for name, value in question.fields.items() if value is None)
+            asked = [question.id, question.question, question.context, *question.fields.items()]
+            digest.update(json.dumps(asked).encode())
             yield len(question.question) + len(question.context), 1
 
     with Rejects(listed, max_rejects, keep_empty=False) as rejects:
         spans = cut_spans(sizes(), BLOCK_CHARACTERS)
     if not spans:
         raise RequestError(f"{source.path} holds no question that can be asked. Is it the right file, and complete?")
+    if absent:
+        raise RequestError(f"keep: expected fields of {source.path}, found none named {', '.join(sorted(absent))}")
     return Scan(spans, digest.hexdigest(), rejects.counts.total())
 
 
@@ -163,6 +174,7 @@ def answer_file(
     question_column: str = "question",
     context_column: str = "context",
     page: str | Path | None = None,
+    keep: Sequence[str] = (),
     cache: Path | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
@@ -174,6 +186,7 @@ def answer_file(
         which every snippet is a context; source_format when its name does not imply it.
     output: `.jsonl`, `.csv` or `.parquet`; the last two have the best candidate alone.
     page: takes an HTML page of all contexts with their answers marked.
+    keep: fields of JSONL that the output, which is JSONL, has too.
     cache: where a model of the hub is kept.
     process_group, engine: processes or the workers of a cluster that share the work; see `tag_file`.
     options: the fields of `AnswerOptions`. What is unusable is listed in `OUTPUT.rejects.jsonl`.
@@ -185,8 +198,9 @@ def answer_file(
     from domain.biomedical.qa.answerer import QuestionAnswerer, too_long
 
     given = options_of(AnswerOptions, options)
-    source = QuestionFile(Path(questions), source_format, id_column, question_column, context_column)
+    source = QuestionFile(Path(questions), source_format, id_column, question_column, context_column, tuple(keep))
     output, page = Path(output), Path(page) if page else None
+    _check_kept(keep, output)
     check_outputs(source.path, output, page, given.with_text)
     with model_output(
         output,
@@ -208,6 +222,14 @@ def answer_file(
         first = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
         log(f"{first}: {too_long(QuestionAnswerer.load(work.folder).model)}")
     return AnsweredFile(work.scan.items, without_answer, len(refused), work.scan.rejected, filled.rate)
+
+
+def _check_kept(keep: Sequence[str], output: Path) -> None:
+    """Raises RequestError for fields that the output cannot have."""
+    if keep and output.suffix != ".jsonl":
+        raise RequestError(f"keep: only from JSONL to JSONL, found {output}")
+    if own := [name for name in keep if name in (*COLUMNS, "nbest")]:
+        raise RequestError(f"keep: {', '.join(own)} of each answer is written; name other fields")
 
 
 def answer_dataset(
@@ -294,6 +316,7 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
         question_column=settings.question,
         context_column=settings.context,
         page=context.output / "answers.html" if settings.page else None,
+        keep=settings.keep,
         cache=context.cache,
         process_group=context.process_group,
         engine=context.engine,
@@ -322,7 +345,8 @@ def _row(question: Question, reply: "Reply | None") -> Row:
         for text, start, end, probability in (reply.nbest if reply else ())
     ]
     best = nbest[0] if nbest else {"answer": "", "start": None, "end": None, "probability": None}
-    return {"id": question.id, **best, "sentence": reply.sentence if reply else "", "nbest": nbest}
+    sentence = reply.sentence if reply else ""
+    return {"id": question.id, **best, "sentence": sentence, "nbest": nbest, **question.fields}
 
 
 def _assemble(source: QuestionFile, shards: Shards, output: Path, page: Path | None) -> tuple[int, list[str]]:

@@ -5,9 +5,9 @@ from `answer.start` on: what the readers could not place is no answer here.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from domain.biomedical.documents.document import Unfit
 
@@ -40,6 +40,7 @@ class Question:
     synonyms: of BioASQ: each right answer with its synonyms.
     file, line: where it was read; empty and 0 when it was not.
     notes: for each answer one of `PLACINGS` or `ALIGNMENTS`.
+    fields: further fields of JSONL, by name, that were to be kept.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Question:
     file: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
+    fields: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def is_known(self) -> bool:

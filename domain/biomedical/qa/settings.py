@@ -148,6 +148,7 @@ class AnswerSettings(AnswerOptions):
     questions: a table with a row for each question, or SQuAD's or BioASQ's JSON; `format` if unclear.
     id, question, context: columns of a table; without `id` its column `id`, or else the lines count.
     output: the format that is written. page: whether an HTML page of contexts with their answers is written as well.
+    keep: fields of JSONL that the output, which is JSONL, has too.
     """
 
     model: ModelSource
@@ -158,3 +159,4 @@ class AnswerSettings(AnswerOptions):
     context: str = "context"
     output: Literal["jsonl", "csv", "parquet"] = "jsonl"
     page: bool = False
+    keep: Annotated[list[str], WHEN_SET] = []
