@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from bertrelay.data.datasets import MANIFEST_KEY, ROW, DatasetShards, Location, ParquetInput, check_outside, is_lance
+from bertrelay.data.datasets import (
+    MANIFEST_KEY,
+    ROW,
+    DatasetShards,
+    Location,
+    ParquetInput,
+    check_outside,
+    is_address,
+    is_lance,
+)
 from bertrelay.data.shards import Compute, Span
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.engine import LOCAL, Engine
@@ -105,7 +114,7 @@ def _lance_key(url: str) -> str | None:
 
     Raises RequestError for an address with options, which Lance does not know, and for one that cannot be read.
     """
-    if "?" in url:
+    if is_address(url) and "?" in url:
         raise RequestError(f"output: expected an address of Lance without options, found {url}; it reads $AWS_ENDPOINT")
     lance = _lance()
     try:

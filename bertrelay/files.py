@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from errno import ENAMETOOLONG
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ from bertrelay.privacy import current_umask
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+NOT_UTF8 = "expected names of files and folders in UTF-8"
 
 
 def write_json(path: Path, value: Any, compact: bool = False) -> None:
@@ -123,6 +127,7 @@ def check_output(
 
     overwrite: whether it may be there already.
     """
+    check_name(output, option)
     if output.suffix not in suffixes:
         raise RequestError(f"{option}: expected a file that ends in {' or '.join(suffixes)}, found {output}")
     if output.is_dir():
@@ -130,11 +135,32 @@ def check_output(
     check_place(output, *inputs, option=option, overwrite=overwrite)
 
 
+def is_utf8(name: str) -> bool:
+    """Whether a name is text; Python has other bytes of it as halves of surrogate pairs."""
+    try:
+        return name.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def check_name(path: str | Path, option: str = "output") -> None:
+    """Raises RequestError for a path that is not UTF-8, as logs and manifests are, or that no file can have."""
+    if not is_utf8(str(path)):
+        raise RequestError(f"{option}: {NOT_UTF8}, found {str(path)!r}; rename it")
+    try:
+        Path(path).stat()
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValueError) or error.errno == ENAMETOOLONG:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise RequestError(f"{option}: expected a name that a file can have, found {why}: {path}") from None
+
+
 def check_place(output: Path, *inputs: str | Path | None, option: str = "output", overwrite: bool = True) -> None:
     """Raises RequestError for an output, a file or a folder, in no folder, or that is one of the `inputs`.
 
     overwrite: whether a file may be there already.
     """
+    check_name(output, option)
     if not output.parent.is_dir():
         raise RequestError(f"{option}: there is no folder {output.parent} to write {output.name} into; make it first")
     there = [Path(each) for each in inputs if each and output.exists() and Path(each).exists()]

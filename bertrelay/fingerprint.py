@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, write_json
+from bertrelay.files import NOT_UTF8, is_utf8, read_json, write_json
 from bertrelay.inputs import note_input, state_of
 from bertrelay.progress import working
 
@@ -100,7 +100,11 @@ def visible_files(folder: Path) -> Iterator[Path]:
                 raise RequestError(
                     f"expected a folder with an end, found a link to its own parent at {link}; remove it"
                 )
-        yield from (Path(root, name) for name in names if not name.startswith("."))
+        for name in names:
+            if not name.startswith("."):
+                if not is_utf8(name):
+                    raise RequestError(f"{NOT_UTF8}, found {name!r} in {root}; rename or remove it")
+                yield Path(root, name)
 
 
 def note_folder(folder: Path) -> None:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic_core import CoreSchema, core_schema
 
 from bertrelay.errors import RequestError, shown
+from bertrelay.files import NOT_UTF8, is_utf8
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w.-]+)?")
 PACKAGE = "package:"
@@ -139,6 +140,8 @@ def absolute(value: str) -> str:
     except (OSError, RuntimeError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"expected the path of a file or folder, found {_shortened(value)!r}: {why}") from error
+    if not is_utf8(str(path)):
+        raise ValueError(f"{NOT_UTF8}, found {_shortened(value)!r}; rename it")
     return str(path)
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
-from bertrelay.files import check_place, write_json
+from bertrelay.files import check_name, check_place, write_json
 from bertrelay.inputs import check_inputs, unchanged_inputs
 from bertrelay.privacy import sensitive_data
 from bertrelay.settings import AnySettings, Settings, names_sensitive
@@ -80,6 +80,7 @@ def run_alone(
 
 def check_new(output: Path, option: str = "output") -> None:
     """Raises RequestError for a folder to be written that is there already, or that is in no folder."""
+    check_name(output, option)
     if output.exists():
         raise RequestError(f"{option}: expected a folder that is not there yet, found {output}; name another")
     check_place(output.absolute(), option=option)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bertrelay.errors import BertRelayError, RequestError, Stopped, WorkError
+from bertrelay.files import NOT_UTF8
 from bertrelay.signals import on_stop_signal
 
 NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
@@ -48,6 +49,8 @@ def disk_explained(folder: Path, option: str = "--runs DIR") -> Iterator[None]:
     except BertRelayError:
         raise
     except Exception as error:
+        if isinstance(error, UnicodeEncodeError) and "\udc80" <= error.object[error.start] <= "\udcff":
+            raise RequestError(f"{NOT_UTF8}, found one that is not; rename it") from error
         number, place = _error_number(error), getattr(error, "filename", None) or folder
         if number in NO_ROOM:
             raise WorkError(

@@ -203,6 +203,8 @@ def _apply(tables: Table, override: str, text: str, problems: Problems) -> None:
     elif outer == ["vars"]:
         is_used = key in variables or f"${{{key}}}" in text
         wrong = "" if is_used else unknown(key, list(variables), "var")
+    elif not outer and key == "vars":
+        wrong = "expected vars.NAME=VALUE"
     elif outer and outer[0] not in stages:
         wrong = unknown(outer[0], [*stages, "vars"], "stage")
     elif not outer and key in stages:

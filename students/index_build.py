@@ -33,7 +33,7 @@ from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifes
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.statistics import share, with_interval
-from bertrelay.files import atomic_write, read_json, write_error, write_json
+from bertrelay.files import atomic_write, check_name, read_json, write_error, write_json
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests, fingerprint
 from bertrelay.inputs import check_inputs, note_input
 from bertrelay.progress import log
@@ -310,6 +310,7 @@ def check_model(folder: Path, built: Origin, digest: str, dim: int) -> None:
 
 def check_is_index(folder: Path) -> None:
     """Raises RequestError where anything in `folder` is not of an index, for a rebuild deletes by name."""
+    check_name(folder, "--index")
     try:
         names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     except FileNotFoundError:

@@ -1,7 +1,9 @@
 """Parallel text as people have it: translation memories, catalogues, archives and folders, as a stream of records."""
 
 import gzip
+import lzma
 import re
+import struct
 import zipfile
 import zlib
 from collections import Counter
@@ -26,6 +28,7 @@ from students.catalogues import MoReader, PoReader
 from students.settings import ENGLISH, TranslationFiles
 from students.translation_memories import INLINE_TAG, PLACEHOLDER, TmxReader, XliffReader, XmlReader, without_tags
 
+DAMAGED = (zipfile.BadZipFile, RuntimeError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, struct.error)
 SIDE = re.compile(r"(?<=-)(src|ref)(?=\.)")
 """What distinguishes source and reference of one test set, in names such as those of NTREX."""
 HIDDEN = re.compile(r"(^|/)\.(?!\.?/)")  # not ./ and ../
@@ -174,7 +177,7 @@ def _members(path: Path) -> Iterator[Members]:
                 yield {f"{path}/{name}": partial(_open_member, archive, name) for name in names}
         except RequestError:
             raise
-        except (zipfile.BadZipFile, RuntimeError, EOFError, OSError, ValueError, zlib.error) as error:
+        except DAMAGED as error:
             # cut off, damaged, packed by an unknown method, or with a password
             raise RequestError(f"{path} cannot be unpacked: {error}. Fetch or pack it again.") from None
     else:

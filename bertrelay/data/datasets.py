@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,7 +59,7 @@ def is_address(name: str) -> bool:
 
 def is_dataset(name: str) -> bool:
     """Whether an input or output is a dataset and no file: a URL, a folder, or a name that ends in `/` or `.lance`."""
-    return is_address(name) or name.endswith(("/", LANCE)) or Path(name).is_dir()
+    return is_address(name) or name.endswith(("/", LANCE)) or (name != "" and os.path.isdir(name))  # noqa: PTH112 (raises)
 
 
 def writes_dataset(source: str, output: str) -> bool:
@@ -74,14 +75,19 @@ def _is_parquet(name: str) -> bool:
 
 def check_outside(output: str | Path, source: str | Path) -> None:
     """Raises RequestError for an output in the folder of its input, of which it would be read as a part."""
-    given = (str(output).partition("?")[0], str(source).partition("?")[0])
+    given = map(_without_options, (str(output), str(source)))
     inner, outer = (Path(each) if is_address(each) else Path(os.path.expanduser(each)).resolve() for each in given)  # noqa: PTH111
     if inner.is_relative_to(outer):
         raise RequestError(f"output: expected a folder outside of the input {source}, found {output}; name another")
 
 
 def is_lance(url: str) -> bool:
-    return url.partition("?")[0].rstrip("/").endswith(LANCE)
+    return _without_options(url).rstrip("/").endswith(LANCE)
+
+
+def _without_options(url: str) -> str:
+    """An address without what stands behind its `?`, which in a path is a letter."""
+    return url.partition("?")[0] if is_address(url) else url
 
 
 @dataclass(frozen=True)
@@ -253,11 +259,26 @@ class ParquetInput:
         with self.location.errors(f"read ({file.base_name})"):
             try:
                 return pq.read_metadata(file.path, filesystem=self.location.filesystem)
+            except UnicodeDecodeError as error:
+                raise RequestError(
+                    f"{file.path}: expected names of columns in UTF-8, found other bytes; write the file again"
+                ) from error
             except pa.ArrowInvalid as error:
                 raise RequestError(
                     f"{file.path}: expected a Parquet file, as a dataset is made of them, found a damaged one or "
                     "another format. Copy it again, or give a file as output and not a dataset"
                 ) from error
+
+    @staticmethod
+    def _check_unicode(groups: RowGroups, texts: pa.ChunkedArray) -> None:
+        """Raises RequestError for text that is not UTF-8; the format does not see to it."""
+        try:
+            texts.validate(full=True)
+        except pa.ArrowInvalid:
+            raise RequestError(
+                f"{groups.file}, row groups {groups.first} to {groups.end - 1}: expected text in UTF-8, found other "
+                "bytes; write the file again from text that was decoded"
+            ) from None
 
     def _schema(self, files: Sequence[fs.FileInfo], footers: Sequence[pq.FileMetaData]) -> pa.Schema:
         """The columns that are read, which all files have."""
@@ -287,9 +308,11 @@ class ParquetInput:
 
     def _check_texts(self, file: fs.FileInfo, footer: pq.FileMetaData) -> None:
         """Raises RequestError where the file's statistics count a text that is missing."""
+        schema = footer.schema.to_arrow_schema()
+        ends = accumulate(map(_leaves, schema.types))  # a file has the columns inside structs, and not these
+        places = [end - 1 for name, end in zip(schema.names, ends, strict=True) if name in self.texts]
         for group in range(footer.num_row_groups):
-            chunks = (footer.row_group(group).column(index) for index in range(footer.num_columns))
-            for chunk in (each for each in chunks if each.path_in_schema in self.texts):
+            for chunk in map(footer.row_group(group).column, places):
                 if chunk.statistics is not None and chunk.statistics.null_count:
                     raise RequestError(
                         f"{file.path}, row group {group}: expected text in {chunk.path_in_schema!r}, found none in "
@@ -340,6 +363,7 @@ class ParquetInput:
             ):
                 table = pa.Table.from_batches([batch]).select(self.schema.names).cast(self.schema)
                 for texts in map(table.column, self.texts):
+                    self._check_unicode(groups, texts)
                     if texts.null_count:
                         place = row - groups.row + texts.is_null().index(True).as_py()
                         raise RequestError(
@@ -351,6 +375,11 @@ class ParquetInput:
                 row += len(batch)
         if row != span.end:
             raise changed(groups.file)
+
+
+def _leaves(kind: pa.DataType) -> int:
+    """How many columns a file has for one of this type."""
+    return sum(_leaves(kind.field(place).type) for place in range(kind.num_fields)) if kind.num_fields else 1
 
 
 class DatasetShards(SpanOutputs):
@@ -422,7 +451,7 @@ class DatasetShards(SpanOutputs):
         content = self._location.read(MANIFEST) or b"null"
         try:
             manifest = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return manifest if isinstance(manifest, dict) and MANIFEST_KEY in manifest else None
 

@@ -352,7 +352,12 @@ def parquet_rows(table: Table, columns: Sequence[str | int], optional: Sequence[
             for record in _arrow_records(table, names, batches):
                 yield record
                 done = record.line
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError:
+            raise RequestError(
+                f"{table.name}, after row {done:,}: expected text and names of columns in UTF-8, found other bytes. "
+                "Write the file again from text that was decoded."
+            ) from None
+        except (pa.ArrowException, OSError) as error:
             raise RequestError(
                 f"{table.name} cannot be read as Parquet after row {done:,} ({type(error).__name__}). "
                 "Check its format, or write it again."

@@ -119,8 +119,8 @@ def check_space(folder: Path, size: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < size:
         raise WorkError(
-            f"{folder}: expected {size / 1e9:,.1f} GB of free disk space, found {free / 1e9:,.1f}; free space or "
-            "choose another place, then run again"
+            f"{folder}: expected {_in_units(size)} of free disk space, found {_in_units(free)}; free space or choose "
+            "another place, then run again"
         )
 
 
@@ -163,3 +163,11 @@ def not_finite_row(vectors: NDArray[np.floating]) -> int | None:
         if not is_finite.all():
             return start + int(np.flatnonzero(~is_finite)[0])
     return None
+
+
+def _in_units(size: int) -> str:
+    """Bytes as a number with a unit in which it is not 0."""
+    unit, name = next(
+        ((unit, name) for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if size >= unit), (1, "B")
+    )
+    return f"{size / unit:,.1f} {name}"

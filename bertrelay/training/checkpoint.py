@@ -191,7 +191,7 @@ def _damage(path: Path) -> str | None:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         seal = manifest.pop("seal")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
         return f"{MANIFEST} cannot be read: {type(error).__name__}"
     if _seal(manifest) != seal:
         return f"{MANIFEST} has other content than was written"

@@ -6,6 +6,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import pairwise
+from pathlib import Path
 
 from bertrelay.errors import BertRelayError, RequestError, is_of_the_machine, place_of
 from bertrelay.inputs import unchanged_inputs
@@ -40,13 +42,17 @@ def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group
         die_with_parent()
         from pipelines.cli.app import app
         from pipelines.cli.stdin import check_dashes
+        from pipelines.error_handling import disk_explained
 
         check_dashes(arguments)
+        if "--runs=" in arguments or ("--runs", "") in pairwise(arguments):
+            raise RequestError("--runs: expected a folder, found an empty text")
         if group_read and not sensitive:
             raise RequestError(
                 f"{GROUP_READ}: without effect without {SENSITIVE}; give both. In a recipe, group_read = true"
             )
-        with unchanged_inputs(), sensitive_data(group_read) if sensitive else nullcontext():
+        protected = sensitive_data(group_read) if sensitive else nullcontext()
+        with unchanged_inputs(), protected, disk_explained(Path("the output"), "another output"):
             app(args=arguments, prog_name="bertrelay")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)

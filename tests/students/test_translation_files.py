@@ -706,3 +706,14 @@ def test_a_codec_that_is_no_character_set_is_refused(tmp_path, name):
     (tmp_path / "de.po").write_text(f'msgid ""\nmsgstr "Content-Type: text/plain; charset={name}\\n"\n')
     with pytest.raises(RequestError, match=f"expected a character set, found charset={name}"):
         read(tmp_path / "de.po", "de")
+
+
+def test_a_damaged_member_is_an_error_by_whatever_method_it_is_packed(tmp_path):
+    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
+            archive.writestr("en-de.tsv", "".join(f"A {n * 7919}.\tEin {n * 104729}.\n" for n in range(200)))
+        whole = (tmp_path / "a.zip").read_bytes()
+        for place in range(60, 260, 40):
+            (tmp_path / "a.zip").write_bytes(whole[:place] + b"\xff\x00\xff" + whole[place + 3 :])
+            with pytest.raises(RequestError, match=r"a\.zip.* (cannot be unpacked|is cut off or damaged)"):
+                read(tmp_path / "a.zip", "de")

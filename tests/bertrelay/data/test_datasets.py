@@ -17,6 +17,7 @@ from pyarrow import fs
 
 from bertrelay.data import datasets
 from bertrelay.data.datasets import DatasetShards, ParquetInput, is_dataset, writes_dataset
+from bertrelay.data.records import Table, read
 from bertrelay.data.shards import Shards
 from bertrelay.dataset_output import fill_dataset
 from bertrelay.encode_datasets import encode_dataset
@@ -450,3 +451,34 @@ def test_datasets_differ_from_files_by_their_names(tmp_path):
 def test_other_file_systems_are_fsspecs(many):
     source = ParquetInput(write_input("memory://input", many), ["text"], ["id"])
     assert source.rows == ROWS
+
+
+def test_the_missing_values_of_a_struct_are_not_those_of_a_text_column_of_that_name(tmp_path):
+    inside = pa.array([{"text": None}, None], pa.struct([("text", pa.string())]))
+    columns = {"meta.text": pa.array(["A dog.", "A cat."]), "meta": inside}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert [record.values for record in ParquetInput(tmp_path, ["meta.text"]).records()] == [("A dog.",), ("A cat.",)]
+    pq.write_table(pa.table({**columns, "meta.text": pa.array(["A dog.", None])}), tmp_path / "a.parquet")
+    with pytest.raises(RequestError, match=r"expected text in 'meta\.text', found none in 1 of 2 rows"):
+        ParquetInput(tmp_path, ["meta.text"])
+
+
+def test_text_and_names_of_columns_that_are_not_utf_8_are_one_clear_error(tmp_path):
+    raw = pa.array([b"A dog.", b"caf\xe9"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 2, raw.buffers())
+    pq.write_table(pa.table({"text": text}), tmp_path / "a.parquet")
+    with pytest.raises(RequestError, match=r"a\.parquet, row groups 0 to 0: expected text in UTF-8, found other bytes"):
+        list(ParquetInput(tmp_path, ["text"]).records())
+    with pytest.raises(
+        RequestError, match=r"a\.parquet, after row 0: expected text and names of columns in UTF-8, found other bytes"
+    ):
+        list(read(Table(path=str(tmp_path / "a.parquet")), ["text"]))
+    pq.write_table(pa.table({"text": ["A dog."]}, metadata={}), tmp_path / "a.parquet", store_schema=False)
+    content = (tmp_path / "a.parquet").read_bytes().replace(b"text", b"te\xfft")
+    (tmp_path / "a.parquet").write_bytes(content)
+    for reading in (
+        lambda: ParquetInput(tmp_path, ["text"]),
+        lambda: list(read(Table(path=str(tmp_path / "a.parquet")), ["text"])),
+    ):
+        with pytest.raises(RequestError, match="names of columns in UTF-8, found other bytes"):
+            reading()

@@ -1,6 +1,8 @@
 import os
+import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -112,3 +114,9 @@ def test_a_folder_that_is_not_there_and_a_disk_without_space_are_named(tmp_path)
     check_space(tmp_path, 1)
     with pytest.raises(WorkError, match=r"expected 1,000,000,000\.0 GB of free disk space, found"):
         check_space(tmp_path, 10**18)
+
+
+def test_too_little_space_is_stated_in_a_unit_in_which_it_is_not_0(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2_500))
+    with pytest.raises(WorkError, match=r"expected 12\.0 MB of free disk space, found 2\.5 kB"):
+        check_space(tmp_path, 12_000_000)
