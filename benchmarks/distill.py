@@ -49,7 +49,7 @@ from benchmarks.machine import MINILM, matrix_rate
 from benchmarks.trainer import train_with_sbert
 from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.settings import InputFile, ModelSource
+from bertrelay.settings import EncoderSource, InputFile, ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import train
 from bertrelay.training.settings import TrainingSettings
@@ -78,7 +78,7 @@ def settings_of(rows: Path, base: Path | TeacherCopy, seed: int, **training: Any
     """Every row is trained on and none held out."""
     source = AlignedFiles(english=InputFile(rows / "en.txt"), other=InputFile(rows / "other.txt"), language="qaa")
     return DistillSettings(
-        teacher=ModelSource.parse(MINILM),
+        teacher=EncoderSource.parse(MINILM),
         base=ModelSource.parse(str(base)) if isinstance(base, Path) else base,
         parallel=[source],
         filters=EVERY_PAIR,
@@ -238,7 +238,7 @@ def translation_accuracy(student: Path, test: dict[str, list[str]]) -> float:
 
 
 def compete(options: Namespace, test: dict[str, list[str]]) -> dict[str, Result]:
-    settings = {"scratch": str(options.scratch), "teacher": str(ModelSource.parse(MINILM)), "seed": options.seed}
+    settings = {"scratch": str(options.scratch), "teacher": str(EncoderSource.parse(MINILM)), "seed": options.seed}
 
     def turn(name: str, contender: Contender, number: int) -> Answer:
         answer = contender(number)

@@ -34,7 +34,7 @@ from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
 from bertrelay.fingerprint import Digests
 from bertrelay.hardware import private_memory_mb
 from bertrelay.new_encoder import train_wordpiece
-from bertrelay.settings import InputFile, ModelSource
+from bertrelay.settings import EncoderSource, InputFile
 from bertrelay.stage import StageContext
 from domain.pretraining.corpus import build_corpus as build_document_corpus
 from domain.pretraining.settings import DocumentSource
@@ -95,7 +95,7 @@ def write_inputs(folder: Path, count: int) -> None:
 
 
 def settings_of(folder: Path, **more: Any) -> DistillSettings:
-    model = ModelSource.parse(str(folder.parent / "model"))
+    model = EncoderSource.parse(str(folder.parent / "model"))
     rows = AlignedFiles(english=InputFile(folder / "en.txt"), other=InputFile(folder / "xx.txt"), language="qaa")
     return DistillSettings(teacher=model, base=model, parallel=[rows], filters=FILTERS, **more)
 

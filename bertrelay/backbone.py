@@ -31,6 +31,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from bertrelay.errors import RequestError, shown
 from bertrelay.files import make_readable
 from bertrelay.model_files import Count, Description, Size, checked, quiet, read_model_file, refusing
+from bertrelay.model_kinds import model_fault
 from bertrelay.progress import log, working
 from bertrelay.settings import ModelSource, no_model_folder
 from bertrelay.tokenizer import save_tokenizer
@@ -50,7 +51,6 @@ HEADS = re.compile(
 """How the names of weights begin that belong to heads of other tasks, and are left aside."""
 ENCODERS: dict[str, Any] = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}
 """Networks with a decoder that sentence encoders leave out."""
-POLY_ENCODER = "poly.safetensors"
 """Beside an encoder: what a poly-encoder, which scores pairs by it, has more."""
 SPARE_WEIGHTS = 100_000_000
 """How many weights a network may have beyond the bytes of its files: heads and poolers that are new."""
@@ -176,22 +176,12 @@ def read_network_config(folder: Path) -> NetworkConfig | None:
     return read_model_file(folder / "config.json", _CheckedConfig)
 
 
-def scores_pairs(folder: Path) -> bool:
-    """Whether a folder's network is no sentence encoder: a poly-encoder, or a classifier of one score for a pair."""
-    if (folder / POLY_ENCODER).is_file():
-        return True
-    config = read_network_config(folder)
-    if config is None or len(config.id2label or ()) != 1:
-        return False
-    return any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ())
-
-
 def load_config(folder: Path) -> PreTrainedConfig:
     """The configuration of the network of `folder`. Raises RequestError for what no network can be built from."""
     path = folder / "config.json"
     written = read_model_file(path, dict[str, Any])
     if written is None:
-        raise RequestError(f"model: expected a model folder with a config.json, found none in {folder}")
+        raise RequestError(f"model: {model_fault(folder) or f'expected {path}, found none; copy the folder again'}")
     kind = checked(_CheckedConfig, written, path).model_type
     if kind not in CONFIG_MAPPING:
         raise RequestError(f"model: {path} has the unknown architecture {kind!r}")

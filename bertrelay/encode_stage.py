@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from bertrelay.data.tables import Table
 from bertrelay.progress import log
-from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Precision, Settings, refuse_idle
+from bertrelay.settings import RUN_ONLY, EncoderSource, Positive, Precision, Settings, refuse_idle
 from bertrelay.stage import Metrics, StageContext
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class EncodeSettings(Settings):
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
     """
 
-    model: ModelSource
+    model: EncoderSource
     sentences: Table
     output: Literal["npy", "parquet", "dataset"] = "npy"
     keep: list[str] = Field(default=[])

@@ -24,7 +24,6 @@ from bertrelay.backbone import (
     model_folder,
     position_limit,
     save_network,
-    scores_pairs,
 )
 from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.errors import RequestError, check_choice, check_count, shown
@@ -42,6 +41,7 @@ from bertrelay.graphs import (
 )
 from bertrelay.hardware import as_device
 from bertrelay.layout import Layout, Prompts, in_folder_order, read_layout, write_layout
+from bertrelay.model_kinds import check_kind
 from bertrelay.pooling import Pooling, Projection, load_projection, projection_of, projections_of
 from bertrelay.settings import Metric
 from bertrelay.tokenizer import load_tokenizer, pad_id_of, shortened, truncating
@@ -143,6 +143,7 @@ class SentenceEncoder(nn.Module):
         backend: BackendChoice = None,
         revision: str | None = None,
         cache_dir: str | Path | None = None,
+        is_base: bool = False,
     ) -> "SentenceEncoder":
         """The encoder of a sentence-transformers folder, of a plain transformers folder (mean pooling), or of a hub id.
 
@@ -150,11 +151,14 @@ class SentenceEncoder(nn.Module):
         backend: what computes the network: `torch`, or the folder's graph by ONNX Runtime (`onnx`) or `openvino`, on
             the CPU. By default torch where the folder has weights, else its graph. `auto` is the fastest of those the
             folder has, whatever its precision; it is measured and logged. Graphs are of local folders alone.
-        Raises RequestError when it is not found, incomplete, or of an unknown kind.
+        is_base: whether the network of another kind of model will do, as for what a training starts from.
+        Raises RequestError when it is not found, incomplete, or of another or an unknown kind.
         """
         place = as_device(device)
         check_backend(backend, device)
         folder = model_folder(source, revision, cache_dir)
+        if not is_base:
+            check_kind(folder, "encoder")
         layout = read_layout(folder)
         transformer = folder / layout.transformer_folder
         usable = usable_backends(transformer)
@@ -449,17 +453,12 @@ class SentenceEncoder(nn.Module):
 def as_encoder(model: SentenceEncoder | str | Path, cache: Path | None = None) -> SentenceEncoder:
     """`model` itself, or the encoder of that folder or hub id; `cache` is where a download goes.
 
-    Raises RequestError for a network that scores pairs, whose inner BERT would else pass for an encoder.
+    Raises RequestError for a model of another kind, whose inner BERT would else pass for an encoder.
     """
     if isinstance(model, SentenceEncoder):
         return model
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     note_folder(folder)
-    if scores_pairs(folder):
-        raise RequestError(
-            f"model: expected a sentence encoder, found in {folder} a network that scores pairs of sentences. "
-            "Use it by `bertrelay rerank`, in recipes by teachers.rerank."
-        )
     return SentenceEncoder.load(folder)
 
 

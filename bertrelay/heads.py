@@ -49,6 +49,7 @@ from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.inference import computing, pack_for
 from bertrelay.layout import read_layout
 from bertrelay.model_files import reading_weights, refusing
+from bertrelay.model_kinds import check_kind
 from bertrelay.tokenizer import check_vocabulary, load_tokenizer
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerFast]
@@ -102,6 +103,7 @@ class Head:
     """The head of a task, as transformers builds it.
 
     auto_class: transformers' for the task. weights: how the names of the head's weights begin.
+    kind: of models, as in `bertrelay.model_kinds`.
     noun, purpose, stage: what such a network is called and does, and which stage trains one; for errors.
     layers: the modules that may be on the BERT, one set for each supported way; any when empty.
     reads_pooler: whether the head reads the BERT's pooler, which is dropped otherwise.
@@ -110,6 +112,7 @@ class Head:
 
     auto_class: Any
     weights: str
+    kind: str
     noun: str
     purpose: str
     stage: str
@@ -158,6 +161,7 @@ class Head:
         backend: as of `SentenceEncoder.load`; `auto` is measured on the CPU, and torch where there is an accelerator.
         """
         check_backend(backend, None)
+        check_kind(folder, self.kind)
         load_config(folder)  # so that a folder without a model is reported as that
         usable = usable_backends(folder)
         if usable[0] == "torch" and not (folder / HEAD_WEIGHTS).is_file():

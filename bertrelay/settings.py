@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from numbers import Number
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, core_schema
@@ -215,7 +215,11 @@ class ModelSource(Source):
 
     An existing folder is one, and so is what is written like a path (`./x`, `../x`, `/x`, `~/x`, `a/b/c`) and `a/b`
     where a folder `a` exists; everything else is a hub id.
+
+    kind: as in `bertrelay.model_kinds`; any when empty.
     """
+
+    kind: ClassVar[str] = ""
 
     @classmethod
     def parse(cls, value: str) -> Self:
@@ -230,6 +234,30 @@ class ModelSource(Source):
                 f"expected a model folder, @stage/model, package:name/path or a hub id, found {str(value)!r}"
             )
         return cls(value)
+
+
+class EncoderSource(ModelSource):
+    """As `ModelSource`, of a sentence encoder, or a network of which one is made."""
+
+    kind = "encoder"
+
+
+class TaggerSource(ModelSource):
+    """As `ModelSource`, of a tagger of entities."""
+
+    kind = "tagger"
+
+
+class AnswererSource(ModelSource):
+    """As `ModelSource`, of a model that answers questions."""
+
+    kind = "answerer"
+
+
+class ScorerSource(ModelSource):
+    """As `ModelSource`, of a network that scores pairs."""
+
+    kind = "scorer"
 
 
 def _is_path(value: str) -> bool:

@@ -18,6 +18,7 @@ from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, Parts, fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.leaves import is_auto_precision, leaves, parts_of
+from bertrelay.model_kinds import model_fault
 from bertrelay.progress import working
 from bertrelay.settings import InputFile, ModelSource, Settings, absolute, no_model_folder
 from pipelines.error_handling import named
@@ -158,9 +159,19 @@ def _check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
             if isinstance(source, InputFile) and not source.stage_reference and not Path(source).exists():
                 hint = f"check the path{_or_var(recipe, source)}"
                 problems.add(step.name, key, f"expected a file or a folder, found neither at {source}; {hint}")
-            elif isinstance(source, ModelSource) and source.folder and not source.folder.is_dir():
-                problems.add(step.name, key, no_model_folder(source.folder))
+            elif isinstance(source, ModelSource) and source.folder and (fault := _model_fault(source)):
+                problems.add(step.name, key, fault)
     problems.raise_if_any()
+
+
+def _model_fault(source: ModelSource) -> str:
+    folder = Path(source)
+    if not folder.is_dir():
+        return no_model_folder(folder)
+    try:
+        return model_fault(folder, source.kind)
+    except RequestError as error:
+        return str(error)
 
 
 def _or_var(recipe: Recipe, path: str) -> str:

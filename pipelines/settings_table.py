@@ -19,7 +19,8 @@ from pipelines.registry import REGISTRY
 
 ENTRY = re.compile(r"((?:\w+, )*\w+): (.+)")
 TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "NoneType": ""}
-KINDS = {"ModelSource": "model", "InputFile": "file", "HubDataset": "data set of the hub"}
+KINDS = dict.fromkeys(["ModelSource", "EncoderSource", "TaggerSource", "AnswererSource", "ScorerSource"], "model")
+KINDS |= {"InputFile": "file", "HubDataset": "data set of the hub"}
 
 MARKED = re.compile(r"(<!-- settings of ([\w.:-]+):((?: \w+)+) -->\n).*?(<!-- end -->)", re.DOTALL)
 """Where the table of some settings of a stage, or of `module:Class`, is in a page."""

@@ -277,7 +277,7 @@ def _made_student(
         assert isinstance(teacher, SentenceEncoder)  # the settings refuse layers of vectors
         bare = copy_of(teacher, train_unigram(_sample(corpus), settings.base.vocabulary, settings.max_tokens))
     else:
-        bare = SentenceEncoder.load(settings.base, backend="torch", cache_dir=context.cache / "hub")
+        bare = SentenceEncoder.load(settings.base, backend="torch", cache_dir=context.cache / "hub", is_base=True)
     bare.prompts, bare.truncate_dim = prompts_of(settings, bare), None  # the teacher's vectors decide the size
     before, sizes = counts(bare), Metrics()
     if settings.trim_vocabulary:

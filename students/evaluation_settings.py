@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from bertrelay.data.tables import StsTable, Table
 from bertrelay.languages import EachOnce, LanguageCode, is_language
-from bertrelay.settings import WHEN_SET, ModelSource, Positive, Precision, Settings, refuse_idle
+from bertrelay.settings import WHEN_SET, EncoderSource, ModelSource, Positive, Precision, Settings, refuse_idle
 from students.search_settings import MiningTest
 from students.settings import (
     ENGLISH,
@@ -51,7 +51,7 @@ class EvaluateSettings(Settings):
     picture_sentences: how many sentences, in every language, the picture of similarities shows; 0 for none.
     """
 
-    model: ModelSource
+    model: EncoderSource
     teacher: Teacher | None = None
     teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
     recall_at: Annotated[Positive | None, WHEN_SET] = None
@@ -143,7 +143,7 @@ class ShrinkSettings(Settings):
     again.
     """
 
-    model: ModelSource
+    model: EncoderSource
     corpus: Annotated[list[CorpusSource], Field(min_length=1)]
     trim_vocabulary: bool = True
     languages: Annotated[list[LanguageCode], EachOnce] = []

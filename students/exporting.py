@@ -318,7 +318,7 @@ def _quantize_within(lowest: float, encoder: SentenceEncoder, exact: Path, folde
 
     def cosine_min(excluded: int) -> float:
         _quantize(exact, folder / GRAPHS["onnx"], by_loss[:excluded])
-        quantized = SentenceEncoder.load(folder, backend="onnx").encode(sentences)
+        quantized = SentenceEncoder.load(folder, backend="onnx", is_base=True).encode(sentences)
         return cast(float, cosines_to_original(vectors, quantized, None)["cosine_min"])
 
     excluded = bisect_left(range(len(by_loss) + 1), lowest, key=cosine_min)
@@ -440,7 +440,8 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
     _, measured = _export(exported, folder, *how)
     if (variance := read_variance(settings.model)) is not None:
         save_variance(variance, folder)
-    encoders |= {"torch": model} | {each: SentenceEncoder.load(folder, backend=each) for each in settings.formats}
+    graphs = {each: SentenceEncoder.load(folder, backend=each, is_base=True) for each in settings.formats}
+    encoders |= {"torch": model} | graphs
     metrics, rates = measured, speeds(list(encoders.values()), sentences, "auto")
     for (name, encoder), rate in zip(encoders.items(), rates, strict=True):
         found = {"sentences_per_second": rate, **tests.metrics(tests.encoded(encoder, "fp32"))}

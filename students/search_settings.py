@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from bertrelay.data.tables import Column, Table
-from bertrelay.settings import RUN_ONLY, WHEN_SET, ModelSource, Positive, Precision, Seed, Settings, refuse_idle
+from bertrelay.settings import RUN_ONLY, WHEN_SET, EncoderSource, Positive, Precision, Seed, Settings, refuse_idle
 
 IndexKind = Literal["auto", "exact", "hnsw", "int8", "binary"]
 
@@ -45,7 +45,7 @@ class IndexSettings(Settings):
     max_rejects: the share of records that may be unusable.
     """
 
-    model: ModelSource
+    model: EncoderSource
     corpus: Table
     kind: IndexKind = "auto"
     hnsw: Hnsw = Hnsw()
@@ -99,7 +99,7 @@ class MineSettings(MineOptions):
     max_rejects: the share of records that may be unusable.
     """
 
-    model: ModelSource
+    model: EncoderSource
     source: Table
     target: Table
     gold: Table | None = None
@@ -208,7 +208,7 @@ class NegativeSettings(NegativeOptions):
     max_rejects: the share of records that may be unusable.
     """
 
-    model: ModelSource
+    model: EncoderSource
     pairs: Table
     corpus: Table | None = None
     output: MinedFormat = "jsonl"

@@ -11,6 +11,7 @@ from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.settings import (
     WHEN_SET,
     DataSource,
+    EncoderSource,
     HubDataset,
     InputFile,
     MaxTokens,
@@ -181,7 +182,7 @@ class MarginFilter(Settings):
     k: so many nearest neighbours of a sentence say what is near for it.
     """
 
-    model: ModelSource
+    model: EncoderSource
     threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.06
     k: Positive = NEIGHBOURS
 
@@ -230,7 +231,7 @@ class GivenVectors(DataSource):
 
 
 Teacher = Annotated[
-    Annotated[ModelSource, Tag("model")] | Annotated[GivenVectors, Tag("vectors")],
+    Annotated[EncoderSource, Tag("model")] | Annotated[GivenVectors, Tag("vectors")],
     Discriminator(
         lambda value: "vectors" if isinstance(value, dict | GivenVectors) else "model",
     ),

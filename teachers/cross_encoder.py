@@ -36,6 +36,7 @@ TOKENIZED_PAIRS = 8_192  # tokenized at once
 HEAD = Head(
     AutoModelForSequenceClassification,
     "classifier",
+    "scorer",
     "cross-encoder",
     "scores pairs of sentences",
     "teachers.cross-encoder",

@@ -42,7 +42,7 @@ def run_poly(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
     """Trains a network whose learned codes attend to one sentence alone."""
 
     def start() -> PairScorer:
-        encoder = SentenceEncoder.load(settings.base, backend="torch", cache_dir=context.cache / "hub")
+        encoder = SentenceEncoder.load(settings.base, backend="torch", cache_dir=context.cache / "hub", is_base=True)
         return PolyEncoder(encoder, settings.codes, settings.seed)
 
     return _run(start, settings, context)

@@ -71,7 +71,8 @@ def load_scorer(
 
     device: as of `SentenceEncoder.load`.
     """
-    from bertrelay.backbone import POLY_ENCODER, model_folder
+    from bertrelay.backbone import model_folder
+    from bertrelay.model_kinds import POLY_ENCODER
     from teachers.baselines.poly_encoder import PolyEncoder
     from teachers.cross_encoder import CrossEncoder
 

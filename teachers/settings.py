@@ -9,11 +9,13 @@ from bertrelay.encoder_settings import Base, PoolingMode
 from bertrelay.settings import (
     RUN_ONLY,
     WHEN_SET,
+    EncoderSource,
     InputFile,
     MaxTokens,
     ModelSource,
     Positive,
     Precision,
+    ScorerSource,
     Settings,
     refuse_idle,
 )
@@ -139,7 +141,7 @@ class TrainSettings(LabelledTraining):
     margin: Annotated[float, Field(gt=0)] = 1.0
     score_range: ScoreRange = [0.0, 5.0]
     temperature: Annotated[float, Field(gt=0)] = 0.05
-    guide: ModelSource | None = None
+    guide: EncoderSource | None = None
     dimensions: Annotated[list[Positive], WHEN_SET] = []
     head: InputFile | None = None
     max_tokens: MaxTokens | None = None
@@ -171,7 +173,7 @@ class StsSettings(Settings):
     dimensions: score vectors cut to these dimensions too.
     """
 
-    model: ModelSource
+    model: EncoderSource
     sts: Annotated[dict[str, StsTable], Field(min_length=1)]
     dimensions: Annotated[list[Positive], WHEN_SET] = []
     precision: Precision = "auto"
@@ -253,6 +255,6 @@ class RerankSettings(RerankOptions):
     output: `txt` has a score in each line; the others a row for each pair or candidate.
     """
 
-    model: ModelSource
+    model: ScorerSource
     pairs: Table
     output: Literal["jsonl", "csv", "tsv", "parquet", "txt"] = "jsonl"

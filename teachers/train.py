@@ -60,7 +60,7 @@ def start_encoder(settings: TrainSettings, sentences: Sequence[str], context: St
         network = new_network(BertModel, bert_config(size, tokenizer), size, settings.seed)
         encoder = SentenceEncoder(network, tokenizer)
     else:
-        encoder = SentenceEncoder.load(settings.base, backend="torch", cache_dir=context.cache / "hub")
+        encoder = SentenceEncoder.load(settings.base, backend="torch", cache_dir=context.cache / "hub", is_base=True)
     pooling = encoder.pooling
     if settings.pooling:
         pooling = Pooling(in_folder_order(settings.pooling), pooling.include_prompt)

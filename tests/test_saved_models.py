@@ -7,17 +7,20 @@ from pathlib import Path
 import pytest
 
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
 from bertrelay.pooling import Projection
 from domain.biomedical.ner import model as entities
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.settings import NerSettings
+from domain.biomedical.ner.tagger import EntityTagger
 from domain.biomedical.qa import model as answers
+from domain.biomedical.qa.answerer import QuestionAnswerer
 from domain.biomedical.qa.settings import QaSettings
 from domain.clinical import classifier
 from domain.clinical.outcomes import OutcomeModelSettings
 from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.baselines.word_vectors import BiLstmEncoder
-from teachers.cross_encoder import start_cross_encoder
+from teachers.cross_encoder import CrossEncoder, start_cross_encoder
 
 TEXTS = ["The heart beats.", "Lungs breathe air."]
 OUTCOME = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 24}})
@@ -42,6 +45,35 @@ SAVE: dict[str, Callable[[SentenceEncoder, Path, Path], object]] = {
     "answers": lambda _, base, folder: save_answers(base, folder),
     "outcomes": lambda _, base, folder: classifier.save_model(classifier.start_model(base, OUTCOME), folder),
 }
+
+
+LOAD: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "encoder": ("a sentence encoder", SentenceEncoder.load),
+    "cross-encoder": ("a network that scores pairs", CrossEncoder.load),
+    "entities": ("a tagger of entities", EntityTagger.load),
+    "answers": ("a model that answers questions", QuestionAnswerer.load),
+}
+
+
+def test_a_folder_of_another_kind_is_refused_by_every_loader_with_what_it_is(tiny_encoder, tmp_path):
+    """A training may start from any kind."""
+    plain = tiny_encoder("bert", TEXTS)
+    plain.save(tmp_path / "base")
+    words = {"poly-encoder": "pairs of sentences", "outcomes": "a model that predicts outcomes"}
+    words |= {kind: what for kind, (what, _) in LOAD.items()}
+    for kind, found in words.items():
+        folder = tmp_path / kind
+        SAVE[kind](plain, tmp_path / "base", folder)
+        for name, (what, load) in LOAD.items():
+            if name == kind:
+                load(folder)
+                continue
+            wanted = f"model: expected {what}.*found in .*{found}"
+            if kind == "encoder" or (kind, name) == ("poly-encoder", "cross-encoder"):
+                wanted = "model: expected one that .*, found none in .*; train it with"
+            with pytest.raises(RequestError, match=wanted):
+                load(folder)
+        assert SentenceEncoder.load(folder, is_base=True).dim == 16
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ LATER = {"input", "radiology", "window_days", "prevalence", "pooling", "alarm_pr
 HEAD = Head(
     AutoModelForSequenceClassification,
     "classifier",
+    "predictor",
     "text classifier",
     "predicts outcomes",
     "domain.readmission or domain.outcome",

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.languages import EachOnce, LanguageCode
-from bertrelay.settings import InputFile, ModelSource, Settings, refuse_idle
+from bertrelay.settings import EncoderSource, InputFile, Settings, refuse_idle
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -52,7 +52,7 @@ class CardSettings(Settings):
     limits: sentences that are added to those about the model's limits.
     """
 
-    model: ModelSource
+    model: EncoderSource
     results: Annotated[list[InputFile], Field(min_length=1)]
     name: HubName
     license: Annotated[str, AfterValidator(_license)]

@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bertrelay.backbone import POLY_ENCODER
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
 from bertrelay.model_files import reading_weights
+from bertrelay.model_kinds import POLY_ENCODER
 from teachers.cross_encoder import Pairs, PairScorer, PairTokens
 
 OWN = ("codes", "scale", "shift")  # parameters that are not in the encoder's files
@@ -54,7 +54,7 @@ class PolyEncoder(PairScorer):
             raise RequestError(
                 f"model: expected a poly-encoder with {POLY_ENCODER} in {folder}; train it with teachers.poly-encoder"
             )
-        encoder = SentenceEncoder.load(folder, device, backend="torch")
+        encoder = SentenceEncoder.load(folder, device, backend="torch", is_base=True)
         with reading_weights(path, "the codes of a poly-encoder"):
             weights = load_file(path)
             model = cls(encoder, len(weights["codes"]))

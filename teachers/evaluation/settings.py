@@ -9,6 +9,7 @@ from bertrelay.encoder_settings import Base, PoolingMode
 from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.settings import (
     WHEN_SET,
+    EncoderSource,
     InputFile,
     MaxTokens,
     ModelSource,
@@ -143,7 +144,7 @@ class ProtocolSettings(Settings):
     languages: only the subsets of mteb's tasks that are in these languages alone; without any, all subsets.
     """
 
-    model: ModelSource | None = None
+    model: EncoderSource | None = None
     pooling: Poolings | None = None
     truncate_dim: Annotated[Positive | None, WHEN_SET] = None
     glove: InputFile | None = None

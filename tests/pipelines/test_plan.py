@@ -8,6 +8,7 @@ from bertrelay.errors import RequestError
 from pipelines import registry
 from pipelines.plan import RunOptions, left_behind, make_plan
 from pipelines.recipe import read_recipe
+from pipelines.registry import REGISTRY
 from pipelines.run_store import partial_of
 
 RELAY = """
@@ -33,6 +34,7 @@ uses = "light.teach"
 def relay(write_recipe, tmp_path):
     (tmp_path / "pairs.tsv").write_text("a\tb\n")
     (tmp_path / "base").mkdir()
+    (tmp_path / "base/config.json").write_text("{}")
     (tmp_path / "base" / "weights").write_bytes(b"\0" * 100)
     return write_recipe(RELAY)
 
@@ -257,3 +259,27 @@ def test_seeds_are_planned_each_for_itself(relay, go, planned):
     assert found["teacher (seed 2)"] == ("SKIP",)
     assert found["teacher (seed 3)"] == ("RUN", "first time")
     assert found["student (seed 2)"] == ("RUN", "student.epochs: 1 → 2")
+
+
+@pytest.mark.parametrize(
+    ("files", "error_text"),
+    [
+        ({}, r"\[vectors\] model: expected a model folder with a config\.json, found none in .*/given"),
+        ({"model/config.json": "{}"}, r"found none in .*/given; give .*/given/model"),
+        (
+            {"config.json": '{"architectures": ["BertForTokenClassification"]}'},
+            r"\[vectors\] model: expected a sentence encoder, found in .*/given a tagger of entities; .* ner tag",
+        ),
+        ({"config.json": "{"}, r"\[vectors\] model: .*expected JSON"),
+    ],
+)
+def test_a_folder_that_is_no_model_of_the_kind_is_found_by_the_plan(tmp_path, files, error_text):
+    (tmp_path / "given").mkdir()
+    for name, content in files.items():
+        (tmp_path / "given" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "given" / name).write_text(content)
+    (tmp_path / "texts.txt").write_text("a\n")
+    recipe = tmp_path / "a.toml"
+    recipe.write_text('[vectors]\nuses = "bertrelay.encode"\nmodel = "./given"\nsentences = { path = "texts.txt" }\n')
+    with pytest.raises(RequestError, match=error_text):
+        make_plan(read_recipe(str(recipe), REGISTRY), RunOptions(runs=tmp_path / "runs"))

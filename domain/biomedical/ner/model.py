@@ -234,6 +234,7 @@ MAX_TOKENS = 256
 HEAD = Head(
     AutoModelForTokenClassification,
     "classifier",
+    "tagger",
     "token classifier",
     "tags entities",
     "domain.ner",

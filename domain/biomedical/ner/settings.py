@@ -13,6 +13,7 @@ from bertrelay.settings import (
     Positive,
     Precision,
     Settings,
+    TaggerSource,
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
@@ -108,7 +109,7 @@ class NerEvaluateSettings(Settings):
     with_text: whether predictions and examples are written of sensitive data too, which hold its text.
     """
 
-    model: ModelSource
+    model: TaggerSource
     test: Annotated[list[EntitySource], Field(min_length=1)]
     types: list[str] = []
     published: dict[str, Share] = {}
@@ -139,7 +140,7 @@ class TagSettings(TagOptions):
     keep: fields of JSONL that the output, which is JSONL, has too.
     """
 
-    model: ModelSource
+    model: TaggerSource
     documents: InputFile
     format: ReadName | None = None
     output: WrittenName = "jsonl"

@@ -29,6 +29,7 @@ MAX_TOKENS = 384
 HEAD = Head(
     AutoModelForQuestionAnswering,
     "qa_outputs",
+    "answerer",
     "network for question answering",
     "answers questions",
     "domain.qa",

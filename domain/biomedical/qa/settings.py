@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from bertrelay.settings import (
     RUN_ONLY,
     WHEN_SET,
+    AnswererSource,
     DataSource,
     InputFile,
     ModelSource,
@@ -115,7 +116,7 @@ class QaEvaluateSettings(Settings):
     with_text: whether predictions and examples are written of sensitive data too, which hold its text.
     """
 
-    model: ModelSource
+    model: AnswererSource
     test: Annotated[list[QuestionSource], Field(min_length=1)]
     published: dict[str, Share] = {}
     max_rejects: Share = 0.01
@@ -151,7 +152,7 @@ class AnswerSettings(AnswerOptions):
     keep: fields of JSONL that the output, which is JSONL, has too.
     """
 
-    model: ModelSource
+    model: AnswererSource
     questions: InputFile
     format: InputFormat | None = None
     id: str | None = None
