@@ -97,7 +97,7 @@ def model_folder(source: str | Path, revision: str | None = None, cache_dir: str
         raise RequestError(f"model: {error}") from error
     if located.folder is not None:
         if not located.folder.is_dir():
-            raise RequestError(f"model: {no_model_folder(located.folder)}")
+            raise RequestError(f"model: {no_model_folder(located.folder, located.written)}")
         return located.folder
     fetch = partial(snapshot_download, str(located.hub_id), revision=revision or located.revision, cache_dir=cache_dir)
     try:

@@ -217,9 +217,11 @@ class ModelSource(Source):
     where a folder `a` exists; everything else is a hub id.
 
     kind: as in `bertrelay.model_kinds`; any when empty.
+    written: how a folder was named.
     """
 
     kind: ClassVar[str] = ""
+    written = ""
 
     @classmethod
     def parse(cls, value: str) -> Self:
@@ -228,7 +230,9 @@ class ModelSource(Source):
         if value.startswith(PACKAGE):
             return cls(_package_folder(value))
         if _is_path(value):
-            return cls(absolute(value))
+            path = cls(absolute(value))
+            path.written = value
+            return path
         if not HUB_ID.fullmatch(value):
             raise ValueError(
                 f"expected a model folder, @stage/model, package:name/path or a hub id, found {str(value)!r}"
@@ -270,20 +274,27 @@ def _is_path(value: str) -> bool:
     return folder.is_dir() or ("/" in value and "@" not in value and folder.parent.is_dir())
 
 
-def no_model_folder(folder: Path) -> str:
-    """The error for a missing model folder: with the nearest one, or how to write a hub id."""
-    missing = folder
+def nearest(path: Path, folders_only: bool = False) -> str:
+    """` did you mean /a/b?`: what is nearest by its name to the first part of `path` that is not there, or nothing."""
+    missing = path
     while not missing.parent.is_dir():
         missing = missing.parent
-    can_list = os.access(missing.parent, os.R_OK)
-    beside = [path.name for path in missing.parent.iterdir() if path.is_dir()] if can_list else []
+    try:
+        beside = [each.name for each in missing.parent.iterdir() if not folders_only or each.is_dir()]
+    except OSError:
+        return ""
     near = get_close_matches(missing.name, beside, n=1)
-    if near:
-        hint = f"did you mean {missing.parent / near[0]}?"
-    elif missing == folder:  # where its parent exists, `owner/name` is a path
-        hint = f"check the path; for a model of the hub write {folder.parent.name}/{folder.name}@main"
-    else:
-        hint = "check the path"
+    return f"did you mean {missing.parent / near[0]}?" if near else ""
+
+
+def no_model_folder(folder: Path, written: str = "") -> str:
+    """The error for a missing model folder: with the nearest one, or how to write a hub id.
+
+    written: how it was named; `owner/name` is a path where a folder `owner` exists.
+    """
+    hint = nearest(folder, folders_only=True) or "check the path"
+    if hint == "check the path" and written.count("/") == 1 and HUB_ID.fullmatch(written):
+        hint += f"; for a model of the hub write {written}@main"
     return f"expected a model folder, found none at {folder}; {hint}"
 
 

@@ -20,7 +20,7 @@ from bertrelay.hardware import resolve_precision
 from bertrelay.leaves import is_auto_precision, leaves, parts_of
 from bertrelay.model_kinds import model_fault
 from bertrelay.progress import working
-from bertrelay.settings import InputFile, ModelSource, Settings, absolute, no_model_folder
+from bertrelay.settings import InputFile, ModelSource, Settings, absolute, nearest, no_model_folder
 from pipelines.error_handling import named
 from pipelines.hub import name_of, revisions_of, unknown_ids
 from pipelines.recipe import Key, Recipe, Step
@@ -157,7 +157,7 @@ def _check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
             problems.add(step.name, key, text)
         for key, source in step.sources:
             if isinstance(source, InputFile) and not source.stage_reference and not Path(source).exists():
-                hint = f"check the path{_or_var(recipe, source)}"
+                hint = f"{nearest(Path(source)) or 'check the path'}{_or_var(recipe, source)}"
                 problems.add(step.name, key, f"expected a file or a folder, found neither at {source}; {hint}")
             elif isinstance(source, ModelSource) and source.folder and (fault := _model_fault(source)):
                 problems.add(step.name, key, fault)
@@ -167,7 +167,7 @@ def _check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
 def _model_fault(source: ModelSource) -> str:
     folder = Path(source)
     if not folder.is_dir():
-        return no_model_folder(folder)
+        return no_model_folder(folder, source.written)
     try:
         return model_fault(folder, source.kind)
     except RequestError as error:

@@ -16,7 +16,7 @@ from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
 from bertrelay.leaves import flatten, leaves
 from bertrelay.privacy import is_sensitive
-from bertrelay.settings import InputFile, PathText, Seed, Settings, Source, absolute, names_sensitive
+from bertrelay.settings import InputFile, PathText, Seed, Settings, Source, absolute, names_sensitive, nearest
 from bertrelay.stage import Stage
 from pipelines.validation import Problems, add_validation_errors, did_you_mean, shown, unknown
 
@@ -123,6 +123,8 @@ def read_tables_file(name: str, expected: str, hint: str = "") -> RecipeText:
     try:
         if not path.is_file():
             found = "a folder" if path.is_dir() else "nothing of that name"
+            if not path.exists() and (near := nearest(Path(absolute(name)))):
+                hint = f"; {near}{hint.removeprefix('.')}"
             raise RequestError(f"expected {expected}, found {found}: {name!r}{hint}")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -223,12 +225,23 @@ def _apply(tables: Table, override: str, text: str, problems: Problems) -> None:
     except ValueError as error:
         problems.add("", f"--set {target}=…", f"expected a value, found {error}")
         return
-    if outer == ["vars"] and (wrong := _other_kind(key, variables.get(key), value)):
+    old = variables.get(key) if outer == ["vars"] else None
+    if wrong := _unquoted_list(target.strip(), value) or _other_kind(key, old, value):
         problems.add("", f"--set {override}", wrong)
         return
     inner[key] = value
     if not outer and key in ("seed", "seeds"):  # of which a recipe has one
         tables.pop("seeds" if key == "seed" else "seed", None)
+
+
+def _unquoted_list(target: str, value: Any) -> str:
+    """What is wrong with a list whose quotes the shell has taken, `[de,ko]`; else nothing."""
+    if not isinstance(value, str) or not (value.startswith("[") and value.endswith("]")):
+        return ""
+    items = json.dumps(
+        [item.strip(" \"'") for item in value[1:-1].split(",")], ensure_ascii=False, separators=(",", ":")
+    )
+    return f"expected a list, found {shown(value)}, whose quotes the shell has taken; write --set '{target}={items}'"
 
 
 def _other_kind(name: str, old: Any, new: Any) -> str:
@@ -410,6 +423,8 @@ def read_recipe(recipe: str, registry: Sequence[Stage], overrides: Sequence[str]
     keys = {key: value for key, value in tables.items() if not isinstance(value, dict)}
     tables = {name: table for name, table in tables.items() if isinstance(table, dict)}
     stages = _stages(tables, registry, problems)
+    for key in _of_a_stage(keys, stages, problems):
+        del keys[key]
     top = _validated(RecipeSettings, {"name": source.stem, **keys}, "", problems) or RecipeSettings()
     settings = {name: _settings(name, tables[name], stage, top, problems) for name, stage in stages.items()}
     needs = {name: _needs(name, tables, settings.get(name), problems) for name in tables}
@@ -449,6 +464,17 @@ def _stages(tables: Table, registry: Sequence[Stage], problems: Problems) -> dic
     if not tables:
         problems.add("", "", "expected at least one stage, a table with `uses`, found none")
     return stages
+
+
+def _of_a_stage(keys: Table, stages: Mapping[str, Stage], problems: Problems) -> list[str]:
+    """Notes those of the recipe's own `keys` that are settings of a stage, with where to write them."""
+    found = []
+    for key in keys.keys() - RecipeSettings.model_fields:
+        if having := [name for name, stage in stages.items() if key in stage.load_settings().model_fields]:
+            found.append(key)
+            places = " or ".join(f"{name}.{key}" for name in having)
+            problems.add("", key, f"is a setting of a stage: write {places}, as in --set {having[-1]}.{key}=…")
+    return found
 
 
 def _settings(

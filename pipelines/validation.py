@@ -131,7 +131,7 @@ def _walk(
         if isinstance(part, int):
             key += f"[{part}]"
         elif tagged := [each for each in inside if each[0] == part]:
-            inside = tagged
+            inside = [("", each) for _, each in tagged]  # a key may be called as a tag is
         elif fields or (ends_unknown and number == len(location) - 1):
             key += f".{part}" if key else part
             holders = [each for _, each in inside]

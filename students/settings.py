@@ -93,6 +93,17 @@ class TranslationColumns(TableSource):
     max_misplaced: MaxMisplaced = 0.2
     others: Annotated[dict[Language, Column], Field(min_length=1), EachOnce]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_other_sources(cls, given: Any) -> Any:
+        if isinstance(given, dict) and (wrong := [key for key in ("columns", "column", "language") if key in given]):
+            keys = ", ".join(sorted(cls.model_fields))
+            raise ValueError(
+                f"{', '.join(wrong)}: no key of a table of translations; name the column of each language, by name or "
+                f"from 0: english = 0, others = {{ de = 1 }}. Its keys are {keys}"
+            )
+        return given
+
     @property
     def languages(self) -> list[str]:
         """The languages beside English, in the order of the columns."""

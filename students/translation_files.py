@@ -23,7 +23,7 @@ from bertrelay.fingerprint import note_folder, visible_files
 from bertrelay.inputs import note_input
 from bertrelay.languages import CODE, closest_code, is_known, is_language
 from bertrelay.progress import log
-from bertrelay.settings import InputFile
+from bertrelay.settings import InputFile, nearest
 from students.catalogues import MoReader, PoReader
 from students.settings import ENGLISH, TranslationFiles
 from students.translation_memories import INLINE_TAG, PLACEHOLDER, TmxReader, XliffReader, XmlReader, without_tags
@@ -201,7 +201,8 @@ def _open_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
 def _of_files(source: TranslationFiles, found: dict[str, FileCounts]) -> Records:
     path = Path(source.path or "")
     if not path.exists():
-        raise RequestError(f"there is no file or folder {path}. Check the path; in a recipe it counts from its folder.")
+        near = nearest(path) or "Check the path"
+        raise RequestError(f"there is no file or folder {path}. {near}; in a recipe it counts from its folder.")
     with _members(path) as members:
         aligned = _aligned_names(members)
         other_files = 0

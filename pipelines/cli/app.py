@@ -9,7 +9,7 @@ from bertrelay.settings import Settings
 from pipelines.cli.biomedical import data, ner, qa
 from pipelines.cli.clinical import outcome, readmission, term_commands
 from pipelines.cli.encoders import encoders
-from pipelines.cli.options import with_options, write_out
+from pipelines.cli.options import PlainGroup, with_options, write_out
 from pipelines.cli.recipes import recipe_commands
 from pipelines.cli.search import searching
 from pipelines.cli.similarity import comparing
@@ -27,6 +27,7 @@ A recipe describes a whole run. Each of its stages can be stopped and resumed, a
 app = typer.Typer(
     help=HELP,
     no_args_is_help=True,
+    cls=PlainGroup,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -22,6 +22,7 @@ from pipelines.cli.options import (
     Fields,
     JsonOption,
     ModelArgument,
+    PlainGroup,
     WorkOptions,
     argument,
     check_idle,
@@ -36,9 +37,9 @@ from pipelines.cli.stdin import DASH, NAME, first_bytes, input_file
 DATASETS = "input and output are Parquet datasets"
 NO_DATASETS = "input and output are not both Parquet datasets"
 
-ner = typer.Typer(help="Find the entities of biomedical texts.", no_args_is_help=True)
-qa = typer.Typer(help="Answer questions from the texts beside them.", no_args_is_help=True)
-data = typer.Typer(help="Check data before training on it.", no_args_is_help=True)
+ner = typer.Typer(help="Find the entities of biomedical texts.", no_args_is_help=True, cls=PlainGroup)
+qa = typer.Typer(help="Answer questions from the texts beside them.", no_args_is_help=True, cls=PlainGroup)
+data = typer.Typer(help="Check data before training on it.", no_args_is_help=True, cls=PlainGroup)
 
 
 @ner.callback()

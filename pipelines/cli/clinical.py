@@ -22,6 +22,7 @@ from pipelines.cli.options import (
     JsonOption,
     ModelArgument,
     OutputOptions,
+    PlainGroup,
     TableOptions,
     argument,
     check_idle,
@@ -33,10 +34,13 @@ from pipelines.cli.options import (
 )
 from pipelines.error_handling import stopping_at_once
 
-readmission = typer.Typer(help="Predict from notes how probable an unplanned readmission is.", no_args_is_help=True)
+readmission = typer.Typer(
+    help="Predict from notes how probable an unplanned readmission is.", no_args_is_help=True, cls=PlainGroup
+)
 outcome = typer.Typer(
     help="Predict from notes what a model was trained for: death in hospital, length of stay, diagnoses, readmission.",
     no_args_is_help=True,
+    cls=PlainGroup,
 )
 term_commands = typer.Typer()
 

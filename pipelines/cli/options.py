@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from typer.core import TyperCommand, TyperGroup
 
 from bertrelay.data.tables import Format, Table
 from bertrelay.distributed import ProcessGroup, joined
@@ -38,6 +39,7 @@ COLOURS = {"RUN": "green", "RESUME": "yellow", "SKIP": "bright_black"}
 COLOURS |= {"good": "green", "warn": "yellow", "fail": "red"}
 MODEL_HELP = "A model folder, a hub id (name or name@revision), or package:name/path."
 DATASET_HELP = "or a dataset: FOLDER/, s3://BUCKET/FOLDER or NAME.lance."
+BRACES = str.maketrans("", "", "{}")
 FILE_HELP = "Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked."
 
 Fields = dict[str, Any]
@@ -52,6 +54,28 @@ def argument(metavar: str, text: str, **more: Any) -> Any:
 
 
 ModelArgument = Annotated[str, argument("MODEL", MODEL_HELP)]
+
+
+class _PlainHelp:
+    """Help without signs that nobody types: `{MODEL}` in the usage, and `<bool>` behind an option without a value."""
+
+    def collect_usage_pieces(self, context: Any) -> list[str]:
+        return [piece.translate(BRACES) for piece in super().collect_usage_pieces(context)]  # type: ignore[misc]
+
+    def get_params(self, context: Any) -> list[Any]:
+        parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for each in parameters:
+            if getattr(each, "is_flag", False) and each.metavar is None:
+                each.metavar = ""
+        return parameters
+
+
+class PlainCommand(_PlainHelp, TyperCommand):
+    """A command with plain help."""
+
+
+class PlainGroup(_PlainHelp, TyperGroup):
+    """A group of commands with plain help."""
 
 
 class TableOptions(Settings):
@@ -124,7 +148,7 @@ def command(app: typer.Typer, names: Mapping[str, str] = {}, **more: Any) -> Cal
     """Registers a function as a command, with options as in `with_options`. more: goes to Typer."""
 
     def register(function: AnyFunction) -> AnyFunction:
-        app.command(**more)(with_options(function, names))
+        app.command(cls=PlainCommand, **more)(with_options(function, names))
         return function
 
     return register
@@ -219,7 +243,7 @@ def check_request(model: str, processes: int | None = None, names_hub: bool = Fa
     if source.stage_reference:
         raise RequestError(f"model: {model} is how recipes name a stage's output; here give its folder")
     if source.folder and not source.folder.is_dir():
-        raise RequestError(f"model: {no_model_folder(source.folder)}")
+        raise RequestError(f"model: {no_model_folder(source.folder, source.written)}")
     set_hub_access(names_hub=names_hub or source.folder is None)
 
 

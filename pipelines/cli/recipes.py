@@ -5,6 +5,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ from pipelines.cli.options import (
     JsonOption,
     ModelArgument,
     OutputOptions,
+    PlainCommand,
     ProcessesOption,
     argument,
     check_request,
@@ -161,7 +163,7 @@ def _width(labels: Iterable[str]) -> int:
     return max(map(len, labels), default=0)
 
 
-@recipe_commands.command(rich_help_panel=PANEL)
+@recipe_commands.command(cls=PlainCommand, rich_help_panel=PANEL)
 def recipes(
     name: Annotated[str | None, argument("[NAME]", "Print this recipe, or this stage.", show_default=False)] = None,
 ) -> None:
@@ -177,9 +179,7 @@ def recipes(
     """
     names, stages = built_in_names(), {stage.kind: stage for stage in registry.REGISTRY}
     if name is None:
-        recipes = {each: find_recipe(each).text for each in names}
-        comments = {each: re.search("^#+ *([^ \n].*)", text, re.MULTILINE) for each, text in recipes.items()}
-        _print(_columns({each: found[1] if found else "" for each, found in comments.items()}))
+        _print(_columns({each: _first_sentence(find_recipe(each).text) for each in names}))
         write_out("\nstages, for `uses` in a recipe:")
         _print(_columns({kind: stage.summary for kind, stage in stages.items()}))
     elif name in names:
@@ -188,6 +188,14 @@ def recipes(
         _print(settings_lines(stages[name]))
     else:
         raise RequestError(f"{name}: {unknown(name, [*names, *stages] if '.' in name else names, 'recipe')}")
+
+
+def _first_sentence(recipe: str) -> str:
+    """The first sentence of the comment that a recipe begins with, which may be on several lines."""
+    lines = takewhile(lambda line: re.match("# ?[^ ]", line), recipe.splitlines())
+    comment = " ".join(line.removeprefix("#").strip() for line in lines)
+    sentence = re.match(r".+?\.(?= |$)", comment)
+    return sentence[0] if sentence else comment
 
 
 def _columns(described: dict[str, str]) -> Iterator[str]:

@@ -21,6 +21,11 @@ def known_licenses() -> list[str]:
 
 
 def _license(value: str) -> str:
+    """The identifier of a license, which may be written as people do: `mit` of MIT License."""
+    words = re.sub(r"\b(the|licen[cs]e|version|v(?=\d))\b|[,()]|\bv(?=\d)", " ", value.lower())
+    plain = re.sub(r"[\s_-]+", "-", words.strip())
+    if plain in known_licenses():
+        return plain
     if value not in known_licenses():
         near = get_close_matches(value.lower(), known_licenses(), n=1)
         hint = f"did you mean {near[0]}?" if near else "for any other write other, with license_name and license_link"

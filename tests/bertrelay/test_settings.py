@@ -85,7 +85,8 @@ def test_a_missing_model_folder_is_reported_with_the_nearest_or_how_a_hub_id_is_
         == f"expected a model folder, found none at {tmp_path}/models/relya; did you mean {tmp_path}/models/relay?"
     )
     assert no_model_folder(tmp_path / "modles/relay").endswith(f"did you mean {tmp_path}/models?")
-    assert "for a model of the hub write models/xlm-roberta@main" in no_model_folder(tmp_path / "models/xlm-roberta")
+    message = no_model_folder(tmp_path / "models/xlm-roberta", "models/xlm-roberta")
+    assert message.endswith("check the path; for a model of the hub write models/xlm-roberta@main")
     assert no_model_folder(Path("/q9/z8/y7")).endswith("check the path")
 
 
@@ -135,3 +136,13 @@ def test_stage_paths_are_filled_in_everywhere_and_the_settings_stay_as_they_were
 def test_a_fault_of_the_settings_as_a_whole_begins_with_what_is_wrong():
     with pytest.raises(RequestError, match=r"^workers: without effect, because engine is local"):
         options_of(Engine, {"workers": 2})
+
+
+def test_a_missing_folder_is_a_model_of_the_hub_only_where_it_was_written_as_one(tmp_path):
+    (tmp_path / "owner").mkdir()
+    written = ModelSource.parse(PathText("owner/name", tmp_path))
+    assert no_model_folder(written.folder, written.written).endswith("for a model of the hub write owner/name@main")
+    absolute = ModelSource.parse(str(tmp_path / "owner/name"))
+    assert no_model_folder(absolute.folder, absolute.written).endswith("owner/name; check the path")
+    (tmp_path / "owner/mame").mkdir()
+    assert no_model_folder(absolute.folder, absolute.written).endswith("did you mean " + str(tmp_path) + "/owner/mame?")

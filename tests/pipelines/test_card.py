@@ -216,3 +216,17 @@ def test_what_is_no_finished_stage_is_reported_and_leaves_nothing(finished, tmp_
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(RequestError, match="expected a folder that is not there yet"):
         write_card(finished / "student/latest/model", tmp_path, results=[finished / "test/latest"], license="mit")
+
+
+@pytest.mark.parametrize(
+    ("written", "identifier"),
+    [
+        *[("MIT License", "mit"), ("The MIT License", "mit"), ("Apache License, Version 2.0", "apache-2.0")],
+        *[("Apache 2.0", "apache-2.0"), ("CC BY-SA 4.0", "cc-by-sa-4.0"), ("BSD 3-Clause", "bsd-3-clause")],
+        *[("GPL v3.0", "gpl-3.0"), ("other", "other"), ("apache-2.0", "apache-2.0")],
+    ],
+)
+def test_a_license_as_people_write_it_is_its_identifier(written, identifier):
+    more = {"license_name": "own", "license_link": "LICENSE"} if identifier == "other" else {}
+    given = {"model": "./m", "results": ["./r"], "name": "a/b", "license": written, **more}
+    assert CardSettings.model_validate(given).license == identifier

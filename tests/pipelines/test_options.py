@@ -8,6 +8,7 @@ from pydantic import Field
 from typer.testing import CliRunner
 
 from bertrelay.settings import ModelSource, Positive, Settings
+from pipelines.cli.app import app
 from pipelines.cli.options import command
 from pipelines.settings_table import described, settings_rows
 
@@ -64,3 +65,16 @@ def test_help_has_the_descriptions_of_the_settings(given):
     assert described(Sizes)["dim"] == "Size of a vector."
     assert "two of one text" in given("--help") or "Two of one text" in given("--help")
     assert list(settings_rows(Sizes))[2] == ("kind", "small or large", "small", "Two of one text.")
+
+
+@pytest.mark.parametrize("command", [[], ["encode"], ["run"], ["recipes"], ["ner"], ["ner", "tag"], ["readmission"]])
+def test_help_has_no_signs_that_nobody_types(command):
+    shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "160"}).output
+    assert "--help" in shown and "<bool>" not in shown
+    assert "{" not in shown.partition("Usage:")[2].splitlines()[0]
+
+
+def test_recipes_are_listed_with_whole_sentences():
+    lines = CliRunner().invoke(app, ["recipes"]).output.splitlines()
+    described = [line.split(maxsplit=1)[1] for line in lines if line and not line.startswith("stages,")]
+    assert len(described) > 50 and [line for line in described if not line.endswith(".")] == []

@@ -283,3 +283,13 @@ def test_a_folder_that_is_no_model_of_the_kind_is_found_by_the_plan(tmp_path, fi
     recipe.write_text('[vectors]\nuses = "bertrelay.encode"\nmodel = "./given"\nsentences = { path = "texts.txt" }\n')
     with pytest.raises(RequestError, match=error_text):
         make_plan(read_recipe(str(recipe), REGISTRY), RunOptions(runs=tmp_path / "runs"))
+
+
+def test_a_missing_input_names_the_nearest_file(tmp_path):
+    (tmp_path / "texts.txt").write_text("a\n")
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given/config.json").write_text("{}")
+    recipe = tmp_path / "a.toml"
+    recipe.write_text('[vectors]\nuses = "bertrelay.encode"\nmodel = "./given"\nsentences = { path = "text.txt" }\n')
+    with pytest.raises(RequestError, match=r"found neither at .*text\.txt; did you mean .*/texts\.txt\?"):
+        make_plan(read_recipe(str(recipe), REGISTRY), RunOptions(runs=tmp_path / "runs"))

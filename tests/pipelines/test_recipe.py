@@ -374,3 +374,38 @@ def test_a_chain_of_thousands_of_stages_is_read_in_order_and_its_circle_is_found
         write_recipe("".join(stages) + "[s2000]\nuses = 'light.teach'\nbase = '@s1999/model'\n", "b.toml")
     )
     assert "stages need each other in a circle: [s1999] → [s2000] → [s1999]" in problems
+
+
+def test_a_setting_of_a_stage_outside_of_stages_says_where_it_belongs(write_recipe):
+    found = mistakes_of(write_recipe(RELAY), "epochs=2")
+    assert "epochs: is a setting of a stage: write student.epochs or teacher.epochs" in found
+
+
+@pytest.mark.parametrize("target", ["vars.languages", "student.languages"])
+def test_a_list_whose_quotes_the_shell_has_taken_is_shown_as_it_is_to_be_written(write_recipe, target):
+    path = write_recipe(RELAY.replace("number = 1", 'number = 1\nlanguages = ["fr"]'))
+    found = mistakes_of(path, f"{target}=[de, ko]")
+    assert f"""write --set '{target}=["de","ko"]'""" in found
+
+
+@pytest.mark.parametrize(
+    ("source", "error_text"),
+    [
+        (
+            'columns = [0, 1], header = false, language = "de"',
+            r"\[s\] parallel\[0\]: columns, language: no key .*english = 0, others = { de = 1 }\. Its keys are ",
+        ),
+        ("lines = 1, others = { de = 1 }", r"parallel\[0\]\.lines: unknown key\. Allowed: sensitive, path, hub"),
+    ],
+)
+def test_keys_of_another_source_of_translations_are_named_with_those_to_write(write_recipe, source, error_text):
+    parallel = f'[{{ path = "de.tsv", {source} }}]'
+    path = write_recipe(f'[s]\nuses = "students.distill"\nteacher = "./t"\nbase = "./b"\nparallel = {parallel}\n')
+    with pytest.raises(RequestError, match=error_text):
+        read_recipe(path, registry.REGISTRY)
+
+
+def test_a_missing_recipe_names_the_nearest_file(write_recipe):
+    path = write_recipe(RELAY)
+    with pytest.raises(RequestError, match=r"did you mean .*relay\.toml\? Built in: "):
+        read_recipe(path.replace("relay.toml", "relais.toml"), REGISTRY)
