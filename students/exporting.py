@@ -212,7 +212,7 @@ def _measured(model: SentenceEncoder, folder: Path, formats: Sequence[GraphBacke
     sentences, metrics = _general_sentences(), Metrics()
     exact = model.encode(sentences, precision="fp32")
     for name in formats:
-        vectors = SentenceEncoder.load(folder, backend=name).encode(sentences)
+        vectors = SentenceEncoder.load(folder, backend=name, is_base=True).encode(sentences)
         found = cosines_to_original(exact, vectors, None)
         found["difference_max"] = float(np.abs(exact - vectors).max())
         found["size_mb"] = sum(file.stat().st_size for file in (folder / GRAPHS[name]).parent.iterdir()) / 1e6
