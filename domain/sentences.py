@@ -75,7 +75,7 @@ def unspaced_warning(count: int, whole: int, what: str) -> str:
     return (
         f"{count:,} of {whole:,} {what} are in languages without spaces between words (Chinese, Japanese, Thai …). "
         "They are not divided into words and sentences: what stands between two marks counts as one word. Put spaces "
-        "between the words before, or give them as CoNLL"
+        "between the words before"
     )
 
 

@@ -35,7 +35,7 @@ from bertrelay.progress import Bar, log
 from bertrelay.tokenizer import before_sentences, plain_rules
 from domain.pretraining.readers import NO_TEXT, Files, Item, SkippedDocument, TextDocument, files_of, outdated, read_all
 from domain.pretraining.settings import DocumentSource
-from domain.sentences import sentence_spans
+from domain.sentences import is_unspaced, sentence_spans, unspaced_warning
 
 VERSION = 5  # raised when the same documents begin to give other sentences, tokens or shards
 SHARD_CHARACTERS = 2**23  # of text, in some 65,000 sentences
@@ -246,7 +246,8 @@ def _prepare(
 
 
 def _sizes(items: Iterable[Item], rejects: Rejects, left_out: Counter[str]) -> Iterator[int]:
-    """The characters of each text; counts what else there is."""
+    """The characters of each text; counts what else there is, and logs how many are without spaces between words."""
+    texts = unspaced = 0
     for item in items:
         if isinstance(item, Unusable):
             rejects.add(item.file, item.line, item.reason)
@@ -255,7 +256,11 @@ def _sizes(items: Iterable[Item], rejects: Rejects, left_out: Counter[str]) -> I
         if isinstance(item, SkippedDocument):
             left_out[item.reason] += 1
         else:
+            texts += 1
+            unspaced += is_unspaced(item.text)
             yield len(item.text)
+    if unspaced:
+        log(unspaced_warning(unspaced, texts, "documents"))
 
 
 def _counts(path: Path, unknown_id: int | None) -> dict[str, int]:

@@ -219,7 +219,8 @@ def _spans(surveys: Surveys) -> Finding:
     severity = worst([severity, "warn" if changed else "good"])
     counts = {"misaligned": len(wrong), "untaggable": untaggable}
     counts |= {"trimmed": kinds[TRIMMED], "repeated": kinds[REPEATED]}
-    places = [place for found in surveys.values() for place in found.places]
+    noted = [place for found in surveys.values() for place in found.places]
+    places = [*noted, *row_places([row for row in wrong if not kinds[row.reason]])]
     good = f"all {entities:,} entities fit the words"
     return Finding("spans", severity, "; ".join(summary) or good, counts, places=places)
 
