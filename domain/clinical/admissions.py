@@ -97,12 +97,14 @@ def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) ->
     """
     admissions = _read_admissions(tables["admissions"], rejects, flow)
     file = tables["patients"]
-    patients = read_table(file, PATIENT_COLUMNS[version_of(file)], rejects)
+    columns = PATIENT_COLUMNS[version_of(file)]
+    patients = read_table(file, columns, rejects, lenient=columns[1:])
     patients = _without(patients, patients["subject_id"] == "", "without subject_id", file, rejects)
     patients = _without_copies(patients, file)
+    _list_faults(patients, patients[FAULT], file, rejects)
     again = patients.duplicated("subject_id")
     patients = _without(patients, again, "a subject_id that an earlier row has", file, rejects)
-    patients = patients.drop(columns=ROW).rename(columns={"gender": "sex", "dod": "day_of_death"})
+    patients = patients.drop(columns=[ROW, FAULT]).rename(columns={"gender": "sex", "dod": "day_of_death"})
     admissions = admissions.merge(patients, on="subject_id", how="left", validate="many_to_one", indicator="listed")
     unlisted = int((admissions["listed"] == "left_only").sum())
     if unlisted:
@@ -132,9 +134,7 @@ def _read_admissions(file: Path, rejects: Rejects, flow: Flow) -> pd.DataFrame:
     has_id = admissions["hadm_id"].fillna("") != ""
     is_again = has_id & admissions.duplicated("hadm_id")
     faults = admissions[FAULT].mask(~has_id, "without hadm_id").mask(is_again, "a hadm_id that an earlier row has")
-    for row, fault in zip(admissions.loc[faults != "", ROW], faults[faults != ""], strict=True):
-        rejects.used(-1)  # as which it was counted when it was read
-        rejects.add(str(file), row, fault)
+    _list_faults(admissions, faults, file, rejects)
     own_ids = admissions["hadm_id"].where(has_id & ~is_again, "\0" + admissions[ROW].astype(str))
     admissions = admissions.assign(hadm_id=own_ids, has_own_id=has_id & ~is_again, is_whole=admissions[FAULT] == "")
     for column in ("admission_type", "discharge_location"):
@@ -145,6 +145,13 @@ def _read_admissions(file: Path, rejects: Rejects, flow: Flow) -> pd.DataFrame:
     death = admissions["deathtime"].fillna(ends)  # a few deaths have the flag or the location alone
     admissions = admissions.assign(discharged_at=ends, died_at=death.where(admissions["died_in_hospital"]))
     return admissions.drop(columns=[ROW, FAULT])
+
+
+def _list_faults(table: pd.DataFrame, faults: "pd.Series[str]", file: Path, rejects: Rejects) -> None:
+    """Lists the rows with a fault, of which the rest counts all the same."""
+    for row, fault in zip(table.loc[faults != "", ROW], faults[faults != ""], strict=True):
+        rejects.used(-1)  # as which it was counted when it was read
+        rejects.add(str(file), row, fault)
 
 
 def _without_copies(table: pd.DataFrame, file: Path) -> pd.DataFrame:

@@ -11,6 +11,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
@@ -119,11 +120,13 @@ def read_table(source: DocumentSource, file: Path) -> Iterator[Item]:
 
     The column `split` of a table, as clinical notes have it, is read whatever the source names and whatever the format:
     notes of validation and test patients are never trained on, nor records without a split beside others with one.
+    Raises RequestError at the end where a group, such as a patient, is in train and in another split.
     """
     table = Table.model_validate({"path": str(file), "format": source.format})
     wanted = {"text": source.text, "id": source.id, "group": source.group, "split": source.split}
     columns = {name: column for name, column in wanted.items() if column is not None}
     without_split = None if _has_splits(table, source.text) else TRAIN
+    in_train, elsewhere = set[str](), set[str]()  # groups
     for row in rows(table, list(columns.values()), optional=[SPLIT]):
         if isinstance(row, Unusable):
             yield row
@@ -131,7 +134,10 @@ def read_table(source: DocumentSource, file: Path) -> Iterator[Item]:
         *given, own_split = row.values
         values = dict(zip(columns, given, strict=True))
         text, *names = (values.get(column) for column in ("text", "id", "group"))
-        if values.get("split", TRAIN) != TRAIN or (without_split if own_split is ABSENT else own_split) != TRAIN:
+        is_train = values.get("split", TRAIN) == (without_split if own_split is ABSENT else own_split) == TRAIN
+        with suppress(ValueError):  # of what is no id, which is reported below
+            (in_train if is_train else elsewhere).add(canonical_id(values.get("group")))
+        if not is_train:
             yield SkippedDocument(NOT_TRAIN)
         elif text is not None and not isinstance(text, str):
             yield Unusable(row.file, row.line, "not text")
@@ -142,6 +148,11 @@ def read_table(source: DocumentSource, file: Path) -> Iterator[Item]:
                 yield TextDocument(text, *map(canonical_id, names))
             except ValueError as error:
                 yield Unusable(row.file, row.line, str(error))
+    if shared := in_train & elsewhere - {""}:
+        raise RequestError(
+            f"documents: expected the rows of each {source.group} in one split, found {len(shared):,} in train and in "
+            f"another one in {file}. Split by {source.group}."
+        )
 
 
 def _has_splits(table: Table, text: Column) -> bool:

@@ -306,6 +306,12 @@ def test_an_admission_that_begins_is_a_return_and_a_limit_to_text_whatever_else_
     assert len((context.output / "rejects.jsonl").read_text().splitlines()) == listed
 
 
+def test_a_patient_with_a_wrong_date_of_death_keeps_the_age(cohort_of, context):
+    cohort = cohort_of([stay(1, 11, 0, 4), stay(2, 21, 0, 4)], [patient(1, dod="soon"), patient(2)])
+    assert set(cohort["hadm_id"]) == {"11", "21"}
+    assert "dod is no date YYYY-MM-DD" in (context.output / "rejects.jsonl").read_text()
+
+
 def test_open_stays_stop_no_run_and_a_death_without_a_discharge_is_not_open(cohort_of, context):
     stays = [stay(n, n, 0, 4) | {"dischtime": ""} for n in range(8)] + [stay(9, 9, 0, 4), stay(9, 10, 10, 12)]
     stays[7] |= {"deathtime": day(3), "hospital_expire_flag": 1}

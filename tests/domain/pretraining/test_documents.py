@@ -98,6 +98,13 @@ def test_notes_of_validation_and_test_patients_are_left_out(tmp_path, suffix, na
     ]
 
 
+def test_patients_with_notes_in_train_and_in_another_split_are_refused(tmp_path):
+    table = "hadm_id,subject_id,text,split\n1,10,a,train\n2,10.0,b,test\n3,11,c,train\n4,,d,train\n5,,e,test\n"
+    with pytest.raises(RequestError, match="the rows of each subject_id in one split, found 1 in train and in another"):
+        read(written(tmp_path / "notes.csv", table), group="subject_id")
+    assert texts(written(tmp_path / "notes.csv", table)) == ["a", "c", "d"]  # nobody says whose they are
+
+
 def test_splits_are_found_in_any_record_and_case_and_a_second_column_of_them_is_an_error(tmp_path):
     rows = [{"text": "none"}, {"text": "a", "SPLIT": "train"}, {"text": "b", "Split": "test"}, {"text": "c"}]
     file = written(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
