@@ -62,9 +62,9 @@ STAGES = {
     PATIENTS: [
         ("domain.cohort", 7, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 4, "settings:AuditSettings", "audit:run", ""),
-        ("domain.notes", 8, "settings:NotesSettings", "notes:run", ""),
-        ("domain.readmission", 7, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
-        ("domain.outcome", 6, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
+        ("domain.notes", 9, "settings:NotesSettings", "notes:run", ""),
+        ("domain.readmission", 8, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
+        ("domain.outcome", 7, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
     ],
 }
 """By package: kind, version, settings and work (`module:name` in the package), and where its metrics are declared."""

@@ -215,8 +215,8 @@ def _what_there_is(column: str, names: Sequence[str], may_be_record: bool) -> st
     if may_be_record:
         return (
             f"A header was expected in its first row, found {len(names)} columns of other names.{hint} Name columns "
-            "that are there; if that row is a record, read the file without a header and its columns by position (in "
-            "a recipe header = false)."
+            "that are there; if that row is a record, read the file without a header (header = false, "
+            "of a command --no-header) and its columns by position, from 0."
         )
     more = ", …" if len(names) > COLUMNS_SHOWN else ""
     return f"Its columns are {', '.join(names[:COLUMNS_SHOWN])}{more}.{hint}"

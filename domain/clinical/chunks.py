@@ -4,7 +4,8 @@ The text is tokenized once, as a whole. Chunks are spans of its characters and s
 lost or counted twice: without overlap the spans of an admission, one after the other, are its text.
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -64,6 +65,7 @@ class Chunker:
         for token, number in vocabulary.items():
             is_mark = token in special or (token.startswith("[") and token.endswith("]"))  # [UNK], [DATE]
             self.is_word[number] = not is_mark and any(character.isalnum() for character in token)
+        self.begins_word = _word_starts(vocabulary)  # (vocabulary,)
         around = self._rules.encode("a")
         ids, own = np.array(around.ids, np.int32), np.flatnonzero(np.array(around.special_tokens_mask) == 0)
         self._before, self._after = (ids[: own[0]], ids[own[-1] + 1 :]) if len(own) else (ids, ids[:0])
@@ -145,8 +147,27 @@ def token_spans(
         first = int(begins[0]) if len(begins) else end
 
 
+MARKERS = ("##", "Ġ", "▁")
+"""How vocabularies mark subwords: WordPiece those inside a word, BPE of bytes and SentencePiece at its start."""
+UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+"""Scripts that set no spaces between words: Thai, Lao, Burmese, Khmer, kana, ideographs."""
+
+
+def _word_starts(vocabulary: Mapping[str, int]) -> NDArray[np.bool_]:
+    """Which tokens begin a word; of a script without spaces all, and all that are no letters or digits."""
+    starts = np.ones(max(vocabulary.values(), default=0) + 1, bool)
+    marker = next((each for each in MARKERS if any(token.startswith(each) for token in vocabulary)), "")
+    for token, number in vocabulary.items():
+        bare, is_marked = token.removeprefix(marker), token.startswith(marker)
+        inside = marker != "" and is_marked == (marker == MARKERS[0])
+        starts[number] = not inside or not bare[:1].isalnum() or UNSPACED.match(bare) is not None
+    return starts
+
+
 UNKNOWN_LIMIT = 0.1
 """The share of unknown tokens above which an admission is warned of; BERT's vocabulary knows all but some 0.1 %."""
+SUBWORDS_LIMIT = 3.0
+"""Subwords a word above which an admission is warned of: English has some 1.3 of BERT's, Russian letter by letter 5."""
 
 
 @dataclass(frozen=True)
@@ -191,15 +212,33 @@ def unknown_shares(tokens: ChunkTokens, count: int, chunker: Chunker) -> tuple[N
     return shares, np.isnan(shares) | (shares > 0) & (counted(chunker.is_word[tokens.ids]) == 0)
 
 
-def warn_of_unknown(shares: NDArray[np.float64]) -> None:
-    """Logs how many admissions have more than `UNKNOWN_LIMIT` of unknown tokens; (admissions,), nan without tokens."""
-    above = int((shares > UNKNOWN_LIMIT).sum())
-    if above:
-        log(
-            f"warning: more than {UNKNOWN_LIMIT:.0%} of the tokens are unknown to the model in {above:,} of "
-            f"{len(shares):,} admissions, whose probabilities mean little; check the language, encoding and column of "
-            "the notes"
-        )
+def subwords_per_word(tokens: ChunkTokens, count: int, chunker: Chunker) -> NDArray[np.float64]:
+    """How many subwords a word of each of `count` texts has on average, (count,); nan without words.
+
+    Single letters are in every vocabulary, so that a text in another language may have no unknown token.
+    """
+    sizes = np.bincount(tokens.admissions, tokens.lengths - chunker.specials, count)
+    starts = np.zeros(0, np.int64)
+    if len(tokens):
+        starts = np.add.reduceat(chunker.begins_word[tokens.ids], tokens.starts, dtype=np.int64)
+    words = np.bincount(tokens.admissions, starts - chunker.specials, count)  # special ones begin words
+    average: NDArray[np.float64] = np.divide(sizes, words, out=np.full(count, np.nan), where=words > 0)
+    return average
+
+
+def warn_of_unknown(shares: NDArray[np.float64], subwords: NDArray[np.float64]) -> None:
+    """Logs how many admissions have more than `UNKNOWN_LIMIT` of unknown tokens, or words of more than `SUBWORDS_LIMIT`
+    subwords; both (admissions,), nan without tokens.
+    """
+    for above, what in (
+        (shares > UNKNOWN_LIMIT, f"more than {UNKNOWN_LIMIT:.0%} of the tokens are unknown to the model"),
+        (subwords > SUBWORDS_LIMIT, f"words are more than {SUBWORDS_LIMIT:g} subwords on average"),
+    ):
+        if count := int(above.sum()):
+            log(
+                f"warning: {what} in {count:,} of {len(shares):,} admissions, whose probabilities mean little; check "
+                "the language, encoding and column of the notes"
+            )
 
 
 def warn_of_cut(chunks: NDArray[np.integer], max_chunks: int | None) -> None:

@@ -55,7 +55,7 @@ class ScoredSplit:
         else:
             columns |= {f"probability/{label}": p for label, p in zip(how.labels, of_labels.T, strict=True)}
         columns["n_chunks"] = np.bincount(self.admissions, minlength=len(self.labels)).astype(np.int32)
-        columns["unknown_share"] = self.table["unknown_share"].to_numpy()
+        columns |= {name: self.table[name].to_numpy() for name in ("unknown_share", "subwords_per_word")}
         return pd.DataFrame(columns | dict(zip(how.labels, self.labels.T, strict=True)) | {"split": self.name})
 
 

@@ -145,8 +145,9 @@ class OutcomeModelSettings(Settings):
 class ScoreOptions(Settings):
     """How notes are read and probabilities written.
 
-    id_column: column of the admission.
-    text_column: column of the note.
+    id_column: column of the admission, by name, or by position from 0 in a file without a header.
+    text_column: column of the note, likewise.
+    header: whether a CSV or TSV begins with the names of its columns.
     cleaned: the notes are cleaned already, as a recipe's notes.parquet is.
     max_rejects: share of the rows of NOTES that may be unusable; those of other kinds of notes are in neither.
     with_text: write the text of each top chunk; without, OUT has no text.
@@ -155,6 +156,7 @@ class ScoreOptions(Settings):
 
     id_column: str = "hadm_id"
     text_column: str = "text"
+    header: bool = True
     cleaned: bool = False
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
     with_text: bool = False

@@ -14,12 +14,21 @@ from scipy.special import expit
 
 from bertrelay.cpu_kernels import Packed
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.statistics import none_if_nan
 from bertrelay.graphs import BackendChoice, check_backend
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.progress import log
 from bertrelay.texts import texts_of
-from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, warn_of_cut, warn_of_unknown
+from domain.clinical.chunks import (
+    Chunker,
+    ChunkTokens,
+    chunk_tokens,
+    subwords_per_word,
+    unknown_shares,
+    warn_of_cut,
+    warn_of_unknown,
+)
 from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, Section, clean, find_sections
 from domain.clinical.note_kinds import MARKS, NoteKinds
@@ -54,7 +63,8 @@ class OutcomeScore(NamedTuple):
     calibrated, alarm: of a binary task; `alarm` is whether `probability` reaches the threshold of the model, None where
         it has none.
     section: of the chunk with the largest share, by its header; None outside known ones.
-    unknown_share: of the tokens, how many the vocabulary does not know; None without tokens.
+    unknown_share: of the tokens, how many the vocabulary does not know; None without tokens. subwords_per_word: how
+        many a word has on average; None without words. A text in another language has many.
     reason: why there is no probability: `NO_TEXT`, or `UNKNOWN_TEXT` where the vocabulary knows none of the words.
     """
 
@@ -66,6 +76,7 @@ class OutcomeScore(NamedTuple):
     label: str | None = None
     by_label: Sequence[float] = ()
     unknown_share: float | None = None
+    subwords_per_word: float | None = None
     reason: str | None = None
 
     @property
@@ -142,11 +153,11 @@ class OutcomeScorer:
         """A row for each admission of `notes`, which has a row for each note, in any order, as a file has them.
 
         Ids may be numbers in one row and text in another. Columns: hadm_id, probability, calibrated, alarm, n_chunks,
-        unknown_share, top_start, top_end, top_section, top_share, reason; of a model with several labels no calibrated
-        and alarm, but label, the likeliest, and `probability/LABEL` of all. They are missing, and `reason` says why,
-        where an admission has no text or the vocabulary knows none of its words. Offsets count characters of the
-        admission's notes as they are read: each cleaned (unless they are `cleaned` already), in the order of the rows,
-        an empty line between them.
+        unknown_share, subwords_per_word, top_start, top_end, top_section, top_share, reason; of a model with several
+        labels no calibrated and alarm, but label, the likeliest, and `probability/LABEL` of all. They are missing, and
+        `reason` says why, where an admission has no text or the vocabulary knows none of its words. Offsets count
+        characters of the admission's notes as they are read: each cleaned (unless they are `cleaned` already), in the
+        order of the rows, an empty line between them.
         Of a frame with a column category, note_type or iserror, as MIMIC's tables have, the rows are read that the
         model was trained on; the others are counted in the log.
         Raises RequestError for anything but a data frame, a column that is missing or there twice, a row without an id
@@ -157,7 +168,8 @@ class OutcomeScorer:
             [clean_and_join(notes_of_one, cleaned) for notes_of_one in texts.values()], precision=precision
         )
         how = self.model.settings
-        warn_of_unknown(np.array([score.unknown_share for score in scores], np.float64))
+        shares, subwords = [score.unknown_share for score in scores], [score.subwords_per_word for score in scores]
+        warn_of_unknown(np.array(shares, np.float64), np.array(subwords, np.float64))
         warn_of_cut(np.array([len(score.chunks) for score in scores]), how.chunking.max_chunks)
         rows = [flat(name, score, how) for name, score in zip(texts, scores, strict=True)]
         return pd.DataFrame(rows, columns=columns_of(how))
@@ -192,12 +204,14 @@ class OutcomeScorer:
         rows = [ScoredChunk(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         borders = np.searchsorted(owners, np.arange(count + 1)).tolist()
         unknown, is_unreadable = unknown_shares(tokens, count, self._chunker)
+        subwords = subwords_per_word(tokens, count, self._chunker)
         for number, text in enumerate(texts):
             chunks = rows[borders[number] : borders[number + 1]]
             if not chunks:
                 yield OutcomeScore(reason=NO_TEXT)
             elif is_unreadable[number]:
-                yield OutcomeScore(unknown_share=float(unknown[number]), reason=UNKNOWN_TEXT)
+                a_word = none_if_nan(subwords[number])
+                yield OutcomeScore(unknown_share=float(unknown[number]), subwords_per_word=a_word, reason=UNKNOWN_TEXT)
             else:
                 by_label = probabilities[number].tolist()
                 score = OutcomeScore(max(by_label), label=how.labels[label[number]], by_label=by_label, chunks=chunks)
@@ -205,7 +219,8 @@ class OutcomeScorer:
                     recalibrated = float(calibrated(probabilities[number, 0], how.slope, how.intercept))
                     alarm = None if how.threshold is None else by_label[0] >= how.threshold
                     score = score._replace(calibrated=recalibrated, alarm=alarm)
-                yield score._replace(section=section_of(text, score.top), unknown_share=float(unknown[number]))
+                score = score._replace(section=section_of(text, score.top), unknown_share=float(unknown[number]))
+                yield score._replace(subwords_per_word=none_if_nan(subwords[number]))
 
     def explain(self, text: str, *, cleaned: bool = False, precision: str = "auto") -> Explanation:
         """The score of a text, and the words of its top chunk, each by what is lost when it is masked (occlusion).
@@ -316,6 +331,7 @@ def flat(name: str, score: OutcomeScore, how: OutcomeModelSettings) -> dict[str,
     if is_binary:
         row |= {"calibrated": score.calibrated, "alarm": score.alarm}
     row |= {"n_chunks": len(score.chunks), "unknown_share": score.unknown_share}
+    row["subwords_per_word"] = score.subwords_per_word
     row |= {"top_start": top.start, "top_end": top.end} if top else {"top_start": None, "top_end": None}
     row |= {"top_section": score.section, "top_share": top.share if top else None, "reason": score.reason}
     of_labels = zip_longest(how.labels, score.by_label)  # without text there is none

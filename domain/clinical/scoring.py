@@ -54,8 +54,8 @@ LEAST_CHARACTERS = 200
 """What an admission counts as at least when shards are cut, as one without text is a row too."""
 DECISIVE = {"precision", "with_text", "cleaned"}
 """The options that decide what is written."""
-SUMMARISED = ("unknown_share", "reason", "n_chunks", "alarm")
-VERSION = 6
+SUMMARISED = ("unknown_share", "subwords_per_word", "reason", "n_chunks", "alarm")
+VERSION = 7
 
 
 class ScoredFile(NamedTuple):
@@ -110,7 +110,7 @@ def score_file(
     settings, output = options_of(ScoreOptions, options), Path(output)
     check_output(output, SUFFIXES, notes, overwrite=overwrite)
     _check_page(page, admission, overwrite)
-    table = notes_source(str(notes), settings.id_column, settings.text_column)
+    table = notes_source(str(notes), settings)
 
     from bertrelay.backbone import model_folder
     from domain.clinical.classifier import read_description
@@ -180,7 +180,7 @@ def score_dataset(
 
     check_outside(output, notes)
     settings, where = options_of(ScoreOptions, options), Engine.of(engine)
-    source, place = notes_source(notes, settings.id_column, settings.text_column), Location(output)
+    source, place = notes_source(notes, settings), Location(output)
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     how = read_description(folder, task)
     types, chosen = score_types(score_columns(how, settings.with_text)), NoteKinds(how, source.name)
@@ -222,24 +222,37 @@ def _beside(place: "Location", stack: ExitStack) -> Path:
     return beside
 
 
-def notes_source(notes: str, id_column: str, text_column: str) -> "Table | ParquetInput":
+def notes_source(notes: str, settings: ScoreOptions) -> "Table | ParquetInput":
     """What has the notes: a dataset, or a file, of which a row is read. Raises RequestError."""
     from bertrelay.data.datasets import ParquetInput, is_dataset
 
-    if is_dataset(notes):
-        found = ParquetInput(notes, [], [id_column, text_column])
-        marks = [name for name in found.names if name.strip().lower() in MARKS]
-        return ParquetInput(notes, [], [id_column, text_column, *marks]) if marks else found
-    return notes_table(notes, id_column, text_column)
+    if not is_dataset(notes):
+        return notes_table(notes, settings)
+    _refuse_header(notes, settings)
+    columns = [settings.id_column, settings.text_column]
+    found = ParquetInput(notes, [], columns)
+    marks = [name for name in found.names if name.strip().lower() in MARKS]
+    return ParquetInput(notes, [], [*columns, *marks]) if marks else found
 
 
-def notes_table(notes: str | Path, id_column: str = "hadm_id", text_column: str = "text") -> Table:
+def notes_table(notes: str | Path, settings: ScoreOptions) -> Table:
     """Reads one row, which shows most of what can be wrong with a request. Raises RequestError."""
-    if format_of(str(notes)) == "lines":
+    kind = format_of(str(notes))
+    if kind == "lines":
         raise RequestError(f"notes: expected a file that ends in .csv, .tsv, .jsonl or .parquet, found {notes}")
-    table = Table.model_validate({"path": str(notes), "columns": [id_column, text_column]})
+    if kind not in ("csv", "tsv"):
+        _refuse_header(notes, settings)
+    names = (settings.id_column, settings.text_column)
+    columns = [int(name) if name.isdecimal() and not settings.header else name for name in names]
+    given = {"path": str(notes), "columns": columns} | ({} if settings.header else {"header": False})
+    table = Table.model_validate(given)
     next(rows(table, []), None)
     return table
+
+
+def _refuse_header(notes: str | Path, settings: ScoreOptions) -> None:
+    if not settings.header:
+        raise RequestError(f"header: only CSV and TSV may be without one, found {notes}; leave the option out")
 
 
 class SortedNotes:
@@ -421,16 +434,17 @@ def _summary(scores: Iterator[dict[str, Any]], how: OutcomeModelSettings) -> Sco
     from domain.clinical.scorer import NO_TEXT, UNKNOWN_TEXT
 
     alarms, chunks = 0, list[int]()
-    shares, reasons = list[float | None](), Counter[str | None]()
+    shares, subwords, reasons = list[float | None](), list[float | None](), Counter[str | None]()
     for row in scores:
         shares.append(row["unknown_share"])
+        subwords.append(row["subwords_per_word"])
         reasons[row["reason"]] += 1
         chunks.append(row["n_chunks"])
         alarms += row.get("alarm") is True
     for reason in (NO_TEXT, UNKNOWN_TEXT):
         if reasons[reason]:
             log(f"{reasons[reason]:,} of {len(shares):,} admissions have no probability: {reason}")
-    warn_of_unknown(np.array(shares, np.float64))
+    warn_of_unknown(np.array(shares, np.float64), np.array(subwords, np.float64))
     warn_of_cut(np.array(chunks), how.chunking.max_chunks)
     of_alarms = None if how.threshold is None else alarms
     return ScoredFile(len(shares), reasons[NO_TEXT], reasons[UNKNOWN_TEXT], sum(chunks), of_alarms)

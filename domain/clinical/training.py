@@ -32,7 +32,14 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.tokenizer import plain_rules
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
-from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, warn_of_unknown
+from domain.clinical.chunks import (
+    Chunker,
+    ChunkTokens,
+    chunk_tokens,
+    subwords_per_word,
+    unknown_shares,
+    warn_of_unknown,
+)
 from domain.clinical.classifier import OutcomeModel, start_model
 from domain.clinical.labelled_notes import LabelledNotes, read_labelled_notes
 from domain.clinical.metrics import Floats, auprc_of, auroc_of, mean_of_known
@@ -157,8 +164,9 @@ def _trained(
             f"or no word of its vocabulary for {len(unread):,} of {len(notes):,} in {notes.file}, the first in row "
             f"{unread[0] + 1:,}. Leave these notes out, or take a base that knows their language."
         )
-    warn_of_unknown(unknown)
-    notes = replace(notes, table=notes.table.assign(unknown_share=unknown))
+    subwords = subwords_per_word(tokens, len(notes), chunker)
+    warn_of_unknown(unknown, subwords)
+    notes = replace(notes, table=notes.table.assign(unknown_share=unknown, subwords_per_word=subwords))
     task = OutcomeTask(model, settings, notes, tokens)
     metrics = train(task, settings, context.output, context.work)
     if not context.process_group.is_main:

@@ -13,7 +13,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
 from domain.clinical.note_kinds import NoteKinds
-from domain.clinical.outcomes import OutcomeModelSettings
+from domain.clinical.outcomes import OutcomeModelSettings, ScoreOptions
 from domain.clinical.scoring import notes_table, sorted_notes
 
 NOTES = [
@@ -75,8 +75,8 @@ def test_a_file_given_twice_scores_as_once(notes, tmp_path, capsys):
     for name in ("once", "twice"):
         frame = pd.concat([pd.read_csv(notes)] * (1 + (name == "twice")))
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
-        table, rejects = notes_table(tmp_path / f"{name}.csv"), Rejects(None)
-        with sorted_notes(table, tmp_path / name, rejects, 1000) as read:
+        table, rejects = notes_table(tmp_path / f"{name}.csv", ScoreOptions()), Rejects(None)
+        with sorted_notes(table, tmp_path / name, rejects, 1000, READS_ALL) as read:
             found[name] = read.of_one("100"), read.of_one("200")
     assert found["once"] == found["twice"] == ([NOTES[0][1], NOTES[2][1]], [NOTES[1][1], NOTES[4][1]])
     assert "4 of 10 notes are copies of an earlier one, of one admission" in capsys.readouterr().err
@@ -91,6 +91,18 @@ def test_columns_are_named_and_ids_may_be_numbers_or_text(call, model, notes, tm
     call("readmission", "score", model, source, tmp_path / "other_scores.jsonl", *columns)
     call("readmission", "score", model, notes, tmp_path / "scores.jsonl", "--precision", "fp32")
     assert rows_of(tmp_path / "other_scores.jsonl") == rows_of(tmp_path / "scores.jsonl")
+
+
+def test_a_file_without_a_header_is_read_as_the_error_says(call, model, notes, tmp_path):
+    (tmp_path / "bare.csv").write_text(notes.read_text().partition("\n")[2])
+    with pytest.raises(RequestError, match=r"header = false, of a command --no-header\) and its columns by position"):
+        score_file(model, tmp_path / "bare.csv", tmp_path / "s.jsonl")
+    options = ("--no-header", "--id", 0, "--text", 1, "--precision", "fp32")
+    call("readmission", "score", model, tmp_path / "bare.csv", tmp_path / "s.jsonl", *options)
+    call("readmission", "score", model, notes, tmp_path / "named.jsonl", "--precision", "fp32")
+    assert rows_of(tmp_path / "s.jsonl") == rows_of(tmp_path / "named.jsonl")
+    with pytest.raises(RequestError, match="header: only CSV and TSV may be without one"):
+        score_file(model, tmp_path / "s.jsonl", tmp_path / "o.jsonl", header=False)
 
 
 READS_ALL = NoteKinds(OutcomeModelSettings(), "notes")
@@ -140,7 +152,7 @@ def test_of_alarms_nothing_is_reported_where_none_is_defined_and_json_is_one_doc
     assert capsys.readouterr().err.count("2 of 3 admissions have 1 chunks, the most that the model reads") == 2
     printed = json.loads(call("readmission", "score", model, notes, tmp_path / "s.csv", "--overwrite", "--json"))
     assert printed.pop("chunks_per_second") > 0 and printed.pop("alarms") in (0, 1, 2) and printed.pop("chunks") > 4
-    counts = {"admissions": 3, "without_text": 1, "unknown_text": 0, "rejected": 0}
+    counts = {"admissions": 3, "without_text": 1, "unknown_text": 0, "rejected": 0, "left_out": 0}
     assert printed == {"output": str(tmp_path / "s.csv"), **counts}
 
 
@@ -202,7 +214,7 @@ def test_admissions_without_text_make_shards_too(tmp_path):
     with (
         Rejects(tmp_path / "rejects.jsonl", 0) as rejects,
         sorted_notes(
-            notes_table(tmp_path / "in.csv"),
+            notes_table(tmp_path / "in.csv", ScoreOptions()),
             tmp_path / "out.csv",
             rejects,
             2_000,

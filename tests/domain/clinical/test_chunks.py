@@ -8,7 +8,14 @@ from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
 from bertrelay.new_encoder import train_wordpiece
-from domain.clinical.chunks import Chunker
+from domain.clinical.chunks import (
+    Chunker,
+    _word_starts,
+    chunk_tokens,
+    subwords_per_word,
+    unknown_shares,
+    warn_of_unknown,
+)
 from domain.clinical.outcomes import ChunkSettings
 from domain.sentences import sentence_spans
 
@@ -133,6 +140,32 @@ def test_many_texts_are_cut_as_each_alone(tokenizer):
     assert [pieces(*each) for each in zip(texts, cut.of_texts(iter(texts)), strict=True)] == [
         pieces(text, cut(text)) for text in texts
     ]
+
+
+def test_a_language_whose_letters_alone_are_known_has_many_subwords_a_word_and_no_unknown_token(capsys):
+    letters = [mark + letter for mark in ("", "##") for letter in "пациентболь"]
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "no", "fever", "##s", ".", "患", "者", *letters]
+    rules = Tokenizer(models.WordPiece({name: row for row, name in enumerate(dict.fromkeys(names))}, unk_token="[UNK]"))
+    rules.normalizer, rules.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    rules.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
+    texts = ["no fever.", "no fevers.", "пациент боль", "患者", ""]
+    cut = chunker(tokenizer, max_tokens=8)
+    tokens = chunk_tokens(texts, cut)
+    shares, subwords = unknown_shares(tokens, 5, cut)[0], subwords_per_word(tokens, 5, cut)
+    assert shares[:4].tolist() == [0, 0, 0, 0]
+    assert subwords[:4].tolist() == [1, 4 / 3, 11 / 2, 1] and np.isnan(subwords[4])  # 7 and 4 letters, two words
+    warn_of_unknown(shares, subwords)
+    assert "words are more than 3 subwords on average in 1 of 5 admissions" in capsys.readouterr().err
+
+
+def test_subwords_are_counted_in_vocabularies_that_mark_the_beginning_of_a_word():
+    for marker in ("Ġ", "▁"):
+        starts = _word_starts({"<s>": 0, f"{marker}fever": 1, "s": 2, ".": 3, "患": 4, marker: 5})
+        assert starts.tolist() == [True, True, False, True, True, True]
+    assert _word_starts({}).all()
 
 
 def test_special_tokens_that_fill_a_chunk_are_reported():

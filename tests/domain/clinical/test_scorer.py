@@ -54,7 +54,8 @@ def test_notes_of_an_admission_are_anywhere_and_ids_are_of_any_type(scorer):
     texts = stays(6)["text"].tolist()
     frame = pd.DataFrame({"hadm_id": [7, "8", 7.0, " 8 ", "7", 9], "text": texts}).astype({"hadm_id": object})
     found = scorer.score(frame, precision="fp32")
-    columns = "hadm_id probability calibrated alarm n_chunks unknown_share top_start top_end top_section top_share"
+    columns = "hadm_id probability calibrated alarm n_chunks unknown_share subwords_per_word top_start top_end "
+    columns += "top_section top_share"
     assert found.columns.tolist() == [*columns.split(), "reason"]
     assert found["hadm_id"].tolist() == ["7", "8", "9"]
     for row, notes in zip(found.itertuples(), [[0, 2, 4], [1, 3], [5]], strict=True):

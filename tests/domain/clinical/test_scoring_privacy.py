@@ -16,7 +16,7 @@ import pytest
 from bertrelay.data.records import Rejects
 from domain.clinical.classifier import save_model, start_model
 from domain.clinical.note_kinds import NoteKinds
-from domain.clinical.outcomes import OutcomeModelSettings
+from domain.clinical.outcomes import OutcomeModelSettings, ScoreOptions
 from domain.clinical.scoring import notes_table, sorted_notes
 from pipelines.cli import _exit_code
 
@@ -169,7 +169,9 @@ def test_notes_are_sorted_beside_the_output(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with (
         Rejects(None) as rejects,
-        sorted_notes(notes_table("notes.parquet"), Path("out/o.csv"), rejects, 1_000, READS_ALL) as found,
+        sorted_notes(
+            notes_table("notes.parquet", ScoreOptions()), Path("out/o.csv"), rejects, 1_000, READS_ALL
+        ) as found,
     ):
         assert len(found.names) == 120_000
     assert spilt == {tmp_path / "out"}
