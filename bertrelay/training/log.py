@@ -3,9 +3,11 @@
 import importlib.util
 import json
 import os
+import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,10 @@ LOG = "metrics.jsonl"
 def accelerator(tracker: str | None = None, folder: Path | None = None) -> Accelerator:
     """Accelerate, for devices, processes and trackers; precision is left to `autocast`.
 
-    tracker: `tensorboard`, `wandb` or `mlflow`, which writes below `folder`.
+    tracker: `tensorboard`, `wandb` or `mlflow`, which writes below `folder`, within `tracking`.
     Raises RequestError for anything but data parallelism.
     """
     os.environ.setdefault(*CUBLAS_CONFIG)
-    if tracker:
-        _prepare_tracker(tracker, folder or Path.cwd())
     timeout = InitProcessGroupKwargs(timeout=TIMEOUT)
     connected = Accelerator(mixed_precision="no", log_with=tracker, project_dir=folder, kwargs_handlers=[timeout])
     if connected.distributed_type in {DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM}:
@@ -39,24 +39,44 @@ def accelerator(tracker: str | None = None, folder: Path | None = None) -> Accel
             "holds the whole model here. Run `accelerate config` and choose no FSDP, DeepSpeed or Megatron."
         )
     if tracker:
-        connected.init_trackers("bertrelay")
+        connected.init_trackers("bertrelay", init_kwargs=_wandb_options(folder) if tracker == "wandb" else {})
     return connected
 
 
-def _prepare_tracker(tracker: str, folder: Path) -> None:
-    """Checks that the tracker is installed, which Accelerate does not, and makes it write below `folder`."""
-    if importlib.util.find_spec(tracker) is None:
+@contextmanager
+def tracking(tracker: str | None, folder: Path) -> Iterator[None]:
+    """Has a tracker write below `folder` within; where the environment names another place, that one.
+
+    What follows in this process has its own: what is set is taken back, and what failed is ended.
+    """
+    if tracker and importlib.util.find_spec(tracker) is None:  # Accelerate does not check it
         raise RequestError(
             f"tracker: {tracker} is not installed; install the extra `trackers`, or leave the setting out"
         )
-    os.environ.setdefault("WANDB_DIR", str(folder))
-    if tracker == "wandb" and os.environ.setdefault("WANDB_MODE", "offline") == "offline":
+    wanted = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    own = {name: value for name, value in wanted.items() if tracker == "mlflow" and name not in os.environ}
+    os.environ.update(own)
+    try:
+        yield
+    except BaseException:
+        if loaded := sys.modules.get(tracker or ""):  # another training of this process would find the run of this one
+            with suppress(Exception):
+                loaded.end_run("FAILED") if tracker == "mlflow" else loaded.finish(1) if tracker == "wandb" else None
+        raise
+    finally:
+        for name in own:
+            os.environ.pop(name, None)
+
+
+def _wandb_options(folder: Path | None) -> dict[str, dict[str, str]]:
+    """Where and how wandb writes: given with each run, as it reads the environment once in a process."""
+    place, mode = os.environ.get("WANDB_DIR", str(folder or Path.cwd())), os.environ.get("WANDB_MODE", "offline")
+    if mode == "offline":
         log(
-            f"tracker: wandb writes offline, into {os.environ['WANDB_DIR']}/wandb, and sends nothing. `wandb sync` "
-            "sends it later, WANDB_MODE=online in the environment at once"
+            f"tracker: wandb writes offline, into {place}/wandb, and sends nothing. `wandb sync` sends it later, "
+            "WANDB_MODE=online in the environment at once"
         )
-    os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    return {"wandb": {"dir": place, "mode": mode, "reinit": "finish_previous"}}
 
 
 class TrainingLog:

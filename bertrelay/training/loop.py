@@ -54,7 +54,7 @@ from bertrelay.training.checkpoint import (
     unique_tensors,
 )
 from bertrelay.training.cuda_graphs import can_replay, replaying
-from bertrelay.training.log import TrainingLog, accelerator
+from bertrelay.training.log import TrainingLog, accelerator, tracking
 from bertrelay.training.settings import TrainingSettings
 
 
@@ -198,7 +198,7 @@ def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | Non
     """
     if len(lengths_in(0, task.lengths)) == 0:
         raise RequestError("expected at least one training item, found none")
-    with _deterministic(settings.deterministic):
+    with _deterministic(settings.deterministic), tracking(settings.tracker, folder):
         training = Training(task, settings, folder, work or folder)
         training.resume()
         training.run()

@@ -1,7 +1,10 @@
 """What the machine can do, found out without loading torch."""
 
+import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -131,16 +134,66 @@ def test_a_way_that_splits_the_model_is_refused(monkeypatch):
         training_log.accelerator()
 
 
-@pytest.mark.parametrize(
-    ("tracker", "mode", "logged"),
-    [("wandb", None, True), ("wandb", "offline", True), ("wandb", "online", False), ("mlflow", None, False)],
-)
-def test_wandb_is_logged_as_offline_unless_its_mode_says_otherwise(
-    monkeypatch, capsys, tmp_path, tracker, mode, logged
-):
+@pytest.fixture
+def begun(monkeypatch):
+    """What trackers are begun with; a stand-in for Accelerate, which calls them."""
+    found = []
+
+    class Stand:
+        distributed_type = DistributedType.NO
+
+        def __init__(self, **_):
+            pass
+
+        def init_trackers(self, _, init_kwargs):
+            found.append((os.environ.get("MLFLOW_TRACKING_URI"), init_kwargs))
+
+    monkeypatch.setattr(training_log, "Accelerator", Stand)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: "installed")
-    monkeypatch.setattr(hardware.os, "environ", {} if mode is None else {"WANDB_MODE": mode})
-    training_log._prepare_tracker(tracker, tmp_path)
+    monkeypatch.setenv(*hardware.CUBLAS_CONFIG)
+    for name in ("WANDB_DIR", "WANDB_MODE", "MLFLOW_TRACKING_URI", "MLFLOW_DISABLE_TELEMETRY"):
+        monkeypatch.delenv(name, raising=False)
+    return found
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "mlflow"])
+def test_each_training_of_a_process_has_a_tracker_below_its_own_folder(begun, tmp_path, tracker):
+    before, folders = dict(os.environ), [tmp_path / "first.partial", tmp_path / "second.partial"]
+    for folder in folders:
+        with training_log.tracking(tracker, folder):
+            training_log.accelerator(tracker, folder)
+        assert dict(os.environ) == before
+    if tracker == "mlflow":
+        assert begun == [(f"sqlite:///{folder}/mlflow.db", {}) for folder in folders]
+    else:
+        given = {"mode": "offline", "reinit": "finish_previous"}
+        assert begun == [(None, {"wandb": {"dir": str(folder), **given}}) for folder in folders]
+
+
+def test_a_tracker_goes_where_the_environment_says(begun, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://server")
+    monkeypatch.setenv("WANDB_DIR", "/elsewhere")
+    for tracker in ("mlflow", "wandb"):
+        with training_log.tracking(tracker, tmp_path):
+            training_log.accelerator(tracker, tmp_path)
+    assert [uri for uri, _ in begun] == ["http://server"] * 2 and begun[1][1]["wandb"]["dir"] == "/elsewhere"
+    assert os.environ["MLFLOW_TRACKING_URI"] == "http://server"
+
+
+@pytest.mark.usefixtures("begun")
+def test_a_run_of_a_training_that_fails_is_ended(tmp_path, monkeypatch):
+    tracker = mock.Mock()
+    monkeypatch.setitem(sys.modules, "mlflow", tracker)
+    with pytest.raises(ZeroDivisionError), training_log.tracking("mlflow", tmp_path):
+        1 / 0  # noqa: B018
+    tracker.end_run.assert_called_once_with("FAILED")
+
+
+@pytest.mark.parametrize(("mode", "logged"), [(None, True), ("offline", True), ("online", False)])
+def test_wandb_is_logged_as_offline_unless_its_mode_says_otherwise(begun, monkeypatch, capsys, tmp_path, mode, logged):
+    if mode:
+        monkeypatch.setenv("WANDB_MODE", mode)
+    training_log.accelerator("wandb", tmp_path)
     expected = f"tracker: wandb writes offline, into {tmp_path}/wandb, and sends nothing"
     assert capsys.readouterr().err.startswith(expected) == logged
-    assert hardware.os.environ.get("WANDB_MODE") == (mode if mode else "offline" if tracker == "wandb" else None)
+    assert begun[0][1]["wandb"]["mode"] == (mode or "offline")
