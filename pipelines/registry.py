@@ -43,7 +43,7 @@ STAGES = {
         ("students.shrink", 8, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
     ],
     "domain.pretraining": [
-        ("domain.pretrain", 5, "settings:PretrainSettings", "train:run", "domain:pretraining"),
+        ("domain.pretrain", 6, "settings:PretrainSettings", "train:run", "domain:pretraining"),
     ],
     "domain.terms": [
         ("domain.terms", 3, "settings:TermsSettings", "terms:run", "domain:terms"),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.data.records import MISSING_WORDS, Rejects, read, rows
+from bertrelay.data.records import MISSING_WORDS, Rejects, log_copies, read, rows
 from bertrelay.data.splits import count_shared
 from bertrelay.data.tables import ABSENT, Record, Table
 from bertrelay.errors import RequestError
@@ -75,6 +75,7 @@ def read_examples(
         for sentences, label in usable(records, lambda record: _example(record, objective, score_range), rejects):
             indices.append([sentence_ids.setdefault(sentence, len(sentence_ids)) for sentence in sentences])
             labels.append(label)
+    indices, labels = _without_copies(indices, labels, ", ".join(table.name for table in tables))
     if not indices:
         names = [table.name for table in tables]
         raise RequestError(
@@ -93,6 +94,13 @@ def read_examples(
             "set score_range = [0, 1]"
         )
     return Examples(list(sentence_ids), np.array(indices, dtype=np.int64), labels)
+
+
+def _without_copies(indices: list[list[int]], labels: list[Any], name: str) -> tuple[list[list[int]], list[Any]]:
+    """The examples, of equal ones with one label the first alone; logs how many copies there are."""
+    examples = dict.fromkeys((*each, label) for each, label in zip(indices, labels, strict=True))
+    log_copies(len(indices) - len(examples), len(indices), f"examples of {name}", "with its label")
+    return [list(each[:-1]) for each in examples], [each[-1] for each in examples]
 
 
 def _columns(table: Table, objective: Objective, cache: Path | None) -> list[str | int]:

@@ -22,6 +22,7 @@ from bertrelay.progress import log, renamed
 
 REJECTS_BEFORE_CHECK = 1000
 REASONS_SHOWN = 8
+MANY_COPIES = 0.01
 READERS: dict[Format, Callable[[Table, Sequence[str | int], Sequence[str]], Iterator[Row]]] = {
     "lines": line_rows,
     "csv": delimited_rows,
@@ -31,6 +32,7 @@ READERS: dict[Format, Callable[[Table, Sequence[str | int], Sequence[str]], Iter
 }
 
 __all__ = [
+    "MANY_COPIES",
     "ROUNDED_ID",
     "Column",
     "Format",
@@ -42,6 +44,7 @@ __all__ = [
     "aligned_rows",
     "canonical_id",
     "is_rounded",
+    "log_copies",
     "read",
     "rows",
 ]
@@ -219,6 +222,13 @@ class Rejects:
                 f"The first is {self._first}.{listed} "
                 + ("" if is_encoding else "Fix the data, or allow a larger share with max_rejects.")
             )
+
+
+def log_copies(copies: int, of: int, what: str, equal: str, but: str = "and count once") -> None:
+    """Logs how many of so many records are copies of an earlier one and count once; warns where they are many."""
+    if copies:
+        warning = "" if copies <= MANY_COPIES * of else "; so many are seldom meant: was a table appended to itself?"
+        log(f"{copies:,} of {of:,} {what} are copies of an earlier one, {equal}, {but}{warning}")
 
 
 def read(

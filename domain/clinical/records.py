@@ -15,6 +15,7 @@ from typing import Any
 
 from bertrelay.data.readers import is_unicode
 from bertrelay.data.records import MISSING_WORDS, canonical_id, is_missing
+from bertrelay.data.records import log_copies as log_copies
 from bertrelay.data.shards import Span
 from bertrelay.errors import WorkError
 from bertrelay.progress import log
@@ -28,19 +29,9 @@ def warn_of_mixed_ids(column: str, kinds: Iterable[type]) -> None:
         log(f'{column}: some ids are {", others ".join(found)}; 7, 7.0 and "7" are taken for one admission')
 
 
-MANY_COPIES = 0.01
-
-
 def digest_of(text: str) -> bytes:
     """Identifies a text but for white space."""
     return hashlib.blake2b(" ".join(text.split()).encode(), digest_size=16).digest()
-
-
-def log_copies(copies: int, of: int, what: str, equal: str) -> None:
-    """Logs how many of so many records are copies of an earlier one and count once; warns where they are many."""
-    if copies:
-        warning = "" if copies <= MANY_COPIES * of else "; so many are seldom meant: was a table appended to itself?"
-        log(f"{copies:,} of {of:,} {what} are copies of an earlier one, {equal}, and count once{warning}")
 
 
 def given_note(identifier: object, text: object) -> tuple[str, str]:

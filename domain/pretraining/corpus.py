@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from bertrelay.data.records import Rejects
+from bertrelay.data.records import Rejects, log_copies
 from bertrelay.data.shards import MANIFEST, Compute, Shards, Span, SpanReader, cut_spans
 from bertrelay.data.tables import Unusable
 from bertrelay.engine import LOCAL_ENGINE, Engine
@@ -33,11 +33,21 @@ from bertrelay.inputs import check_inputs
 from bertrelay.leaves import content_parts
 from bertrelay.progress import Bar, log
 from bertrelay.tokenizer import before_sentences, plain_rules
-from domain.pretraining.readers import NO_TEXT, Files, Item, SkippedDocument, TextDocument, files_of, outdated, read_all
+from domain.pretraining.readers import (
+    COPY,
+    NO_TEXT,
+    Files,
+    Item,
+    SkippedDocument,
+    TextDocument,
+    files_of,
+    outdated,
+    read_all,
+)
 from domain.pretraining.settings import DocumentSource
 from domain.sentences import is_unspaced, sentence_spans, unspaced_warning
 
-VERSION = 5  # raised when the same documents begin to give other sentences, tokens or shards
+VERSION = 6  # raised when the same documents begin to give other sentences, tokens or shards
 SHARD_CHARACTERS = 2**23  # of text, in some 65,000 sentences
 BATCH = 2048  # sentences tokenized at once
 SCHEMA = pa.schema(
@@ -196,6 +206,8 @@ def build_corpus(
         f"{facts['documents_of_one_sentence']:,} have one sentence, which begins no pair of sentences; left out "
         f"{_listed(facts['left_out'])}"
     )
+    copies = facts["left_out"].get(COPY, 0)
+    log_copies(copies, documents + copies, "documents", "of one group", "and are read once")
     if held_out_share > 0 and held_out in (0, documents):
         raise RequestError(
             f"held_out_share: {held_out_share:g} of {documents:,} documents holds {'all' if held_out else 'none'} of "

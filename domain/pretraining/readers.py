@@ -12,6 +12,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
@@ -31,7 +32,7 @@ from domain.pretraining.settings import FORMATS, DocumentSource, format_of
 
 SPLIT, TRAIN = "split", "train"
 PARQUET = b"PAR1"
-NO_TEXT, NOT_TRAIN = "without text", "not of the train split"
+NO_TEXT, NOT_TRAIN, COPY = "without text", "not of the train split", "a copy of an earlier one"
 
 
 class TextDocument(NamedTuple):
@@ -83,12 +84,19 @@ def files_of(source: DocumentSource) -> list[Path]:
 def read_all(files: Files, reasons: Mapping[tuple[int, int], str], shown: bool = False) -> Iterator[Item]:
     """Streams the documents of all files.
 
+    Of equal texts of one group, a patient's for example, the first is read alone; 70 bytes are kept of each.
+
     reasons: why records are left out, as `outdated` finds them. shown: whether progress is.
     """
+    seen = set[int]()
     with progress("reading documents", len(files), "files", shown=shown) as bar:
         for place, (source, path) in enumerate(files):
             for number, found in enumerate(read_documents(source, path), 1):
                 reason = reasons.get((place, number))
+                if not reason and isinstance(found, TextDocument):
+                    content = blake2b(f"{found.group}\0{found.text}".encode(), digest_size=8).digest()
+                    reason = COPY if (key := int.from_bytes(content)) in seen else None
+                    seen.add(key)
                 yield SkippedDocument(reason) if reason else found
             bar.advance()
 

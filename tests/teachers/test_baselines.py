@@ -155,7 +155,7 @@ def test_it_learns_labelled_pairs_and_leaves_the_word_vectors(context, tmp_path)
             rows.append((f"the {a} runs", f"the {b} {drawn.choice(WORDS[4:7])}", "same" if a == b else "other"))
         (tmp_path / f"{part}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     given = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
-    settings = {**given, "glove": str(tmp_path / "glove.txt"), "hidden": 16, "epochs": 6, "learning_rate": 2e-2}
+    settings = {**given, "glove": str(tmp_path / "glove.txt"), "hidden": 16, "epochs": 40, "learning_rate": 2e-2}
     metrics = run(BiLstmSettings.model_validate({**settings, "batch_items": 16, "precision": "fp32"}), context)
     accuracy = metrics["dev/accuracy"]
     assert accuracy is not None and accuracy > 0.9

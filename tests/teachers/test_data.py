@@ -1,6 +1,7 @@
 """Examples of each objective from tables, and what is rejected with which reason."""
 
 import json
+import re
 
 import pytest
 
@@ -120,7 +121,7 @@ def test_what_cannot_be_used_is_rejected_with_line_and_reason(context, objective
 
 
 def test_too_many_rejects_and_nothing_usable_are_errors(context):
-    rows = [pair("a", "b", "x")] * 98 + [pair("a", "b", "-")] * 2
+    rows = [pair("a", f"b{number}", "x") for number in range(98)] + [pair("a", "b", "-")] * 2
     assert len(read(context, "softmax", *rows, limit=0.02).labels) == 98
     with pytest.raises(WorkError, match=r"2 of 100 records.*2 × no gold label.*line 99"):
         read(context, "softmax", *rows, limit=0.01)
@@ -153,3 +154,12 @@ def test_what_is_no_class_is_no_label_and_is_counted(context, label, reason):
 
 def test_a_score_with_an_underscore_is_no_number(context):
     assert read(context, "cosine", scored("1_0"), scored("1.5"), score_range=[0, 20]).labels == [0.075]
+
+
+def test_an_example_given_twice_counts_once_and_one_with_another_label_is_another(context, capsys):
+    rows = [pair("a", "b", "yes"), pair("a", "b", "no"), pair("b", "a", "yes")]
+    found = read(context, "softmax", *rows, *rows)
+    assert (found.indices.tolist(), found.labels) == ([[0, 1], [0, 1], [1, 0]], ["yes", "no", "yes"])
+    expected = "3 of 6 examples of .* are copies of an earlier one, with its label, and count once; so many are seldom"
+    assert re.search(expected, capsys.readouterr().err)
+    assert len(read(context, "cosine", scored(1), scored(2), scored(1.0)).labels) == 2

@@ -3,11 +3,12 @@
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from bertrelay.data.records import Rejects
+from bertrelay.data.records import MANY_COPIES, Rejects, log_copies
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
@@ -124,6 +125,7 @@ def read_examples(
     rejects: Rejects | None = None,
     only_legal: bool = True,
     drop_misplaced: bool = False,
+    once: bool = False,
 ) -> list[Example]:
     """The sentences of all `sources`.
 
@@ -131,16 +133,36 @@ def read_examples(
         RequestError.
     only_legal: whether an illegal tag sequence cannot be used; a score reads it as seqeval does.
     drop_misplaced: whether an entity at wrong offsets is left out, and counted, in place of its document.
+    once: whether of equal documents the first counts alone, as in training; a score is over all. Sentences of CoNLL
+        without documents stay, as short ones are often equal; they are warned of where they are many.
     Raises RequestError where no sentence is left.
     """
     reading = Reading(misplaced="drop" if drop_misplaced else "reject")
-    found = [example for source in sources for example in _read(source, rejects, only_legal, reading)]
-    if not found:
+    found = [list(_read(source, rejects, only_legal, reading)) for source in sources]
+    if not any(found):
         if rejects is not None:
             rejects.check()  # which knows what is wrong with them
         files = ", ".join(str(source.path) for source in sources)
         raise RequestError(f"{files}: expected sentences with tags, found none that can be used")
-    return found
+    return _without_copies(found, once)
+
+
+def _without_copies(sources: Sequence[Sequence[Example]], once: bool) -> list[Example]:
+    """The sentences of all sources, without documents that are copies if `once`; logs how many copies there are."""
+    seen, kept, counts, copies = set[int](), list[Example](), Counter[bool](), Counter[bool]()
+    for _, group in chain.from_iterable(groupby(examples, key=attrgetter("document")) for examples in sources):
+        sentences = list(group)
+        content, is_sentence = hash(tuple(each._replace(document="") for each in sentences)), len(sentences) == 1
+        counts[is_sentence] += 1
+        copies[is_sentence] += content in seen
+        if not (once and content in seen and not is_sentence):
+            kept += sentences
+        seen.add(content)
+    but = "and count once" if once else "and are scored each"
+    log_copies(copies[False], counts[False], "documents", "with their entities", but)
+    if copies[True] > MANY_COPIES * counts[True]:
+        log_copies(copies[True], counts[True], "sentences", "with their tags", "and count each")
+    return kept
 
 
 def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool, reading: Reading) -> Iterator[Example]:

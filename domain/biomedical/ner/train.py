@@ -44,7 +44,7 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
     with Rejects(listed, settings.max_rejects) as rejects, working("reading documents"):
         read = partial(read_examples, rejects=rejects, drop_misplaced=settings.drop_misplaced)
-        examples = of_types(read(settings.train), settings.types)
+        examples = of_types(read(settings.train, once=True), settings.types)
         dev = of_types(read(settings.dev), settings.types) if settings.dev else []
     shared = _shared_with_dev(examples, dev)
     if summary := divided_summary(divided_tokens(examples), sum(len(each.in_entities) for each in examples)):

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
-from bertrelay.data.records import Rejects
+from bertrelay.data.records import Rejects, log_copies
 from bertrelay.data.shards import json_line, write_lines
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
@@ -356,14 +356,28 @@ def read_questions(
     return usable(question_items((path, format_name)), rejects)
 
 
-def read_all(sources: Sequence[QuestionSource], rejects: Rejects) -> list[Question]:
-    """The questions of all `sources`; logs corrected offsets. Raises RequestError where there are none."""
+def read_all(sources: Sequence[QuestionSource], rejects: Rejects, once: bool = False) -> list[Question]:
+    """The questions of all `sources`; logs corrected offsets. Raises RequestError where there are none.
+
+    once: whether of questions that are equal but for their ids the first counts alone, as in training; a score is over
+        all, as the published scripts compute it.
+    """
     questions = list(usable(source_items(sources), rejects))
+    distinct = {_content(question): question for question in reversed(questions)}
+    but = "and count once" if once else "and are scored each"
+    log_copies(len(questions) - len(distinct), len(questions), "questions", "with context and answers", but)
+    questions = list(reversed(distinct.values())) if once else questions
     if not questions:
         files = ", ".join(str(source.path) for source in sources)
         raise RequestError(f"{files}: expected questions, found none that can be used")
     log_notes(Counter(note for question in questions for note in question.notes))
     return questions
+
+
+def _content(question: Question) -> tuple[object, ...]:
+    """What questions that are copies of one another share."""
+    answered = question.answers, question.golds, question.synonyms, question.impossible
+    return question.question, question.context, question.pool, *answered
 
 
 def source_items(sources: Sequence[QuestionSource]) -> Iterator[Item]:

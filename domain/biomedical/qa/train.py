@@ -45,7 +45,7 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
     model = start_model(settings, context.cache / "hub")
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
     with Rejects(listed, settings.max_rejects) as rejects, working("reading questions"):
-        questions = read_all(settings.train, rejects)
+        questions = read_all(settings.train, rejects, once=True)
         dev = read_all(settings.dev, rejects) if settings.dev else []
         shared = _shared_with_dev(questions, dev)
         task = QaTask(model, settings, questions, dev, rejects)

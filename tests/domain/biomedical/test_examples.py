@@ -143,3 +143,26 @@ def test_where_nothing_can_be_used_the_first_fault_is_reported(read):
         read("a.jsonl", '{"txt": "a"}\n', Rejects(None))
     with pytest.raises(RequestError, match="found none that can be used"):
         read("a.jsonl", '{"txt": "a"}\n', Rejects(None, limit=1))
+
+
+def test_a_document_given_twice_counts_once_in_training(tmp_path, capsys):
+    (tmp_path / "a.pubtator").write_text(
+        "1|t|Gout is bad.\n1|a|It hurts.\n1\t0\t4\tGout\tDisease\n\n2|t|Fine.\n2|a|So.\n\n"
+    )
+    both = [source(tmp_path / "a.pubtator"), source(tmp_path / "a.pubtator")]
+    assert len(read_examples(both, once=True)) == 4
+    assert (
+        "2 of 4 documents are copies of an earlier one, with their entities, and count once" in capsys.readouterr().err
+    )
+    assert len(read_examples(both)) == 8
+    assert "and are scored each" in capsys.readouterr().err
+
+
+def test_equal_sentences_of_no_document_are_warned_of_where_they_are_many(tmp_path, capsys):
+    (tmp_path / "a.tsv").write_text("Fig\tO\n1\tO\n\n" * 2 + "".join(f"gout{n}\tB-Disease\n\n" for n in range(300)))
+    assert len(read_examples([source(tmp_path / "a.tsv")], once=True)) == 302
+    assert "copies" not in capsys.readouterr().err
+    assert len(read_examples([source(tmp_path / "a.tsv")] * 2, once=True)) == 604
+    assert (
+        "303 of 604 sentences are copies of an earlier one, with their tags, and count each" in capsys.readouterr().err
+    )

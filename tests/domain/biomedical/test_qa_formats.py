@@ -9,8 +9,15 @@ import pytest
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from domain.biomedical.qa.question_files import question_format_of, question_items, read_questions, write_questions
+from domain.biomedical.qa.question_files import (
+    question_format_of,
+    question_items,
+    read_all,
+    read_questions,
+    write_questions,
+)
 from domain.biomedical.qa.questions import Answer, Question
+from domain.biomedical.qa.settings import QuestionSource
 
 SECRET = "Xanthippe"  # is in every text of a fault, and never in the error
 CONTEXT = f"{SECRET} had a fever of 39 °C, then a rash."
@@ -297,3 +304,17 @@ def test_a_file_cut_off_anywhere_is_an_error(tmp_path, format_name):
         assert "cut off" in error_of(tmp_path / "b.json", format_name)
         (tmp_path / "c.json.gz").write_bytes(packed[: length * len(packed) // len(whole)])
         assert re.search("cut off|JSON of another shape", error_of(tmp_path / "c.json.gz", format_name))
+
+
+def test_a_question_given_twice_counts_once_in_training_and_each_time_in_a_score(tmp_path, capsys):
+    lines = [json.dumps({"question": f"q{n}?", "context": CONTEXT, "answers": []}) for n in (1, 2)]
+    lines += [json.dumps({"question": "q1?", "context": CONTEXT, "answers": [], "impossible": True})]
+    (tmp_path / "a.jsonl").write_text("".join(f"{line}\n" for line in [*lines, *lines]))
+    sources = [QuestionSource(path=str(tmp_path / "a.jsonl"))]
+    found = read_all(sources, Rejects(None), once=True)
+    assert [(question.id, question.question) for question in found] == [("1", "q1?"), ("2", "q2?"), ("3", "q1?")]
+    assert "3 of 6 questions are copies of an earlier one, with context and answers, and count once" in (
+        capsys.readouterr().err
+    )
+    assert len(read_all(sources, Rejects(None))) == 6
+    assert "and are scored each; so many are seldom meant" in capsys.readouterr().err

@@ -103,9 +103,9 @@ def test_a_group_is_held_out_as_a_whole_and_adding_documents_moves_none(tmp_path
 
 def test_groups_keep_patients_apart_and_documents_without_one_are_alone(tmp_path):
     rows = [{"text": "A heart.", "p": 1}, {"text": "A lung.", "p": 2}, {"text": "A dose.", "p": 1}, {"text": "A cell."}]
-    rows += [{"text": "A gene."}, {"text": "A cell."}]
+    rows += [{"text": "A gene."}, {"text": "A bone.", "p": 2}]
     groups = build(tmp_path, written(tmp_path / "a.jsonl", rows), group="p").groups.tolist()
-    assert groups[0] == groups[2] and groups[3] == groups[5]
+    assert groups[0] == groups[2] and groups[1] == groups[5]
     assert len(set(groups)) == 4
 
 

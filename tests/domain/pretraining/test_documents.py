@@ -64,9 +64,12 @@ def test_rows_are_documents_and_those_that_cannot_be_read_or_have_no_text_are_le
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_a_group_has_one_name_whatever_its_type_and_what_is_missing_is_none(tmp_path, suffix, table):
     if suffix == "jsonl":
-        written(file := tmp_path / "a.jsonl", "".join(json.dumps({"text": "x", "g": each}) + "\n" for each in table))
+        written(
+            file := tmp_path / "a.jsonl",
+            "".join(json.dumps({"text": text, "g": each}) + "\n" for text, each in zip("wxyz", table, strict=True)),
+        )
     else:
-        pd.DataFrame({"text": "x", "g": pd.Series(table, dtype=str if " 7 " in table else float)}).to_parquet(
+        pd.DataFrame({"text": [*"wxyz"], "g": pd.Series(table, dtype=str if " 7 " in table else float)}).to_parquet(
             file := tmp_path / "a.parquet"
         )
     expected = ["7"] * 4 if " 7 " in table else ["7", "", "", "8"]
@@ -280,9 +283,9 @@ def test_any_history_ends_as_if_it_were_replayed(tmp_path, seed):
 
 def test_articles_and_records_without_a_number_are_no_revisions(tmp_path):
     written(tmp_path / "a.nxml", "<article><body><p>Text.</p></body></article>")
-    written(tmp_path / "b.nxml", "<article><body><p>Text.</p></body></article>")
+    written(tmp_path / "b.nxml", "<article><body><p>More.</p></body></article>")
     written(tmp_path / "c.xml", medline(citation("", "One."), citation("", "Two.")))
-    assert texts(tmp_path) == ["Text.", "Text.", "One.", "Two."]
+    assert texts(tmp_path) == ["Text.", "More.", "One.", "Two."]
 
 
 # JATS
@@ -371,3 +374,16 @@ def test_an_entity_reads_no_file_asks_no_host_and_cannot_multiply(tmp_path):
     laughs = '<!ENTITY a0 "ha">' + "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 10))
     (found,) = read(written(tmp_path / "a.xml", f"<!DOCTYPE article [{laughs}]>" + article("<p>&a9;</p>")))
     assert isinstance(found, Unusable) and "amplification" in found.detail  # it would be a text of 2 GB
+
+
+def test_a_text_given_twice_is_read_once_for_each_group(tmp_path):
+    rows = [{"text": "Slept well.", "group": 1}, {"text": "Ate.", "group": 1}, {"text": "Slept well.", "group": 2}]
+    content = "".join(json.dumps(row) + "\n" for row in rows)
+    source = DocumentSource(path=str(written(tmp_path / "a.jsonl", content * 2)), group="group")
+    items = list(read_all([(source, tmp_path / "a.jsonl")], {}))
+    assert [(item.text, item.group) for item in items[:3]] == [
+        ("Slept well.", "1"),
+        ("Ate.", "1"),
+        ("Slept well.", "2"),
+    ]
+    assert items[3:] == [SkippedDocument("a copy of an earlier one")] * 3
