@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import TO_TABLE, TO_TEXT, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import renamed
 
@@ -47,8 +47,6 @@ WIDE = {  # by the bytes that begin such a file
     b"\xff\xfe": Encoding('UTF-16, as Excel\'s "Unicode text" is', "UTF-16"),
     b"\xfe\xff": Encoding("UTF-16", "UTF-16"),
 }
-TO_TABLE = "libreoffice --headless --convert-to 'csv:Text - txt - csv (StarCalc):44,34,76'"
-TO_TEXT = "libreoffice --headless --convert-to 'txt:Text (encoded):UTF8'"
 DOCUMENTS = {
     **dict.fromkeys((".xlsx", ".xlsm", ".xls", ".ods"), ("a spreadsheet", TO_TABLE)),
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pptx", ".ppt"), ("a document of a word processor", TO_TEXT)),

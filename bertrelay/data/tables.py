@@ -31,12 +31,16 @@ FORMATS: dict[str, Format] = {
 }
 
 OF_TRANSLATIONS = "`parallel` of students.distill reads translation files; for sentences, write them one a line"
-TO_TEXT = "save its text one sentence a line"
+TO_TABLE = "libreoffice --headless --convert-to 'csv:Text - txt - csv (StarCalc):44,34,76'"
+TO_TEXT = "libreoffice --headless --convert-to 'txt:Text (encoded):UTF8'"
+AS_LINES = "write its text one sentence a line"
 NO_LINES = {
     **dict.fromkeys((".tmx", ".xlf", ".xliff", ".po", ".mo"), OF_TRANSLATIONS),
-    **dict.fromkeys((".xml", ".nxml"), f"domain.pretrain reads XML of PubMed and PMC; else {TO_TEXT}"),
-    **dict.fromkeys((".html", ".htm", ".docx", ".doc", ".odt", ".rtf", ".pptx", ".ppt", ".epub", ".pdf"), TO_TEXT),
-    **dict.fromkeys((".xlsx", ".xlsm", ".xls", ".ods"), "save its sheet as CSV in UTF-8"),
+    **dict.fromkeys((".xml", ".nxml"), f"domain.pretrain reads XML of PubMed and PMC; else {AS_LINES}"),
+    **dict.fromkeys((".html", ".htm", ".epub"), AS_LINES),
+    **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pptx", ".ppt"), f"convert it with {TO_TEXT}, then {AS_LINES}"),
+    ".pdf": f"convert it with pdftotext, then {AS_LINES}",
+    **dict.fromkeys((".xlsx", ".xlsm", ".xls", ".ods"), f"save it as CSV in UTF-8, with {TO_TABLE} for example"),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar"), "unpack it; only .gz is unpacked"),
     **dict.fromkeys((".npy", ".npz", ".arrow", ".safetensors", ".pt", ".pkl"), "it has numbers; name its texts"),
 }

@@ -90,6 +90,6 @@ def test_a_packed_file_is_converted_through_gzip(tmp_path: Path) -> None:
 )
 def test_what_is_no_text_is_named(tmp_path: Path, name: str, start: bytes, found: str) -> None:
     (tmp_path / name).write_bytes(start + b"\xe9\0\1\n\2")
-    table = Table.model_validate({"path": str(tmp_path / name), "format": None})
+    table = Table.model_validate({"path": str(tmp_path / name), "format": "csv"})
     with pytest.raises(RequestError, match=f"expected text, found {found}"):
         list(read(table, [0]))
