@@ -53,7 +53,7 @@ def placed(text: str, annotations: Iterable[Annotation]) -> tuple[tuple[Entity, 
     """The entities that are where they should be, and those that are not. Raises Unfit for stray spaces in types."""
     sound, misplaced = list[Entity](), list[Misplaced]()
     for each in annotations:
-        check_type(each.entity.type)
+        check_type(each.entity)
         if reason := _fault_of(text, each):
             misplaced.append(Misplaced(each.entity, reason, each.file, each.line))
         else:
@@ -70,11 +70,11 @@ def _fault_of(text: str, annotation: Annotation) -> str | None:
     return None if mention is None or _matches(text, entity, mention) else MISALIGNED
 
 
-def check_type(name: str) -> None:
-    """Raises Unfit for a type with white space around it, which would be a type of its own."""
-    if name != name.strip():
-        raise Unfit(STRAY_SPACE, "take the white space around the type out")
-    if name in NO_TYPE:
+def check_type(entity: Entity) -> None:
+    """Raises Unfit for a type with white space around it, which would be a type of its own, and for a missing value."""
+    if entity.type != entity.type.strip():
+        raise Unfit(STRAY_SPACE, f"that of the entity at {entity.start:,} to {entity.end:,}; take the white space out")
+    if entity.type in NO_TYPE:
         raise Unfit("an entity without a type", "a missing value of a table was written as its type")
 
 
@@ -84,7 +84,7 @@ def check_document(document: Document) -> None:
     impossible = [entity for entity in document.entities if not _is_inside(entity, length)]
     _refuse_any(impossible, IMPOSSIBLE, document.entities)
     for entity in document.entities:
-        check_type(entity.type)
+        check_type(entity)
     if not all(0 <= passage.start <= passage.end <= length for passage in document.passages):
         raise Unfit("passages with offsets that cannot be", f"expected start and end from 0 to {length:,}")
     for token in chain.from_iterable(document.sentences):

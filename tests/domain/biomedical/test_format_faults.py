@@ -52,7 +52,7 @@ FAULTS = {
         (f"{TITLE}1|k|{SECRET}", "line 1: a line that is neither title, abstract nor annotation (line 3"),
         (f"{TITLE}{SECRET}", "line 1: a line that is neither title, abstract nor annotation (line 3"),
         (f"{TITLE}\n2\t0\t12\t{SECRET}\tX", "line 1: an annotation of another document (line 4"),
-        (f"{TITLE}1\t2\t12\t{SECRET}\tX \tD1", "line 1: a tag or type with a stray space (take the white space"),
+        (f"{TITLE}1\t2\t12\t{SECRET}\tX \tD1", "line 1: a tag or type with a stray space (that of the entity at 2"),
         (f"{TITLE}1\t1\t13\t{SECRET}\tX", "line 3, record 1: an entity whose text is not at its offsets (1 of 1"),
         (f"{TITLE}1\t9\t99\t{SECRET}\tX", f"{IMPOSSIBLE} (1 of 1 entities, the first at 9"),
         (f"{TITLE}1\t0\t{'9' * 5000}\t{SECRET}\tX", f"{IMPOSSIBLE} (line 3: expected"),

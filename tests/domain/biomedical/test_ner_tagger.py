@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from asked_texts import start_tagger
@@ -15,6 +17,7 @@ from domain.biomedical.documents.tokens import word_spans
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.model import WordSplitter
 from domain.biomedical.ner.tagger import decoded_blocks
+from domain.biomedical.ner.tagging import _load_tagger
 from domain.sentences import sentence_spans
 
 TYPES = ["Disease", "Gene"]
@@ -54,6 +57,14 @@ def test_texts_without_spaces_between_words_are_warned_of_with_their_number(tag,
     assert "3 of 4 texts are in languages without spaces between words" in capsys.readouterr().err
     tag(["The drug 阿司匹林 is aspirin, which the patient had taken before.", "환자는 아스피린을 복용했다."])
     assert "without spaces" not in capsys.readouterr().err
+
+
+def test_rows_of_a_dataset_without_spaces_are_warned_of_once(model, monkeypatch, capsys):
+    monkeypatch.setattr(EntityTagger, "load", lambda _: EntityTagger(model))
+    columns = _load_tagger("text", None, Path("model"), "fp32")
+    found = [columns({"text": pa.array([CHINESE, "gout"])}) for _ in range(2)]
+    assert found[0] == found[1] and len(found[0]["entities"]) == 2
+    assert capsys.readouterr().err.count("1 of 2 rows of a block are in languages without spaces") == 1
 
 
 def places(document):
