@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+WRITING = ".writing"
+"""In the name of a file, or folder, that is being written; one that a killed process left is of no use."""
 NOT_UTF8 = "expected names of files and folders in UTF-8"
 
 
@@ -28,7 +31,7 @@ def write_json(path: Path, value: Any, compact: bool = False) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes `text` to `path` in one step, as `write_json` does."""
-    descriptor, building = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    descriptor, building = tempfile.mkstemp(prefix=f".{path.name}.", suffix=WRITING, dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -40,6 +43,15 @@ def write_text(path: Path, text: str) -> None:
         Path(building).unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what processes that were killed were writing below `folder`, where no other is at work now."""
+    for left in folder.rglob(f".*{WRITING}*"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def make_readable(path: Path) -> None:
@@ -75,7 +87,7 @@ def atomic_write(path: Path, writer: str = "", is_result: bool = True) -> Iterat
     Raises RequestError when it may not be written, at once, WorkError when the disk is full or an input has changed.
     """
     path = path.resolve() if os.path.islink(path) else path  # noqa: PTH114 (which never raises)
-    building = path.with_name(f".{path.name}.writing{writer}")
+    building = path.with_name(f".{path.name}{WRITING}{writer}")
     try:
         building.touch()
         yield building

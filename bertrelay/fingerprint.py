@@ -13,6 +13,7 @@ from typing import Any
 from bertrelay.errors import RequestError
 from bertrelay.files import NOT_UTF8, is_utf8, read_json, write_json
 from bertrelay.inputs import note_input, state_of
+from bertrelay.privacy import current_umask
 from bertrelay.progress import working
 
 Parts = dict[str, Any]
@@ -73,11 +74,20 @@ class Digests:
             self._known[str(new / Path(name).relative_to(old))] = self._known.pop(name)
 
     def save(self) -> None:
-        """Writes the memory where it is kept, files that are gone left out."""
+        """Writes the memory where it is kept, files that are gone left out.
+
+        It names files: once it was written in a run of sensitive data, it stays as hidden as that run is.
+        """
         if self.memory is None:
             return
         self.memory.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.memory, {name: entry for name, entry in self._known.items() if Path(name).exists()}, True)
+        there = {name: entry for name, entry in self._known.items() if Path(name).exists()}
+        hidden = ~self.memory.stat().st_mode & 0o777 if self.memory.is_file() else 0
+        umask = os.umask(current_umask() | hidden)
+        try:
+            write_json(self.memory, there, True)
+        finally:
+            os.umask(umask)
 
 
 def _stamp(path: Path) -> list[int]:

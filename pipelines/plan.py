@@ -6,6 +6,7 @@ Planning reads files and writes none, contacts no hub, and loads neither torch n
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +20,7 @@ from bertrelay.fingerprint import Digests, Parts, fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.leaves import is_auto_precision, leaves, parts_of
 from bertrelay.model_kinds import model_fault
+from bertrelay.privacy import sensitive_data
 from bertrelay.progress import working
 from bertrelay.settings import InputFile, ModelSource, Settings, absolute, nearest, no_model_folder
 from pipelines.error_handling import named
@@ -112,6 +114,13 @@ class RunOptions(Settings):
     def digests(self) -> Digests:
         """The digests that all runs in the folder remember."""
         return Digests(self.cache / "digests.json", self.verify)
+
+
+def save_digests(recipe: Recipe, digests: Digests) -> None:
+    """Keeps what is remembered of files, hidden where a step is sensitive, as their names may be."""
+    is_hidden = any(step.sensitive for step in recipe.steps)
+    with sensitive_data(recipe.group_read) if is_hidden else nullcontext():
+        digests.save()
 
 
 def make_plan(recipe: Recipe, options: RunOptions, digests: Digests | None = None, ask: bool = False) -> Plan:

@@ -22,7 +22,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, sync, write_json
+from bertrelay.files import read_json, remove_unfinished, sync, write_json
 from bertrelay.fingerprint import Digests, Parts
 from bertrelay.stage import WORK, Metrics
 
@@ -143,6 +143,7 @@ def begin(folder: Path, parts: Parts, reasons: Sequence[str] = ()) -> Path:
     """
     partial = partial_of(folder)
     (partial / WORK).mkdir(parents=True, exist_ok=True)
+    remove_unfinished(partial)
     now = datetime.now(UTC)
     first: dict[str, Any] = {"first": now.isoformat(timespec="seconds"), "seconds_before": 0.0, "reasons": reasons}
     attempt = read_json(partial / ATTEMPT) or first

@@ -24,7 +24,7 @@ from bertrelay.settings import Settings, Source
 from bertrelay.stage import Metrics, StageContext
 from pipelines.error_handling import disk_explained, force_explained, named, stopping_at_once
 from pipelines.hub import hub_ids, name_of, set_hub_access
-from pipelines.plan import Action, Plan, PlannedStep, RunOptions, check_output_exists, make_plan
+from pipelines.plan import Action, Plan, PlannedStep, RunOptions, check_output_exists, make_plan, save_digests
 from pipelines.recipe import Key, Recipe, Step
 from pipelines.run_store import (
     DIGITS,
@@ -97,7 +97,9 @@ def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: 
         held.enter_context(run_lock(run_folder))
         settle(run_folder, digests)
         plan = make_plan(recipe, options, digests, ask=True)
-        digests.save()  # so that stages need not read their inputs again to name what they keep in the cache
+        save_digests(
+            recipe, digests
+        )  # so that stages need not read their inputs again to name what they keep in the cache
     except BertRelayError as error:
         broadcast_from_main(error.exit_code, process_group)
         raise
@@ -194,7 +196,7 @@ def _resolved_settings(planned: PlannedStep, plan: Plan) -> Settings:
 
 
 def _write_summary_and_report(plan: Plan, digests: Digests) -> dict[str, Metrics]:
-    digests.save()
+    save_digests(plan.recipe, digests)
     recipe, run_folder, report = plan.recipe, plan.run_folder, plan.run_folder / REPORT
     for name in recipe.stage_names:
         unlink_other_seeds(run_folder / name, recipe.seeds)

@@ -29,7 +29,7 @@ from pipelines.cli.options import (
     write_out,
 )
 from pipelines.error_handling import disk_explained
-from pipelines.plan import Action, Plan, RunOptions, left_behind, make_plan, plan_json, short_path
+from pipelines.plan import Action, Plan, RunOptions, left_behind, make_plan, plan_json, save_digests, short_path
 from pipelines.recipe import Recipe, built_in_names, find_recipe, read_recipe
 from pipelines.report.card_settings import CardSettings
 from pipelines.run_store import latest_name
@@ -120,7 +120,7 @@ def _plan(recipe: Recipe, options: RunOptions) -> Plan:
         found = make_plan(recipe, options, digests)
     if options.runs.is_dir():
         with suppress(OSError):  # saved digests save time and nothing else
-            digests.save()
+            save_digests(recipe, digests)
     return found
 
 

@@ -34,6 +34,9 @@ from students.settings import ENGLISH
 README = "README.md"
 HUB, OUTPUT, FOLDER = "hub:", "output:", "folder:"
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "bertrelay"]
+LITERAL = {**{ord(sign): f"\\{sign}" for sign in "\\`*[]|"}, ord("<"): "&lt;", ord("&"): "&amp;"}
+ADDRESS = re.compile(r":(?=//)|@(?=[\w-]+\.)|(?<=www)\.")
+"""What makes text an address, which is a link without any sign of Markdown."""
 NOT_SHOWN = ("uses", "parallel", "dev", "train", "sts", "lookup", "max_rejects")
 """Settings of a training that are data, which the card has in words, or that say nothing to its readers."""
 
@@ -259,7 +262,7 @@ def _score_tables(results: Sequence[Result]) -> Iterator[tuple[str, str, Listing
         if table.family not in (DEV, OTHER):
             columns = ["", *(": ".join(filter(None, column)) for column in table.columns)]
             rows = [[_cell(row), *map(_measured, table.cells(row))] for row in table.rows]
-            title = " · ".join(filter(None, [table.family.title, table.caption]))
+            title = _cell(" · ".join(filter(None, [table.family.title, table.caption])))
             about = "" if table.about in explained else table.about
             explained.add(about)
             yield title, about, Listing(title, list(map(_cell, columns)), rows)
@@ -270,8 +273,9 @@ def _measured(value: MetricValue) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text in a cell of a Markdown table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    """A text in a cell of a Markdown table, as it is written: no link, image or address in it is live."""
+    literal = " ".join(text.split()).translate(LITERAL)
+    return ADDRESS.sub(lambda sign: f"&#{ord(sign[0])};", literal)
 
 
 def _limits(encoder: SentenceEncoder, languages: Sequence[str], results: Sequence[Result]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from bertrelay.errors import RequestError
 from pipelines.plan import RunOptions
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
-from pipelines.report.card import write_card
+from pipelines.report.card import _cell, write_card
 from pipelines.report.card_settings import CardSettings, known_licenses
 from pipelines.run_store import Done, read_done
 from pipelines.runner import run
@@ -230,3 +230,9 @@ def test_a_license_as_people_write_it_is_its_identifier(written, identifier):
     more = {"license_name": "own", "license_link": "LICENSE"} if identifier == "other" else {}
     given = {"model": "./m", "results": ["./r"], "name": "a/b", "license": written, **more}
     assert CardSettings.model_validate(given).license == identifier
+
+
+def test_a_cell_is_shown_as_it_is_written_and_has_no_live_link():
+    hostile = "[a](http://x.org) ![b](c) <http://d> www.e.org f@g.org `h` recall@10, en-de | *i*"
+    links = r"\[a\](http&#58;//x.org) !\[b\](c) &lt;http&#58;//d> www&#46;e.org f&#64;g.org"
+    assert _cell(hostile) == links + r" \`h\` recall@10, en-de \| \*i\*"

@@ -12,7 +12,9 @@ import light_stages
 import pytest
 
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
+from bertrelay.privacy import current_umask
 from bertrelay.stage import Stage
 from pipelines.error_handling import disk_explained
 from pipelines.run_store import ATTEMPT, begin, finish, read_done
@@ -276,6 +278,36 @@ def test_a_signal_stops_with_a_word_and_the_run_resumes(write_recipe, start, num
     assert err.endswith(f"[slow] stopped by {number.name}; the same command resumes from what is saved{hint}\n")
     assert "Traceback" not in err
     assert actions(go(path)) == {"slow": "RESUME"}
+
+
+def test_what_a_killed_process_was_writing_is_in_no_result(write_recipe, runs, go, monkeypatch):
+    path, teach = write_recipe(RELAY), light_stages.teach
+
+    def killed(_, context):
+        with monkeypatch.context() as patched:  # as SIGKILL does: nothing is tidied
+            patched.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patched.setattr("pathlib.Path.unlink", lambda *_, **__: None)
+            with pytest.raises(KeyboardInterrupt):
+                write_json(context.output / "fingerprint.json", {})
+            (context.output / ".scores.tsv.writing").write_text("half")
+        raise WorkError("stopped")
+
+    monkeypatch.setattr(light_stages, "teach", killed)
+    with pytest.raises(WorkError):
+        go(path)
+    assert list(runs.rglob(".fingerprint.json.*"))
+    monkeypatch.setattr(light_stages, "teach", teach)
+    go(path)
+    assert not [name for name in runs.rglob(".*") if name.name.startswith((".fingerprint", ".scores"))]
+
+
+def test_what_is_remembered_of_files_is_hidden_once_a_run_is_sensitive(write_recipe, tmp_path, runs, go):
+    (tmp_path / "data.txt").write_text("text")
+    count = '[count]\nuses = "light.teach"\ndata = "data.txt"\n'
+    memory = runs / ".cache" / "digests.json"
+    for text, mode in ((count, 0o644), (count + "sensitive = true\n", 0o600), (count, 0o600)):
+        go(write_recipe(text))
+        assert memory.stat().st_mode & 0o777 == mode & ~current_umask()
 
 
 def test_seconds_are_those_of_every_attempt_the_killed_ones_until_the_last_file_they_wrote(tmp_path):
