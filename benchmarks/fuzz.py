@@ -4,7 +4,9 @@
 
 First `fuzz.toml` is run, which holds every stage in small. Each case then changes one thing in a copy of a model that a
 stage wrote (a JSON value, a file, a tensor), in a stage's table, or in the bytes of a file that a stage reads, and
-loads and uses the model, or plans and runs the recipe. The same seed gives the same cases. A case is one of these:
+loads and uses the model, or plans and runs the recipe. After these come `--inputs` cases of `fuzz_inputs.py`, which
+read what users give: translation files, Parquet, graphs, recipes, odd names and sizes; their numbers begin at
+1,000,000. The same seed gives the same cases. A case is one of these:
 
 clear error   RequestError or WorkError; for a model it must be raised while loading, else the case is a loss
 stopped       a recipe that was stopped after some seconds of work, as one with 100 million epochs is
@@ -43,6 +45,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.fuzz_inputs import SURFACES
 from benchmarks.harness import Claim, main
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError, Stopped
@@ -60,6 +63,7 @@ from students.index import open_index
 from teachers.baselines.word_vectors import BiLstmEncoder
 from teachers.rerank import load_scorer
 
+FIRST_INPUT = 1_000_000
 RECIPE = Path(__file__).with_suffix(".toml")
 HANG_SECONDS, STOP_SECONDS, MEMORY_BYTES = 120, 6, 10 << 30  # the second of processor time
 SLOW_IMPORTS = ("sklearn.manifold", "sklearn.model_selection", "sklearn.linear_model", "matplotlib.pyplot", "faiss")
@@ -192,7 +196,10 @@ class Bench:
         random, log = Random(f"{seed}/{number}"), StringIO()
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True)
-        judged = self._table if number % 10 == 0 else self._recipe if number % 5 == 0 else self._model
+        if number >= FIRST_INPUT:
+            judged = self._input
+        else:
+            judged = self._table if number % 10 == 0 else self._recipe if number % 5 == 0 else self._model
         with redirect_stderr(log):
             try:
                 return judged(random, log)
@@ -202,6 +209,15 @@ class Bench:
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 place = f"{where.filename}:{where.lineno}"
                 return Verdict("unforeseen", f"{type(error).__name__}: {str(error)[:150]} ({place})")
+
+    def _input(self, random: Random, _: StringIO) -> Verdict:
+        before = stamps(self.results)
+        try:
+            random.choice(SURFACES)(self.scratch, random, self.results)
+        finally:
+            if stamps(self.results) != before:
+                return Verdict("loss", "an input or a finished result was changed")  # noqa: B012
+        return Verdict("harmless")
 
     def _model(self, random: Random, log: StringIO) -> Verdict:
         loaders = {**MODELS, "index": self._index}
@@ -329,7 +345,8 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     runs = (options.folder or options.scratch).resolve() / "runs"
     with redirect_stderr(StringIO()):
         run(read_recipe(str(RECIPE), REGISTRY), RunOptions(runs=runs))
-    numbers = [options.only] if options.only is not None else range(options.cases)
+    numbers = [*range(options.cases), *range(FIRST_INPUT, FIRST_INPUT + options.inputs)]
+    numbers = numbers if options.only is None else [options.only]
     with ProcessPoolExecutor(options.workers, get_context("spawn"), prepare) as pool:
         verdicts = list(pool.map(partial(judge, runs / "fuzz", options.scratch, options.seed), numbers))
     for number, verdict in zip(numbers, verdicts, strict=True):
@@ -342,4 +359,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(measure, __doc__, cases=2_400, workers=2, threads=1, seed=0, only=int, folder=Path)
+    main(measure, __doc__, cases=2_400, inputs=300, workers=2, threads=1, seed=0, only=int, folder=Path)
