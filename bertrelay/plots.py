@@ -7,8 +7,8 @@ import io
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,8 @@ FAMILIES = (  # in the order in which a letter is looked for; the first comes wi
     *("PingFang SC", "Microsoft YaHei", "Hiragino Sans", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS"),
     *("WenQuanYi Zen Hei", "Droid Sans Fallback", "Unifont"),
 )
-OTHER_FAMILIES = ("Noto Sans", "Lohit", "FreeSans")  # how others begin, after these
+OTHER_FAMILIES = ("Noto Sans", "Lohit", "FreeSans")  # how others begin, which are looked at before the rest
+NO_LETTERS = ("Last Resort", "cm")  # how fonts of boxes and of TeX's codes begin
 CONTROLS = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")  # which neither XML nor matplotlib takes
 LABEL_COLUMNS = 34
 CELLS_WITH_VALUES = 12
@@ -78,14 +79,42 @@ def as_svg(figure: "Figure") -> str:
     return text[text.index("<svg") :]
 
 
+def font_families(texts: Iterable[str]) -> list[str]:
+    """The fonts of this machine for `texts`; matplotlib takes each letter from the first that has it.
+
+    FAMILIES, and of all others those that have a letter which is not yet found.
+    """
+    families, others = map(list, _installed_families())
+    letters = {ord(letter) for text in texts for letter in str(text) if not letter.isspace()}
+    missing = letters.difference(*map(_letters_of, families))
+    for name in others:
+        if not missing:
+            break
+        if found := missing & _letters_of(name):
+            families.append(name)
+            missing -= found
+    return families
+
+
 @cache
-def font_families() -> list[str]:
-    """The fonts of this machine for all scripts; matplotlib takes each letter from the first that has it."""
+def _installed_families() -> tuple[list[str], list[str]]:
+    """FAMILIES that are there, and all others in the order in which they are looked at."""
     from matplotlib.font_manager import fontManager
 
-    installed = sorted(name for name in fontManager.get_font_names() if "Color" not in name)
-    others = [name for name in installed if name.startswith(OTHER_FAMILIES) and name not in FAMILIES]
-    return [*(name for name in FAMILIES if name in installed), *others]
+    names = sorted(name for name in fontManager.get_font_names() if "Color" not in name)
+    others = [name for name in names if name not in FAMILIES and not name.startswith(NO_LETTERS)]
+    others.sort(key=lambda name: not name.startswith(OTHER_FAMILIES))
+    return [name for name in FAMILIES if name in names], others
+
+
+@cache
+def _letters_of(family: str) -> frozenset[int]:
+    """The letters, by number, that a font has; none of one that cannot be read."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    with suppress(OSError, RuntimeError, ValueError):
+        return frozenset(get_font(findfont(FontProperties(family=[family]))).get_charmap())
+    return frozenset()
 
 
 @contextmanager
@@ -146,7 +175,7 @@ def heatmap(matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequenc
     cell = min(CELL, max(SMALLEST_CELL, WIDEST / max(rows, columns)))
     figure = Figure(figsize=(cell * columns, cell * rows), facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1))
-    text: dict[str, Any] = {"family": font_families(), "parse_math": False}
+    text: dict[str, Any] = {"family": font_families([title, *row_labels, *column_labels]), "parse_math": False}
     axes.set_title(CONTROLS.sub(" ", title), loc="left", fontsize=11, fontweight="bold", pad=12, **text)
     mesh = axes.pcolormesh(values, cmap="Blues", edgecolors="white", linewidth=0.7)
     axes.invert_yaxis()
@@ -200,5 +229,5 @@ def text_width(text: str, size: float) -> float:
     from matplotlib.textpath import text_to_path
 
     with missing_scripts():
-        font = FontProperties(family=font_families(), size=size)
+        font = FontProperties(family=font_families([text]), size=size)
         return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])

@@ -75,7 +75,7 @@ def draw_terms(texts: Sequence[str], groups: Sequence[str], placed: Map) -> "tup
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(0, height), xticks=[], yticks=[])
     axes.spines[:].set_color("#c0c0c0")
-    text: dict[str, Any] = {"family": font_families(), "parse_math": False}
+    text: dict[str, Any] = {"family": font_families(labels), "parse_math": False}
     shown = f"{len(labels):,}" if len(labels) == placed.of else f"{len(labels):,} of {placed.of:,}"
     axes.set_title(f"{shown} terms by t-SNE", loc="left", fontsize=11, fontweight="bold", pad=10, **text)
     _draw_marks(axes, points, names)
@@ -152,7 +152,7 @@ def _draw_marks(axes: "Axes", points: Floats, names: Sequence[str]) -> None:
             axes.scatter(*of_group.T, label="group", **style)  # a name that begins with _ would have no place
     if set(names) != {NO_GROUP}:
         legend = axes.legend(
-            loc="upper left", bbox_to_anchor=(1, 1), frameon=False, prop={"family": font_families(), "size": 9}
+            loc="upper left", bbox_to_anchor=(1, 1), frameon=False, prop={"family": font_families(labels), "size": 9}
         )
         for text, label in zip(legend.get_texts(), labels, strict=True):
             text.set(text=label, parse_math=False)

@@ -5,6 +5,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
+from matplotlib import font_manager
 
 from bertrelay import plots
 from bertrelay.errors import RequestError
@@ -77,6 +80,38 @@ def test_each_kind_of_file_is_what_its_name_says(tmp_path, kind, begins):
 
 
 # Fonts
+
+
+@pytest.fixture
+def own_font(tmp_path):
+    """A font of a name that no list has, installed while a test runs, whose letters are squares."""
+    pen = TTGlyphPen(None)
+    for place, point in enumerate([(0, 0), (0, 700), (500, 700), (500, 0)]):
+        (pen.lineTo if place else pen.moveTo)(point)
+    pen.closePath()
+    font = FontBuilder(1000)
+    font.setupGlyphOrder([".notdef", "square"])
+    font.setupCharacterMap({ord(letter): "square" for letter in LINEAR_B})
+    font.setupGlyf(dict.fromkeys([".notdef", "square"], pen.glyph()))
+    font.setupHorizontalMetrics(dict.fromkeys([".notdef", "square"], (600, 0)))
+    font.setupHorizontalHeader(ascent=800, descent=-200)
+    font.setupNameTable({"familyName": "Quadrat Gothic", "styleName": "Regular"})
+    font.setupOS2()
+    font.setupPost()
+    font.save(tmp_path / "quadrat.ttf")
+    known = list(font_manager.fontManager.ttflist)
+    font_manager.fontManager.addfont(tmp_path / "quadrat.ttf")
+    plots._installed_families.cache_clear()
+    yield "Quadrat Gothic"
+    font_manager.fontManager.ttflist = known
+    plots._installed_families.cache_clear()
+
+
+def test_any_font_of_this_machine_that_has_the_letters_is_used(own_font, tmp_path, capsys):
+    write_heatmap(tmp_path / "p.png", [[1.0]], [LINEAR_B], ["a"])
+    assert "no font" not in capsys.readouterr().err
+    assert own_font in plots.font_families([LINEAR_B]) and own_font not in plots.font_families(["a"])
+    assert text_width(LINEAR_B, 10) == pytest.approx(12, abs=0.5)  # two squares of 0.6
 
 
 def test_a_script_without_a_font_is_logged_once_and_raises_no_warning(tmp_path, capsys):
