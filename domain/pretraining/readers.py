@@ -22,7 +22,7 @@ from xml.parsers.expat import ErrorString
 
 import pandas as pd
 
-from bertrelay.data.readers import open_input
+from bertrelay.data.readers import LONGEST_LINE, open_input
 from bertrelay.data.records import canonical_id, rows
 from bertrelay.data.tables import ABSENT, Column, Record, Table, Unusable
 from bertrelay.errors import RequestError
@@ -250,12 +250,31 @@ def _is_paper(member: tarfile.TarInfo) -> bool:
     return member.isfile() and path.suffix.lower() in (".xml", ".nxml") and not is_hidden
 
 
+class _Limited:
+    """A stream of XML that ends the work where one document takes more than `LONGEST_LINE` of it, as it is held whole.
+
+    left: bytes until then.
+    """
+
+    def __init__(self, stream: IO[bytes], name: str) -> None:
+        self._stream, self._name, self.left = stream, name, LONGEST_LINE
+
+    def read(self, size: int = -1) -> bytes:
+        content = self._stream.read(size)
+        self.left -= len(content)
+        if self.left < 0:
+            raise RequestError(
+                f"{self._name}: expected documents of at most {LONGEST_LINE >> 20} MiB, found a longer one; remove it"
+            )
+        return content
+
+
 def _parsed(stream: IO[bytes], name: str, tags: Container[str], in_tar: bool = False) -> Iterator[Element | Unusable]:
-    parser = ElementTree.XMLParser()
+    parser, limited = ElementTree.XMLParser(), _Limited(stream, name)
     parser.entity.update(NAMED_CHARACTERS)
     root: Element | None = None
     try:
-        for event, element in ElementTree.iterparse(stream, ("start", "end"), parser):
+        for event, element in ElementTree.iterparse(limited, ("start", "end"), parser):
             if root is None:
                 root = element
                 if _tag(root) not in (*COLLECTIONS, ARTICLE):
@@ -268,6 +287,7 @@ def _parsed(stream: IO[bytes], name: str, tags: Container[str], in_tar: bool = F
                     )
             if event == "end" and _tag(element) in tags:
                 yield element
+                limited.left = LONGEST_LINE
                 root.clear()  # else the tree of all documents would grow in memory
     except ElementTree.ParseError as error:
         line, detail = error.position[0], ErrorString(error.code)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-from bertrelay.data.readers import open_input, refuse_damaged
+from bertrelay.data.readers import bounded_lines, open_input, refuse_damaged
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
@@ -54,7 +54,7 @@ class WordVectors:
         vectors: list[NDArray[np.float32]] = []
         dim = 0
         with refuse_damaged(str(path)), open_input(str(path)) as lines:
-            for line_number, line in enumerate(lines, 1):
+            for line_number, line in enumerate(bounded_lines(lines), 1):
                 fields = line.decode("utf-8", "replace").rstrip().split(" ")
                 if line_number == 1 and len(fields) == HEADER_FIELDS:
                     continue

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bertrelay.data.readers import open_input, refuse_damaged
+from bertrelay.data.readers import LONGEST_LINE, open_input, refuse_damaged
 from bertrelay.errors import RequestError
 from teachers.data import number
 
@@ -80,7 +80,9 @@ def read_lines(path: Path) -> list[str]:
     Raises RequestError when there are none.
     """
     with refuse_damaged(str(path)), open_input(str(path)) as file:
-        content = file.read()
+        content = file.read(LONGEST_LINE + 1)
+    if len(content) > LONGEST_LINE:
+        raise RequestError(f"{path}: expected at most {LONGEST_LINE >> 20} MiB, found more. Is it the right file?")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import from_json
 
 from bertrelay.data.encodings import NOT_UTF8, conversion_of
-from bertrelay.data.readers import open_input
+from bertrelay.data.readers import LONGEST_LINE, open_input
 from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import Unfit, shown_id
 
@@ -57,6 +57,11 @@ class JsonWindow:
             try:
                 _, end = JSONDecoder().raw_decode(self._text, self._at)
             except (ValueError, RecursionError):  # broken, not whole yet, or a number of more digits than Python reads
+                if len(self._text) - self._at > LONGEST_LINE:
+                    raise RequestError(
+                        f"{self.file}, line {self.line:,}: expected JSON values of at most {LONGEST_LINE >> 20} MiB, "
+                        "found a longer one. Is the file damaged?"
+                    ) from None
                 if not self._read_on():
                     raise self.broken() from None
                 continue

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.data.encodings import NOT_UTF8, conversion_of
-from bertrelay.data.readers import open_input
+from bertrelay.data.readers import LONGEST_LINE, open_input
 from bertrelay.data.records import MISSING_WORDS
 from bertrelay.privacy import is_sensitive
 from domain.biomedical.documents.document import Document, Entity, Misplaced, Span, Unfit
@@ -26,7 +26,10 @@ def whole_text(path: Path) -> str:
     """The text of a file, to the character: line ends and a byte order mark stay. Raises Unfit when it is not UTF-8."""
     try:
         with open_input(str(path)) as stream:
-            return stream.read().decode()
+            content = stream.read(LONGEST_LINE + 1)
+            if len(content) > LONGEST_LINE:
+                raise Unfit("a text too long", f"more than {LONGEST_LINE >> 20} MiB")
+            return content.decode()
     except UnicodeDecodeError as error:
         name = "FILE" if is_sensitive() else str(path)  # it may be an id
         place = f"byte {error.start:,} of the file, counted from 0"

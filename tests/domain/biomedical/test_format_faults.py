@@ -8,7 +8,7 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.privacy import sensitive_data
-from domain.biomedical.documents import Columns, format_of, read_documents
+from domain.biomedical.documents import Columns, format_of, json_stream, read_documents, soundness
 from domain.biomedical.documents.conll import sentence_rows
 from domain.biomedical.documents.document import Document
 from domain.biomedical.documents.writing import write_documents
@@ -261,3 +261,16 @@ def test_rejects_without_a_block_list_and_limit_what_is_read_and_written(tmp_pat
 def test_the_last_suffix_decides_the_format(tmp_path):
     assert format_of(tmp_path / "a.pubtator.txt") == format_of(tmp_path / "a.pubtator.txt.gz") == "pubtator"
     assert [format_of(tmp_path / f"a.pubtator.{end}") for end in ("jsonl", "html", "tsv")] == ["jsonl", "html", "conll"]
+
+
+def test_a_text_that_unpacks_to_far_more_than_its_file_is_not_held_whole(tmp_path, monkeypatch):
+    for module in (soundness, json_stream):
+        monkeypatch.setattr(module, "LONGEST_LINE", 3 << 20)
+    (tmp_path / "brat").mkdir()
+    (tmp_path / "brat" / "a.txt.gz").write_bytes(gzip.compress(b"x" * (4 << 20)))
+    with pytest.raises(RequestError, match="a text too long"):
+        list(read_documents(tmp_path / "brat", "brat"))
+    for value in ('"' + "x" * (9 << 20), "[" * (9 << 20)):
+        (tmp_path / "a.json").write_text('{"documents": [' + value)
+        with pytest.raises(RequestError, match=r"a\.json, line 1: expected JSON values of at most 3 MiB"):
+            list(read_documents(tmp_path / "a.json", "bioc"))

@@ -12,6 +12,7 @@ import pytest
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
+from domain.pretraining import readers
 from domain.pretraining.readers import (
     DELETED,
     NO_TEXT,
@@ -387,3 +388,12 @@ def test_a_text_given_twice_is_read_once_for_each_group(tmp_path):
         ("Slept well.", "2"),
     ]
     assert items[3:] == [SkippedDocument("a copy of an earlier one")] * 3
+
+
+def test_an_article_without_an_end_is_not_held_whole_and_a_long_collection_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 18)
+    many = medline(*(citation(number, f"Title {number}.", "Pain. " * 5_000) for number in range(1, 20)))
+    assert len(texts(written(tmp_path / "a.xml", many))) == 19
+    endless = medline(citation(1, "A title.", "Pain. " * 100_000))
+    with pytest.raises(RequestError, match=r"b\.xml: expected documents of at most 0 MiB"):
+        texts(written(tmp_path / "b.xml", endless))
