@@ -44,6 +44,10 @@ class _Heads(Description):
     id2label: dict[str, str | int] | None = None
 
 
+class _Prompts(Description):
+    prompts: dict[str, str | None] | None = None
+
+
 def kind_of_model(folder: Path) -> ModelKind | None:
     """What the files of `folder` say it is; None where they are of no model. Raises RequestError for damaged ones."""
     if (folder / POLY_ENCODER).is_file():
@@ -73,6 +77,12 @@ def model_fault(folder: Path, expected: str = "") -> str:
     if found in {wanted, *ALSO.get(wanted, ())}:
         return ""
     return f"expected {wanted.words}, found in {folder} {found.words}; {found.use}"
+
+
+def prompts_in(folder: Path) -> list[str]:
+    """The names of the prompts of the sentence encoder in `folder`."""
+    found = read_model_file(folder / "config_sentence_transformers.json", _Prompts)
+    return list(found.prompts or ()) if found else []
 
 
 def check_kind(folder: Path, expected: str) -> None:

@@ -7,7 +7,7 @@ a `RUN_ONLY` setting nothing. This module loads neither torch nor transformers, 
 import importlib.util
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from numbers import Number
 from pathlib import Path
@@ -66,6 +66,10 @@ class DataSource(Settings):
     """
 
     sensitive: Annotated[bool, RUN_ONLY] = False
+
+    def tables_read(self) -> Sequence[Any]:
+        """The tables of which columns are named here, so that a plan finds those that are not there."""
+        return ()
 
 
 def names_sensitive(settings: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from bertrelay.data.records import rows
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, Parts, fingerprint
@@ -22,7 +23,7 @@ from bertrelay.leaves import is_auto_precision, leaves, parts_of
 from bertrelay.model_kinds import model_fault
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import working
-from bertrelay.settings import InputFile, ModelSource, Settings, absolute, nearest, no_model_folder
+from bertrelay.settings import DataSource, InputFile, ModelSource, Settings, absolute, nearest, no_model_folder
 from pipelines.error_handling import named
 from pipelines.hub import name_of, revisions_of, unknown_ids
 from pipelines.recipe import Key, Recipe, Step
@@ -38,6 +39,7 @@ from pipelines.run_store import (
 )
 from pipelines.validation import Problems, did_you_mean, shown
 
+MODEL = "model"
 ABSENT = object()
 """In place of a part that is not there."""
 
@@ -162,7 +164,7 @@ def _check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
     """Raises RequestError with every file and model folder that is not there."""
     problems = Problems(recipe.source.title)
     for step in steps:
-        for key, text in step.settings.input_problems():
+        for key, text in (*step.settings.input_problems(), *_column_problems(step.settings)):
             problems.add(step.name, key, text)
         for key, source in step.sources:
             if isinstance(source, InputFile) and not source.stage_reference and not Path(source).exists():
@@ -171,6 +173,26 @@ def _check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
             elif isinstance(source, ModelSource) and source.folder and (fault := _model_fault(source)):
                 problems.add(step.name, key, fault)
     problems.raise_if_any()
+
+
+def _column_problems(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The tables in `value` whose file is there and lacks a column that is named, or cannot be read; by their keys."""
+    if isinstance(value, Settings):
+        tables = value.tables_read() if isinstance(value, DataSource) else ()
+        for table in tables:
+            if table.path and not table.path.stage_reference and Path(table.path).is_file():
+                try:
+                    next(rows(table, ()))
+                except RequestError as error:
+                    yield key, str(error)
+        for name in type(value).model_fields:
+            yield from _column_problems(getattr(value, name), f"{key}.{name}" if key else name)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _column_problems(item, f"{key}.{name}")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _column_problems(item, f"{key}[{number}]")
 
 
 def _model_fault(source: ModelSource) -> str:
@@ -203,6 +225,14 @@ def check_output_exists(stage: str, inner: str, folder: Path) -> None:
         )
 
 
+def _check_model_reference(key: str, stage: str, inner: str) -> None:
+    """Raises RequestError for a model where no stage writes one."""
+    if Path(inner).parts[:1] != (MODEL,):
+        raise RequestError(
+            f"{key}: found @{stage}/{inner}; a stage writes its model into the folder {MODEL}: write @{stage}/{MODEL}"
+        )
+
+
 def _plan_step(
     step: Step,
     planned: Mapping[Key, PlannedStep],
@@ -216,6 +246,10 @@ def _plan_step(
         if needed[stage].action == Action.SKIP:
             with named(step.label):
                 check_output_exists(stage, inner, needed[stage].folder)
+    for key, source in step.sources:
+        if isinstance(source, ModelSource) and (written := source.stage_reference):
+            with named(step.label):
+                _check_model_reference(key, *written)
     hub_names = dict.fromkeys(name_of(source) for source in unknown_ids(step, revisions))
     unknown = [f"{name}: its revision is not known before the first run" for name in hub_names]
     unknown += [f"upstream {name}: its inputs are not all known yet" for name, each in needed.items() if not each.parts]

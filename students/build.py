@@ -306,7 +306,7 @@ def _made_student(
 
 def prompts_of(settings: DistillSettings, base: SentenceEncoder) -> Prompts:
     """The student's prompts: the one it is trained with, by default, for queries and for documents; or none."""
-    text = prompt_of(settings.student_prompt, base)
+    text = prompt_of(settings.student_prompt, base, "student_prompt")
     if text is None:
         return Prompts()
     name = settings.student_prompt if isinstance(settings.student_prompt, str) else "default"

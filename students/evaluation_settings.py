@@ -1,5 +1,6 @@
 """How a student is evaluated and made smaller: settings alone, with nothing heavy to load."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
@@ -17,6 +18,7 @@ from students.settings import (
     TranslationColumns,
     TranslationFiles,
     UnlimitedSource,
+    prompt_problem,
     without_limit,
 )
 
@@ -65,6 +67,10 @@ class EvaluateSettings(Settings):
     picture_sentences: Annotated[int, Field(ge=0)] = 4
     precision: Precision = "auto"
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    def input_problems(self) -> Iterator[tuple[str, str]]:
+        if fault := prompt_problem(self.teacher_prompt, self.teacher):
+            yield "teacher_prompt", fault
 
     @model_validator(mode="after")
     def _something_to_score(self) -> Self:

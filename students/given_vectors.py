@@ -21,7 +21,7 @@ from bertrelay.inputs import note_input
 from bertrelay.settings import ModelSource
 from students.corpus import digest_of
 from students.pairs import clean
-from students.settings import GivenVectors, Prompt, PromptText
+from students.settings import GivenVectors, Prompt, PromptText, unknown_prompt
 
 BLOCK = 4096
 DIGEST = np.dtype("S16")
@@ -111,11 +111,15 @@ def open_teacher(source: ModelSource | GivenVectors, cache: Path) -> SentenceEnc
     return as_encoder(source, cache)
 
 
-def prompt_of(prompt: Prompt | None, model: SentenceEncoder | VectorTable) -> str | None:
+def prompt_of(prompt: Prompt | None, model: SentenceEncoder | VectorTable, key: str = "teacher_prompt") -> str | None:
     """The text of `prompt`; None for the model's default. Raises RequestError where the model has none of that name."""
     if prompt is None or isinstance(model, VectorTable):
         return None
-    return prompt.text if isinstance(prompt, PromptText) else model.prompts.text(prompt)
+    if isinstance(prompt, PromptText):
+        return prompt.text
+    if prompt not in model.prompts.texts:
+        raise RequestError(f"{key}: {unknown_prompt(prompt, list(model.prompts.texts))}")
+    return model.prompts.texts[prompt]
 
 
 def _digests(texts: Iterable[str]) -> NDArray[np.bytes_]:

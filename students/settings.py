@@ -1,5 +1,6 @@
 """Where parallel sentences come from, which pairs are kept, and how a student is trained: settings alone."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -8,6 +9,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from bertrelay.data.tables import Column, Format, Table, TableSource, format_of, refuse_idle_header, refuse_no_lines
 from bertrelay.encoder_settings import NewEncoder, VocabularySize, kind_of_base
 from bertrelay.languages import EachOnce, LanguageCode
+from bertrelay.model_kinds import prompts_in
 from bertrelay.settings import (
     WHEN_SET,
     DataSource,
@@ -74,6 +76,9 @@ class AlignedFiles(DataSource):
     def languages(self) -> list[str]:
         return [self.language]
 
+    def tables_read(self) -> Sequence[Table]:
+        return self.tables()
+
     def tables(self) -> tuple[Table, Table]:
         given: dict[str, Any] = self.model_dump(include={"format", "header", "quoted"})
         shape = {**given, "columns": [self.column]}
@@ -108,6 +113,9 @@ class TranslationColumns(TableSource):
     def languages(self) -> list[str]:
         """The languages beside English, in the order of the columns."""
         return list(self.others)
+
+    def tables_read(self) -> Sequence[Table]:
+        return [self.table()]
 
     def table(self) -> Table:
         shape = self.model_dump(exclude={"english", "others", "max_pairs", "max_misplaced"})
@@ -291,6 +299,24 @@ Prompt = Annotated[
 """The name of one of a model's prompts, as in `encode`, or a text."""
 
 
+def prompt_problem(prompt: Any, model: Any) -> str:
+    """What is wrong with the name of a prompt of a model whose folder is there, or that is the text of one."""
+    if not isinstance(prompt, str):
+        return ""
+    if prompt != prompt.strip() or prompt.endswith(":"):
+        return f"expected the name of a prompt, found {prompt!r}; for any text write {{ text = {prompt!r} }}"
+    if not isinstance(model, ModelSource) or model.folder is None or not model.folder.is_dir():
+        return ""
+    names = prompts_in(model.folder)
+    return "" if prompt in names else unknown_prompt(prompt, names)
+
+
+def unknown_prompt(prompt: str, names: Sequence[str]) -> str:
+    """The error for a prompt that is none of a model's `names`."""
+    expected = f"one of the model's prompts {', '.join(names)}" if names else "no name, as the model has no prompts"
+    return f"expected {expected}, found {prompt!r}; for any text write {{ text = {prompt!r} }}"
+
+
 class Objectives(Settings):
     """The weights of the losses of a student. Each is a mean over the batch; the sum of them is minimised.
 
@@ -411,6 +437,14 @@ class DistillSettings(TrainingSettings):
         elif self.dev_sentences == 0:
             refuse_idle(self, "evaluate_every", "patience", because="there is no dev data: dev_sentences is 0")
         return self
+
+    def input_problems(self) -> Iterator[tuple[str, str]]:
+        for key, prompt, model in (
+            ("teacher_prompt", self.teacher_prompt, self.teacher),
+            ("student_prompt", self.student_prompt, self.base),
+        ):
+            if fault := prompt_problem(prompt, model):
+                yield key, fault
 
     @property
     def has_dev(self) -> bool:

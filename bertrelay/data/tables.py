@@ -48,6 +48,13 @@ NO_LINES = {
 
 COLUMN_NAME = re.compile(r"[^\W\d][\w.-]{0,39}")
 COLUMNS_SHOWN = 20
+USUAL_NAME = re.compile(
+    r"(id|(row|hadm|subject|sentence|source|target|query|question|document)_?id|texts?|notes?|sentences?|source|target"
+    r"|english|other|labels?|scores?|query|question|context|answers?|anchor|positive|negative|passage|title|category"
+    r"|split|lang|language|[a-z]{2})_?\d*",
+    re.IGNORECASE,
+)
+"""A name that columns have and records hardly, so that an error may show it even of a first row that is a record."""
 DEEPEST = 20  # objects in each other, of which one is a column
 
 
@@ -99,6 +106,9 @@ class Table(TableSource):
     """
 
     columns: Annotated[list[Column], Field(min_length=1, strict=False)] | None = None
+
+    def tables_read(self) -> Sequence["Table"]:
+        return [self] if self.columns else []
 
 
 def format_of(path: str) -> Format:
@@ -217,10 +227,14 @@ def _what_there_is(column: str, names: Sequence[str], may_be_record: bool) -> st
     if len(names) == 1 and (other := re.search(r"[;\t|]", names[0])):
         hint = f" It has {other[0]!r} between them perhaps: write it with commas, or with tabs as .tsv."
     if may_be_record:
+        usual = [name for name in names if USUAL_NAME.fullmatch(name)]
+        near = near or get_close_matches(column, usual, n=1)
+        hint = hint or (f" Did you mean {near[0]!r}?" if near else "")
+        among = f" ({', '.join(usual[:COLUMNS_SHOWN])} among them)" if usual else ""
         return (
-            f"A header was expected in its first row, found {len(names)} columns of other names.{hint} Name columns "
-            "that are there; if that row is a record, read the file without a header (header = false, "
-            "of a command --no-header) and its columns by position, from 0."
+            f"A header was expected in its first row, found {len(names)} columns of other names{among}.{hint} Name "
+            "columns that are there; if that row is a record, read the file without a header (header = false, of a "
+            "command --no-header) and its columns by position, from 0."
         )
     more = ", …" if len(names) > COLUMNS_SHOWN else ""
     return f"Its columns are {', '.join(names[:COLUMNS_SHOWN])}{more}.{hint}"

@@ -293,3 +293,58 @@ def test_a_missing_input_names_the_nearest_file(tmp_path):
     recipe.write_text('[vectors]\nuses = "bertrelay.encode"\nmodel = "./given"\nsentences = { path = "text.txt" }\n')
     with pytest.raises(RequestError, match=r"found neither at .*text\.txt; did you mean .*/texts\.txt\?"):
         make_plan(read_recipe(str(recipe), REGISTRY), RunOptions(runs=tmp_path / "runs"))
+
+
+def test_a_model_that_no_stage_writes_is_found_before_the_stage_has_run(relay, planned):
+    with pytest.raises(RequestError, match=r"^\[student\] teacher: found @teacher/modell; .* write @teacher/model$"):
+        planned(relay, "student.teacher=@teacher/modell")
+
+
+STUDENT = """
+[s]
+uses = "students.distill"
+teacher = "./given"
+base = "./given"
+student_prompt = {prompt}
+parallel = [{source}]
+"""
+FILES_HERE = 'english = "a.txt", other = "a.txt", language = "de"'
+
+
+@pytest.mark.parametrize(
+    ("prompt", "source", "error_text"),
+    [
+        ('"query: "', FILES_HERE, r"\[s\] student_prompt: .* found 'query: '; for any text write { text = 'query: ' }"),
+        (
+            '"qery"',
+            FILES_HERE,
+            r"\[s\] student_prompt: expected one of the model's prompts query, passage, found 'qery'",
+        ),
+        (
+            '"query"',
+            'path = "a.tsv", english = "eng", others = { de = "de" }',
+            r"\[s\] parallel\[0\]: .*a\.tsv has no column 'eng'\. .*\(en, de among them\)\. Did you mean 'en'\?",
+        ),
+        (
+            '"query"',
+            'english = "a.tsv", other = "a.tsv", language = "de", column = 2',
+            r"\[s\] parallel\[0\]: .*a\.tsv has no column 2: it has 2, counted from 0",
+        ),
+        (
+            '"query"',
+            FILES_HERE + "}]\nretained = [{ path = 'a.tsv', columns = ['text']",
+            r"\[s\] retained\[0\]: .*'text'",
+        ),
+    ],
+)
+def test_prompts_and_columns_that_are_not_there_are_found_by_the_plan(tmp_path, prompt, source, error_text):
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given/config.json").write_text("{}")
+    prompts = {"prompts": {"query": "query: ", "passage": "passage: "}}
+    (tmp_path / "given/config_sentence_transformers.json").write_text(json.dumps(prompts))
+    (tmp_path / "a.txt").write_text("a\n")
+    (tmp_path / "a.tsv").write_text("en\tde\nYes\tJa\n")
+    recipe = tmp_path / "a.toml"
+    recipe.write_text(STUDENT.replace("{prompt}", prompt).replace("{source}", f"{{ {source} }}"))
+    with pytest.raises(RequestError, match=error_text):
+        make_plan(read_recipe(str(recipe), REGISTRY), RunOptions(runs=tmp_path / "runs"))

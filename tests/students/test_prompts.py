@@ -130,8 +130,11 @@ def test_the_distance_to_a_teacher_is_that_to_its_vectors_after_the_prompt(given
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"teacher_prompt": "qurey"}, r"prompt: expected one of \['query', 'title'\], found 'qurey'"),
-        ({"student_prompt": "query"}, r"prompt: expected one of \['passage'\], found 'query'"),
+        (
+            {"teacher_prompt": "qurey"},
+            r"teacher_prompt: expected one of the model's prompts query, title, found 'qurey'",
+        ),
+        ({"student_prompt": "query"}, r"student_prompt: expected one of the model's prompts passage, found 'query'"),
     ],
 )
 def test_a_name_that_the_model_has_not_is_refused(given, context, changes, message):

@@ -425,3 +425,19 @@ def test_json_over_several_lines_is_named_as_such(tmp_path):
     (tmp_path / "a.json").write_text('{\n  "messages": {"a": "b"}\n}\n')
     with pytest.raises(RequestError, match=r"expected one JSON object per line, found one over several lines.* jq -c"):
         list(read(Table(path=str(tmp_path / "a.json")), ["text"], rejects=Rejects(None)))
+
+
+@pytest.mark.parametrize(
+    ("header", "shown"),
+    [
+        ("id,note,age", "found 3 columns of other names (id, note among them)."),
+        ("sentence_1,de", "2 columns of other names (sentence_1, de among them). Did you mean 'sentence_1'?"),
+        ("aspirin,gout", "A header was expected in its first row, found 2 columns of other names."),
+        ("id,He has gout.", "found 2 columns of other names (id among them)."),
+    ],
+)
+def test_usual_names_of_columns_are_listed_and_what_may_be_text_of_a_record_is_not(tmp_path, header, shown):
+    (tmp_path / "a.csv").write_text(f"{header}\n1,2,3\n")
+    with pytest.raises(RequestError) as error:
+        list(read(Table(path=str(tmp_path / "a.csv"), columns=["sentence1"]), ()))
+    assert shown in str(error.value) and "gout" not in str(error.value)
