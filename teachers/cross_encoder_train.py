@@ -52,8 +52,9 @@ def _run(start: Callable[[], PairScorer], settings: PairSettings, context: Stage
     """Trains what `start` builds and writes `model/`; `sts/<name>/spearman_score` of each test set."""
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
     with Rejects(listed, settings.max_rejects) as rejects:
-        examples = read_examples(settings.train, "cosine", context, rejects, settings.score_range)
-        dev = read_examples(settings.dev, "cosine", context, rejects, settings.score_range) if settings.dev else None
+        limits = settings.score_range, settings.max_swapped
+        examples = read_examples(settings.train, "cosine", context, rejects, *limits)
+        dev = read_examples(settings.dev, "cosine", context, rejects, *limits) if settings.dev else None
         tests = {name: read_sts(table, context, rejects) for name, table in settings.test.items()}
     sets = {f"test {name}": zip(each.first, each.second, strict=True) for name, each in tests.items()}
     log_shared_pairs(examples, dev, sets)

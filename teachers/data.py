@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bertrelay.data.records import MISSING_WORDS, Rejects, log_copies, read, rows
 from bertrelay.data.splits import count_shared
+from bertrelay.data.swapped import check_labels, check_swapped, has_letter
 from bertrelay.data.tables import ABSENT, Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.progress import log, working
@@ -63,10 +64,12 @@ def read_examples(
     context: StageContext,
     rejects: Rejects,
     score_range: Sequence[float] = (0, 5),
+    max_swapped: float = 1.0,
 ) -> Examples:
     """The examples of `tables`; what cannot be used goes to `rejects` with its reason.
 
     score_range: the lowest and highest gold score, which become 0 and 1.
+    max_swapped: the share of them whose columns may seem to be swapped. Raises RequestError for more.
     """
     sentence_ids: dict[str, int] = {}
     indices, labels = [], []
@@ -82,6 +85,12 @@ def read_examples(
             f"expected examples for the {objective} objective, found none that can be used in "
             f"{', '.join(names)}: {rejects.summary(names) or 'no records'}"
         )
+    names = ", ".join(table.name for table in tables)
+    without = {number for sentence, number in sentence_ids.items() if not has_letter(sentence)}
+    count = sum(not without.isdisjoint(each) for each in indices) if without else 0
+    check_swapped(names, count, len(indices), "have a sentence without a letter", max_swapped)
+    if objective == "softmax":
+        check_labels(names, len(set(labels)), len(labels), max_swapped)
     if len(widths := sorted(set(map(len, indices)))) > 1:
         raise RequestError(
             f"expected tables of as many negatives each, found {' and '.join(map(str, widths))} columns of sentences"

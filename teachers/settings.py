@@ -89,12 +89,15 @@ class LabelledTraining(TrainingSettings):
 
     train: tables with the columns of the objective in `COLUMNS`, or with others that they name.
     dev: the same kind of tables; the score on them chooses the best weights.
+    max_swapped: the share of examples whose columns may seem to be swapped: sentences without a letter, and classes
+        that are as many as sentences.
     """
 
     train: Annotated[list[Table], Field(min_length=1)]
     dev: list[Table] = []
     batch_items: Positive | None = 16
     max_rejects: MaxRejects = 0.01
+    max_swapped: Annotated[float, Field(ge=0, le=1), WHEN_SET] = 0.2
 
     @property
     def has_dev(self) -> bool:

@@ -90,7 +90,9 @@ class TeacherData:
         listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
 
         def read_some(tables: list[Table]) -> Examples:
-            return read_examples(tables, settings.objective, context, rejects, settings.score_range)
+            return read_examples(
+                tables, settings.objective, context, rejects, settings.score_range, settings.max_swapped
+            )
 
         with Rejects(listed, settings.max_rejects) as rejects:
             examples = read_some(settings.train)

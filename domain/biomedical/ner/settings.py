@@ -62,6 +62,7 @@ class NerSettings(TrainingSettings):
     mask_share: the share of subwords that the mask token replaces in training, others in each epoch, so that more is
         learned from the words around a word.
     max_rejects: the share of sentences or documents that may be unusable.
+    max_swapped: the share of entities whose types may differ from all others, as mentions in their place do.
     drop_misplaced: whether an entity of `train` or `dev` at wrong offsets is left out, and counted, in place of its
         document.
     """
@@ -82,6 +83,7 @@ class NerSettings(TrainingSettings):
     batch_tokens: Positive | None = 1024
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     max_rejects: Share = 0.01
+    max_swapped: Annotated[Share, WHEN_SET] = 0.2
     drop_misplaced: Annotated[bool, WHEN_SET] = False
 
     @model_validator(mode="before")

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.splits import count_shared
+from bertrelay.data.swapped import check_labels
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
@@ -79,6 +80,8 @@ def _shared_with_dev(examples: Sequence[Example], dev: Sequence[Example]) -> Met
 def _types(examples: Sequence[Example], dev: Sequence[Example], settings: NerSettings) -> list[str]:
     """The types to train on. Raises RequestError where there are none, or dev data has others or no entity to score."""
     types = types_in(examples)
+    entities = sum(tag[0] in "BS" for each in examples for tag in each.tags)
+    check_labels("train: types of entities", len(types), entities, settings.max_swapped)
     absent = sorted({*settings.types, *types_in(dev)} - set(types))
     if not types or absent:
         where = ", ".join(str(source.path) for source in settings.train)

@@ -61,7 +61,7 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
         return {}
     model = load_model(settings.model, cache_dir=context.cache / "hub")
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        questions = read_all(settings.test, rejects)
+        questions = read_all(settings.test, rejects, max_swapped=settings.max_swapped)
     model.network.to(default_device())
     found = _predicted(model, Pools.of(questions), settings)
     answers = found.answers

@@ -22,6 +22,7 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from bertrelay.data.records import Rejects, log_copies
 from bertrelay.data.shards import json_line, write_lines
+from bertrelay.data.swapped import check_swapped
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, refuse_packed
@@ -356,11 +357,14 @@ def read_questions(
     return usable(question_items((path, format_name)), rejects)
 
 
-def read_all(sources: Sequence[QuestionSource], rejects: Rejects, once: bool = False) -> list[Question]:
-    """The questions of all `sources`; logs corrected offsets. Raises RequestError where there are none.
+def read_all(
+    sources: Sequence[QuestionSource], rejects: Rejects, once: bool = False, max_swapped: float = 1.0
+) -> list[Question]:
+    """The questions of all `sources`; logs corrected offsets.
 
     once: whether of questions that are equal but for their ids the first counts alone, as in training; a score is over
         all, as the published scripts compute it.
+    Raises RequestError where there are none, and where more than `max_swapped` are longer than their contexts.
     """
     questions = list(usable(source_items(sources), rejects))
     distinct = {_content(question): question for question in reversed(questions)}
@@ -370,6 +374,7 @@ def read_all(sources: Sequence[QuestionSource], rejects: Rejects, once: bool = F
     if not questions:
         files = ", ".join(str(source.path) for source in sources)
         raise RequestError(f"{files}: expected questions, found none that can be used")
+    check_longer(", ".join(str(source.path) for source in sources), questions, max_swapped)
     log_notes(Counter(note for question in questions for note in question.notes))
     return questions
 
@@ -378,6 +383,13 @@ def _content(question: Question) -> tuple[object, ...]:
     """What questions that are copies of one another share."""
     answered = question.answers, question.golds, question.synonyms, question.impossible
     return question.question, question.context, question.pool, *answered
+
+
+def check_longer(name: str, questions: Sequence[Question], limit: float) -> None:
+    """Raises RequestError where more than `limit` of the questions are longer than their contexts."""
+    with_context = [each for each in questions if each.context.strip()]
+    longer = sum(len(each.question) > len(each.context) for each in with_context)
+    check_swapped(name, longer, len(with_context), "questions are longer than their contexts", limit)
 
 
 def source_items(sources: Sequence[QuestionSource]) -> Iterator[Item]:

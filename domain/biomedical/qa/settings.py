@@ -84,6 +84,7 @@ class QaSettings(TrainingSettings):
         when left out. Long texts have many.
     dropout: in every layer and before the head; that of the base when left out.
     max_rejects: the share of questions that may be unusable.
+    max_swapped: the share of questions that may be longer than their contexts.
     """
 
     base: ModelSource
@@ -99,6 +100,7 @@ class QaSettings(TrainingSettings):
     learning_rate: Annotated[float, Field(gt=0)] = 3e-5
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     max_rejects: Share = 0.01
+    max_swapped: Annotated[Share, WHEN_SET] = 0.2
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:
@@ -112,6 +114,7 @@ class QaEvaluateSettings(Settings):
 
     published: F1 and exact match that others have published for these files, shown beside ours in the report.
     max_rejects: the share of questions that may be unusable.
+    max_swapped: the share of questions that may be longer than their contexts.
     batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
     with_text: whether predictions and examples are written of sensitive data too, which hold its text.
     """
@@ -120,6 +123,7 @@ class QaEvaluateSettings(Settings):
     test: Annotated[list[QuestionSource], Field(min_length=1)]
     published: dict[str, Share] = {}
     max_rejects: Share = 0.01
+    max_swapped: Annotated[Share, WHEN_SET] = 0.2
     precision: Precision = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
     with_text: Annotated[bool, WHEN_SET] = False

@@ -45,8 +45,8 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
     model = start_model(settings, context.cache / "hub")
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
     with Rejects(listed, settings.max_rejects) as rejects, working("reading questions"):
-        questions = read_all(settings.train, rejects, once=True)
-        dev = read_all(settings.dev, rejects) if settings.dev else []
+        questions = read_all(settings.train, rejects, once=True, max_swapped=settings.max_swapped)
+        dev = read_all(settings.dev, rejects, max_swapped=settings.max_swapped) if settings.dev else []
         shared = _shared_with_dev(questions, dev)
         task = QaTask(model, settings, questions, dev, rejects)
     if any(question.impossible for question in [*questions, *dev]):
