@@ -85,12 +85,12 @@ def read_examples(
             f"expected examples for the {objective} objective, found none that can be used in "
             f"{', '.join(names)}: {rejects.summary(names) or 'no records'}"
         )
-    names = ", ".join(table.name for table in tables)
+    read_from = ", ".join(table.name for table in tables)
     without = {number for sentence, number in sentence_ids.items() if not has_letter(sentence)}
     count = sum(not without.isdisjoint(each) for each in indices) if without else 0
-    check_swapped(names, count, len(indices), "have a sentence without a letter", max_swapped)
+    check_swapped(read_from, count, len(indices), "have a sentence without a letter", max_swapped)
     if objective == "softmax":
-        check_labels(names, len(set(labels)), len(labels), max_swapped)
+        check_labels(read_from, len(set(labels)), len(labels), max_swapped)
     if len(widths := sorted(set(map(len, indices)))) > 1:
         raise RequestError(
             f"expected tables of as many negatives each, found {' and '.join(map(str, widths))} columns of sentences"

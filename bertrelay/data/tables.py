@@ -233,7 +233,6 @@ def _what_there_is(column: str, names: Sequence[str], may_be_record: bool) -> st
         among = f" ({', '.join(usual[:COLUMNS_SHOWN])} among them)" if usual else ""
         return (
             f"A header was expected in its first row, found {len(names)} columns of other names{among}.{hint} Name "
-            f"A header was expected in its first row, found {len(names)} columns of other names{among}.{hint} Name "
             "columns that are there; if that row is a record, read the file without a header (header = false, of a "
             "command --no-header) and its columns by position, from 0."
         )

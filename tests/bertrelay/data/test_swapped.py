@@ -46,9 +46,7 @@ def test_questions_in_the_place_of_contexts_are_refused(tmp_path, is_swapped):
     source = [QuestionSource(path=str(tmp_path / "q.jsonl"))]
     assert len(read_all(source, Rejects(None), max_swapped=1.0)) == 30
     if is_swapped:
-        with pytest.raises(
-            RequestError, match=r"q\.jsonl: 30 of 30 \(100\.0%\) questions are longer"
-        ):
+        with pytest.raises(RequestError, match=r"q\.jsonl: 30 of 30 \(100\.0%\) questions are longer"):
             read_all(source, Rejects(None), max_swapped=0.2)
     else:
         assert len(read_all(source, Rejects(None), max_swapped=0.0)) == 30
