@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
+from transformers import PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
+from bertrelay.cpu_kernels import set_dropout
 from bertrelay.data.vectors import open_vectors, write_npy
 from bertrelay.distributed import wait_for_all
 from bertrelay.encode_shards import fill_vectors
@@ -222,15 +223,6 @@ def _pieces_of(token: str, tokenizer: PreTrainedTokenizerFast, vocabulary: Mappi
     return pieces or [tokenizer.unk_token_id]
 
 
-def set_dropout(backbone: PreTrainedModel, share: float) -> None:
-    """Sets every dropout of the network to `share`; the saved configuration stays the base's own."""
-    for module in backbone.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = share
-        elif isinstance(getattr(module, "attention_dropout", None), float):  # ModernBERT has no module for it
-            setattr(module, "attention_dropout", share)  # noqa: B010 (to mypy a module's attribute is no float)
-
-
 def start_student(
     settings: DistillSettings,
     corpus: ParallelCorpus,
@@ -251,7 +243,7 @@ def start_student(
             write_json(folder / SIZES, sizes)
     student = SentenceEncoder.load(folder)
     if settings.dropout is not None:
-        set_dropout(student.backbone, settings.dropout)
+        set_dropout(student.backbone, settings.dropout, in_config=False)  # the saved one stays the base's own
     return student, sizes
 
 

@@ -9,9 +9,9 @@ import published_networks
 import pytest
 import torch
 
+from bertrelay.cpu_kernels import set_dropout
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from students.build import set_dropout
 from students.distill import run
 from students.exporting import export
 from students.pruning import FEED_FORWARD, keep_layers, keep_neurons
@@ -179,5 +179,7 @@ def test_dropout_is_in_the_attention_of_modernbert_too(publish, texts):
     ids = torch.tensor(encoder.tokenize(texts[:1]))
     expected = encoder.eval()(ids, torch.ones_like(ids))
     set_dropout(encoder.backbone, 0.5)
+    of_attention = {name: value for name, value in vars(encoder.backbone.layers[0].attn).items() if "dropout" in name}
+    assert of_attention == {"attention_dropout": 0.5} and encoder.backbone.config.attention_dropout == 0.5
     assert torch.equal(encoder(ids, torch.ones_like(ids)), expected)
     assert not torch.allclose(encoder.train()(ids, torch.ones_like(ids)), expected, atol=1e-2)

@@ -10,11 +10,12 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
 
+from bertrelay.cpu_kernels import set_dropout
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.pooling import Projection
 from students import build as module
-from students.build import copy_of, fill_targets, set_dropout, start_student
+from students.build import copy_of, fill_targets, start_student
 from students.settings import DistillSettings
 
 NEW = {"layers": 2, "dim": 24, "heads": 2, "vocabulary": 150, "max_tokens": 32}
@@ -257,9 +258,9 @@ def test_dropout_is_everywhere_or_nowhere_as_set(tiny_encoder, kind):
     own = encoder.backbone.config.to_dict()
     ids = torch.tensor(encoder.tokenize(SENTENCES[:1]))
     whole = encoder(ids, torch.ones_like(ids))
-    set_dropout(encoder.backbone, 0.0)
+    set_dropout(encoder.backbone, 0.0, in_config=False)
     torch.testing.assert_close(encoder.train()(ids, torch.ones_like(ids)), whole)
-    set_dropout(encoder.backbone, 0.5)
+    set_dropout(encoder.backbone, 0.5, in_config=False)
     assert not torch.allclose(encoder.train()(ids, torch.ones_like(ids)), whole, atol=1e-2)
     assert encoder.backbone.config.to_dict() == own
 
