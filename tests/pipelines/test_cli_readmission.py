@@ -162,6 +162,14 @@ def test_where_no_row_can_be_used_the_error_says_why(model, tmp_path):
         score_file(model, tmp_path / "notes.jsonl", tmp_path / "o.csv")
 
 
+def test_two_admissions_whose_ids_a_spreadsheet_rounded_are_not_scored_as_one(model, tmp_path):
+    text = "hadm_id,text\n1.23457E+11,Severe memory loss.\n1.23457E+11,Patient is well.\n"
+    (tmp_path / "notes.csv").write_text(text)
+    with pytest.raises(WorkError, match=r"2 of 2 records .*2 × an id that is a rounded number, as 1\.23E\+11 is"):
+        score_file(model, tmp_path / "notes.csv", tmp_path / "o.csv")
+    assert not (tmp_path / "o.csv").exists()
+
+
 def test_a_page_needs_an_admission_that_is_there_and_shows_no_id(model, notes, tmp_path):
     with pytest.raises(RequestError, match="page: expected the admission to show, as the file has 3"):
         score_file(model, notes, tmp_path / "o.csv", page=tmp_path / "p.html")
