@@ -45,7 +45,8 @@ outcome = typer.Typer(
 term_commands = typer.Typer()
 
 OF_READMISSIONS = """
-Write to OUT the probability of an unplanned readmission within 30 days for each admission in NOTES.
+Write to OUT the probability of an unplanned readmission for each admission in NOTES, within the days (30) that MODEL
+was trained for.
 
 For research only; this is no medical device. A row for each admission: P, the calibrated probability, the number
 of chunks, and the place of the chunk that counts most. JSONL and Parquet have the weights of all chunks. Notes of
