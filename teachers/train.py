@@ -34,7 +34,7 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.in_batch import angle_similarity, contrastive_loss, cosent_loss, cosines, matryoshka
 from bertrelay.training.loop import Batch, train
-from teachers.data import Examples, log_shared_pairs, read_examples
+from teachers.data import MOST_CLASSES, Examples, log_shared_pairs, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 from teachers.objectives import Teacher, cosine_loss, save_head, softmax_loss, start_head, triplet_loss
 from teachers.settings import IN_BATCH, SCORED, TrainSettings
@@ -46,7 +46,6 @@ OWN = {
     "triplet": "dev/triplet_accuracy",
     "contrastive": "dev/retrieval_accuracy",
 }
-MOST_CLASSES = 100
 
 InBatchLoss = Callable[[Tensor, Tensor], Tensor]
 """The loss of all items of a batch."""
