@@ -31,6 +31,7 @@ from bertrelay.progress import log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
 from students.corpus import Mask
+from students.equal_vectors import numbers_of
 from students.neighbours import Neighbours, Rows, at_unit_length, bidirectional_knn, forget_neighbours, load_faiss
 from students.search_settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineOptions, MineSettings, work_beside
 from students.sentence_files import SentenceFile, read_gold, read_sentences
@@ -118,6 +119,32 @@ def best_quality(scores: Scores, right: Mask, true_pairs: int) -> Quality:
     f1 = 2 * np.cumsum(right)[ends] / (ends + 1 + true_pairs)
     last = int(ends[np.argmax(f1)])
     return quality_at(float(scores[last : last + 2].mean()), scores, right, true_pairs)
+
+
+class Judged(NamedTuple):
+    """Which mined pairs are true, (pairs,); the sources of true and of mined pairs, those of equal vectors as one."""
+
+    right: Mask
+    true: Rows
+    mined: Rows
+
+
+def judge(pairs: Pairs, true_pairs: Rows, sources: Rows, targets: Rows) -> Judged:
+    """Compares mined pairs with the true ones, source row × targets + target row.
+
+    sources, targets: the number of the vector of each row. Pairs of rows with the same vectors are one to the model:
+        as many of them are right as are true, whichever they are.
+    """
+    true_sources, true_targets = np.divmod(true_pairs, len(targets))
+    true = sources[true_sources] * len(targets) + targets[true_targets]
+    mined = sources[pairs.sources] * len(targets) + targets[pairs.targets]
+    known, counts = np.unique(true, return_counts=True)
+    order = np.argsort(mined, kind="stable")
+    earlier = np.empty(len(mined), np.int64)  # of the same vectors
+    earlier[order] = np.arange(len(mined)) - np.searchsorted(mined[order], mined[order])
+    place = np.searchsorted(known, mined).clip(max=max(len(known) - 1, 0))
+    right = (earlier < counts[place]) & (known[place] == mined) if len(known) else np.zeros(len(mined), bool)
+    return Judged(right, sources[true_sources], sources[pairs.sources])
 
 
 def f1_interval(true: Rows, mined: Rows, right: Mask) -> tuple[float | None, float | None]:
@@ -228,7 +255,9 @@ def mine_files(
         def compare() -> Mining:
             vectors = open_vectors(folder / VECTORS[0]), open_vectors(folder / VECTORS[1])
             neighbours = bidirectional_knn(*vectors, k=given.k, method=given.method, folder=folder, key=key)
-            mining = _write(output, one_to_one(score_pairs(*neighbours)), files, given.threshold, true_pairs)
+            pairs = one_to_one(score_pairs(*neighbours))
+            judged = None if true_pairs is None else judge(pairs, true_pairs, *map(numbers_of, vectors))
+            mining = _write(output, pairs, files, given.threshold, judged)
             if work is None:
                 _clear(folder)
             return mining
@@ -335,18 +364,17 @@ def _write(
     pairs: Pairs,
     files: tuple[SentenceFile, SentenceFile],
     threshold: float | None,
-    true_pairs: Rows | None,
+    judged: "Judged | None",
 ) -> Mining:
     """Writes the pairs that reach the threshold, given or chosen, with their lines and texts."""
     source, target = files
     quality: Quality | None = None
     interval: tuple[float | None, float | None] = None, None
-    if true_pairs is not None:
-        right = np.isin(pairs.sources * len(target) + pairs.targets, true_pairs)
-        judged = pairs.scores, right, len(true_pairs)
-        quality = best_quality(*judged) if threshold is None else quality_at(threshold, *judged)
+    if judged is not None:
+        known = pairs.scores, judged.right, len(judged.true)
+        quality = best_quality(*known) if threshold is None else quality_at(threshold, *known)
         taken = pairs.scores >= quality.threshold
-        interval = f1_interval(true_pairs // len(target), pairs.sources[taken], right[taken])
+        interval = f1_interval(judged.true, judged.mined[taken], judged.right[taken])
     f1, precision, recall, threshold = quality or (None, None, None, threshold)
     if threshold is None:
         log("no threshold: all pairs are written; give a threshold, or a gold file to choose it by")

@@ -236,9 +236,9 @@ class DistillationTask:
         )
         distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
         metrics = {f"dev/{name}": value for name, value in metrics.items()}
-        for language, pairs_in in untrained.items():
-            vectors = encode(pairs_in.english), encode(pairs_in.other)
-            metrics |= translation_metrics(language, pairs_in, vectors, f"dev/{ACCURACY}/untrained")
+        for language, sides in untrained.items():
+            vectors = encode(sides.english), encode(sides.other)
+            metrics |= translation_metrics(language, vectors, f"dev/{ACCURACY}/untrained")
         if distances:
             metrics[EXPLAINED] = 1 - float(np.mean(distances))
             accuracy = mean_accuracies(metrics).get("untrained", metrics[EXPLAINED])

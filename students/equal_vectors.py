@@ -95,6 +95,12 @@ def equal_rows(vectors: Vectors) -> EqualRows | None:
     return EqualRows(np.append(starts, len(rows)), rows)
 
 
+def numbers_of(vectors: Vectors) -> Rows:
+    """The number of the distinct vector of each row, (n,)."""
+    equal = equal_rows(vectors)
+    return np.arange(len(vectors)) if equal is None else equal.numbers
+
+
 def distinct(vectors: Vectors, equal: EqualRows | None) -> AnyVectors:
     """Each distinct one of `vectors` once."""
     return vectors if equal is None else DistinctVectors(vectors, equal)

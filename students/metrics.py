@@ -8,7 +8,7 @@ import numpy as np
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.evaluation.similarity import Vectors, nearest
+from bertrelay.evaluation.similarity import Vectors, is_among_nearest
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import read_json, write_json
 from bertrelay.settings import ModelSource
@@ -56,7 +56,7 @@ def parallel_metrics(
     metrics: Metrics = {}
     for language, sentences in pairs.items():
         vectors = student(sentences.english), student(sentences.other)
-        metrics |= translation_metrics(language, sentences, vectors, with_intervals=with_intervals)
+        metrics |= translation_metrics(language, vectors, with_intervals=with_intervals)
     if teacher is None or not pairs:
         return metrics
     english = english_of(pairs)
@@ -69,7 +69,6 @@ def parallel_metrics(
 
 def translation_metrics(
     language: str,
-    sentences: Translations,
     vectors: tuple[Vectors, Vectors],
     name: str = "translation_accuracy",
     *,
@@ -77,19 +76,15 @@ def translation_metrics(
 ) -> Metrics:
     """How often the nearest sentence of the other language, by cosine, is the translation: both directions.
 
-    vectors: of the English and of the other `sentences`, (sentences, dim) each. Texts are compared, as in
-        sentence-transformers' TranslationEvaluator: of a sentence that is there twice either row is right.
+    vectors: of the English and of the other sentences, (sentences, dim) each. Of equal ones either is right: of a
+        sentence that is there twice, as in sentence-transformers' TranslationEvaluator, and of two that the model does
+        not tell apart.
     """
     metrics: Metrics = {}
     english, other = vectors
-    directions = {
-        f"{ENGLISH}-{language}": (english, other, sentences.other),
-        f"{language}-{ENGLISH}": (other, english, sentences.english),
-    }
-    for direction, (source, target, texts) in directions.items():
-        first_of = {text: row for row, text in reversed(list(enumerate(texts)))}
-        same = np.array([first_of[text] for text in texts])  # (sentences,), one number for equal texts
-        hits = (same[nearest(source, target)] == same).astype(np.float64)
+    directions = {f"{ENGLISH}-{language}": (english, other), f"{language}-{ENGLISH}": (other, english)}
+    for direction, (source, target) in directions.items():
+        hits = is_among_nearest(source, target).astype(np.float64)
         metrics[f"{name}/{direction}"] = share(hits)
         if with_intervals:
             metrics |= with_interval(f"{name}/{direction}", share, hits)

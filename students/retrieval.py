@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.evaluation.similarity import unit
+from bertrelay.evaluation.similarity import ROUNDING, Vectors, is_among_nearest, pairwise, unit
 from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.settings import Precision
 from bertrelay.stage import Metrics, StageContext
 from students.bitext import mine_files, ratio_margins
 from students.evaluation_settings import XsimPairs
 from students.metrics import english_of
-from students.neighbours import Neighbours, exact_knn, exact_neighbours
+from students.neighbours import Neighbours, exact_knn
 from students.pairs import Translations
 from students.search_settings import NEIGHBOURS, MiningTest
 from students.settings import ENGLISH
@@ -32,7 +32,8 @@ def search_metrics(pairs: Mapping[str, Translations], student: Encode, teacher: 
     """Recall of the student's queries in the index of the teacher's vectors, with 95 % intervals.
 
     The index has every distinct English sentence of `pairs` once. A query is a distinct sentence of a language, and
-    relevant are the English sentences that it translates; its recall is the share of them among the `k` nearest.
+    relevant are the English sentences that it translates; its recall is the share of them among the `k` nearest. One as
+    near as the k-th is among them.
 
     `queries/<language>`: how many there are, in English as many as the index has.
     `recall_at_<k>/en`: of the English sentences themselves, each of which has to find itself.
@@ -40,19 +41,19 @@ def search_metrics(pairs: Mapping[str, Translations], student: Encode, teacher: 
     `recall_at_<k>_ratio/<language>`: that mean over what the English sentences they translate have.
     """
     english = english_of(pairs)
-    rows, index = {sentence: row for row, sentence in enumerate(english)}, unit(teacher(english))
+    rows, index = {sentence: row for row, sentence in enumerate(english)}, teacher(english)
 
-    def found(queries: Sequence[str]) -> NDArray[np.int64]:
-        return exact_neighbours(unit(student(queries)), index, k)[1]  # (queries, k)
+    def found(queries: Sequence[str], relevant: Sequence[int]) -> NDArray[np.float64]:
+        return is_among_nearest(student(queries), index, np.array(relevant), k).astype(np.float64)
 
-    finds_itself = np.any(found(english) == np.arange(len(english))[:, None], axis=1).astype(np.float64)
+    finds_itself = found(english, range(len(english)))
     metrics = {f"queries/{ENGLISH}": len(english)} | with_interval(f"recall_at_{k}/{ENGLISH}", share, finds_itself)
     for language, sentences in pairs.items():
         relevant: dict[str, set[int]] = {}
         for source, other in zip(*sentences, strict=True):
             relevant.setdefault(other, set()).add(rows[source])
-        nearest = found(list(relevant)).tolist()
-        recall = [len(wanted & set(own)) / len(wanted) for wanted, own in zip(relevant.values(), nearest, strict=True)]
+        hits = iter(found(*zip(*((query, row) for query, wanted in relevant.items() for row in wanted), strict=True)))
+        recall = [np.mean([next(hits) for _ in wanted]) for wanted in relevant.values()]
         of_english = [finds_itself[list(wanted)].mean() for wanted in relevant.values()]
         columns = np.array(recall), np.array(of_english)
         metrics[f"queries/{language}"] = len(recall)
@@ -87,7 +88,8 @@ def xsim_metrics(name: str, pairs: Mapping[str, Translations], encode: Encode, c
         forward, backward = exact_knn(vectors[0], vectors[1], NEIGHBOURS)
         for direction, neighbours in zip(directions, ((forward, backward), (backward, forward)), strict=True):
             if direction in wanted:
-                wrong = best_by_margin(*neighbours) != np.arange(len(keys))
+                source, target = vectors if direction == directions[0] else vectors[::-1]
+                wrong = ~finds_own(best_by_margin(*neighbours), source, target)
                 metrics |= with_interval(f"xsim_error/{name}/{'/'.join(direction)}", percentage, wrong)
     return metrics
 
@@ -113,6 +115,12 @@ def best_by_margin(forward: Neighbours, backward: Neighbours) -> NDArray[np.int6
     near_source, near_target = forward.cosines.mean(axis=1), backward.cosines.mean(axis=1)
     margins = ratio_margins(forward.cosines, (near_source[:, None] + near_target[forward.rows]) / 2)  # (sources, k)
     return np.take_along_axis(forward.rows, margins.argmax(axis=1)[:, None], 1)[:, 0]
+
+
+def finds_own(found: NDArray[np.int64], source: Vectors, target: Vectors) -> NDArray[np.bool_]:
+    """Whether row `found` (n,) of `target` (n, dim) is that of each `source` (n, dim), or has the same vector."""
+    is_own = (found == np.arange(len(found))) | (pairwise(target[found], target) >= 1 - ROUNDING)
+    return is_own & is_among_nearest(source, target, k=NEIGHBOURS)
 
 
 def percentage(hits: Floats) -> float:

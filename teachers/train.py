@@ -22,7 +22,7 @@ from bertrelay.encode_shards import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError, check_dimensions
-from bertrelay.evaluation.similarity import nearest, pairwise, unit
+from bertrelay.evaluation.similarity import is_among_nearest, pairwise, unit
 from bertrelay.evaluation.statistics import share, spearman
 from bertrelay.files import read_json, write_json
 from bertrelay.hardware import to_device
@@ -227,8 +227,7 @@ class TeacherTask:
             case "cosine" | "cosent" | "angle":
                 return spearman(pairwise(*columns), np.array(dev.labels))
             case "contrastive":
-                positives = dev.indices[:, 1]
-                return share(positives[nearest(columns[0], columns[1])] == positives)  # equal texts are one
+                return share(is_among_nearest(columns[0], columns[1]))
             case "triplet":
                 to_positive, to_negative = (np.linalg.norm(columns[0] - other, axis=1) for other in columns[1:])
                 return share(to_positive < to_negative)

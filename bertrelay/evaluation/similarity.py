@@ -61,27 +61,26 @@ def matrix(first: Vectors, second: Vectors, metric: Metric = "cosine", block: in
     return similarities
 
 
-def nearest(queries: Vectors, corpus: Vectors, block: int = 1024) -> NDArray[np.int64]:
-    """Row (n,) of `corpus` (m, dim) with the largest cosine for each of `queries` (n, dim); the lowest on a tie.
+def is_among_nearest(
+    queries: Vectors, corpus: Vectors, own: NDArray[np.int64] | None = None, k: int = 1, block: int = 1024
+) -> NDArray[np.bool_]:
+    """Whether row `own` (n,) of `corpus` (m, dim) is among the `k` with the largest cosines for each of `queries`.
 
-    Holds one (block, block) matrix at a time, never (n, m), so both may be memory-mapped files.
-    Raises RequestError when the corpus is empty.
+    One as near as the k-th counts: of equal vectors no other is nearer. Where all rows are as near, as to a zero vector
+    or in a space in which all vectors are one, none is found.
+    own: row i for query i when absent. Holds one (block, block) matrix at a time.
     """
-    if len(corpus) == 0:
-        raise RequestError("expected at least one vector to search in, found an empty corpus")
-    indices = np.zeros(len(queries), dtype=np.int64)
+    own = np.arange(len(queries)) if own is None else own
+    nearer, farther = np.zeros((2, len(queries)), np.int64)
     for top in range(0, len(queries), block):
-        rows = unit(queries[top : top + block])  # (rows, dim)
-        best_rows = indices[top : top + block]  # a view
-        best = np.full(len(rows), -np.inf, dtype=np.float32)
+        some = slice(top, top + block)
+        rows, wanted = unit(queries[some]), unit(corpus[own[some]])
+        cosines_of_own = np.einsum("nd,nd->n", rows, wanted)[:, None]  # (rows, 1)
         for start in range(0, len(corpus), block):
-            cosines = rows @ unit(corpus[start : start + block]).T  # (rows, corpus block)
-            block_best = cosines.max(axis=1)  # (rows,)
-            first_of_ties = np.argmax(cosines >= block_best[:, None] - ROUNDING, axis=1)  # (rows,)
-            better = block_best > best + ROUNDING  # an earlier block keeps a tie
-            best_rows[better] = start + first_of_ties[better]
-            best[better] = block_best[better]
-    return indices
+            apart = rows @ unit(corpus[start : start + block]).T - cosines_of_own  # (rows, corpus block)
+            nearer[some] += (apart > ROUNDING).sum(axis=1)
+            farther[some] += (apart < -ROUNDING).sum(axis=1)
+    return (nearer < k) & ((nearer + farther > 0) | (len(corpus) <= k))
 
 
 # Distances are taken from 0: a minus would make "-0.0".

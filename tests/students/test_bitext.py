@@ -23,6 +23,7 @@ from students.bitext import (
     Pairs,
     best_quality,
     f1_interval,
+    judge,
     mine,
     mine_files,
     one_to_one,
@@ -354,6 +355,21 @@ def test_the_threshold_of_a_training_part_is_applied_to_the_test_part(bilingual,
         f1 = f"mining_f1/xx-en/{part}"
         assert metrics[f"{f1}_low"] < metrics[f1] < metrics[f"{f1}_high"]
     assert len(rows_of(context.output / "mined/xx-en.test.tsv")) == len(true)
+
+
+def test_pairs_of_equal_vectors_are_right_whichever_is_taken_and_as_many_as_are_true():
+    """Rows 1 and 2 of both have one vector, as for a model that knows no case; gold crosses them."""
+    numbers = np.array([0, 1, 1, 2])
+    pairs = Pairs(np.array([1.4, 1.3, 1.2, 1.1]), np.array([1, 2, 0, 3]), np.array([1, 2, 0, 0]))
+    true = np.array([1 * 4 + 2, 2 * 4 + 1, 0, 3 * 4 + 3])
+    judged = judge(pairs, true, numbers, numbers)
+    assert judged.right.tolist() == [True, True, True, False]
+    assert (judged.true.tolist(), judged.mined.tolist()) == ([1, 1, 0, 2], [1, 1, 0, 2])
+    once = judge(pairs, true[1:], numbers, numbers)  # gold has one of the two
+    assert once.right.tolist() == [True, False, True, False]
+    apart = judge(pairs, true, np.arange(4), np.arange(4))
+    assert apart.right.tolist() == [False, False, True, False]
+    assert judge(pairs, np.array([], np.int64), numbers, numbers).right.tolist() == [False] * 4
 
 
 def test_the_interval_of_f1_is_that_of_resampled_sources():

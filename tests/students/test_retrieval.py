@@ -66,6 +66,20 @@ def test_recall_is_that_of_a_full_ranking_and_has_intervals():
     assert metrics["recall_at_10/qaa_high"] - metrics["recall_at_10/qaa_low"] == pytest.approx(wide, rel=0.2)
 
 
+def test_sentences_with_one_vector_are_found_as_either():
+    same = {"Hello": (0, 1), "hello": (0, 1), "east": (1, 0), "west": (-1, 0)}
+    same |= {"Hallo": (0, 1), "hallo": (0, 1), "Ost": (1, 0), "West": (-1, 0)}
+    pairs = {"de": Translations(["Hello", "hello", "east", "west"], ["Hallo", "hallo", "Ost", "West"])}
+    metrics = search_metrics(pairs, encode(same), encode(same), 1)
+    assert (metrics["recall_at_1/en"], metrics["recall_at_1/de"]) == (1, 1)
+    crossed = {"de": Translations(["Hello", "hello", "east", "west", "up"], ["hallo", "Hallo", "Ost", "West", "auf"])}
+    apart = same | {"up": (0.1, -1), "auf": (0.1, -1)}
+    errors = xsim_metrics("s", crossed, encode(apart), "english")
+    assert {name: errors[f"xsim_error/s/{name}"] for name in ("en/de", "de/en")} == {"en/de": 0, "de/en": 0}
+    wrong = apart | {"Ost": (-1, 0.1), "West": (1, 0)}
+    assert xsim_metrics("s", crossed, encode(wrong), "english")["xsim_error/s/en/de"] >= 40
+
+
 def test_a_ratio_to_nothing_is_none():
     backwards = {name: tuple(-value for value in vector) for name, vector in TEACHER.items()} | {"Ost": (1, 0)}
     pairs = {"de": Translations(["east"], ["Ost"]), "fr": Translations(["west"], ["Ost"])}

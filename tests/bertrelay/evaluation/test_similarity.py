@@ -5,7 +5,7 @@ import pytest
 from scipy.spatial import distance
 
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.similarity import METRICS, matrix, nearest, pairwise
+from bertrelay.evaluation.similarity import METRICS, is_among_nearest, matrix, pairwise
 
 PEERS = {
     "cosine": lambda a, b: 1 - distance.cosine(a, b),
@@ -28,16 +28,9 @@ def test_every_metric_agrees_with_scipy(metric):
     np.testing.assert_allclose(pairwise(first[:4], second, metric), np.diag(expected), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("compare", "message"),
-    [
-        (lambda: pairwise(vectors(3), vectors(2)), r"\(3, 7\) and \(2, 7\)"),
-        (lambda: nearest(vectors(1), vectors(0)), "empty corpus"),
-    ],
-)
-def test_vectors_that_cannot_be_compared_are_refused(compare, message):
-    with pytest.raises(RequestError, match=message):
-        compare()
+def test_vectors_that_cannot_be_compared_are_refused():
+    with pytest.raises(RequestError, match=r"\(3, 7\) and \(2, 7\)"):
+        pairwise(vectors(3), vectors(2))
 
 
 def test_a_zero_vector_has_cosine_0_with_everything():
@@ -45,23 +38,32 @@ def test_a_zero_vector_has_cosine_0_with_everything():
 
 
 @pytest.mark.parametrize("block", [1, 4, 1000])
-def test_nearest_is_the_argmax_of_the_whole_matrix(block):
+@pytest.mark.parametrize("k", [1, 3, 21])
+def test_a_row_is_among_the_nearest_by_its_rank_in_the_whole_matrix(k, block):
     queries, corpus = vectors(33), vectors(21, seed=1)
-    expected = (1 - distance.cdist(queries, corpus, "cosine")).argmax(axis=1)
-    assert nearest(queries, corpus, block).tolist() == expected.tolist()
+    own = np.arange(33) % 21
+    distances = distance.cdist(queries, corpus, "cosine")
+    expected = (distances < distances[np.arange(33), own][:, None]).sum(axis=1) < k
+    assert is_among_nearest(queries, corpus, own, k, block).tolist() == expected.tolist()
+    assert expected.any()
 
 
-@pytest.mark.parametrize("block", [1, 16, 64, 1000])
-def test_of_equal_vectors_the_lowest_row_wins_whatever_the_blocks(block):
+@pytest.mark.parametrize("block", [1, 16, 1000])
+def test_of_equal_vectors_each_is_the_nearest_and_where_all_are_equal_none_is(block):
     distinct = vectors(37, dim=384)
     corpus = np.concatenate([distinct, distinct * 3, distinct])  # a cosine knows no length
-    assert nearest(distinct, corpus, block).tolist() == list(range(37))
+    assert is_among_nearest(corpus, corpus, block=block).all()
+    assert is_among_nearest(distinct[:5], corpus, np.arange(5) + 1, block=block).tolist() == [False] * 5
+    one = np.repeat(distinct[:1], 30, axis=0)
+    assert not is_among_nearest(distinct[:30], one, block=block).any()
+    assert not is_among_nearest(np.zeros((4, 384), np.float32), distinct, block=block).any()
+    assert is_among_nearest(one[:1], one[:1], block=block).all(), "the one that there is"
 
 
 def test_a_search_holds_less_than_the_full_matrix():
     rows = vectors(3000, dim=4)
     tracemalloc.start()
-    nearest(rows, rows, 100)
+    is_among_nearest(rows, rows, block=100)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3000 * 3000 * 4 / 20
