@@ -106,6 +106,7 @@ class SentenceEncoder(nn.Module):
         self.projection = projection
         self.normalize = normalize
         self.prompts = prompts
+        self._prompts_were_set = False  # a model's own have, in sentence-transformers, empty ones for both kinds
         self.truncate_dim = truncate_dim
         self.similarity_fn_name = similarity_fn_name
         self.spaces = tuple(spaces)
@@ -251,6 +252,7 @@ class SentenceEncoder(nn.Module):
         own = self._prompts.default
         default = prompts.default if isinstance(prompts, Prompts) else own if own in texts else None
         self._prompts = Prompts(texts, default)
+        self._prompts_were_set = True
 
     @property
     def default_prompt_name(self) -> str | None:
@@ -402,11 +404,14 @@ class SentenceEncoder(nn.Module):
         return [self if place == self.device else deepcopy(self).eval().to(place) for place in places]
 
     def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:
-        """`encode` with the model's prompt for queries, or none where the model has none; `prompt` overrides it."""
+        """`encode` with the model's prompt for queries, or none where the model has none; `prompt` overrides it.
+
+        Without one in a mapping that was set as `prompts`, it is the default prompt, as in sentence-transformers 6.
+        """
         return self.encode(sentences, **self._with_prompt(QUERY_PROMPTS, options))
 
     def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Any:
-        """`encode` with the model's prompt for documents, or none where the model has none; `prompt` overrides it."""
+        """`encode` with the model's prompt for documents, or none where the model has none; else as `encode_query`."""
         return self.encode(sentences, **self._with_prompt(DOCUMENT_PROMPTS, options))
 
     @property
@@ -431,8 +436,8 @@ class SentenceEncoder(nn.Module):
     def _with_prompt(self, names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
         if options.get("prompt_name") is not None or options.get("prompt") is not None:
             return options
-        texts = (self.prompts.texts[name] for name in names if name in self.prompts.texts)
-        return {**options, "prompt": next(texts, "")}
+        text = next((self.prompts.texts[name] for name in names if name in self.prompts.texts), None)
+        return options if text is None and self._prompts_were_set else {**options, "prompt": text or ""}
 
     def similarity(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
         """Similarity (n, m) by `similarity_fn_name` of all `embeddings1` (n, dim) with all `embeddings2` (m, dim)."""

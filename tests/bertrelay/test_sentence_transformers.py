@@ -46,6 +46,16 @@ EXAMPLES = {
         again = SentenceTransformer(path + "/again", device="cpu")
         found = model.encode(texts), model.get_embedding_dimension(), again.encode(texts)
     """,
+    "queries and documents without a prompt of their own": """
+        model = SentenceTransformer(path, device="cpu")
+        model.default_prompt_name = "query"
+        found = [model.encode_query(texts), model.encode_document(texts)]
+        model.prompts = {"title": "Two dogs: "}
+        model.default_prompt_name = "title"
+        found += [model.encode(texts), model.encode_query(texts), model.encode_document(texts)]
+        model.prompts = {"title": "Two dogs: ", "query": ""}
+        found += [model.encode_query(texts), model.encode_document(texts), model.encode_query(texts, prompt="")]
+    """,
     "attributes without a value, and by the enumeration": """
         from sentence_transformers import SimilarityFunction
         model = SentenceTransformer(path, device="cpu")
