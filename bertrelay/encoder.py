@@ -5,7 +5,7 @@ Its methods and keywords are those of sentence-transformers, and so is its folde
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -252,7 +252,7 @@ class SentenceEncoder(nn.Module):
         own = self._prompts.default
         default = prompts.default if isinstance(prompts, Prompts) else own if own in texts else None
         self._prompts = Prompts(texts, default)
-        self._prompts_were_set = True
+        self._prompts_were_set = not isinstance(prompts, Prompts)
 
     @property
     def default_prompt_name(self) -> str | None:
@@ -426,6 +426,15 @@ class SentenceEncoder(nn.Module):
             return None, None
         query, document = (name if name and known[name] else None for name in found)
         return query, document
+
+    def with_default_prompt(self, text: str | None) -> "SentenceEncoder":
+        """An encoder whose default prompt is `text`, which shares all else; this one where it is None."""
+        if text is None:
+            return self
+        name = next((name for name, own in self.prompts.texts.items() if own == text), text)
+        prompted = copy(self)
+        prompted.prompts = Prompts({**self.prompts.texts, name: text}, name)
+        return prompted
 
     def text_before(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """What precedes each sentence: `prompt`, else the model's of this name. Raises RequestError for none such."""

@@ -128,6 +128,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
         tests = EvaluationSets.read(settings, context, rejects)
         dictionaries = read_translations(settings.lookup, context.cache, rejects)
     student, teacher, encode_teacher = as_encoder(settings.model, context.cache), None, None
+    student = student.with_default_prompt(prompt_of(settings.prompt, student))
     check_dimensions(settings.dimensions, student.dim)
     if settings.teacher is not None:
         teacher = open_teacher(settings.teacher, context.cache)

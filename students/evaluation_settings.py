@@ -39,6 +39,8 @@ XsimPairs = Literal["english", "all"] | Annotated[list[LanguagePair], Field(min_
 class EvaluateSettings(Settings):
     """A student on held-out sentences: translation accuracy, distance to the teacher, STS within and across languages.
 
+    prompt: which of the model's prompts precedes each sentence, or `{ text = "query: " }`, for a model that needs one;
+        the model's default when absent.
     teacher: gives `mse/<language>`; left out, there is none.
     teacher_prompt: as the student was taught; the teacher's default when absent.
     recall_at: search the English sentences of `parallel`, as the teacher's vectors, with so many hits for a query: the
@@ -54,6 +56,7 @@ class EvaluateSettings(Settings):
     """
 
     model: EncoderSource
+    prompt: Annotated[Prompt | None, WHEN_SET] = None
     teacher: Teacher | None = None
     teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
     recall_at: Annotated[Positive | None, WHEN_SET] = None
@@ -142,6 +145,8 @@ class ShrinkSettings(Settings):
     layers: keep so many layers; each time the one whose removal moves the corpus's vectors least is left out.
     intermediate_size: keep so many neurons of each feed-forward layer, those that its output depends on most.
     dimensions: so many dimensions of a vector, along which those of the corpus are longest.
+    prompt: which of the model's prompts precedes each sentence where vectors are chosen by and compared, or
+        `{ text = "query: " }`; the model's default when absent. The smaller model has the prompts of the model.
     sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, before and after; none of them is trained on.
     max_rejects: the share of records that may be unusable.
 
@@ -157,6 +162,7 @@ class ShrinkSettings(Settings):
     layers: Positive | None = None
     intermediate_size: Annotated[Positive | None, WHEN_SET] = None
     dimensions: Positive | None = None
+    prompt: Annotated[Prompt | None, WHEN_SET] = None
     sts: dict[str, StsTable] = {}
     parallel: list[UnlimitedSource] = []
     precision: Precision = "auto"

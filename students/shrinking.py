@@ -33,6 +33,7 @@ from students.corpus import mapped, write_arrow
 from students.coverage import LanguagePieces, pieces_of_languages, sample_of
 from students.evaluate import EvaluationSets
 from students.evaluation_settings import COVERAGE, CorpusTable, ShrinkSettings
+from students.given_vectors import prompt_of
 from students.metrics import before_and_after, counts, read_variance, save_variance
 from students.pairs import PairCounts, read_pairs
 from students.pruning import keep_layers, keep_neurons
@@ -129,6 +130,7 @@ def shrink(
     layers: int | None = None,
     intermediate_size: int | None = None,
     dimensions: int | None = None,
+    prompt: str | None = None,
     precision: str = "auto",
 ) -> Shrunk:
     """A smaller encoder; one that is given stays as it is.
@@ -140,13 +142,15 @@ def shrink(
         the tokens of held-out text is cut as before.
     layers: so many are kept, chosen by the vectors of `texts`; intermediate_size: so many neurons of each feed-forward
         layer; dimensions: so many are left of a vector.
+    prompt: the text before each of `texts` where vectors decide; the model's default one when absent.
     Raises RequestError for what a model has not or cannot lose.
     """
     check_count("layers", layers)
     check_count("intermediate_size", intermediate_size)
     check_count("dimensions", dimensions)
     check_can_be_read_again(texts)
-    encoder = as_encoder(model)
+    own = as_encoder(model)
+    encoder = own.with_default_prompt(prompt)
     if dimensions is not None and encoder.truncate_dim is not None:
         raise RequestError(
             f"dimensions: expected a model that gives whole vectors, found truncate_dim = {encoder.truncate_dim}; take "
@@ -169,6 +173,7 @@ def shrink(
         smaller = trim_vocabulary(smaller, texts, needed.ids)
     if (layers, intermediate_size, dimensions) != (None, None, None):
         smaller.spaces = ()  # its vectors are those of no other encoder
+    smaller.prompts = own.prompts
     return Shrunk(smaller, axes, needed.metrics)
 
 
@@ -185,13 +190,15 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     larger = as_encoder(settings.model, context.cache)
     options = settings.model_dump(include={"coverage", "layers", "intermediate_size", "dimensions", "precision"})
     by_language = {language: texts.of(language) for language in settings.kept_languages}
-    shrunk = shrink(larger, texts, trim=settings.trim_vocabulary, languages=by_language, **options)
+    prompt = prompt_of(settings.prompt, larger)
+    shrunk = shrink(larger, texts, trim=settings.trim_vocabulary, languages=by_language, prompt=prompt, **options)
     shrunk.encoder.save(context.output / "model")
     variance = read_variance(settings.model)
     if variance is not None:
         save_variance(variance, context.output / "model")
     larger.save(context.work / "before")  # so that both sizes are of files of one kind
     encoders = {context.work / "before": larger, context.output / "model": shrunk.encoder}
+    encoders = {folder: encoder.with_default_prompt(prompt) for folder, encoder in encoders.items()}
     rates = speeds(list(encoders.values()), sample, settings.precision)
     measured: list[Metrics] = []
     for (folder, encoder), rate in zip(encoders.items(), rates, strict=True):

@@ -230,10 +230,12 @@ class ShrinkOptions(TableOptions, TestSetOptions):
 
     trim: drop the tokens of the vocabulary that CORPUS does not use.
     column: column of text in CORPUS, by name, or by position from 0; `text`, or the line, when absent. May be repeated.
+    prompt: name of the model's prompt before each text; the model's default when absent.
     """
 
     trim: bool = True
     column: list[str] = Field(default=[])
+    prompt: str | None = None
 
 
 @command(encoders, names={"sts": "--sts FILE", "parallel": "--parallel LANGUAGE=FILES"}, rich_help_panel=PANEL)
@@ -277,6 +279,7 @@ def shrink(
     sources = [table.model_dump() | {"language": of or None} for table, of in zip(tables, languages, strict=True)]
     by_language = {"corpus": sources, "languages": list(dict.fromkeys(filter(None, languages)))}
     given = {"model": model, **by_language, "trim_vocabulary": options.trim, **evaluated, **settings}
+    given["prompt"] = options.prompt
     settled = validated(ShrinkSettings, given)
     from students.shrinking import run
 

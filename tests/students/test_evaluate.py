@@ -104,6 +104,31 @@ def test_figures_are_those_of_arithmetic_on_the_vectors(context, models, toy, tm
         assert metrics[f"sts/en-fr/{place}spearman_cosine"] == pytest.approx(spearmanr(cosines, scores).statistic)
 
 
+def test_a_prompt_precedes_each_sentence_of_every_set(context, models, toy, tmp_path):
+    """As if it stood in the files, for a model that does not leave its tokens out of the pooling."""
+    (tmp_path / "en.tsv").write_text(
+        "sentence1\tsentence2\tscore\n"
+        + "".join(f"{row[0]}\t{row[1]}\t{place * 7 % 5}\n" for place, row in enumerate(toy.test[:12]))
+    )
+    (tmp_path / "prompted.tsv").write_text(
+        "sentence1\tsentence2\tscore\n"
+        + "".join(f"Katze {row[0]}\tKatze {row[1]}\t{place * 7 % 5}\n" for place, row in enumerate(toy.test[:12]))
+    )
+    lines = [f"Katze {row[0]}\tKatze {row[1]}\tKatze {row[2]}" for row in toy.test]
+    (tmp_path / "all.tsv").write_text("\n".join(["en\tde\tfr", *lines]))
+    prompted = {"path": str(tmp_path / "all.tsv"), "others": {"de": "de", "fr": "fr"}}
+    model, kept = models["model"], {"picture_sentences": 2}
+    plain, wanted = (
+        evaluate(context, model=model, parallel=[source], sts={"s": {"path": str(tmp_path / name)}}, **kept)
+        for source, name in ((toy.source("test"), "en.tsv"), (prompted, "prompted.tsv"))
+    )
+    given = {"parallel": [toy.source("test")], "sts": {"s": {"path": str(tmp_path / "en.tsv")}}}
+    found = evaluate(context, model=model, prompt={"text": "Katze "}, **given, **kept)
+    assert found == pytest.approx(wanted, abs=1e-6) and found != pytest.approx(plain, abs=1e-6)
+    with pytest.raises(RequestError, match="prompt: the model has no prompts, found 'query'"):
+        evaluate(context, model=model, prompt="query", **given)
+
+
 def test_the_accuracy_of_repeated_sentences_is_that_of_sentence_transformers(context, models, toy, tmp_path):
     english = [row[0] for row in toy.test[:40]]
     german = [row[1].replace("Hund", "Katze").replace("Vogel", "Katze") for row in toy.test[:40]]

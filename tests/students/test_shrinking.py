@@ -56,6 +56,26 @@ def test_what_is_asked_for_is_done_and_the_larger_encoder_stays(model, german):
     np.testing.assert_allclose(vectors(shrunk.encoder, german), expected, atol=1e-5)
 
 
+def test_vectors_after_a_prompt_decide_and_are_compared_and_the_smaller_model_has_the_models_prompts(
+    context, model, toy, german
+):
+    larger = SentenceEncoder.load(model)
+    options = {"layers": 2, "dimensions": 6, "precision": "fp32"}
+    found = shrink(larger, german, prompt="Hund ", **options)
+    wanted = shrink(larger, [f"Hund {text}" for text in german], **options)
+    np.testing.assert_allclose(found.axes, wanted.axes, atol=1e-6)
+    assert len(found.encoder.tokenizer) == len(wanted.encoder.tokenizer)  # the prompt's pieces stay
+    assert dict(found.encoder.prompts) == dict(larger.prompts) == {}
+    metrics = stage(context, model, toy, parallel=[toy.source("test")], prompt={"text": "Hund "}, dimensions=6)
+    before, after = (SentenceEncoder.load(folder) for folder in (model, context.output / "model"))
+    sides = [[f"Hund {row[place]}" for row in toy.test] for place in (0, 1)]
+    for name, encoder in (("before", before), ("after", after)):
+        english, other = (unit(vectors(encoder, side)) for side in sides)
+        accuracy = np.mean((english @ other.T).argmax(axis=1) == np.arange(len(english)))
+        assert metrics[f"translation_accuracy/{name}/en-de"] == accuracy
+    assert dict(after.prompts) == {}
+
+
 @pytest.mark.parametrize(
     ("texts", "asked", "message"),
     [
