@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Answer, Claim, Result, Spread, in_turns, main, timed
-from benchmarks.machine import MINILM, MULTI30K, STSB, sentences_of
+from benchmarks.machine import MINILM, MULTI30K, STSB, Tables, sentences_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, unit
 from students.equal_vectors import distinct, equal_rows
@@ -34,7 +34,9 @@ from students.search_settings import Hnsw
 
 EXACT, K, FOUND, FOUND_OF_REPEATS = "exact", 10, 0.95, 0.99
 SOURCES = {**MULTI30K, **STSB}
-LANGUAGES = {f"parallel/multi30k/train.{language}.gz": {"columns": [0]} for language in ("en", "de", "fr", "cs")}
+LANGUAGES: Tables = {
+    f"parallel/multi30k/train.{language}.gz": {"columns": [0]} for language in ("en", "de", "fr", "cs")
+}
 DIM, SUBSPACE, BLOCK = 384, 24, 50_000
 REPEATED = 0.3
 """Of the rows: those that have one of two vectors."""
@@ -138,5 +140,15 @@ def repeated(options: Namespace) -> Vectors:
 
 
 if __name__ == "__main__":
-    given = {"sentences": 38_000, "queries": 500, "rounds": 5, "rows": 0, "stand_ins": False, "seed": 0}
-    main(measure, __doc__, *SOURCES, *LANGUAGES, **given)
+    main(
+        measure,
+        __doc__,
+        *SOURCES,
+        *LANGUAGES,
+        sentences=38_000,
+        queries=500,
+        rounds=5,
+        rows=0,
+        stand_ins=False,
+        seed=0,
+    )
