@@ -379,7 +379,10 @@ def _write(
     if threshold is None:
         log("no threshold: all pairs are written; give a threshold, or a gold file to choose it by")
     else:
-        pairs = pairs.where(pairs.scores >= threshold)
+        best, pairs = pairs.scores[:1], pairs.where(pairs.scores >= threshold)
+        if not len(pairs.scores):
+            found = f"the best has {best[0]:.4f}" if len(best) else "there is no pair"
+            log(f"{output}: no pair reaches the threshold {threshold:.4f}; {found}")
     rows = (
         (round(score, DIGITS_SHOWN), source.line(s), target.line(t), source.text(s), target.text(t))
         for score, s, t in zip(*(column.tolist() for column in pairs), strict=True)

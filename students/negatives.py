@@ -24,24 +24,37 @@ from bertrelay.data.writing import write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, on_main
 from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.errors import BertRelayError
+from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.similarity import Vectors
 from bertrelay.files import check_output, refuse_symlink
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.inputs import unchanged_inputs
-from bertrelay.progress import Bar
+from bertrelay.progress import Bar, log
 from bertrelay.settings import InputFile, options_of
 from bertrelay.stage import Metrics, StageContext
 from students.corpus import Mask
 from students.index import SearchIndex, build_index
 from students.neighbours import Rows, at_unit_length, load_faiss
 from students.search_settings import MINED_SUFFIXES, NegativeOptions, NegativeSettings, work_beside
-from students.training_pairs import CANDIDATES, FILES, PAIR, TrainingPairs
+from students.training_pairs import CANDIDATES, EMPTY, FILES, PAIR, TrainingPairs
 
 ANCHOR_BLOCK = 4096
 ANCHORS, SHARDS = "anchors.npy", "negatives"
 DIGITS = 6  # of a score that is written
+LEFT_OUT = {
+    "positive": "candidates left out as positives of their anchor",
+    "anchor": "candidates left out as equal to their anchor",
+    **{
+        rule: f"candidates left out by {rule}"
+        for rule in ("absolute_margin", "relative_margin", "max_score", "min_score", "range_min")
+    },
+    "too_few_negatives": "pairs left out with fewer negatives than num_negatives",
+    "duplicate_pair": "pairs left out as given twice",
+    EMPTY: "pairs left out with an empty side",
+    "blank_candidate": "blank candidates left out",
+}
+"""What a reason of `NegativeMining.dropped` is in words, after its count."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +62,19 @@ class NegativeMining:
     """What `mine_negatives` did.
 
     pairs: distinct ones; anchors, candidates: distinct texts. rows: written.
-    dropped: counts by reason: of records, of pairs, and of candidates among the nearest of an anchor.
-    positive_score, negative_score: mean cosines of the rows; None where there are none.
+    anchors_with_fewer: those with fewer negatives than `num_negatives`.
+    dropped: counts by reason: of records, of pairs, and of candidates among the nearest of an anchor; see `LEFT_OUT`.
+    positive_score, negative_score: mean cosines of the rows.
     """
 
     pairs: int
     anchors: int
     candidates: int
     rows: int
+    anchors_with_fewer: int
     dropped: dict[str, int]
-    positive_score: float | None
-    negative_score: float | None
+    positive_score: float
+    negative_score: float
 
 
 @unchanged_inputs()
@@ -87,7 +102,8 @@ def mine_negatives(
     rejects: entered while the tables are read; without it the first record that cannot be used raises.
     process_group: all processes encode and search, each its share of the blocks; the main one does the rest.
     options: the fields of `NegativeOptions`.
-    Raises RequestError for files that cannot be what they should be, before anything is encoded.
+    Raises RequestError for files that cannot be what they should be, before anything is encoded, and where no anchor
+    has a negative.
     """
     given, output = options_of(NegativeOptions, options), Path(output)
     load_faiss()  # where it is missing, say so before hours of encoding
@@ -202,7 +218,7 @@ class Miner:
             found = zip(rows[anchor, chosen].tolist(), rounded[anchor, chosen].tolist(), strict=True)
             score = round(float(positive_scores[place]), DIGITS)
             yield {"row": int(self.pairs.rows[start + place]), "score": score, "negatives": list(found)}
-        yield {"dropped": dropped}
+        yield {"dropped": dropped, "fewer": sum(len(chosen) < self.options.num_negatives for chosen in negatives)}
 
     def _chosen(self, places: Rows, anchor: int) -> Rows:
         """The places of the negatives among those that are left, nearest first."""
@@ -298,6 +314,7 @@ def _write(output: Path, miner: Miner, shards: Shards) -> NegativeMining:
         for found in shards.rows():
             if "dropped" in found:
                 dropped.update(found["dropped"])
+                sums["fewer"] += found["fewer"]
                 continue
             pair = [pairs.table[name][found["row"]].as_py() for name in PAIR]
             negatives = [(texts_of[row].as_py(), score) for row, score in found["negatives"]]
@@ -305,12 +322,30 @@ def _write(output: Path, miner: Miner, shards: Shards) -> NegativeMining:
                 texts, scores = zip(*together, strict=True)
                 sums.update(rows=1, positive_score=found["score"], negative_score=sum(scores) / len(scores))
                 yield [*pair, *texts, found["score"], *scores][: len(columns)]
+        if not sums["rows"]:
+            raise RequestError(
+                f"{output}: expected negatives, found none for {len(pairs.first):,} anchors among {pairs.candidates:,} "
+                f"candidates: {in_words(dropped)}. {MORE}"
+            )
 
     write_table(output, columns, rows())
     shards.remove()
-    count = sums["rows"]
-    means = [sums[name] / count if count else None for name in ("positive_score", "negative_score")]
-    return NegativeMining(len(pairs.rows), len(pairs.first), pairs.candidates, count, dict(+dropped), *means)
+    if sums["fewer"]:
+        log(
+            f"{sums['fewer']:,} of {len(pairs.first):,} anchors have fewer than the {options.num_negatives} negatives "
+            f"asked for, among {pairs.candidates:,} candidates: {in_words(dropped)}. {MORE}"
+        )
+    counts = len(pairs.rows), len(pairs.first), pairs.candidates, sums["rows"], sums["fewer"]
+    means = [sums[name] / sums["rows"] for name in ("positive_score", "negative_score")]
+    return NegativeMining(*counts, dict(+dropped), *means)
+
+
+MORE = "Give more candidates (corpus), or loosen the options that leave them out, such as range_max or a margin"
+
+
+def in_words(dropped: Mapping[str, int]) -> str:
+    """`2 candidates left out as positives of their anchor, …`."""
+    return ", ".join(f"{count:,} {LEFT_OUT[reason]}" for reason, count in dropped.items() if count) or "none left out"
 
 
 def _columns(options: NegativeOptions) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -362,12 +363,14 @@ def mine_negatives(
     if corpus is not None:
         check_first(corpus)
     with distributed(options.processes) as process_group:
-        from students.negatives import mine_negatives
+        from students.negatives import LEFT_OUT, mine_negatives
 
         work = work_beside(output) if options.keep else None
         mining = mine_negatives(
             model, table, output, corpus=corpus, work=work, process_group=process_group, **dict(how)
         )
+    if not options.as_json:
+        mining = replace(mining, dropped={LEFT_OUT[reason]: count for reason, count in mining.dropped.items()})
     print_result(mining, output, options.as_json)
 
 

@@ -145,9 +145,12 @@ def test_columns_are_named_and_the_counts_are_printed(call, model, write_lines, 
     head, *rows = [line.split("\t") for line in output.read_text(encoding="utf-8").splitlines()]
     assert head == ["anchor", "positive", "negative", "positive_score", "negative_score"]
     assert [row[:2] for row in rows] == [row.split("\t") for row in ROWS for _ in range(2)]
-    assert out.startswith(f"{output}: 4 pairs, 4 anchors, 6 candidates, 8 rows, 1 blank_candidate, ")
+    assert out.startswith(f"{output}: 4 pairs, 4 anchors, 6 candidates, 8 rows, ")
     assert (tmp_path / "n.tsv.work").is_dir()
-    document = json.loads(
-        call("mine-negatives", model, pairs, output, *columns, "--max-score", "-1", "--overwrite", "--json")
-    )
-    assert (document["rows"], document["dropped"]["too_few_negatives"], document["negative_score"]) == (0, 4, None)
+    assert "candidates left out as positives of their anchor" in out
+    document = json.loads(call("mine-negatives", model, pairs, output, *columns, *given[2:6], "--overwrite", "--json"))
+    assert (document["rows"], document["anchors_with_fewer"]) == (8, 0)
+    before = output.read_text(encoding="utf-8")
+    with pytest.raises(RequestError, match=r"n\.tsv: expected negatives, found none for 4 anchors .* by max_score"):
+        call("mine-negatives", model, pairs, output, *columns, "--max-score", "-1", "--overwrite")
+    assert output.read_text(encoding="utf-8") == before

@@ -186,6 +186,20 @@ def test_a_given_threshold_is_kept_and_judged_by_gold(bilingual, files, gold, tm
     assert rows_of(tmp_path / "none.parquet") == [] and everything.pairs > 30
 
 
+def test_a_threshold_that_no_pair_reaches_is_said_with_the_best_score(bilingual, files, tmp_path, capsys):
+    best = rows_of_mined(bilingual, files, tmp_path)[0]["score"]
+    mined = mine_files(bilingual, *files, tmp_path / "none.jsonl", threshold=99, precision="fp32")
+    assert (
+        mined.pairs == 0
+        and f"no pair reaches the threshold 99.0000; the best has {best:.4f}" in capsys.readouterr().err
+    )
+
+
+def rows_of_mined(bilingual, files, tmp_path):
+    mine_files(bilingual, *files, tmp_path / "all.jsonl", precision="fp32")
+    return rows_of(tmp_path / "all.jsonl")
+
+
 def test_blank_and_equal_sentences_are_counted_and_lines_stay_those_of_the_file(
     bilingual, sides, write, tmp_path, capsys
 ):

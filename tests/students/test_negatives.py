@@ -218,9 +218,11 @@ def test_a_killed_call_resumes_to_the_same_bytes(encoder, pairs, tmp_path, monke
 
 def test_kept_work_serves_other_options_without_encoding(encoder, pairs, tmp_path, monkeypatch):
     mined(encoder, pairs, tmp_path / "a.jsonl", work=tmp_path / "work")
-    fresh, rows = mined(encoder, pairs, tmp_path / "b.jsonl", max_score=0.5)
+    fresh, rows = mined(encoder, pairs, tmp_path / "b.jsonl", max_score=0.9, layout="n-tuple", num_negatives=1)
     monkeypatch.setattr(type(encoder), "tokenize", None)
-    again, kept = mined(encoder, pairs, tmp_path / "c.jsonl", work=tmp_path / "work", max_score=0.5)
+    again, kept = mined(
+        encoder, pairs, tmp_path / "c.jsonl", work=tmp_path / "work", max_score=0.9, layout="n-tuple", num_negatives=1
+    )
     assert (again, kept) == (fresh, rows)
     assert fresh.dropped["max_score"] > 0
 
@@ -273,3 +275,24 @@ def test_tables_that_are_no_pairs_are_refused_and_leave_nothing(encoder, tmp_pat
     with pytest.raises(RequestError, match="found none that can be used"):
         mined(encoder, tmp_path / "numbers.jsonl", tmp_path / "n.jsonl", rejects=Rejects(None, limit=1.0))
     assert {path.name for path in tmp_path.iterdir()} == {"pairs.tsv", "numbers.jsonl"}
+
+
+# Fewer than asked for, and none
+
+
+def test_fewer_negatives_than_asked_for_are_counted_and_said(encoder, tmp_path, capsys):
+    pairs = write_pairs(tmp_path / "pairs.tsv", [("the dog runs here", "le chat dort"), ("a bird singt", "two cats")])
+    done, found = mined(encoder, pairs, tmp_path / "m.jsonl", num_negatives=5)
+    assert (done.rows, len(found), done.anchors_with_fewer) == (2, 2, 2)
+    said = capsys.readouterr().err
+    assert "2 of 2 anchors have fewer than the 5 negatives asked for, among 2 candidates: " in said
+    assert "2 candidates left out as positives of their anchor" in said
+
+
+def test_no_negative_at_all_is_an_error_that_leaves_no_file(encoder, pairs, tmp_path):
+    message = r"expected negatives, found none for 35 anchors .*candidates left out by max_score.* Give more candidates"
+    with pytest.raises(RequestError, match=message):
+        mine_negatives(encoder, pairs, tmp_path / "m.jsonl", max_score=-1.0, precision="fp32")
+    assert not (tmp_path / "m.jsonl").exists()
+    done, _ = mined(encoder, pairs, tmp_path / "m.jsonl")  # the vectors are kept
+    assert done.rows > 0 and sorted(path.name for path in tmp_path.iterdir()) == ["m.jsonl", "pairs.tsv"]
