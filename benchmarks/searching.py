@@ -26,7 +26,7 @@ from benchmarks.harness import Answer, Claim, Result, Spread, in_turns, main, ti
 from benchmarks.machine import MINILM, MULTI30K, STSB, Tables, sentences_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, unit
-from students.equal_vectors import distinct, equal_rows
+from students.equal_vectors import EqualRows, Rows, distinct, equal_rows
 from students.index import SearchIndex, build_index
 from students.index_build import FAISS, nearest
 from students.neighbours import Find, build_codes, build_hnsw, exact_neighbours, open_faiss, recall, write_index
@@ -106,19 +106,24 @@ def measure_repeats(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
         write_index(built, path)
         sizes[kind] = path.stat().st_size / 1e6
         find = partial(nearest, kind, open_faiss(path, kind), once, Hnsw().ef_search)
-        finds[kind] = lambda queries, k, find=find: equal.spread(*find(queries, k), k)
+        finds[kind] = partial(search_once, find, equal)
         found = float(recall(find, once, K).mean())
         text = f"{kind} finds at least {FOUND_OF_REPEATS} of the nearest {K} where rows repeat"
         claims.append(Claim(text, f"{found:.4f}", found >= FOUND_OF_REPEATS))
     queries = once[np.linspace(0, len(once) - 1, options.queries).astype(np.int64)]
 
-    def ask_one_by_one(find: Find) -> Answer:
-        return {"milliseconds": 1e3 * timed(lambda: [find(query[None], K) for query in queries])[1] / len(queries)}
-
-    results = in_turns(
-        {kind: lambda _, find=find: ask_one_by_one(find) for kind, find in finds.items()}, options.rounds
-    )
+    results = in_turns({kind: partial(ask_one_by_one, find, queries) for kind, find in finds.items()}, options.rounds)
     return claims, {"milliseconds": show(results, sizes, seconds), "built": seconds, "megabytes": sizes}
+
+
+def search_once(find: Find, equal: EqualRows, queries: Vectors, k: int) -> tuple[Vectors, Rows]:
+    """Search of distinct vectors, and of them all their rows."""
+    return equal.spread(*find(queries, k), k)
+
+
+def ask_one_by_one(find: Find, queries: Vectors, _: int) -> Answer:
+    seconds = timed(lambda: [find(query[None], K) for query in queries])[1]
+    return {"milliseconds": 1e3 * seconds / len(queries)}
 
 
 def repeated(options: Namespace) -> Vectors:

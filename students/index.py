@@ -4,6 +4,7 @@ Killed anywhere, the same call resumes: from the first block of vectors that is 
 the graph.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
-from bertrelay.data.tables import Table
+from bertrelay.data.tables import Column, Table
 from bertrelay.data.vectors import open_vectors
 from bertrelay.distributed import broadcast_from_main
 from bertrelay.encode_shards import encoder_digest
@@ -30,6 +31,7 @@ from bertrelay.texts import texts_of
 from students.corpus import mapped
 from students.equal_vectors import EqualRows, distinct
 from students.index_build import (
+    COLUMNS,
     FAISS,
     SENTENCES,
     VECTORS,
@@ -49,14 +51,22 @@ from students.index_build import (
 )
 from students.neighbours import Rows, exact_neighbours, load_faiss, open_faiss
 from students.search_settings import Hnsw, IndexKind, IndexSettings, index_beside
+from students.sentence_files import check_columns
 
 
 class Hit(NamedTuple):
-    """A sentence found: its cosine with the query, its line in the corpus, and its text."""
+    """A sentence found: its cosine with the query, its line in the corpus, and its text.
+
+    record: its number among the records of the corpus, from 1, without a header; in a table the row of the columns
+        beside it, where a line is not.
+    columns: the values of the columns that the index was asked to show, by name.
+    """
 
     similarity: float
     line: int
     text: str
+    record: int
+    columns: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,8 @@ class SearchIndex:
     vectors in fewer bits are in memory.
 
     vectors: unit vectors, float32 (sentences, dim).
-    sentences: columns text and line.
+    sentences: columns text, line and record.
+    columns: of the corpus, as JSON: what hits show beside the text.
     faiss: the graph, or the vectors in fewer bits; None where it is searched exactly.
     equal: the rows of equal vectors, which `faiss` has once; None where all are distinct.
     """
@@ -75,6 +86,7 @@ class SearchIndex:
     encoder: SentenceEncoder
     vectors: Vectors
     sentences: pa.Table
+    columns: pa.Table
     faiss: Any | None
     equal: EqualRows | None = None
 
@@ -112,15 +124,19 @@ class SearchIndex:
         vectors = self.encoder.encode(queries, **options)  # (queries, dim)
         check_finite(self.encoder, vectors, place)
         neighbours = self.neighbours(unit(vectors), int(k), exact, ef_search and int(ef_search))
-        lines, texts = self.sentences["line"], self.sentences["text"]
         return [
             [
-                Hit(min(similarity, 1.0), lines[row].as_py(), texts[row].as_py())
+                self._hit(similarity, row)
                 for similarity, row in zip(similarities.tolist(), rows.tolist(), strict=True)
                 if row >= 0
             ]
             for similarities, rows in zip(*neighbours, strict=True)
         ]
+
+    def _hit(self, similarity: float, row: int) -> Hit:
+        line, text, record = (self.sentences[name][row].as_py() for name in ("line", "text", "record"))
+        columns = {name: json.loads(self.columns[name][row].as_py()) for name in self.columns.column_names}
+        return Hit(min(similarity, 1.0), line, text, record, columns)
 
     def check_candidates(self, ef_search: int | None, exact: bool = False) -> None:
         """Raises RequestError where `ef_search` asks for candidates that the index does not keep."""
@@ -148,6 +164,7 @@ def open_index(
     folder: str | Path,
     *,
     kind: IndexKind = "auto",
+    show: Sequence[Column] = (),
     verify: bool = False,
     cache: Path | None = None,
 ) -> SearchIndex:
@@ -156,8 +173,10 @@ def open_index(
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     kind: what is searched by; `exact` is always there, `auto` is what was built last.
+    show: columns of its corpus that come along in hits.
     verify: read every file again instead of trusting those that were not touched.
-    Raises RequestError when there is none, or when it is not finished, damaged, of another model, or without `kind`.
+    Raises RequestError when there is none, or when it is not finished, damaged, of another model, or without `kind` or
+        `show`.
     """
     folder = Path(folder)
     manifest = require_manifest(folder)
@@ -166,20 +185,28 @@ def open_index(
         log(f"{folder}: made by another model, in whose space this one's vectors are")
     else:
         check_model(folder, manifest.origin, encoder_digest(encoder), encoder.dim)
-    return load_index(encoder, folder, kind, verify)
+    return load_index(encoder, folder, kind, show, verify)
 
 
-def load_index(encoder: SentenceEncoder, folder: Path, kind: IndexKind = "auto", verify: bool = False) -> SearchIndex:
+def load_index(
+    encoder: SentenceEncoder, folder: Path, kind: IndexKind = "auto", show: Sequence[Column] = (), verify: bool = False
+) -> SearchIndex:
     """As `open_index`, where `encoder` is known to be the model of the index."""
     manifest = require_manifest(folder).as_kind(folder, kind)
+    if missing := [str(column) for column in show if column not in manifest.columns]:
+        kept = ", ".join(map(str, manifest.columns)) or "none"
+        raise RequestError(
+            f"show: expected {', '.join(missing)} in {folder}, found {kept}; give the corpus too, and they are kept"
+        )
     check_files(folder, manifest, verify)
     vectors = open_vectors(folder / VECTORS)
     expected = (manifest.sentences, manifest.origin.dim)
     if vectors.shape != expected:
         raise damaged(folder, f"{VECTORS} has vectors of shape {vectors.shape} and not {expected}")
     faiss = None if manifest.kind == "exact" else open_faiss(folder / FAISS[manifest.kind], manifest.kind)
+    columns = pa.table({}) if not show else mapped(folder / COLUMNS).select(list(map(str, show)))
     equal = open_equal(folder, manifest)
-    return SearchIndex(folder, manifest, encoder, vectors, mapped(folder / SENTENCES), faiss, equal)
+    return SearchIndex(folder, manifest, encoder, vectors, mapped(folder / SENTENCES), columns, faiss, equal)
 
 
 def run(settings: IndexSettings, context: StageContext) -> Metrics:
@@ -189,6 +216,7 @@ def run(settings: IndexSettings, context: StageContext) -> Metrics:
         settings.corpus,
         context.output / "index",
         kind=settings.kind,
+        show=settings.show,
         hnsw=settings.hnsw,
         prompt_name=settings.prompt,
         precision=settings.precision,
@@ -227,12 +255,14 @@ def build_index(
     given = given.model_copy(update={"precision": precision, "prompt_name": prompt_name})
     for prompt in (given.prompt_name, given.query_prompt_name):
         encoder.prompts.text(prompt)  # where there is none of that name, say so
+    if given.show:
+        check_columns(table, given.show, given.cache)
     known = manifest.origin if manifest and not given.verify else None
     origin = origin_of("" if encoder is model else str(model), encoder, table, given.prompt_name, known)
     is_complete = manifest is not None and is_finished(folder, manifest, origin, given)
     if not broadcast_from_main(is_complete, given.process_group):
         build(encoder, table, origin, folder, given)
-    return load_index(encoder, folder, given.kind, given.verify)
+    return load_index(encoder, folder, given.kind, given.show, given.verify)
 
 
 def find_index(
@@ -248,7 +278,7 @@ def find_index(
     """
     given = options_of(IndexOptions, options)
     if corpus is None:
-        index = open_index(model, folder, kind=given.kind, verify=given.verify)
+        index = open_index(model, folder, kind=given.kind, show=given.show, verify=given.verify)
     else:
         index = build_index(model, corpus, folder, **options)
     index.check_candidates(ef_search)

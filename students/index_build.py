@@ -3,7 +3,8 @@
 | file                 | content                                                                                      |
 |----------------------|----------------------------------------------------------------------------------------------|
 | `building.json`      | first, with what is built of what; with counts when `sentences.arrow` is there; removed last |
-| `sentences.arrow`    | columns text and line: what a hit shows                                                      |
+| `sentences.arrow`    | columns text, line and record: what a hit shows                                              |
+| `columns.arrow`      | other columns of the corpus that hits show, as JSON                                          |
 | `vectors.npy`        | row i for sentence i, at length one; until it is complete, shards beside it                  |
 | `hnsw.checkpoint`    | a graph as far as it is linked                                                               |
 | `hnsw.faiss`         | of kind hnsw: a FAISS index of its own, vectors included, each distinct one once             |
@@ -21,12 +22,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import text_column
 from bertrelay.data.shards import locked_output
-from bertrelay.data.tables import Table
+from bertrelay.data.tables import Column, Table
 from bertrelay.data.vectors import Vectors, open_vectors
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, wait_for_all
 from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
@@ -53,14 +54,14 @@ from students.neighbours import (
     write_index,
 )
 from students.search_settings import EXACT_UP_TO, Hnsw, IndexKind
-from students.sentence_files import write_sentences
+from students.sentence_files import write_columns, write_sentences
 
 SENTENCES, VECTORS = "sentences.arrow", "vectors.npy"
 FAISS = {kind: f"{kind}.faiss" for kind in ("hnsw", "int8", "binary")}
 """The file of a graph or of codes by the kind of the index."""
-EQUAL = "equal.npy"
+EQUAL, COLUMNS = "equal.npy", "columns.arrow"
 MANIFEST, BUILDING, CHECKPOINT = "index.json", "building.json", "hnsw.checkpoint"
-OWN_FILES = {SENTENCES, VECTORS, *FAISS.values(), EQUAL, MANIFEST, BUILDING, CHECKPOINT}
+OWN_FILES = {SENTENCES, COLUMNS, VECTORS, *FAISS.values(), EQUAL, MANIFEST, BUILDING, CHECKPOINT}
 FORMAT = 2
 SHOWN = 12  # characters of a digest
 RECALL, LOW_RECALL = "recall_at_10", 0.95
@@ -71,6 +72,7 @@ class IndexOptions(Settings):
 
     kind: `auto` takes what is there, the kind that was built last; where there is nothing, it is exact up to 100,000
         sentences and int8 beyond. Another kind is built beside what is there, and the index returned searches by it.
+    show: columns of the corpus that come along in hits; they are added to an index without encoding again.
     hnsw: of the graph; where there is one with other links, it is linked anew.
     prompt_name: which of the model's prompts precedes each sentence; without one that for documents, or the default.
     query_prompt_name: the prompt of each query; it is checked before anything is encoded.
@@ -84,6 +86,7 @@ class IndexOptions(Settings):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     kind: IndexKind = "auto"
+    show: list[Column] = Field(default=[])
     hnsw: Hnsw | None = None
     prompt_name: str | None = None
     query_prompt_name: str | None = None
@@ -142,6 +145,7 @@ class IndexManifest:
     kind: `exact`, `hnsw`, `int8` or `binary`: what `auto` opens; of an open index what it searches by.
     approximate: what there is beside the exact vectors, by its kind.
     distinct: how many vectors differ; None where neither graph nor codes were built of them.
+    columns: those of the corpus that hits can show.
     """
 
     origin: Origin
@@ -152,6 +156,7 @@ class IndexManifest:
     files: dict[str, FileSeal]
     approximate: dict[str, ApproximateKind] = field(default_factory=dict)
     distinct: int | None = None
+    columns: list[Column] = field(default_factory=list)
     format: int = FORMAT
 
     @property
@@ -329,7 +334,7 @@ def check_is_index(folder: Path) -> None:
 def is_finished(folder: Path, manifest: IndexManifest, origin: Origin, options: IndexOptions) -> bool:
     """Whether nothing is to be built or tidied. Raises RequestError for an index of another origin."""
     check_origin(folder, manifest.origin, origin)
-    return not (folder / BUILDING).exists() and not _wants_more(manifest, options)
+    return not ((folder / BUILDING).exists() or _wants_more(manifest, options) or _missing_columns(manifest, options))
 
 
 def build(encoder: SentenceEncoder, table: Table, origin: Origin, folder: Path, options: IndexOptions) -> None:
@@ -360,7 +365,7 @@ def build(encoder: SentenceEncoder, table: Table, origin: Origin, folder: Path, 
                 place=lambda row: f"line {sentences['line'][row].as_py():,} of {origin.corpus}",
             )
         if process_group.is_main:
-            _finish(folder, state, options)
+            _finish(folder, table, state, options)
         wait_for_all(process_group)
 
 
@@ -403,7 +408,7 @@ def _write_corpus(table: Table, state: BuildState, folder: Path, options: IndexO
 
 def _clear(folder: Path) -> None:
     """Removes the index, and last `building.json`, by which a rebuild that is killed on the way is known."""
-    for name in (MANIFEST, *FAISS.values(), EQUAL, VECTORS, SENTENCES):
+    for name in (MANIFEST, *FAISS.values(), EQUAL, COLUMNS, VECTORS, SENTENCES):
         (folder / name).unlink(missing_ok=True)
     _forget_building(folder)
 
@@ -415,8 +420,8 @@ def _forget_building(folder: Path) -> None:
     (folder / BUILDING).unlink(missing_ok=True)
 
 
-def _finish(folder: Path, state: BuildState | None, options: IndexOptions) -> None:
-    """Builds a graph or codes where they are wanted, and marks the index as complete.
+def _finish(folder: Path, table: Table, state: BuildState | None, options: IndexOptions) -> None:
+    """Adds columns, a graph or codes where they are wanted, and marks the index as complete.
 
     state: None of one that was complete before.
     """
@@ -434,13 +439,32 @@ def _finish(folder: Path, state: BuildState | None, options: IndexOptions) -> No
                 "int8 or hnsw sets it"
             )
             options = options.model_copy(update={"kind": kind})
+    missing = _missing_columns(manifest, options)
+    if missing:
+        manifest = _with_columns(folder, table, manifest, missing, options.cache)
     check_inputs()
     wants_more = _wants_more(manifest, options)
     if wants_more:
         manifest = _with_faiss(folder, manifest, options)
-    if wants_more or state is not None:
+    if wants_more or missing or state is not None:
         write_manifest(folder, manifest)
         _forget_building(folder)
+
+
+def _missing_columns(manifest: IndexManifest, options: IndexOptions) -> list[Column]:
+    return [column for column in options.show if column not in manifest.columns]
+
+
+def _with_columns(
+    folder: Path, table: Table, manifest: IndexManifest, missing: list[Column], cache: Path | None
+) -> IndexManifest:
+    """Writes the columns that hits show, those that are there and those that are missing, from the corpus."""
+    columns, path = [*manifest.columns, *missing], folder / COLUMNS
+    files = {name: seal for name, seal in manifest.files.items() if name != COLUMNS}
+    if manifest.columns:  # so that a kill leaves an index that is complete
+        write_manifest(folder, replace(manifest, columns=[], files=files))
+    write_columns(table, columns, mapped(folder / SENTENCES)["line"].to_pylist(), path, cache)
+    return replace(manifest, columns=columns, files={**files, COLUMNS: FileSeal.of(path)})
 
 
 def _wants_more(manifest: IndexManifest, options: IndexOptions) -> bool:

@@ -39,6 +39,7 @@ class IndexSettings(Settings):
     kind: `exact` compares a query with every vector, `hnsw` walks a graph; `int8` and `binary` compare it with vectors
         of fewer bits in memory, and the best again in float32 from the disk; `auto` is exact up to 100,000 sentences,
         and int8 beyond.
+    show: columns of the corpus that hits can show, by name, or by position from 0.
     prompt: which of the model's prompts precedes each sentence; when absent that for documents (`document`, `passage`,
         `corpus`) of a model that has one for queries too and no default, else the default.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
@@ -49,6 +50,7 @@ class IndexSettings(Settings):
     corpus: Table
     kind: IndexKind = "auto"
     hnsw: Hnsw = Hnsw()
+    show: Annotated[list[Column], WHEN_SET] = []
     prompt: str | None = None
     precision: Precision = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None

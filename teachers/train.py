@@ -227,7 +227,7 @@ class TeacherTask:
             case "cosine" | "cosent" | "angle":
                 return spearman(pairwise(*columns), np.array(dev.labels))
             case "contrastive":
-                return share(is_among_nearest(columns[0], columns[1]))
+                return share(is_among_nearest(columns[0], columns[1]).astype(np.float64))
             case "triplet":
                 to_positive, to_negative = (np.linalg.norm(columns[0] - other, axis=1) for other in columns[1:])
                 return share(to_positive < to_negative)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 PANEL = "Sentences"
 QUERIES_AT_ONCE = 4096
-COLUMNS = ("query_line", "query", "rank", "similarity", "line", "text")
+COLUMNS = ("query_line", "query", "rank", "similarity", "line", "text", "record")
 
 searching = typer.Typer()
 
@@ -60,6 +60,7 @@ class SearchOptions(ColumnOptions, WorkOptions):
     query: a text to search for. May be repeated.
     queries: search for each sentence of a file: lines, or a column `text`.
     k: sentences to find for a query.
+    show: column of CORPUS to show beside each text found, by name, or by position from 0. May be repeated.
     index: folder of the index; CORPUS.index when absent.
     ef_search: candidates kept in the graph, or compared again in float32: more find more and take longer; the index's
         own when absent.
@@ -72,6 +73,7 @@ class SearchOptions(ColumnOptions, WorkOptions):
     query: list[str] = Field(default=[])
     queries: str | None = None
     k: Positive = 10
+    show: list[str] = Field(default=[])
     index: Path | None = None
     ef_search: Positive | None = None
     query_prompt: str | None = None
@@ -92,7 +94,8 @@ class SearchOptions(ColumnOptions, WorkOptions):
 
 @command(
     searching,
-    names={"k": "-k", "queries": "--queries FILE", "index": "--index DIR", "query_prompt": "--query-prompt NAME"},
+    names={"k": "-k", "queries": "--queries FILE", "index": "--index DIR", "query_prompt": "--query-prompt NAME"}
+    | {"show": "--show COLUMN"},
     rich_help_panel=PANEL,
 )
 def search(
@@ -136,6 +139,7 @@ def search(
         from students.index import find_index
 
         prompts = {"prompt_name": prompt, "query_prompt_name": options.query_prompt}
+        prompts |= {"show": [int(name) if name.isdecimal() else name for name in options.show]}
         building = {"kind": kind, "rebuild": options.rebuild, "verify": options.verify, **prompts, **settings}
         folder = options.index or index_beside(corpus or "")
         index = find_index(model, table, folder, options.ef_search, process_group=process_group, **building)
@@ -173,14 +177,16 @@ class QueryHits(NamedTuple):
         """As JSON has it."""
         line = {} if self.line is None else {"line": self.line}
         hits = [{"rank": rank, **hit._asdict()} for rank, hit in enumerate(self.hits, 1)]
+        hits = [{name: value for name, value in hit.items() if name != "columns" or value} for hit in hits]
         return {"query": self.query, **line, "hits": hits}
 
     @property
     def text(self) -> str:
-        """The query and a line for each hit: rank, similarity, line in the corpus, text."""
+        """The query and a line for each hit: rank, similarity, line in the corpus, text; its columns below."""
         width = max((len(f"{hit.line:,}") for hit in self.hits), default=0)
         rows = [
             f"{rank:4}  {hit.similarity:.4f}  line {hit.line:>{width},}  {on_one_line(hit.text)}"
+            + "".join(f"\n      {name}: {on_one_line(str(value))}" for name, value in hit.columns.items())
             for rank, hit in enumerate(self.hits, 1)
         ]
         return "\n".join([on_one_line(self.query), *rows])
@@ -224,7 +230,7 @@ def _write(answers: Iterator[QueryHits], index: "SearchIndex", options: SearchOp
     """
     if options.output:
         with atomic_write(options.output) as writing:
-            WRITERS[options.output.suffix](writing, answers)
+            WRITERS[options.output.suffix](writing, answers, options.show)
         write_out(f"answers in {options.output}")
     elif options.as_json:
         head = {"folder": str(index.folder), **_description(index)}
@@ -248,13 +254,18 @@ def _description(index: "SearchIndex") -> dict[str, Any]:
 def _rows(answers: Iterable[QueryHits]) -> Iterator[tuple[Any, ...]]:
     for query, line, hits in answers:
         for rank, hit in enumerate(hits, 1):
-            yield line, query, rank, round(hit.similarity, 6), hit.line, hit.text
+            head = line, query, rank, round(hit.similarity, 6), hit.line, hit.text, hit.record
+            yield (*head, *map(_as_field, hit.columns.values()))
 
 
-WRITERS: dict[str, Callable[[Path, Iterable[QueryHits]], None]] = {
-    ".jsonl": lambda path, answers: write_jsonl(path, (answer.document for answer in answers)),
-    ".csv": lambda path, answers: write_csv(path, COLUMNS, _rows(answers)),
-    ".tsv": lambda path, answers: write_tsv(path, COLUMNS, _rows(answers)),
+def _as_field(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+
+
+WRITERS: dict[str, Callable[[Path, Iterable[QueryHits], list[str]], None]] = {
+    ".jsonl": lambda path, answers, _: write_jsonl(path, (answer.document for answer in answers)),
+    ".csv": lambda path, answers, show: write_csv(path, (*COLUMNS, *show), _rows(answers)),
+    ".tsv": lambda path, answers, show: write_tsv(path, (*COLUMNS, *show), _rows(answers)),
 }
 
 

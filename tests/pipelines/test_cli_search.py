@@ -27,7 +27,7 @@ def queries(write_lines):
 
 def test_a_first_call_builds_and_describes_the_index_and_a_later_one_needs_no_corpus(call, model, corpus, capsys):
     out = call("search", model, corpus, "--precision", "fp32")
-    assert out == f"{corpus}.index: {corpus}, {model}, 5 sentences, 1 blank, 8 dim, fp32, exact\n"
+    assert out == f"{corpus}.index: {corpus}, {model}, 5 sentences, 1 blank, 8 dim, computed in fp32, exact\n"
     err = capsys.readouterr().err
     assert "left out 1 blank sentences" in err
     assert "5 sentences: exact search" in err
@@ -48,7 +48,13 @@ def test_json_is_one_document_and_nothing_else(call, model, write_lines, capsys)
     assert document["index"]["recall_at_10"] == 1
     first, second = document["queries"]
     assert (first["query"], second["query"]) == ("a dog barks", "hund")
-    assert first["hits"][0] | {"similarity": 1} == {"rank": 1, "similarity": 1, "line": 2, "text": "a dog barks"}
+    assert first["hits"][0] | {"similarity": 1} == {
+        "rank": 1,
+        "similarity": 1,
+        "line": 2,
+        "text": "a dog barks",
+        "record": 1,
+    }
     assert sorted(hit["line"] for hit in second["hits"]) == [2, 3, 5, 6, 7]
     similarities = [hit["similarity"] for hit in second["hits"]]
     assert similarities == sorted(similarities, reverse=True)
@@ -132,6 +138,19 @@ def test_a_threshold_is_chosen_by_gold_and_work_is_kept_when_asked(call, model, 
     assert (document["output"], document["pairs"]) == (str(output), 2)
     assert (document["threshold"], document["f1"]) == (None, None)
     assert not (tmp_path / "m.tsv.work").exists()
+
+
+def test_columns_of_the_corpus_stand_beside_each_hit(call, model, write_lines, tmp_path):
+    corpus = write_lines("faq.tsv", ["question\tanswer", "a dog barks\tLet it in.", "개가 짖는다\tNo."])
+    given = [model, corpus, "--column", "question", "--query", "a dog barks", "-k", 1, "--show", "answer"]
+    assert call("search", *given).splitlines()[1:] == ["   1  1.0000  line 2  a dog barks", "      answer: Let it in."]
+    hit = json.loads(call("search", *given, "--json"))["queries"][0]["hits"][0]
+    assert (hit["line"], hit["record"], hit["columns"]) == (2, 1, {"answer": "Let it in."})
+    call("search", *given, "--output", tmp_path / "found.csv")
+    assert (tmp_path / "found.csv").read_text().splitlines()[0] == (
+        "query_line,query,rank,similarity,line,text,record,answer"
+    )
+    assert (tmp_path / "found.csv").read_text().splitlines()[1].endswith(",2,a dog barks,1,Let it in.")
 
 
 ROWS = ["a dog barks\tein hund bellt", "a dog\tein hund", "barks\tbellt", "개가 짖는다\ta dog barks ."]

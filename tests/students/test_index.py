@@ -11,6 +11,7 @@ from filelock import FileLock
 from scipy.spatial.distance import cdist
 
 from bertrelay import encode_shards, encoding
+from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
@@ -183,6 +184,58 @@ def test_a_low_recall_says_what_to_do(encoder, corpus, capsys):
     assert "recall@10 is below 0.95: more candidates (ef_search, now 1) find more" in capsys.readouterr().err
     build(encoder, corpus, kind="hnsw", hnsw=Hnsw())
     assert "is below" not in capsys.readouterr().err
+
+
+# What is beside a text
+
+
+@pytest.fixture
+def questions(tmp_path):
+    """Five records: one over two lines, one blank, one that is no text, and a blank line between them."""
+    rows = ["text,answer,note", '"the dog\nruns",outside,1', '"",nothing,2', "two cats,asleep,3", "", "ein Hund,laut,"]
+    (tmp_path / "questions.csv").write_text("\n".join([*rows, "le chat"]) + "\n")
+    return tmp_path / "questions.csv"
+
+
+def test_a_hit_has_the_number_of_its_record_and_the_columns_that_are_asked_for(encoder, questions, encoded, tmp_path):
+    def found(index):
+        hits = {hit.text: hit for hit in index.search(["dog"], 9, precision="fp32")[0]}
+        return {text: (hit.line, hit.record, hit.columns) for text, hit in hits.items()}
+
+    def opened(**given):
+        return build(encoder, questions, rejects=Rejects(tmp_path / "r.jsonl", 0.5), **given)
+
+    numbers = {"the dog\nruns": (2, 1), "two cats": (5, 3), "ein Hund": (7, 4)}
+    assert found(opened()) == {text: (*places, {}) for text, places in numbers.items()}
+    encoded.clear()
+    answers = {"the dog\nruns": "outside", "two cats": "asleep", "ein Hund": "laut"}
+    index = opened(show=["answer"])
+    assert found(index) == {text: (*places, {"answer": answers[text]}) for text, places in numbers.items()}
+    both = opened(show=["note", 1])
+    assert found(both)["two cats"] == (5, 3, {"note": "3", "1": "asleep"})
+    assert found(open_index(encoder, index.folder, show=["answer"])) == found(index)
+    assert encoded == ["dog"] * 4, "what is added encodes nothing"
+    assert open_index(encoder, index.folder).manifest.columns == ["answer", "note", 1]
+    with pytest.raises(RequestError, match=r"show: expected line in .*, found answer, note, 1; give the corpus too"):
+        open_index(encoder, index.folder, show=["line"])
+
+
+def test_columns_that_are_not_there_are_refused_before_anything_is_encoded(encoder, questions, corpus, encoded):
+    with pytest.raises(RequestError, match="answr"):
+        build(encoder, questions, show=["answr"])
+    with pytest.raises(RequestError, match=r"show: expected a table with columns, found plain lines in .*corpus\.txt"):
+        build(encoder, corpus, show=["answer"])
+    assert encoded == []
+
+
+def test_values_keep_their_types_and_columns_survive_a_kill(encoder, tmp_path, kill_at):
+    lines = [{"text": "a dog", "n": 3, "of": {"a": [1]}}, {"text": "two cats", "n": None, "of": True}]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    build(encoder, tmp_path / "c.jsonl", show=["n"])
+    kill_at(building, "write_columns", 1, lambda: build(encoder, tmp_path / "c.jsonl", show=["of"]))
+    assert open_index(encoder, tmp_path / "c.jsonl.index").manifest.columns == []
+    hits = build(encoder, tmp_path / "c.jsonl", show=["n", "of"]).search(["a dog", "two cats"], 1)
+    assert [hit.columns for (hit,) in hits] == [{"n": 3, "of": {"a": [1]}}, {"n": None, "of": True}]
 
 
 # What is refused
@@ -484,7 +537,7 @@ def test_where_the_graph_leads_to_fewer_there_are_fewer_hits(index, texts, monke
         return np.array([[0.5, -np.inf]], np.float32), np.array([[6, -1]])
 
     monkeypatch.setattr("students.index_build.approximate_neighbours", lost)
-    assert index.search(["a dog"], 2) == [[(0.5, 7, texts[6])]]
+    assert index.search(["a dog"], 2) == [[(0.5, 7, texts[6], 7, {})]]
 
 
 def test_a_query_prompt_stands_before_queries_alone(tiny_encoder, texts, corpus):
@@ -522,7 +575,7 @@ def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
         ({"corpus": None, "index": "corpus.txt.index", "rebuild": True}, "rebuild: expected a corpus"),
         ({"corpus": None, "index": "corpus.txt.index", "kind": "int8"}, r"kind: expected int8 in .*found exact, hnsw"),
         ({"kind": "hsnw"}, "kind: expected 'auto', 'exact', 'hnsw', 'int8' or 'binary'"),
-        ({"batch_size": 3}, r"batch_size: unknown; did you mean batch_tokens\? expected one of kind, hnsw"),
+        ({"batch_size": 3}, r"batch_size: unknown; did you mean batch_tokens\? expected one of kind, show, hnsw"),
         ({"ef_search": 5, "kind": "exact"}, "ef_search: expected search of kind hnsw, int8 or binary"),
         ({"ef_search": 0}, "ef_search: expected 1 or more, found 0"),
         ({"queries": ["a dog", " \n"]}, r"found an empty one \(query 2\)"),
