@@ -31,6 +31,7 @@ from bertrelay.files import write_tensors
 from bertrelay.fingerprint import note_folder
 from bertrelay.graphs import (
     GRAPHS,
+    UNLIMITED,
     Backend,
     BackendChoice,
     GraphNetwork,
@@ -47,7 +48,6 @@ from bertrelay.settings import Metric
 from bertrelay.tokenizer import load_tokenizer, pad_id_of, shortened, truncating
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
-UNLIMITED = 2**31
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
 WORDS = ["dog", "river", "letter", "blue", "seven", "doctor", "music", "city", "run", "bread", "winter", "paper", "law"]
 TIMED = [f"{n} {' '.join(WORDS[n * step % 13] for step in range(1, 3 * (n % 8 + 1)))}" for n in range(1, 129)]
@@ -169,9 +169,12 @@ class SentenceEncoder(nn.Module):
             return encoders[fastest({each: partial(one.encode, TIMED) for each, one in encoders.items()}, folder)]
         chosen = usable[0] if backend in (None, "auto") else cast(Backend, backend)
         if is_graph := chosen in GRAPHS:  # which has of a network what an encoder uses
-            network = cast(PreTrainedModel, load_graph(transformer, chosen, layout.max_tokens))
+            tokenizer = load_tokenizer(transformer, layout.lower_case)
+            longest = layout.max_tokens or tokenizer.model_max_length
+            network = cast(PreTrainedModel, load_graph(transformer, chosen, longest))
         else:
             network = load_text_network(transformer)
+            tokenizer = load_tokenizer(transformer, layout.lower_case)
         if layout.token_dim not in (None, network.config.hidden_size):
             raise RequestError(
                 f"model: the pooling in {folder} expects token vectors of {layout.token_dim} dimensions "
@@ -179,7 +182,7 @@ class SentenceEncoder(nn.Module):
             )
         return cls(
             network,
-            load_tokenizer(transformer, layout.lower_case),
+            tokenizer,
             device=None if is_graph else place,
             pooling=Pooling(layout.pooling, layout.include_prompt),
             projection=projection_of([load_projection(folder, dense) for dense in layout.dense]),

@@ -37,6 +37,7 @@ Run = Callable[[Mapping[str, NDArray[np.int64]]], NDArray[np.float32]]
 """Inputs (batch, tokens) by name, of which a graph takes some, to the vectors of tokens, (batch, tokens, dim)."""
 
 TIMED_ROUNDS = 3  # the first of which lays out weights
+UNLIMITED = 2**31
 LONGEST_PROBE = 1_024  # tokens: attention over more takes seconds, and memory
 LARGEST_ERROR = 0.25
 """Of a graph's vectors to those of the weights, as a share of their variance: rounding to int8 makes some 0.03, other
@@ -144,9 +145,9 @@ def load_graph(folder: Path, backend: Backend, max_tokens: int | None = None) ->
     start = {"onnx": _onnx, "openvino": _openvino}[backend]
     config = load_config(folder)
     with refusing(lambda error: f"the graph {path} cannot be computed ({type(error).__name__}); export it again"):
-        network = GraphNetwork(path, config, start(path), max_tokens)
-    longest = min(max_tokens or getattr(config, "max_position_embeddings", None) or 1, LONGEST_PROBE)
-    for shape in ((2, 3), (1, longest)):
+        limit = max_tokens if max_tokens and max_tokens < UNLIMITED else None  # of a tokenizer that knows none
+        network = GraphNetwork(path, config, start(path), limit)
+    for shape in ((2, 3), (1, min(limit or 1, LONGEST_PROBE))):
         ids = torch.zeros(shape, dtype=torch.int64)
         network(ids, ids + 1)
     return network
