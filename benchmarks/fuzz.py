@@ -196,9 +196,8 @@ class Bench:
         random, log = Random(f"{seed}/{number}"), StringIO()
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True)
-        if number >= FIRST_INPUT:
-            judged = self._input
-        else:
+        judged: Callable[[Random, StringIO], Verdict] = self._input
+        if number < FIRST_INPUT:
             judged = self._table if number % 10 == 0 else self._recipe if number % 5 == 0 else self._model
         with redirect_stderr(log):
             try:

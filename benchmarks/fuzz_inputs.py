@@ -140,9 +140,8 @@ def parquet(folder: Path, random: Random, _: Path) -> None:
         content = random.choice([content, content[:place], content[:place] + b"\xff\0" + content[place + 2 :]])
     (folder / "a.parquet").write_bytes(content)
     if random.random() < 0.5:
-        for _row in rows(
-            Table.model_validate({"path": str(folder / "a.parquet")}), [random.choice(["text", 0, "meta.text"])]
-        ):
+        columns: list[str | int] = ["text", 0, "meta.text"]
+        for _row in rows(Table.model_validate({"path": str(folder / "a.parquet")}), [random.choice(columns)]):
             pass
     else:
         for _row in ParquetInput(folder, ["text"], random.choice([[], ["meta.text"]]), ["vector"]).records():
@@ -200,7 +199,7 @@ def names(folder: Path, random: Random, results: Path) -> None:
     except (OSError, ValueError):
         odd = folder / name
     lines, given = f"{folder}/lines.txt", f"{odd}"
-    commands = [
+    commands: list[list[object]] = [
         ["encode", model, f"{given}.txt", folder / "o.npy"],
         ["encode", model, lines, f"{given}.npy"],
         ["encode", model, lines, f"{given}.parquet"],
@@ -233,7 +232,7 @@ def sizes(folder: Path, random: Random, results: Path) -> None:
     model, size = results / "student" / "latest" / "model", random.choice([10_000, 1 << 20, 70 << 20])
     pipe = folder / "pipe.txt"
     os.mkfifo(pipe)
-    inputs = {
+    inputs: dict[str, Callable[[], bytes]] = {
         "a.txt": lambda: b"x" * size,
         "b.txt": lambda: b"x y " * (size // 4),
         "c.txt": lambda: b"\n" * min(size, 1 << 17),
@@ -248,10 +247,9 @@ def sizes(folder: Path, random: Random, results: Path) -> None:
     name, write = random.choice(list(inputs.items()))
     (folder / name).write_bytes(write())
     source = random.choice([folder / name, folder / name, folder / name, pipe, Path("/dev/zero"), Path("/dev/null")])
-    kind = random.choice(
-        [["encode", model, source, folder / "o.npy"], ["similarity", model, "--files", source, source]]
-    )
-    _command([*kind])
+    words: list[list[object]] = [["encode", model, source, folder / "o.npy"]]
+    words.append(["similarity", model, "--files", source, source])
+    _command(random.choice(words))
 
 
 SURFACES: list[Callable[[Path, Random, Path], None]] = [translations, parquet, graph, recipe, names, sizes]

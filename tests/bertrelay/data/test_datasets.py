@@ -482,3 +482,9 @@ def test_text_and_names_of_columns_that_are_not_utf_8_are_one_clear_error(tmp_pa
     ):
         with pytest.raises(RequestError, match="names of columns in UTF-8, found other bytes"):
             reading()
+
+
+def test_a_manifest_nested_without_an_end_is_none_of_ours(tmp_path):
+    (tmp_path / "_manifest.json").write_text('{"spans": ' + "[" * 100_000)
+    with pytest.raises(RequestError, match="found 1 files or folders and no manifest"):
+        DatasetShards(str(tmp_path), [], pa.schema([]), engine=LOCAL_ENGINE).begin({"spans": ""})
