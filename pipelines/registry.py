@@ -49,8 +49,8 @@ STAGES = {
         ("domain.terms", 3, "settings:TermsSettings", "terms:run", "domain:terms"),
     ],
     "domain.biomedical.ner": [
-        ("domain.ner", 6, "settings:NerSettings", "train:run", "domain:entities"),
-        ("domain.ner-evaluate", 5, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
+        ("domain.ner", 7, "settings:NerSettings", "train:run", "domain:entities"),
+        ("domain.ner-evaluate", 6, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
         ("domain.ner-tag", 5, "settings:TagSettings", "tagging:run", ""),
     ],
     "domain.biomedical.qa": [

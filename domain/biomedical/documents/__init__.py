@@ -75,7 +75,7 @@ def format_of(path: Path | str) -> FormatName:
     """The format of a file or folder that is there, or of one to be written, by its name.
 
     A folder holds brat documents, or raw text when there is no `.ann` file in it. A `.txt` file that begins as PubTator
-    does is PubTator; with an `.ann` file beside it, it is brat. Raises RequestError for a suffix of no format.
+    does is PubTator; in a folder with `.ann` files it is brat. Raises RequestError for a suffix of no format.
     """
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
@@ -84,7 +84,7 @@ def format_of(path: Path | str) -> FormatName:
         return "text" if kinds == {"txt"} else "brat"
     if suffixes[-2:] == [".pubtator", ".txt"] or (suffixes[-1:] == [".txt"] and _begins_as_pubtator(path)):
         return "pubtator"
-    if suffixes[-1:] == [".txt"] and brat_files(path.parent).get(name_of(path), {}).keys() - {"txt"}:
+    if suffixes[-1:] == [".txt"] and any(kinds.keys() - {"txt"} for kinds in brat_files(path.parent).values()):
         return "brat"
     if suffixes[-1:] in ([".xml"], [".nxml"]):
         raise RequestError(

@@ -188,10 +188,10 @@ def _put_together(offset: int, parts: Sequence[_TextPart]) -> str:
 
 def _entity(annotation: _Annotation) -> Entity:
     kind, identifier, confidence = map((annotation.infons or {}).get, ("type", "identifier", "confidence"))
-    if not kind:
-        raise Unfit("an entity without a type", "expected `type` in its infons")
+    if not kind or not isinstance(kind, str):
+        raise Unfit("an entity without a type", "expected `type` in its infons, as text")
     start, end, fragments = joined((each.offset, each.offset + each.length) for each in annotation.locations)
-    return Entity(start, end, str(kind), _probability(confidence), identifier and str(identifier), fragments)
+    return Entity(start, end, kind, _probability(confidence), identifier and str(identifier), fragments)
 
 
 def _probability(confidence: object) -> float | None:

@@ -18,7 +18,8 @@ from domain.biomedical.documents import brat_files, name_of
 from domain.biomedical.documents.document import ANNOTATED, Document, Entity, Item, LeftOut, Reading, Unfit, file_in
 from domain.biomedical.documents.soundness import STRAY_SPACE, Annotation, joined, placed, whole_text
 
-PLACE = re.compile(r"(\S+) (\d{1,15} \d{1,15}(?:;\d{1,15} \d{1,15})*)", re.ASCII)
+OFFSETS = r"-?\d{1,15} -?\d{1,15}"
+PLACE = re.compile(rf"(\S+) ({OFFSETS}(?:;{OFFSETS})*)", re.ASCII)
 REFERENCE = re.compile(r"Reference (\S+) (.+)")
 NUMBER = r"\d+(?:\.\d+)?(?:e-\d+)?"  # as Python writes a probability
 CONFIDENCE = re.compile(rf"AnnotatorNotes (\S+)\tconfidence ({NUMBER})", re.ASCII)
@@ -79,10 +80,14 @@ def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str], o
 
 
 def _annotation_file(files: Mapping[str, Path]) -> Path:
-    """The `.ann` of a document. Raises Unfit where there is none, as the document would seem to have no entities."""
-    if "ann" in files:
+    """The `.ann` of a document. Raises Unfit where there is none, as the document would seem to have no entities.
+
+    An empty one says that there are none, but not beside an `.a1` or `.a2` that has some.
+    """
+    filled = [kind for kind in ("a1", "a2") if kind in files and whole_text(files[kind]).strip()]
+    if "ann" in files and not (filled and not whole_text(files["ann"]).strip()):
         return files["ann"]
-    others = " and ".join(f".{kind}" for kind in ("a1", "a2") if kind in files)
+    others = " and ".join(f".{kind}" for kind in filled or ("a1", "a2") if kind in files)
     detail = f"found {others}, of BioNLP: write their lines into one .ann" if others else "an empty one is enough"
     raise Unfit("a text without annotations", f"expected an .ann file of the same name beside it; {detail}")
 

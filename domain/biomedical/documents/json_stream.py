@@ -185,14 +185,12 @@ def fitted(shape: type[AnyShape], value: object) -> AnyShape:
     return _validated(shape.model_validate, value)
 
 
-BORDERS = (
-    {"start", "end"},
-    {"begin", "end"},
-    {"start_offset", "end_offset"},
-    {"start_char", "end_char"},
-    {"offset", "length"},
-)
-"""The keys by which tools write where an annotation is."""
+PLACE = "_?(offset|char|character|index|idx|pos|position)?"
+FIRST_KEY = re.compile(f"(char_?)?(start|begin|from){PLACE}|offset", re.IGNORECASE)
+LAST_KEY = re.compile(f"(char_?)?(end|stop|to|len|length){PLACE}", re.IGNORECASE)
+PAIR_KEY = re.compile("(char_?)?(offset|span|location|position)s?", re.IGNORECASE)
+"""The keys by which tools write where an annotation is: its start, its end or length, or both as a pair."""
+TAG = re.compile("O|[BIESLU]-.+")
 
 
 def refuse_spans(found: Shape, expected: str) -> None:
@@ -204,17 +202,34 @@ def refuse_spans(found: Shape, expected: str) -> None:
 
 
 def _has_spans(value: object) -> bool:
-    """Whether a value has places in a text: an object with start and end, or lists such as `[0, 7, "Drug"]`."""
+    """Whether a value has places in a text: an object with start and end, lists such as `[0, 7, "Drug"]`, or tags."""
     if isinstance(value, dict):
-        return any(keys <= value.keys() for keys in BORDERS) or any(map(_has_spans, value.values()))
-    return isinstance(value, list) and any(_is_pair(each) or _has_spans(each) for each in value)
+        numbers = [name for name, each in value.items() if _is_number(each)]
+        is_place = all(any(map(key.fullmatch, numbers)) for key in (FIRST_KEY, LAST_KEY))
+        is_pair = any(PAIR_KEY.fullmatch(name) and _is_pair(each) for name, each in value.items())
+        return is_place or is_pair or any(map(_has_spans, value.values()))
+    return isinstance(value, list) and (_are_tags(value) or any(_is_pair(each) or _has_spans(each) for each in value))
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a number, one in quotes, or a list, which may be of numbers."""
+    return isinstance(value, int | float | list) or (isinstance(value, str) and value.isdecimal())
+
+
+def _are_tags(value: list[object]) -> bool:
+    """Whether these are tags of words with entities; `O` is among them, as keywords may be `["B-cell"]`."""
+    is_all = all(isinstance(each, str) and TAG.fullmatch(each) for each in value)
+    return is_all and "O" in value and any(each != "O" for each in value)
 
 
 def _is_pair(value: object) -> bool:
-    """Whether a list begins with a start and an end, with at most names behind them."""
-    if not isinstance(value, list) or len(value) < 2 or not all(type(each) is int for each in value[:2]):
+    """Whether a list has a start and an end, with at most names and scores around them."""
+    if not isinstance(value, list):
         return False
-    return 0 <= value[0] < value[1] and all(isinstance(each, str | None) for each in value[2:])
+    places = [place for place, each in enumerate(value) if type(each) is int]
+    if len(places) != 2 or places[1] != places[0] + 1 or not 0 <= value[places[0]] < value[places[1]]:
+        return False
+    return all(isinstance(each, str | float | int | None) for each in value)
 
 
 def _validated(validate: Callable[[Any], AnyShape], value: object) -> AnyShape:

@@ -24,7 +24,8 @@ from domain.biomedical.documents.soundness import IMPOSSIBLE, Annotation, placed
 
 HEADING = re.compile(r"[^|\t]+\|[^|\t]*\|")
 PART = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
-OFFSET = re.compile(r"\d{1,15}", re.ASCII)
+OFFSET = re.compile(r"-?\d{1,15}", re.ASCII)
+FIELDS_OF_RELATION = (4, 5)  # id, kind and two arguments, and with BioRED whether it is new
 NO_IDENTIFIER = "-"
 RELATION, PARTS_OF_MENTION = "a relation", "a list of individual mentions"
 TITLE, ABSTRACT = "title", "abstract"
@@ -121,7 +122,7 @@ def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
         raise Unfit("a line that is neither title, abstract nor annotation", expected)
     if fields[0] != name:
         raise Unfit("an annotation of another document", f"line {number:,} begins with another id")
-    if len(fields) >= 4 and fields[1][:1].isalpha():  # the kind of a relation; its arguments may be numbers
+    if len(fields) in FIELDS_OF_RELATION and fields[1][:1].isalpha():  # its kind; its arguments may be numbers
         return False
     expected = f"line {number:,}: expected id, start, end, text, type and identifier with tabs between them"
     if len(fields) < 5:

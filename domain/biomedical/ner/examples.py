@@ -166,6 +166,11 @@ def _without_copies(sources: Sequence[Sequence[Example]], once: bool) -> list[Ex
 
 
 def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool, reading: Reading) -> Iterator[Example]:
+    if source.format is None and format_of(source.path) == "text":
+        raise RequestError(
+            f"{source.path}: expected annotated documents, found raw text, which has no entities. Give the file or "
+            'folder that has them; if these are documents without entities, say `format = "text"`.'
+        )
     illegal: Sequence[Scheme] = () if only_legal else ("IOB2",)  # of IOBES there are no IOB2 tags to read
     records = annotated_records(Path(source.path), source.format, Columns(*source.columns), illegal, reading)
     untaggable, changed = Counter[str](), Counter[str]()

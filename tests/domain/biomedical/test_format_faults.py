@@ -56,7 +56,7 @@ FAULTS = {
         (f"{TITLE}1\t1\t13\t{SECRET}\tX", "line 3, record 1: an entity whose text is not at its offsets (1 of 1"),
         (f"{TITLE}1\t9\t99\t{SECRET}\tX", f"{IMPOSSIBLE} (1 of 1 entities, the first at 9"),
         (f"{TITLE}1\t0\t{'9' * 5000}\t{SECRET}\tX", f"{IMPOSSIBLE} (line 3: expected"),
-        (f"{TITLE}1\t-3\t9\t{SECRET}\tX", f"{IMPOSSIBLE} (line 3: expected"),
+        (f"{TITLE}1\t-3\t9\t{SECRET}\tX", f"line 3, record 1: {IMPOSSIBLE} (1 of 1 entities, the first at -3"),
         (f"{TITLE}1\t0\t12\t{SECRET}\t\tD1", "line 1: an entity without a type (line 3: expected"),
         ("1|t|a\n1|a|b\n\n7|t|c\n7|a|d\n\n7|t|e\n7|a|f\n", "line 7, record 7: an id that another document has"),
     ],
