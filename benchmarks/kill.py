@@ -1,6 +1,8 @@
-"""Trainings killed by SIGKILL at random moments and resumed, beside one that was never stopped.
+"""Trainings killed by SIGKILL at random moments and resumed, beside one that was never stopped; and stages stopped by
+SIGTERM and SIGKILL in each phase that has no step: evaluation, averaging with the start, calibration and saving.
 
-Claim: the weights at the end are the same, bit for bit, with one process and with two.
+Claims: the weights at the end are the same, bit for bit, with one process and with two; no step is trained twice when
+a phase after the last one is stopped.
 
     python -m benchmarks.kill --times 20
     python -m benchmarks.kill --times 10 --processes 1 --recipe multilingual --stage student --set vars.data=DIR
@@ -12,14 +14,18 @@ before the rest.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,15 +35,25 @@ from benchmarks.harness import Claim, main
 RECIPE, STAGE = Path(__file__).with_suffix(".toml"), "training"
 SHARE_BETWEEN_KILLS = 0.3  # of the time that a whole training takes, at most
 SECONDS_BETWEEN_DEATHS, SECONDS_BETWEEN_CHECKS = 0.3, 0.002
+PHASES = {
+    "evaluation": ("training", "teachers.train", "TeacherTask.evaluate", 2),
+    "saving": ("training", "bertrelay.encoder", "SentenceEncoder.save", 1),
+    "averaging": ("student", "students.retention", "_load_between", 3),
+    "calibration": ("entities", "domain.biomedical.ner.train", "NerTask.temperature", 1),
+}
+"""The stage that is stopped, and which call of which function stops it."""
+WITH_SIGNAL = "import sys; from benchmarks.kill import main_with_signal; main_with_signal(*sys.argv[1:5])"
 
 
 class Run:
     """`bertrelay run` of the stage in a folder and a process group of its own."""
 
-    def __init__(self, options: Namespace, runs: Path, processes: int) -> None:
+    def __init__(self, options: Namespace, runs: Path, processes: int, signalled: Sequence[object] = ()) -> None:
+        """signalled: module, function, call and signal, of a process that sends itself one."""
         self.runs, self.stage = runs, runs / Path(options.recipe).stem / options.stage
         runs.mkdir(exist_ok=True)
-        command = [sys.executable, "-P", "-m", "pipelines", "run", options.recipe, "--runs", str(runs)]
+        start = ["-c", WITH_SIGNAL, *map(str, signalled)] if signalled else ["-P", "-m", "pipelines"]
+        command = [sys.executable, *start, "run", options.recipe, "--runs", str(runs)]
         command += ["--only", options.stage, *(part for change in options.set for part in ("--set", change))]
         command += ["--processes", str(processes)] if processes > 1 else []
         with (runs / "output.txt").open("ab") as output:
@@ -118,6 +134,58 @@ def kill_and_compare(options: Namespace, processes: int) -> dict[str, Any]:
     return {"trainings": trainings, "exact": exact, "steps": steps, "while_writing": while_writing}
 
 
+def main_with_signal(module: str, function: str, call: str, number: str) -> None:
+    """Runs `bertrelay` in a process that sends itself the signal `number` at the `call`th call of the function."""
+    import importlib
+
+    from pipelines.cli import main as run_command
+
+    *outer, name = function.split(".")
+    owner = importlib.import_module(module)
+    for each in outer:
+        owner = getattr(owner, each)
+    whole, calls = getattr(owner, name), itertools.count(1)
+
+    def signalling(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == int(call):
+            os.kill(os.getpid(), int(number))
+        return whole(*arguments, **named)
+
+    setattr(owner, name, signalling)
+    run_command(sys.argv[5:])
+
+
+def stop_in_phases(options: Namespace) -> dict[str, Any]:
+    """By phase and signal: whether the weights are those of a stage never stopped, and the step that it resumed at."""
+    found: dict[str, Any] = {}
+    whole = {}
+    for phase, (stage, *place) in PHASES.items():
+        options = Namespace(**{**vars(options), "stage": stage})
+        if stage not in whole:
+            whole[stage] = Run(options, options.scratch / "whole-phases", 1).end()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            folder = options.scratch / f"{phase}-{number}"
+            shutil.copytree(options.scratch / "whole-phases", folder, symlinks=True)
+            shutil.rmtree(folder / Path(options.recipe).stem / stage)
+            stopped = Run(options, folder, 1, (*place, int(number))).process.wait()
+            is_exact = Run(options, folder, 1).end() == whole[stage]
+            resumed = re.findall(r"resuming after step ([\d,]+) of ([\d,]+)", (folder / "output.txt").read_text())
+            found[f"{phase}, {number.name}"] = {
+                "stopped": stopped in (-number, 128 + number), "exact": is_exact, "resumed": resumed
+            }  # fmt: skip
+    return found
+
+
+def claims_of_phases(found: dict[str, Any]) -> list[Claim]:
+    exact = [each["exact"] and each["stopped"] for each in found.values()]
+    after = {name: each["resumed"] for name, each in found.items() if not name.startswith("evaluation")}
+    at_end = [len(steps) == 1 and steps[0][0] == steps[0][1] for steps in after.values()]
+    return [
+        Claim("stopped in a phase without steps: weights exact", f"{sum(exact)} of {len(exact)}", all(exact)),
+        Claim("stopped after the last step: no step twice", f"{sum(at_end)} of {len(at_end)}", all(at_end)),
+    ]
+
+
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     claims, tallies = [], {}
     for processes in options.processes:
@@ -127,7 +195,10 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
         counts = f"{tally['exact']} of {tally['trainings']} trainings, {len(tally['steps'])} kills"
         shown = f"{counts}, {tally['while_writing']} in the writing of a checkpoint"
         claims.append(Claim(text, shown, tally["exact"] == tally["trainings"]))
-    return claims, {"tallies": tallies}
+    phases = stop_in_phases(options) if options.recipe == str(RECIPE) else {}
+    for name, each in phases.items():
+        print(f"{name}: {each}", flush=True)
+    return [*claims, *(claims_of_phases(phases) if phases else [])], {"tallies": tallies, "phases": phases}
 
 
 if __name__ == "__main__":
