@@ -60,11 +60,11 @@ STAGES = {
         ("domain.qa-evaluate", 5, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [
-        ("domain.cohort", 7, "settings:CohortSettings", "cohort:run", ""),
+        ("domain.cohort", 8, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 4, "settings:AuditSettings", "audit:run", ""),
-        ("domain.notes", 9, "settings:NotesSettings", "notes:run", ""),
-        ("domain.readmission", 8, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
-        ("domain.outcome", 7, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
+        ("domain.notes", 10, "settings:NotesSettings", "notes:run", ""),
+        ("domain.readmission", 9, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
+        ("domain.outcome", 8, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
     ],
 }
 """By package: kind, version, settings and work (`module:name` in the package), and where its metrics are declared."""

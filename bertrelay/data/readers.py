@@ -18,6 +18,7 @@ from bertrelay.data.encodings import NOT_UTF8, SAMPLE_BYTES, conversion_of, refu
 from bertrelay.data.tables import (
     ABSENT,
     DEEPEST,
+    HEADER_AGAIN,
     Record,
     Row,
     Table,
@@ -67,19 +68,25 @@ def delimited_rows(table: Table, columns: Sequence[str | int], optional: Sequenc
     Of a file without header, default columns given by name are the first ones.
     A CSV row must be as wide as the first one, because a stray comma shifts all that follows it. A TSV row may lack
     trailing fields that no column names, and have more than the first one where there is no header, as STS files do.
+    Of several columns the header again, in a later row, is no record.
     """
     if table.columns is None and not table.header:
         columns = [place if isinstance(column, str) else column for place, column in enumerate(columns)]
     is_csv, first, positions, least = table.file_format == "csv", None, list[int | None](), 0
     delimiter = "," if is_csv else "\t"
     fields = _csv_fields(table.name, delimiter) if is_csv or table.quoted else _tsv_fields(table.name)
+
+    def wanted(row: Sequence[str]) -> tuple[Any, ...]:
+        """The values of the columns, empty where the row is too short."""
+        return tuple(ABSENT if place is None else row[place] if place < len(row) else "" for place in positions)
+
     for line, values in fields:
         if isinstance(values, Unusable):
             if first is None and table.header:
                 raise RequestError(
                     f"{table.name}, line {line:,}: the header is {values.reason} ({values.detail}). {remedy(values)}"
                 )
-            yield values
+            yield values._replace(values=wanted(values.values) if first and values.values else ())
             continue
         if first is None:
             more = find_optional(table.name, optional, values if table.header else [])
@@ -88,12 +95,14 @@ def delimited_rows(table: Table, columns: Sequence[str | int], optional: Sequenc
             if table.header:
                 continue
         most = len(first) if is_csv or table.header else len(values)
-        if least <= len(values) <= most:
-            found = (ABSENT if position is None else values[position] for position in positions)
-            yield Record(tuple(found), table.name, line)
+        if table.header and len(first) > 1 and values == first:
+            yield Unusable(table.name, line, HEADER_AGAIN)
+        elif least <= len(values) <= most:
+            yield Record(wanted(values), table.name, line)
         else:
             few, expected = ("few", least) if len(values) < least else ("many", most)
-            yield Unusable(table.name, line, f"too {few} fields", f"expected {expected}, found {len(values)}")
+            detail = f"expected {expected}, found {len(values)}"
+            yield Unusable(table.name, line, f"too {few} fields", detail, values=wanted(values))
     if first is None and table.header:
         raise RequestError(f"{table.name} has no records, not even a header. Check that it is complete.")
 
@@ -308,7 +317,7 @@ def _csv_fields(file: str, delimiter: str) -> Fields:
         finally:
             csv.field_size_limit(usual)
         if values or faults:
-            yield first, faults[0]._replace(line=first) if faults else values
+            yield first, faults[0]._replace(line=first, values=tuple(values)) if faults else values
 
 
 def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> list[int]:

@@ -55,6 +55,7 @@ USUAL_NAME = re.compile(
     re.IGNORECASE,
 )
 """A name that columns have and records hardly, so that an error may show it even of a first row that is a record."""
+HEADER_AGAIN = "the header again, as in a table that was appended to another"
 DEEPEST = 20  # objects in each other, of which one is a column
 
 
@@ -156,6 +157,7 @@ class Unusable(NamedTuple):
     """A row that is not a record. `reason` is one of a few phrases to count by; `detail` goes into an error.
 
     record: the id of the record, where a line does not identify it.
+    values: those of the wanted columns as far as there are any, empty where not, for a reader that can use a part.
     """
 
     file: str
@@ -163,6 +165,7 @@ class Unusable(NamedTuple):
     reason: str
     detail: str = ""
     record: str = ""
+    values: tuple[Any, ...] = ()
 
 
 Row = Record | Unusable

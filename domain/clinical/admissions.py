@@ -55,12 +55,12 @@ class Flow:
         return kept
 
     def exclusions(self) -> str:
-        """`not newborn 812 (0 readmitted)` of each step that leaves something out."""
+        """`"not newborn" 812 (0 readmitted)` of each step that leaves something out."""
         listed = []
         for each in self.steps:
             if each.left_out:
                 what = "" if each.with_outcome is None else f" ({each.with_outcome:,} {in_words(self.outcome or '')})"
-                listed.append(f"{each.step} {each.left_out:,}{what}")
+                listed.append(f'"{each.step}" {each.left_out:,}{what}')
         return "; ".join(listed)
 
     def write(self, path: Path) -> None:
@@ -128,6 +128,8 @@ def _read_admissions(file: Path, rejects: Rejects, flow: Flow) -> pd.DataFrame:
         admissions = _without(admissions, missing, f"without {column}", file, rejects)
     admissions = flow.count("with a subject and a beginning", admissions)
     copies = _without_copies(admissions, file)
+    is_same = copies.duplicated(["subject_id", "hadm_id", "admittime"]) & (copies["hadm_id"].fillna("") != "")
+    copies = _without(copies, is_same, "an earlier row's admission, otherwise described", file, rejects)
     if len(copies) < len(admissions):
         admissions = flow.count("without copies of an earlier row", copies)
     admissions = admissions.rename(columns={"admittime": "admitted_at", "dischtime": "discharged_at", race: "race"})
@@ -135,7 +137,8 @@ def _read_admissions(file: Path, rejects: Rejects, flow: Flow) -> pd.DataFrame:
     is_again = has_id & admissions.duplicated("hadm_id")
     faults = admissions[FAULT].mask(~has_id, "without hadm_id").mask(is_again, "a hadm_id that an earlier row has")
     _list_faults(admissions, faults, file, rejects)
-    own_ids = admissions["hadm_id"].where(has_id & ~is_again, "\0" + admissions[ROW].astype(str))
+    # What stands for a missing id sorts behind an admission of the same times with one, so that their stay has an id.
+    own_ids = admissions["hadm_id"].where(has_id & ~is_again, "\uffff" + admissions[ROW].astype(str))
     admissions = admissions.assign(hadm_id=own_ids, has_own_id=has_id & ~is_again, is_whole=admissions[FAULT] == "")
     for column in ("admission_type", "discharge_location"):
         admissions[column] = admissions[column].str.strip().str.upper()

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator
 from bertrelay.data.encodings import remedy
 from bertrelay.data.readers import open_input, refuse_damaged, text_lines
 from bertrelay.data.records import Rejects, canonical_id, rows
-from bertrelay.data.tables import Record, Table
+from bertrelay.data.tables import HEADER_AGAIN, Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.settings import InputFile
 
@@ -165,7 +165,6 @@ ROW = "row"
 """The column with the number of a row: the header is row 1, and a text over several lines is one row."""
 FAULT = "fault"
 """The column with what is wrong with a row that is kept; empty where nothing is."""
-HEADER_AGAIN = "the header again, as in a table that was appended to another"
 
 
 def read_table(file: Path, columns: Sequence[str], rejects: Rejects, lenient: Collection[str] = ()) -> "pd.DataFrame":
@@ -187,7 +186,8 @@ def read_blocks(
     columns: by their names in lower case; a block has these and `row`. Ids and text are strings, empty where missing;
         times and days are timestamps to the second, null where missing.
     reject: takes the rows that cannot be used; the caller counts the used ones.
-    lenient: columns whose faults cost a row its value alone; what is wrong stands in the column `fault` of the block.
+    lenient: columns whose faults cost a row its value alone; what is wrong stands in the column `fault` of the block,
+        as it does of a damaged row whose other columns can be read.
     Raises RequestError for what concerns the whole file: missing, damaged, without a column, without rows.
     """
     import pandas as pd
@@ -200,24 +200,30 @@ def read_blocks(
                 f"{len(names)} columns. Give the table as MIMIC has it."
             )
     table = Table(path=InputFile(file), format="csv", columns=[names.index(column) for column in columns])
+    essential = [place for place, name in enumerate(columns) if name not in lenient]
     stream = islice(enumerate(rows(table, []), 2), first_block * BLOCK_ROWS, None)
     while block := list(islice(stream, BLOCK_ROWS)):
-        records = []
+        records, faults = [], []
         for number, row in block:
             if isinstance(row, Record) and [str(value).strip().lower() for value in row.values] == list(columns):
                 reject(row.file, number, HEADER_AGAIN)
             elif isinstance(row, Record):
                 records.append((number, *row.values))
+                faults.append("")
+            elif lenient and row.values and all(row.values[place] for place in essential):
+                records.append((number, *row.values))
+                faults.append(row.reason)
             else:
                 reject(row.file, number, row.reason)
-        yield _parsed(pd.DataFrame(records, columns=[ROW, *columns]), file, reject, lenient)
+        found = pd.DataFrame(records, columns=[ROW, *columns])
+        yield _parsed(found.assign(**{FAULT: pd.Series(faults, dtype=object)}), file, reject, lenient)
 
 
 def _parsed(block: "pd.DataFrame", file: Path, reject: Reject, lenient: Collection[str]) -> "pd.DataFrame":
     """The block with each column as what it is by its name, without the rows where that fails in no `lenient` one."""
     import pandas as pd
 
-    is_wrong, faults = block[ROW].isna(), pd.Series("", block.index)
+    is_wrong, faults = block[ROW].isna(), block.pop(FAULT)
     for name in block.columns.drop(ROW):
         text, is_day = block[name].astype(str), name in DAYS
         if is_day or name in TIMES:

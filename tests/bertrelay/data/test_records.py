@@ -90,6 +90,15 @@ def test_tsv_knows_no_quotes_and_skips_blank_lines(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("name", "comma"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_the_header_again_is_no_record_in_a_table_of_several_columns(tmp_path, name, comma):
+    text = "id,text\n1,one\n2,two\n".replace(",", comma)
+    source, rejects = table(tmp_path / name, text + text), Rejects(None, 1)
+    assert [record.values for record in read(source, ("text",), rejects=rejects)] == [("one",), ("two",)] * 2
+    assert list(rejects.counts) == ["the header again, as in a table that was appended to another"]
+    assert values(table(tmp_path / "b.csv", "word\nword\n"), "word") == [("word",)]
+
+
 def test_newlines_in_a_csv_field_stay_as_they_are_and_line_numbers_right(tmp_path):
     source = table(tmp_path / "a.csv", 'text,label\n"one\r\ntwo\n\nthree",yes\n\n"say ""hi""",no\n')
     assert list(read(source, ("text",))) == [

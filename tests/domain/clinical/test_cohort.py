@@ -306,6 +306,36 @@ def test_an_admission_that_begins_is_a_return_and_a_limit_to_text_whatever_else_
     assert len((context.output / "rejects.jsonl").read_text().splitlines()) == listed
 
 
+@pytest.mark.parametrize(
+    ("damage", "reason"), [(b"Medicare\xe9", "not valid UTF-8"), (b"Medi,care", "too many fields")]
+)
+def test_an_admission_in_a_damaged_row_is_a_return_where_subject_and_beginning_can_be_read(
+    tmp_path, context, damage, reason
+):
+    stays = [stay(2, 21, 0, 4), stay(1, 11, 59, 63), stay(1, 12, 70, 72) | {"insurance": "DAMAGED"}]
+    file = write_hospital(tmp_path / "mimic", stays) / "ADMISSIONS.csv"
+    file.write_bytes(file.read_bytes().replace(b"DAMAGED", damage))
+    run(CohortSettings(mimic=str(file.parent), max_rejects=1), context)
+    assert labels(written(context)) == {"11": True, "21": False}
+    assert str(written(context).loc["11", "next_stay_at"]) == day(70)
+    assert f'"line": 4, "reason": "{reason}"' in (context.output / "rejects.jsonl").read_text()
+
+
+@pytest.mark.parametrize("rules", ["default", "huang2019"])
+def test_an_admission_listed_twice_with_another_discharge_is_no_return_to_itself(cohort_of, context, rules):
+    stays = [stay(1, 11, 0, 4), stay(1, 11, 0, 3), stay(2, 21, 0, 4), stay(2, 21, 0, 6)]
+    assert labels(cohort_of(stays, rules=rules)) == {"11": False, "21": False}
+    assert written(context)["next_stay_at"].isna().all() and set(written(context, "members")["hadm_id"]) == {"11", "21"}
+    assert flow(context)["without copies of an earlier row"] == (2, 2)
+    listed = (context.output / "rejects.jsonl").read_text()
+    assert listed.count("an earlier row's admission, otherwise described") == 2
+
+
+def test_a_copy_that_lost_its_hadm_id_costs_no_index_stay(cohort_of):
+    stays = [stay(1, "", 0, 4), stay(1, 11, 0, 4), stay(1, 12, 10, 12)]
+    assert labels(cohort_of(stays)) == {"11": True, "12": False}
+
+
 def test_a_patient_with_a_wrong_date_of_death_keeps_the_age(cohort_of, context):
     cohort = cohort_of([stay(1, 11, 0, 4), stay(2, 21, 0, 4)], [patient(1, dod="soon"), patient(2)])
     assert set(cohort["hadm_id"]) == {"11", "21"}
@@ -431,7 +461,7 @@ def test_every_exclusion_says_how_many_of_those_it_leaves_out_came_back(cohort_o
         "not discharged to hospice": ("1", "1"),
         "alive or back within 30 days": ("1", "0"),
     }
-    assert "left out by each step: not under observation alone 1 (1 readmitted); not newborn 2 (1" in (
+    assert 'left out by each step: "not under observation alone" 1 (1 readmitted); "not newborn" 2 (1' in (
         capsys.readouterr().err
     )
 
