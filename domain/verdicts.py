@@ -51,6 +51,8 @@ def _of_labels(metrics: Metrics) -> Verdict:
     labels, left_out = counted(metrics, "labels") or 0, counted(metrics, "labels_left_out") or 0
     doubts = [f"{left_out:,} of {labels:,} labels are true of no test admission or of all"] if left_out else []
     admissions = counted(metrics, "admissions/test")
+    if admissions is not None and admissions < FEW:
+        doubts.append(f"too few to be sure: {admissions:,} test admissions")
     return judge(
         f"{auroc} of {labels:,} labels" + (f" on {admissions:,} test admissions" if admissions else ""), gains, doubts
     )

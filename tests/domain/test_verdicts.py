@@ -55,6 +55,8 @@ def test_an_outcome_with_several_labels_is_judged_by_its_macro_auroc():
     assert of_outcome(labels | interval("auroc_macro", 0.5, 0.45, 0.55)).text.startswith(
         "No better than chance; worse than TF-IDF"
     )
+    few = of_outcome(labels | {"admissions/test": 99} | interval("auroc_macro", 0.9, 0.8, 1.0))
+    assert few.level == "warn" and few.text.startswith("Too few to be sure: 99 test admissions. Macro AUROC 0.900")
     assert of_outcome({"dev/auroc": 0.7}) is None
 
 
