@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from bertrelay.progress import log, working
 from domain.clinical.admissions import Flow
 from domain.clinical.cohort import CHARACTERISTICS, COHORT, COHORT_FACTS, SPLITS, STAYS
 from domain.clinical.mimic import IDS
+from domain.clinical.note_filter import as_label
 from domain.clinical.notes import ABOUT_FILE, NOTES_FILE
 from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, READMISSION, PatientOutcome, in_words
 from domain.clinical.records import digest_of
@@ -34,11 +34,9 @@ CATEGORIES = {
 }
 """By the version of ICD. An ICD-9 E code names the cause of an injury, and has a character more."""
 
-RECORDED = ("input", "radiology", "window_days")
+RECORDED = ("input", "radiology", "cut", "window_days")
 """Facts of the folders of notes and cohort that a model keeps."""
 FEWEST_STAYS = 10
-WORDS_SHOWN = frozenset(["", "0", "1", "f", "false", "n", "no", "t", "true", "y", "yes"])
-SHOWN_VALUES = 8
 ROWS_AT_ONCE = 256
 
 
@@ -74,31 +72,7 @@ def labels_of(outcome: PatientOutcome, stays: pd.DataFrame, cohort: Path, groups
         days = stays["length_of_stay_days"].to_numpy(np.float64)
         bands = [days < SHORT_DAYS, (days >= SHORT_DAYS) & (days <= LONG_DAYS), days > LONG_DAYS]
         return outcome.labels, np.stack(bands, axis=1)
-    return outcome.labels, np.stack([_as_label(stays[name], cohort) for name in columns], axis=1)
-
-
-def _as_label(column: pd.Series, cohort: Path) -> NDArray[np.bool_]:
-    """A column as booleans. Raises RequestError for all else than booleans and 0 or 1, with the counts of values.
-
-    Values are shown where they are numbers or words for yes and no: another column may hold a patient's text.
-    """
-    is_label = column.map(
-        lambda value: isinstance(value, bool | np.bool_) or (isinstance(value, Real) and value in (0, 1))
-    )
-    if is_label.all():
-        return column.to_numpy(np.bool_)
-    others = column[~is_label].map(
-        lambda value: repr(value) if isinstance(value, Real) or _is_word(value) else "other text"
-    )
-    counts = ", ".join(f"{count:,} × {value}" for value, count in others.value_counts().head(SHOWN_VALUES).items())
-    raise RequestError(
-        f"cohort: expected {column.name} in {cohort} as booleans, or 0 and 1, found {len(others):,} of "
-        f"{len(column):,} otherwise: {counts}. Text is no label, as any would be true: write booleans"
-    )
-
-
-def _is_word(value: object) -> bool:
-    return isinstance(value, str) and value.strip().casefold() in WORDS_SHOWN
+    return outcome.labels, np.stack([as_label(stays[name], cohort) for name in columns], axis=1)
 
 
 def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
@@ -106,7 +80,7 @@ def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
     cannot be trained on, and a model's folder would name them.
     """
     file = _there(cohort / CHARACTERISTICS, "cohort", "domain.cohort")
-    codes = _read(file, ["hadm_id", "diagnoses"]).set_index("hadm_id")["diagnoses"]
+    codes = read_columns(file, ["hadm_id", "diagnoses"]).set_index("hadm_id")["diagnoses"]
     if codes.isna().all():
         raise RequestError(
             f"cohort: expected diagnoses in {file}, found none. Put the table DIAGNOSES_ICD beside the others and make "
@@ -139,7 +113,8 @@ def texts_of(file: Path) -> Iterator[str]:
 class LabelledNotes:
     """The stays that have notes, in the order of their file.
 
-    about: what the folders say of these notes and labels: `input`, `radiology`, `window_days`, as far as they do.
+    about: what the folders say of these notes and labels, as far as they do: `input`, `radiology`, `cut`,
+        `window_days`.
     table: hadm_id, subject_id, split, characters of the text. flow: how many came to be left.
     names: of the labels. labels: whether each is true of each stay, (stays, labels).
     """
@@ -212,11 +187,12 @@ def read_labelled_notes(
             )
     flow = Flow(outcome.labels[0] if outcome.kind == "binary" else None)
     of_cohort = _there(cohort / name, "cohort", "domain.cohort")
-    stays = flow.count(step, _read(of_cohort, ["hadm_id", "subject_id", "split", *columns]))
+    stays = flow.count(step, read_columns(of_cohort, ["hadm_id", "subject_id", "split", *columns]))
+    _refuse_unusable(stays, of_cohort)
     table = _matched(file, stays, cohort)
     flow.keep("with notes", stays, stays["hadm_id"].isin(table["hadm_id"]))
     if left_out := flow.exclusions():
-        log(f"{outcome.name}: left out of {len(stays):,} stays: {left_out}")
+        log(f"{outcome.name}: {len(table):,} of {len(stays):,} stays; left out by each step: {left_out}")
     _refuse_shared(table, cohort)
     names, labels = labels_of(outcome, table, cohort, groups)
     for split in SPLITS:
@@ -238,9 +214,25 @@ def read_labelled_notes(
     return LabelledNotes(outcome, file, known, table.drop(columns="digest"), flow, names, labels)
 
 
+def _refuse_unusable(stays: pd.DataFrame, file: Path) -> None:
+    """Raises RequestError for stays without a subject, which nobody could keep in one split, and of another split."""
+    unknown = int((stays["subject_id"] == "").sum())
+    if unknown:
+        raise RequestError(
+            f"{file}: expected a subject_id of every stay, found none of {unknown:,} of {len(stays):,}. Without it a "
+            "patient may be in two splits"
+        )
+    others = int((~stays["split"].isin(SPLITS)).sum())
+    if others:
+        raise RequestError(
+            f"{file}: expected {', '.join(SPLITS)} in split, found {others:,} of {len(stays):,} stays otherwise. Name "
+            "the splits so, and leave out stays of no split"
+        )
+
+
 def _refuse_shared(table: pd.DataFrame, cohort: Path) -> None:
     """Raises RequestError where a subject is in two splits; logs how many texts are."""
-    of_subjects = table[table["subject_id"] != ""].groupby("subject_id")["split"].nunique()
+    of_subjects = table.groupby("subject_id")["split"].nunique()
     shared = int((of_subjects > 1).sum())
     if shared:
         raise RequestError(
@@ -255,7 +247,7 @@ def _refuse_shared(table: pd.DataFrame, cohort: Path) -> None:
 
 def _matched(file: Path, stays: pd.DataFrame, cohort: Path) -> pd.DataFrame:
     """The stays that `file` has notes of, in its order."""
-    known = _read(file, ["hadm_id", "split"])
+    known = read_columns(file, ["hadm_id", "split"])
     texts = [(len(text), digest_of(text)) for text in texts_of(file)]
     table = known.assign(characters=[size for size, _ in texts], digest=[digest for _, digest in texts])
     table = table.merge(stays, "left", "hadm_id", suffixes=("_of_notes", ""))
@@ -277,19 +269,19 @@ def _there(file: Path, setting: str, stage: str) -> Path:
     return file
 
 
-def _read(file: Path, columns: list[str]) -> pd.DataFrame:
+def read_columns(file: Path, columns: list[str]) -> pd.DataFrame:
     """These columns, ids in their one form.
 
     Raises RequestError for a missing column, a damaged file, and a stay that is there twice, by its rows.
     """
     note_input(file)
     try:
+        missing = [name for name in columns if name not in pq.read_schema(file).names]
+        if missing:
+            raise RequestError(f"{file}: expected columns {', '.join(columns)}, found none named {', '.join(missing)}")
         table = pq.read_table(file, columns=columns)
     except (pa.ArrowException, OSError) as error:
         raise RequestError(f"{file} cannot be read as Parquet ({type(error).__name__}); run its stage again") from error
-    missing = [name for name in columns if name not in table.column_names]
-    if missing:
-        raise RequestError(f"{file}: expected columns {', '.join(columns)}, found none named {', '.join(missing)}")
     frame: pd.DataFrame = table.to_pandas()
     try:
         frame = frame.assign(**{name: frame[name].map(canonical_id) for name in IDS if name in columns})

@@ -17,6 +17,7 @@ from domain.clinical.baselines import Baseline, baselines
 from domain.clinical.classifier import save_model
 from domain.clinical.cohort import CHARACTERISTICS, SPLITS, write_parquet
 from domain.clinical.evaluation import Predicted, PredictedLabels
+from domain.clinical.labelled_notes import read_columns
 from domain.clinical.metrics import Flags, Floats, alarm_threshold, auroc_of, mean_of_known, threshold_at_precision
 from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, SCORES, SLICES, OutcomeModelSettings
 from domain.clinical.prediction import aggregate_labels, calibrated, choose_c
@@ -145,7 +146,8 @@ def _evaluate_binary(
     write_json(output / CURVES, about | evaluation.curves(predicted) | reading, compact=True)
     file = Path(settings.cohort) / CHARACTERISTICS
     if file.is_file():
-        known = pd.read_parquet(file).drop_duplicates("hadm_id").set_index("hadm_id").reindex(test.table["hadm_id"])
+        known = read_columns(file, ["hadm_id", "age", *evaluation.GROUPED_BY]).set_index("hadm_id")
+        known = known.reindex(test.table["hadm_id"])
         groups = evaluation.groups_of(known, test.table["characters"].tolist())
         write_json(output / SLICES, {"slices": evaluation.slices(groups, model)})
     else:

@@ -1,12 +1,14 @@
 """Rows of MIMIC's tables of notes: which of them the settings name, whose they are, and when they were written."""
 
 from collections import Counter
+from numbers import Real
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from bertrelay.data.records import MISSING_WORDS, canonical_id
 from bertrelay.errors import RequestError
@@ -36,6 +38,10 @@ FAR = f"dated over {FAR_DAYS} days before the admission or after the discharge"
 KEPT_FAR = f"{FAR}, kept"
 WITH_OUTCOME = "with the outcome: "
 """Before a reason: how many of the notes left out for it are of a stay with the outcome."""
+
+
+WORDS_SHOWN = frozenset(["", "0", "1", "f", "false", "n", "no", "t", "true", "y", "yes"])
+SHOWN_VALUES = 8
 
 
 class Stays(NamedTuple):
@@ -87,7 +93,33 @@ def read_stays(settings: NotesSettings, admissions: Path | None) -> Stays:
         known = frozenset(hadm_id for block in blocks for hadm_id in block["hadm_id"])
     of_members = members.merge(stays.rename(columns={"hadm_id": STAY}), on=STAY)
     label = (MORTALITY if settings.stays == "all" else READMISSION).labels[0]
+    if label in stays:
+        as_label(stays[label], cohort)
     return Stays(stays, of_members.set_index("hadm_id"), known, label if label in stays else None)
+
+
+def as_label(column: pd.Series, cohort: Path) -> NDArray[np.bool_]:
+    """A column as booleans. Raises RequestError for all else than booleans and 0 or 1, with the counts of values.
+
+    Values are shown where they are numbers or words for yes and no: another column may hold a patient's text.
+    """
+    is_label = column.map(
+        lambda value: isinstance(value, bool | np.bool_) or (isinstance(value, Real) and value in (0, 1))
+    )
+    if is_label.all():
+        return column.to_numpy(np.bool_)
+    others = column[~is_label].map(
+        lambda value: repr(value) if isinstance(value, Real) or _is_word(value) else "other text"
+    )
+    counts = ", ".join(f"{count:,} × {value}" for value, count in others.value_counts().head(SHOWN_VALUES).items())
+    raise RequestError(
+        f"cohort: expected {column.name} in {cohort} as booleans, or 0 and 1, found {len(others):,} of "
+        f"{len(column):,} otherwise: {counts}. Text is no label, as any would be true: write booleans"
+    )
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and value.strip().casefold() in WORDS_SHOWN
 
 
 def choose_notes(

@@ -52,6 +52,7 @@ FACTS = (READ, KEPT, BY_DAY, NOT_STORED, ON_RETURN, FAR, KEPT_FAR)
 """Counts that are no reasons to leave a note out."""
 OF_NO_STAY = (NO_ID, UNKNOWN, OUTSIDE, COPIES)
 """Reasons whose notes are of no stay of the cohort, or of one whose text keeps them."""
+BY_DAY_WHOLE = " (of notes dated by their day alone, until that day ends)"
 SHARD_CHARACTERS = 16 << 20
 """Of text that is put together at once."""
 BLOCKS_SHOWN = 50
@@ -109,7 +110,9 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     _log_counts(counts, reasons, settings)
     table = stays.table[stays.table["ends"] > stays.table["cut_off"]] if is_early else stays.table
     without = table[~table["hadm_id"].isin(written["hadm_id"])]
-    cost = _cost(table, without, stays.outcome)
+    cost = _cost(table, without, stays.outcome, "left without text")
+    if is_early:
+        cost = f"{_cost(stays.table, stays.table.drop(table.index), stays.outcome, 'over before that')}; {cost}"
     about: dict[str, object] = {"input": settings.input, "stays": settings.stays, "radiology": settings.radiology}
     about |= {"cut": _cut(settings), "cost": cost}
     log(f"notes: {about['cut']}; {cost}")
@@ -132,16 +135,16 @@ def _cut(settings: NotesSettings) -> str:
     if settings.input == "early":
         return f"text of the first {settings.hours} hours, the same cut for all stays"
     if settings.cut == "discharge":
-        return "text until the discharge, the same cut for all stays, whatever happens later"
+        return f"text until the discharge{BY_DAY_WHOLE}, the same cut for all stays, whatever happens later"
     return (
-        f"text until {settings.after_discharge_hours:g} hours after the discharge, or until the next admission where "
-        "that begins sooner, so that who has a text depends on the outcome"
+        f"text until {settings.after_discharge_hours:g} hours after the discharge{BY_DAY_WHOLE}, or until the next "
+        "admission where that begins sooner, so that who has a text depends on the outcome"
     )
 
 
-def _cost(stays: pd.DataFrame, without: pd.DataFrame, outcome: str | None) -> str:
-    """Says how many stays are left without text, and how many of them have the outcome, beside all."""
-    cost = f"{len(without):,} of {len(stays):,} stays are left without text"
+def _cost(stays: pd.DataFrame, without: pd.DataFrame, outcome: str | None, what: str) -> str:
+    """Says how many stays are `without` text and why, and how many of them have the outcome, beside all."""
+    cost = f"{len(without):,} of {len(stays):,} stays are {what}"
     if outcome is None or without.empty:
         return cost
     shares = [(each[outcome].eq(True).sum(), each[outcome].eq(True).mean()) for each in (without, stays)]

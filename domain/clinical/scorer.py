@@ -296,7 +296,7 @@ def notes_by_admission(
     marks = {name: names.index(name) for name in MARKS if name in names}
     marked = [dict(zip(marks, values, strict=True)) for values in notes.iloc[:, [*marks.values()]].to_numpy(object)]
     for place, (identifier, given) in enumerate(zip(notes[id_column], notes[text_column], strict=True)):
-        if marks and not chosen.reads(marked[place]):
+        if marks and not chosen.reads(marked[place], identifier):
             continue
         try:
             name, text = given_note(identifier, given)
@@ -313,7 +313,7 @@ def notes_by_admission(
             known.add(note)
             of_one.append(text)
     log_copies(copies, len(notes), "notes", "of one admission")
-    chosen.check(len(notes) - chosen.left_out.total())
+    chosen.check(len(notes) - chosen.left_out.total(), texts)
     warn_of_mixed_ids(id_column, kinds)
     return texts
 

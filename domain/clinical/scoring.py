@@ -303,7 +303,7 @@ def sorted_notes(
         names = MARKS if isinstance(notes, Table) else [name.strip().lower() for name in notes.columns[2:]]
         for row in rows(notes, [], optional=MARKS) if isinstance(notes, Table) else notes.records():
             identifier, given, *marks = row.values if isinstance(row, Record) else (None, None)
-            if marks and not chosen.reads(dict(zip(names, marks, strict=True))):
+            if marks and not chosen.reads(dict(zip(names, marks, strict=True)), identifier):
                 continue
             try:
                 if not isinstance(row, Record):
@@ -326,7 +326,7 @@ def sorted_notes(
             base.execute("PRAGMA synchronous = OFF")
             base.execute("CREATE UNIQUE INDEX once ON notes (stay, digest)")
             base.executemany("INSERT OR IGNORE INTO notes VALUES (?, ?, ?)", numbered())
-            chosen.check(rejects.records - rejects.counts.total())
+            chosen.check(rejects.records - rejects.counts.total(), numbers)
             if not numbers:
                 rejects.check()  # which may be why
                 raise RequestError(f"{notes.name} holds no note of an admission. Check the file and its columns.")

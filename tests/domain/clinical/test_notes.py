@@ -333,6 +333,10 @@ def test_mimic_iv_has_no_early_notes_and_that_is_reported(hospital, context):
             lambda table: table.set_column(1, "hadm_id", pa.array([1.5])),
             "expected ids in .*found an id that is neither text nor a whole number",
         ),
+        (
+            lambda table: table.append_column("readmitted", pa.array(["no"])),
+            "expected readmitted in .*found 1 of 1 otherwise: 1 × 'no'",
+        ),
         (lambda table: table.slice(0, 0), r"expected stays in .*cohort\.parquet, found none"),
         (lambda table: table.drop_columns("next_stay_at"), r"expected a column next_stay_at .* Make the cohort again"),
     ],

@@ -31,7 +31,10 @@ TRAINING = {"epochs": 4, "batch_items": 16, "learning_rate": 3e-3, "precision": 
 
 @pytest.fixture(scope="module")
 def clinic(tmp_path_factory):
-    return write_stays(tmp_path_factory.mktemp("clinic"), stays())
+    folder = write_stays(tmp_path_factory.mktemp("clinic"), stays())
+    file = folder / "cohort/characteristics.parquet"  # ids of an own table may be numbers
+    pd.read_parquet(file).astype({"hadm_id": int}).to_parquet(file)
+    return folder
 
 
 def settings(clinic, bert, **more):
@@ -120,6 +123,7 @@ def test_curves_and_slices_are_written_and_small_groups_are_not(trained):
     slices = json.loads((output / "slices.json").read_text())["slices"]
     assert {each["characteristic"] for each in slices} >= {"sex", "age", "insurance", "note length"}
     assert "QZX" not in json.dumps(slices)
+    assert "unknown" not in [each["group"] for each in slices if each["characteristic"] == "sex"]
     assert (output / "flow.csv").read_text().splitlines()[1] == "of the cohort,240,120,,"
 
 
@@ -224,6 +228,31 @@ def test_subjects_in_two_splits_are_refused_and_counted(bert, tmp_path, context)
         run(settings(tmp_path, bert), context)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"split": "dev"}, r"expected train, validation, test in split, found 3 of 240 stays otherwise"),
+        ({"subject_id": None}, r"expected a subject_id of every stay, found none of 3 of 240"),
+    ],
+)
+def test_stays_of_no_split_or_no_subject_are_refused_and_counted(tmp_path, changed, message):
+    write_stays(tmp_path, stays())
+    for file in (tmp_path / "cohort/cohort.parquet", tmp_path / "notes/notes.parquet"):
+        table = pd.read_parquet(file).astype(object)
+        table.loc[:2, list(changed)] = list(changed.values())
+        table.to_parquet(file)
+    with pytest.raises(RequestError, match=message):
+        read_labelled_notes(tmp_path / "notes", tmp_path / "cohort")
+
+
+def test_a_cohort_without_a_column_is_named_so(tmp_path):
+    write_stays(tmp_path, stays())
+    file = tmp_path / "cohort/cohort.parquet"
+    pd.read_parquet(file).drop(columns="subject_id").to_parquet(file)
+    with pytest.raises(RequestError, match=r"expected columns hadm_id, .* found none named subject_id"):
+        read_labelled_notes(tmp_path / "notes", tmp_path / "cohort")
+
+
 def test_texts_in_two_splits_and_stays_without_notes_are_counted_before_training(tmp_path, capsys):
     table = stays(240)
     text = table["text"][0]
@@ -237,7 +266,7 @@ def test_texts_in_two_splits_and_stays_without_notes_are_counted_before_training
     with_notes = labelled.flow.steps[1]
     assert (with_notes.step, with_notes.left_out, with_notes.with_outcome) == ("with notes", 3, 2)
     logged = capsys.readouterr().err
-    assert "readmission: left out of 243 stays: with notes 3 (2 readmitted)" in logged
+    assert 'readmission: 240 of 243 stays; left out by each step: "with notes" 3 (2 readmitted)' in logged
     assert "1 texts of the notes stand in two splits" in logged
 
 
@@ -246,10 +275,12 @@ def test_a_model_keeps_which_notes_it_reads_and_within_how_many_days_a_return_co
     read = read_labelled_notes(tmp_path / "notes", tmp_path / "cohort")
     assert read.about == {}
     assert "within the days that its cohort counts of" in OutcomeModelSettings().description
-    (tmp_path / "notes/notes.json").write_text('{"input": "discharge", "stays": "cohort", "radiology": true}')
+    (tmp_path / "notes/notes.json").write_text(
+        '{"input": "discharge", "stays": "cohort", "radiology": true, "cut": "c"}'
+    )
     (tmp_path / "cohort/cohort.json").write_text('{"window_days": 90.0}')
     read = read_labelled_notes(tmp_path / "notes", tmp_path / "cohort")
-    assert read.about == {"input": "discharge", "radiology": True, "window_days": 90.0}
+    assert read.about == {"input": "discharge", "radiology": True, "cut": "c", "window_days": 90.0}
     assert "within 90 days of" in OutcomeModelSettings.model_validate(read.about).description
 
 
