@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -144,15 +144,24 @@ def read_examples(
             rejects.check()  # which knows what is wrong with them
         files = ", ".join(str(source.path) for source in sources)
         raise RequestError(f"{files}: expected sentences with tags, found none that can be used")
-    return _without_copies(found, once)
+    of_documents = [(source.format or format_of(source.path)) not in CONLL for source in sources]
+    return _without_copies(found, of_documents, once)
 
 
-def _without_copies(sources: Sequence[Sequence[Example]], once: bool) -> list[Example]:
-    """The sentences of all sources, without documents that are copies if `once`; logs how many copies there are."""
+def _without_copies(sources: Sequence[Sequence[Example]], of_documents: Sequence[bool], once: bool) -> list[Example]:
+    """The sentences of all sources, without documents that are copies if `once`; logs how many copies there are.
+
+    of_documents: of each source whether it has documents; in CoNLL one of a single sentence may be a sentence.
+    """
     seen, kept, counts, copies = set[int](), list[Example](), Counter[bool](), Counter[bool]()
-    for _, group in chain.from_iterable(groupby(examples, key=attrgetter("document")) for examples in sources):
-        sentences = list(group)
-        content, is_sentence = hash(tuple(each._replace(document="") for each in sentences)), len(sentences) == 1
+    groups = (
+        (list(group), has_documents)
+        for examples, has_documents in zip(sources, of_documents, strict=True)
+        for _, group in groupby(examples, key=attrgetter("document"))
+    )
+    for sentences, has_documents in groups:
+        content = hash(tuple(each._replace(document="") for each in sentences))
+        is_sentence = len(sentences) == 1 and not has_documents
         counts[is_sentence] += 1
         copies[is_sentence] += content in seen
         if not (once and content in seen and not is_sentence):

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.splits import count_shared
-from bertrelay.data.swapped import check_labels
+from bertrelay.data.swapped import FEWEST, check_labels
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
@@ -65,7 +65,10 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
 
 
 def _shared_with_dev(examples: Sequence[Example], dev: Sequence[Example]) -> Metrics:
-    """How many distinct sentences of dev are in train, which is logged. Raises RequestError for whole documents."""
+    """How many distinct sentences of dev are in train, which is logged.
+
+    Raises RequestError for whole documents, and where most sentences are: dev is then a copy.
+    """
     if not dev:
         return {}
     if documents := shared_documents(examples, dev):
@@ -74,7 +77,13 @@ def _shared_with_dev(examples: Sequence[Example], dev: Sequence[Example]) -> Met
             "sentences with one of train. Leave them out of one of the two."
         )
     in_train, in_dev = ([example.tokens for example in some] for some in (examples, dev))
-    return {"dev_sentences_in_train": count_shared(in_train, in_dev, "dev", "sentences")}
+    shared, distinct = count_shared(in_train, in_dev, "dev", "sentences"), len(set(in_dev))
+    if distinct >= FEWEST and shared > distinct / 2:
+        raise RequestError(
+            f"dev: expected sentences that are not in train, found {shared:,} of {distinct:,} that are. Leave them out "
+            "of one of the two."
+        )
+    return {"dev_sentences_in_train": shared}
 
 
 def _types(examples: Sequence[Example], dev: Sequence[Example], settings: NerSettings) -> list[str]:

@@ -158,6 +158,13 @@ def test_a_document_given_twice_counts_once_in_training(tmp_path, capsys):
     assert "and are scored each" in capsys.readouterr().err
 
 
+def test_a_document_of_one_sentence_given_twice_counts_once_too(tmp_path, capsys):
+    line = '{"id": "%s", "text": "Gout", "entities": [{"start": 0, "end": 4, "type": "Disease"}]}\n'
+    (tmp_path / "a.jsonl").write_text(line % 1 + line % 2)
+    assert len(read_examples([source(tmp_path / "a.jsonl")], once=True)) == 1
+    assert "1 of 2 documents are copies" in capsys.readouterr().err
+
+
 def test_equal_sentences_of_no_document_are_warned_of_where_they_are_many(tmp_path, capsys):
     (tmp_path / "a.tsv").write_text("Fig\tO\n1\tO\n\n" * 2 + "".join(f"gout{n}\tB-Disease\n\n" for n in range(300)))
     assert len(read_examples([source(tmp_path / "a.tsv")], once=True)) == 302

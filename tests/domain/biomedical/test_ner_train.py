@@ -208,6 +208,11 @@ def test_documents_of_dev_that_are_in_train_are_refused_and_sentences_counted(gi
     assert "dev: of 5 distinct sentences, 2 in train too; so many" in capsys.readouterr().err
 
 
+def test_a_file_of_sentences_that_is_train_and_dev_is_refused(given, tmp_path):
+    with pytest.raises(RequestError, match=r"dev: expected sentences that are not in train, found 40 of 40 that are"):
+        learn(given, tmp_path / "output", train=[*given["train"], *given["dev"]])
+
+
 # Batches and their loss
 
 
