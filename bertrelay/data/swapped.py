@@ -5,6 +5,8 @@ from bertrelay.progress import log
 
 FEWEST = 20
 """Of fewer records, or with fewer different labels, nothing is concluded."""
+MAX_SWAPPED = 0.2
+"""Of the records, where no setting says otherwise."""
 
 
 def check_swapped(name: str, count: int, records: int, what: str, limit: float) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical import QuestionAnswerer, answer_file
+from domain.biomedical.qa.answering import QuestionFile, scan
 
 SHORT = "The mice had fever of BRCA1. The 𝒢out <b>p53</b>, gout in rats."
 LONG = " ".join(f"gout ({n}) of p53, in the rats. BRCA1 < fever of the mice." for n in range(40))
@@ -173,3 +174,11 @@ def test_an_over_long_question_is_reported_with_its_id_and_the_others_are_answer
     assert [bool(row["answer"]) for row in found] == [True, False, True]
     assert (found[1]["probability"], found[1]["nbest"]) == (None, [])
     assert "too long to be asked of this model" in page.read_text(encoding="utf-8")
+
+
+def test_questions_in_the_place_of_contexts_are_said_before_the_work(tmp_path, capsys):
+    path = tmp_path / "a.csv"
+    path.write_text("context,question\n" + "What of it?,Aspirin helps against gout.\n" * 20)
+    scan(QuestionFile(path), tmp_path / "rejects", 0.01)
+    expected = "20 of 20 questions are longer than their contexts; are the two columns swapped?"
+    assert expected in capsys.readouterr().err

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans, json_line
+from bertrelay.data.swapped import FEWEST, MAX_SWAPPED
 from bertrelay.data.tables import ABSENT, Table, Unusable, format_of
 from bertrelay.data.writing import write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
@@ -130,11 +131,13 @@ def scan(source: QuestionFile, listed: Path, max_rejects: float) -> Scan:
 
     Raises WorkError when that is more than `max_rejects` of all, RequestError when nothing is left.
     """
-    digest, absent = hashlib.sha256(), set(source.keep)
+    longer, digest, absent = 0, hashlib.sha256(), set(source.keep)
 
     def sizes() -> Iterator[tuple[int, int]]:
         """The characters of each question and its context, and 1: what spans are cut by and progress counts."""
+        nonlocal longer
         for question in source.questions(rejects):
+            longer += len(question.question) > len(question.context)
             absent.intersection_update(name for name, value in question.fields.items() if value is None)
             asked = [question.id, question.question, question.context, *question.fields.items()]
             digest.update(json.dumps(asked).encode())
@@ -146,6 +149,11 @@ def scan(source: QuestionFile, listed: Path, max_rejects: float) -> Scan:
         raise RequestError(f"{source.path} holds no question that can be asked. Is it the right file, and complete?")
     if absent:
         raise RequestError(f"keep: expected fields of {source.path}, found none named {', '.join(sorted(absent))}")
+    if spans[-1].end >= FEWEST and longer > MAX_SWAPPED * spans[-1].end:
+        log(
+            f"{source.path}: {longer:,} of {spans[-1].end:,} questions are longer than their contexts; "
+            "are the two columns swapped?"
+        )
     return Scan(spans, digest.hexdigest(), rejects.counts.total())
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bertrelay.data.splits import MAX_LEAKED
+from bertrelay.data.swapped import FEWEST, MAX_SWAPPED
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import reasons, shown_id
@@ -69,8 +70,9 @@ class ModelTraining(NamedTuple):
 class QuestionSurvey:
     """What one pass over a file has counted; each context is counted and measured once.
 
-    counts: `questions`, `impossible`, `unlabelled`, `repeated`, `unspaced` (of languages without spaces); how answers
-        were placed; questions that a training would leave out, by reason. left_out: what reading left out, by reason.
+    counts: `questions`, `impossible`, `unlabelled`, `repeated`, `unspaced` (of languages without spaces), `longer`
+        (than their contexts); how answers were placed; questions that a training would leave out, by reason.
+    left_out: what reading left out, by reason.
     lengths: of each part, by unit: `words in a question`.
     first: the first question that is unfit, by reason, or of which a part has more words than `MANY_WORDS`, by part.
     keys: hashes of what was asked of which context, of contexts, articles and pools.
@@ -93,6 +95,7 @@ class QuestionSurvey:
         context, asked = hash(question.context), hash((question.question, question.context))
         is_new = context not in self.keys["contexts"]
         self.counts["unspaced"] += is_unspaced(question.context)
+        self.counts["longer"] += len(question.question) > len(question.context)
         texts = [("a question", question.question), *(("an answer", answer.text) for answer in question.answers)]
         for part, text in [*texts, *([("a context", question.context)] if is_new else [])]:
             length = len(text.split())
@@ -164,6 +167,7 @@ def check_questions(
     return [
         *_records(surveys),
         _answers(surveys),
+        *_swapped(surveys),
         duplicates(repeated, asked, "questions asked of their context again"),
         *unspaced_texts(
             {split: (survey.counts["unspaced"], survey.counts["questions"]) for split, survey in surveys.items()},
@@ -254,6 +258,16 @@ def _answers(surveys: Surveys) -> Finding:
         severity = "fail"
         summary.append("there is no answer to train on")
     return Finding("answers", severity, "; ".join(summary), counts)
+
+
+def _swapped(surveys: Surveys) -> Iterator[Finding]:
+    """Questions longer than their contexts, where there are any: with many the two are swapped."""
+    longer, asked = _total(surveys, "longer"), _total(surveys, "questions")
+    if longer and asked >= FEWEST:
+        severity = by_share(longer, asked, MAX_SWAPPED)
+        summary = f"{longer:,} of {asked:,} questions are longer than their contexts"
+        summary += "; the two seem to be swapped" if severity == "fail" else ""
+        yield Finding("sides", severity, summary, {"longer": longer})
 
 
 def _leaks(surveys: Surveys) -> Iterator[Finding]:
