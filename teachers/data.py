@@ -184,7 +184,7 @@ def _sentence(value: Any) -> str:
 
 def parse_score(value: Any) -> float:
     """A gold score; raises ValueError with the reason where it is no finite number."""
-    score = number(value)
+    score = None if isinstance(value, bool) else number(value)  # true is no 1 of a scale
     if score is None:
         raise ValueError("a score that is not a number")
     return score

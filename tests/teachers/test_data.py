@@ -152,6 +152,10 @@ def test_what_is_no_class_is_no_label_and_is_counted(context, label, reason):
     assert (reject["line"], reject["reason"]) == (1, reason)
 
 
+def test_a_score_that_is_a_boolean_is_no_number(context):
+    assert read(context, "cosine", scored(True), scored(1.5), score_range=[0, 5]).labels == [0.3]
+
+
 def test_a_score_with_an_underscore_is_no_number(context):
     assert read(context, "cosine", scored("1_0"), scored("1.5"), score_range=[0, 20]).labels == [0.075]
 
