@@ -23,7 +23,7 @@ from bertrelay.tokenizer import pad_id_of
 from domain.clinical.outcomes import ChunkSettings, OutcomeModelSettings, OutcomeName, PoolingName
 
 DESCRIPTION = "outcome.json"
-LATER = {"input", "radiology", "cut", "window_days", "prevalence"}
+LATER = {"input", "radiology", "cut", "subwords_per_word", "window_days", "prevalence"}
 LATER |= {"pooling", "alarm_precision", "alarms", "alarms_right"}
 """Keys that folders of the first edition lack. In the place of slope and intercept they have a temperature."""
 HEAD = Head(

@@ -78,10 +78,8 @@ class NoteKinds:
         if listed:
             every = read + self.left_out.total()
             without = len(self._of_left_out - {*admissions, ""})
-            log(
-                f"left out {self.left_out.total():,} of {every:,} rows, which the model does not read: {listed}; "
-                f"{without:,} admissions have no other rows, and so no score"
-            )
+            alone = f"; {without:,} admissions have no other rows, and so no score" if without else ""
+            log(f"left out {self.left_out.total():,} of {every:,} rows, which the model does not read: {listed}{alone}")
         if self._is_raw:
             log(
                 f"warning: the model was trained on {self._how.cut or 'text that ends at a cut'}. {self._name} has not "

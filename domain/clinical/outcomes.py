@@ -96,6 +96,7 @@ class OutcomeModelSettings(Settings):
     input: the notes of a stay that it was trained on; None where they, or an older stage, did not name them.
     radiology: whether discharge summaries had the radiology reports of the stay before them.
     cut: where these texts end, in words; None in older models.
+    subwords_per_word: the median of the train admissions; None in older models.
     window_days: of a readmission; None where the cohort does not name it.
     prevalence: of a binary task, the share of validation admissions with the outcome; None in older models.
     slope, intercept: of a binary task, what turns the log-odds of P into those of `calibrated`. A `temperature`, which
@@ -110,6 +111,7 @@ class OutcomeModelSettings(Settings):
     input: Input | None = None
     radiology: bool = False
     cut: str | None = None
+    subwords_per_word: Annotated[float, Field(ge=1)] | None = None
     window_days: Annotated[float, Field(gt=0)] | None = None
     prevalence: Annotated[float, Field(ge=0, le=1)] | None = None
     pooling: PoolingName = "cls"

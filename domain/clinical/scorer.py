@@ -169,7 +169,7 @@ class OutcomeScorer:
         )
         how = self.model.settings
         shares, subwords = [score.unknown_share for score in scores], [score.subwords_per_word for score in scores]
-        warn_of_unknown(np.array(shares, np.float64), np.array(subwords, np.float64))
+        warn_of_unknown(np.array(shares, np.float64), np.array(subwords, np.float64), how.subwords_per_word)
         warn_of_cut(np.array([len(score.chunks) for score in scores]), how.chunking.max_chunks)
         rows = [flat(name, score, how) for name, score in zip(texts, scores, strict=True)]
         return pd.DataFrame(rows, columns=columns_of(how))

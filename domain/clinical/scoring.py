@@ -444,7 +444,7 @@ def _summary(scores: Iterator[dict[str, Any]], how: OutcomeModelSettings) -> Sco
     for reason in (NO_TEXT, UNKNOWN_TEXT):
         if reasons[reason]:
             log(f"{reasons[reason]:,} of {len(shares):,} admissions have no probability: {reason}")
-    warn_of_unknown(np.array(shares, np.float64), np.array(subwords, np.float64))
+    warn_of_unknown(np.array(shares, np.float64), np.array(subwords, np.float64), how.subwords_per_word)
     warn_of_cut(np.array(chunks), how.chunking.max_chunks)
     of_alarms = None if how.threshold is None else alarms
     return ScoredFile(len(shares), reasons[NO_TEXT], reasons[UNKNOWN_TEXT], sum(chunks), of_alarms)

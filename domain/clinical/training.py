@@ -24,6 +24,7 @@ from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.statistics import none_if_nan
 from bertrelay.files import read_json, sync_contents, write_json
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
@@ -166,6 +167,8 @@ def _trained(
         )
     subwords = subwords_per_word(tokens, len(notes), chunker)
     warn_of_unknown(unknown, subwords)
+    usual = none_if_nan(float(np.median(subwords[notes.is_in("train")])))
+    model = replace(model, settings=how.model_copy(update={"subwords_per_word": usual}))
     notes = replace(notes, table=notes.table.assign(unknown_share=unknown, subwords_per_word=subwords))
     task = OutcomeTask(model, settings, notes, tokens)
     metrics = train(task, settings, context.output, context.work)

@@ -158,7 +158,11 @@ def test_a_language_whose_letters_alone_are_known_has_many_subwords_a_word_and_n
     assert shares[:4].tolist() == [0, 0, 0, 0]
     assert subwords[:4].tolist() == [1, 4 / 3, 11 / 2, 1] and np.isnan(subwords[4])  # 7 and 4 letters, two words
     warn_of_unknown(shares, subwords)
-    assert "words are more than 3 subwords on average in 1 of 5 admissions" in capsys.readouterr().err
+    assert "words are more than 2.0 subwords on average in 1 of 5 admissions" in capsys.readouterr().err
+    german = np.array([1.24, 1.44, 1.86])  # of BERT's vocabulary: English reports, the most of 99 %, German
+    warn_of_unknown(np.zeros(3), german, 1.24)
+    said = "words are more than 1.7 subwords on average (in the training notes 1.2) in 1 of 3 admissions"
+    assert said in capsys.readouterr().err
 
 
 def test_subwords_are_counted_in_vocabularies_that_mark_the_beginning_of_a_word():

@@ -123,6 +123,8 @@ def test_curves_and_slices_are_written_and_small_groups_are_not(trained):
     slices = json.loads((output / "slices.json").read_text())["slices"]
     assert {each["characteristic"] for each in slices} >= {"sex", "age", "insurance", "note length"}
     assert "QZX" not in json.dumps(slices)
+    about = json.loads((output / "model/outcome.json").read_text())
+    assert about["subwords_per_word"] == 1  # the base knows all words of these notes
     assert "unknown" not in [each["group"] for each in slices if each["characteristic"] == "sex"]
     assert (output / "flow.csv").read_text().splitlines()[1] == "of the cohort,240,120,,"
 
