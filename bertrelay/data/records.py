@@ -59,6 +59,8 @@ WHOLE_FLOAT = re.compile(r"([+-]?\d+)\.0+", re.ASCII)
 LONGEST_NUMBER = 400  # characters: the largest float has 309 digits
 EXACT_FLOATS = 2**53
 """From here on a float is no longer each whole number."""
+ROUNDED_FLOATS = 1e11
+"""From here on spreadsheets show six digits of a number, which readers of tables make a float of."""
 ROUNDED_ID = "an id that is a rounded number, as 1.23E+11 is; write ids as text or whole numbers, with all their digits"
 
 
@@ -79,16 +81,24 @@ def canonical_id(value: object) -> str:
         return ""
     if isinstance(value, bool) or not isinstance(value, Real | Decimal) or value % 1 != 0:
         raise ValueError("an id that is neither text nor a whole number")
-    if isinstance(value, Real) and not isinstance(value, Integral) and value + 1 == value:
+    is_float = isinstance(value, Real) and not isinstance(value, Integral)
+    if is_float and value + 1 == value:
         raise ValueError("an id of more digits than its type of number can hold; write ids as text or whole numbers")
+    if is_float and _has_six_digits(float(value)):
+        raise ValueError(ROUNDED_ID)
     return str(int(cast(SupportsInt, value)))
 
 
 def is_rounded(text: str) -> bool:
     """Whether an id is what spreadsheets and floats make of long numbers: its last digits are lost."""
     as_float = WHOLE_FLOAT.fullmatch(text[:LONGEST_NUMBER])
-    is_too_large = as_float is not None and abs(int(as_float[1])) >= EXACT_FLOATS
-    return is_too_large or ROUNDED_NUMBER.fullmatch(text) is not None
+    number = 0 if as_float is None else abs(int(as_float[1]))
+    return number >= EXACT_FLOATS or _has_six_digits(number) or ROUNDED_NUMBER.fullmatch(text) is not None
+
+
+def _has_six_digits(number: float) -> bool:
+    """Whether a large number has no more digits than `1.23457E+11`."""
+    return abs(number) >= ROUNDED_FLOATS and float(f"{number:.5e}") == number
 
 
 def is_missing(value: object) -> bool:

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+from io import StringIO
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from bertrelay.data.records import Rejects, canonical_id
@@ -60,7 +62,8 @@ def test_an_id_that_floats_do_not_tell_from_another_is_refused():
 
 
 @pytest.mark.parametrize(
-    "value", ["1.23457E+11", " 1.23e+11", "1,23457E+11", "12E+10", "1.2e11", "123456789012345680.0"]
+    "value",
+    ["1.23457E+11", " 1.23e+11", "1,23457E+11", "12E+10", "1.2e11", "123456789012345680.0", "123457000000.0"],
 )
 def test_a_rounded_number_as_text_is_no_id(table, value):
     with pytest.raises(ValueError, match="a rounded number"):
@@ -73,6 +76,15 @@ def test_a_rounded_number_as_text_is_no_id(table, value):
 @pytest.mark.parametrize("value", ["1E5", "E+11", "12e3", "9007199254740991.0", "1.5"])
 def test_an_id_that_only_looks_like_a_number_stays_one(value):
     assert canonical_id(value) in (value, value.removesuffix(".0"))
+
+
+def test_a_float_that_a_reader_of_tables_makes_of_a_rounded_number_is_no_id():
+    (read,) = pd.read_csv(StringIO("hadm_id\n1.23457E+11\n"))["hadm_id"]
+    assert isinstance(read, float)
+    with pytest.raises(ValueError, match="a rounded number"):
+        canonical_id(read)
+    for exact in (123457000000, 123456789012.0, 20045700000.0):  # whole, of more digits, of fewer than are rounded
+        assert canonical_id(exact) == str(int(exact))
 
 
 def test_a_flag_is_0_or_1_or_empty_and_nothing_else(table):

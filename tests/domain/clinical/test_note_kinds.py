@@ -54,7 +54,7 @@ def test_of_a_raw_table_the_summaries_are_read_and_the_rest_is_counted(trained_o
     said = "left out 4 of 6 rows, which the model does not read: 3 × no discharge summary by category, 1 × marked as an"
     assert said in (logged := capsys.readouterr().err)
     assert "1 admissions have no other rows, and so no score" in logged
-    assert "warning: the model was trained on text until the discharge. " in logged  # later reports reveal the outcome
+    assert "warning: the model was trained on text until the discharge; " in logged  # later reports reveal the outcome
     assert "has not the times for that, so that notes written later, which may name the outcome, are read" in logged
     in_memory = ReadmissionScorer.load(model).score(RAW, precision="fp32").set_index("hadm_id")["probability"]
     assert in_memory.to_dict() == pytest.approx(expected.to_dict(), abs=1e-6)
