@@ -384,6 +384,11 @@ def followed_up(
     is_shifted = latest.year >= UNSHIFTED
     end = latest if data_end in (None, LATEST) else pd.Timestamp(data_end) + pd.Timedelta(days=1)
     is_whole = cohort["discharged_at"] + pd.Timedelta(days=window_days) <= end
+    if data_end is not None and is_shifted:
+        log(
+            f"data_end: the dates of these tables go to {latest.year}; where each subject's are shifted by another "
+            "time, as MIMIC's are, they have no end in common, and those left out are not those nobody followed up"
+        )
     if data_end is not None:
         return flow.keep(f"with all {window_days:g} days before the end of the data", cohort, is_whole)
     if not is_shifted and not is_whole.all():

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from bertrelay.settings import WHEN_SET, InputFile, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
@@ -20,6 +20,11 @@ OUR_RULES = (
 
 
 LATEST = "latest"
+
+
+def _as_text(value: object) -> object:
+    """A day of TOML, which needs no quotes, as text."""
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _day_or_latest(value: str) -> str:
@@ -65,7 +70,9 @@ class CohortSettings(Settings):
     deaths_in_window: Literal["kept", "excluded"] = "kept"
     excluded_discharges: list[Discharge] = []
     minimum_age: Annotated[int, Field(ge=0)] = 18
-    data_end: Annotated[str | None, AfterValidator(lambda value: value and _day_or_latest(value)), WHEN_SET] = None
+    data_end: Annotated[
+        str | None, BeforeValidator(_as_text), AfterValidator(lambda value: value and _day_or_latest(value)), WHEN_SET
+    ] = None
     split_key: str = "bertrelay"
     validation_share: Share = 0.1
     test_share: Share = 0.1

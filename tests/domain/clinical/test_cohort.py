@@ -1,6 +1,7 @@
 """Cohorts of hospitals so small that their labels can be found by hand."""
 
 import csv
+from datetime import date
 
 import numpy as np
 import pandas as pd
@@ -428,6 +429,12 @@ def test_dates_that_nobody_shifted_are_asked_for_the_end_of_the_data(cohort_of, 
     assert "1 of 1 index stays end less than 30 days before the latest time in the table" in capsys.readouterr().err
     cohort_of([stay(1, 11, 0, 4)])
     assert "data_end" not in capsys.readouterr().err
+    cohort_of(END, data_end="latest")
+    assert "data_end: the dates of these tables go to 2150; where each subject's are shifted" in capsys.readouterr().err
+
+
+def test_the_end_of_the_data_may_be_a_day_of_toml():
+    assert CohortSettings(mimic="mimic", data_end=date(2019, 12, 31)).data_end == "2019-12-31"
 
 
 @pytest.mark.parametrize("data_end", ["yesterday", "31.12.2019", "2019-02-30"])
