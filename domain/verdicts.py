@@ -77,7 +77,8 @@ def of_entities(metrics: Metrics) -> Verdict | None:
     if gold is not None and gold < FEW:
         doubts.append(f"too few to be sure: {gold:,} gold entities")
     facts = measured(scores, "f1", "F1") or "No F1"
-    return judge(facts + (f" on {gold:,} gold entities" if gold is not None else " on dev data"), gains, doubts)
+    size = "" if gold is None else f" on {gold:,} gold entities"
+    return judge(facts + size + (f"{' of' if size else ' on'} dev data" if start else ""), gains, doubts)
 
 
 def _is_type(name: str) -> bool:
@@ -95,7 +96,8 @@ def of_answers(metrics: Metrics) -> Verdict | None:
     gains.append(gain(scores, "f1", "the text's first sentence as answer", scores.get("first_sentence/f1")))
     doubts = [f"too few to be sure: {scored:,} questions"] if scored is not None and scored < FEW else []
     facts = measured(scores, "f1", "F1")
-    return judge(facts + (f" on {scored:,} questions" if scored is not None else " on dev data"), gains, doubts)
+    size = "" if scored is None else f" on {scored:,} questions"
+    return judge(facts + size + (f"{' of' if size else ' on'} dev data" if start else ""), gains, doubts)
 
 
 def _share_without_answer(scores: Metrics) -> float:

@@ -71,6 +71,11 @@ def test_a_tagger_that_finds_nothing_or_little_is_said_to():
     assert of_entities(good | {"gold_entities": 37}).text.startswith("Too few to be sure: 37 gold entities")
     assert of_entities(good | {"recall": 0.2}).text.startswith("It misses more entities than it finds")
     assert of_entities({"dev/f1": 0.0, "dev/recall": 0.0}).level == "fail"  # of a training
+    few = of_entities({"dev/f1": 0.9, "dev/gold_entities": 3.0})
+    assert (few.level, few.text) == (
+        "warn",
+        "Too few to be sure: 3 gold entities. F1 0.900 on 3 gold entities of dev data",
+    )
     assert of_entities({"train_words": 9.0}) is None
 
 
@@ -85,6 +90,9 @@ def test_an_answerer_is_compared_with_giving_no_answer_and_with_the_first_senten
     silent = good | {"has_answer/f1": 0.0, "no_answer/f1": 1.0}  # three questions in five have no answer
     assert of_answers(silent).text.startswith("No better than never giving an answer")
     assert of_answers(good | {"scored": 12}).text.startswith("Too few to be sure: 12 questions")
+    assert of_answers({"dev/f1": 0.9, "dev/scored": 12.0}).text == (
+        "Too few to be sure: 12 questions. F1 0.900 on 12 questions of dev data"
+    )
 
 
 def test_what_was_not_measured_is_neither_good_nor_bad():

@@ -59,7 +59,8 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
         if dev:
             with working("calibrating"):
                 model = replace(model, temperature=task.temperature())
-            metrics["temperature"] = model.temperature
+            gold = sum(len(spans_of(each.tags)) + len(each.untaggable) for each in dev)
+            metrics |= {"temperature": model.temperature, "dev/gold_entities": gold}
         save_model(model, context.output / "model")
     return {**metrics, "train_sentences": len(examples), "train_words": len(task.tags), **shared}
 

@@ -57,7 +57,8 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
         if task.dev is not None:
             with working("calibrating"):
                 model = task.dev.tuned(model)
-            metrics |= {"temperature": model.temperature, "threshold": model.threshold}
+            scored = len(task.dev.pools.scored)
+            metrics |= {"temperature": model.temperature, "threshold": model.threshold, "dev/scored": scored}
         else:
             log("there is no dev data: the probabilities of this model are not calibrated; give questions as `dev`")
         save_model(model, context.output / "model")
