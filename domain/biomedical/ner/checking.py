@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertrelay.data.splits import MAX_LEAKED
+from bertrelay.data.swapped import FEWEST, MAX_SWAPPED
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.privacy import is_sensitive
@@ -206,7 +207,8 @@ def _spans(surveys: Surveys) -> Finding:
     untaggable = sum(found.untaggable for found in surveys.values())
     entities = sum(found.entities.total() for found in surveys.values())
     kinds = sum((found.kinds for found in surveys.values()), Counter[str]())
-    summary = [f"{len(wrong):,} documents cannot be used: {reasons(wrong)}"] if wrong else []
+    dropped = "; `drop_misplaced` of a training leaves out these entities alone"
+    summary = [f"{len(wrong):,} documents cannot be used: {reasons(wrong)}{dropped}"] if wrong else []
     if untaggable:
         listed = ", ".join(f"{kinds[kind]:,} × {kind}" for kind in BEYOND_TAGS if kinds[kind])
         summary.append(
@@ -262,7 +264,12 @@ def _types(surveys: Surveys) -> Finding:
         summary = ["there is no entity to train on"]
     elif lacks_dev:
         summary.append("dev has no entity: no evaluation could choose the best weights")
-    severity: Severity = "fail" if unknown or not known or lacks_dev else "warn" if unscored else "good"
+    entities = sum(found.entities.total() for found in surveys.values())
+    if are_swapped := len(known) >= FEWEST and len(known) > MAX_SWAPPED * entities:
+        summary.append(f"{len(known):,} types of {entities:,} entities: mentions seem to stand in the place of types")
+    severity: Severity = "warn" if unscored else "good"
+    if unknown or not known or lacks_dev or are_swapped:
+        severity = "fail"
     for split, found in surveys.items():
         listed = ", ".join(f"{name or 'entity'} {count:,}" for name, count in sorted(found.entities.items()))
         summary.append(f"{split}: {listed or 'none'}")

@@ -163,6 +163,12 @@ def test_documents_in_languages_without_spaces_are_counted(tmp_path):
     assert "languages" not in {each.check for each in check({"train": tmp_path / "a.tsv"})}
 
 
+def test_mentions_in_the_place_of_types_are_found(tmp_path):
+    (tmp_path / "a.tsv").write_text(conll(*(f"Drug/B-a{n} helps" for n in range(20))))
+    found = next(each for each in check({"train": tmp_path / "a.tsv"}) if each.check == "types")
+    assert found.severity == "fail" and "20 types of 20 entities: mentions seem to stand in the" in found.summary
+
+
 def test_good_data_is_good_and_a_file_without_a_sentence_is_refused(tmp_path):
     files = {"train": tmp_path / "train.tsv", "test": tmp_path / "test.tsv"}
     files["train"].write_text(conll(*numbered("word", 60, " aspirin/B-C")))
