@@ -11,7 +11,7 @@ from bertrelay.data.records import Record, Rejects, Row, is_missing, rows
 from bertrelay.data.tables import ABSENT, Column, Table
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from bertrelay.settings import RUN_ONLY, EncoderSource, Positive, Precision, Seed, Settings
+from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Precision, Seed, Settings
 
 Layers = Literal["last_four", "last"]
 
@@ -35,7 +35,7 @@ class TermsSettings(Settings):
     max_rejects: the share of terms and ratings that may be unusable; in a list of forty, 0.01 would allow none.
     """
 
-    model: EncoderSource
+    model: ModelSource
     terms: Table
     ratings: Table | None = None
     layers: Layers = "last_four"

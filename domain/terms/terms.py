@@ -73,7 +73,7 @@ def _check_output(settings: TermsSettings, output: Path, overwrite: bool) -> Non
 
 def _describe(settings: TermsSettings, output: Path, cache: Path | None) -> Metrics:
     output.mkdir(parents=True, exist_ok=True)
-    encoder = SentenceEncoder.load(settings.model, backend="torch", cache_dir=cache and cache / "hub")
+    encoder = SentenceEncoder.load(settings.model, backend="torch", cache_dir=cache and cache / "hub", is_base=True)
     with Rejects(output / REJECTS, settings.max_rejects) as rejects:
         terms, tokens = _usable_terms(settings, encoder, rejects, cache)
         row_of = {term.text: row for row, term in enumerate(terms)}

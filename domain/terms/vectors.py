@@ -84,7 +84,7 @@ def term_vectors(
     check_choice("layers", layers, [*LAYERS])
     encoder = model
     if not isinstance(encoder, SentenceEncoder):
-        encoder = SentenceEncoder.load(encoder, backend="torch", cache_dir=cache_dir)
+        encoder = SentenceEncoder.load(encoder, backend="torch", cache_dir=cache_dir, is_base=True)
     tokens = term_tokens(encoder, texts_of(terms, "terms"))
     for place in range(len(terms)):
         if fault := tokens.fault(place, encoder.max_tokens):
