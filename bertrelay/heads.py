@@ -49,7 +49,7 @@ from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.inference import computing, pack_for
 from bertrelay.layout import read_layout
 from bertrelay.model_files import reading_weights, refusing
-from bertrelay.model_kinds import check_kind
+from bertrelay.model_kinds import check_kind, model_fault
 from bertrelay.tokenizer import check_vocabulary, load_tokenizer
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerFast]
@@ -163,8 +163,10 @@ class Head:
         check_backend(backend, None)
         check_kind(folder, self.kind)
         load_config(folder)  # so that a folder without a model is reported as that
-        usable = usable_backends(folder)
-        if usable[0] == "torch" and not (folder / HEAD_WEIGHTS).is_file():
+        usable, has_head = usable_backends(folder), (folder / HEAD_WEIGHTS).is_file()
+        if usable[0] != "torch" and not has_head and (fault := model_fault(folder, self.kind)):
+            raise RequestError(f"model: {fault}")
+        if usable[0] == "torch" and not has_head:
             usable = usable[:1]  # graphs that others wrote
         tokenizer = load_tokenizer(folder)
         if backend == "auto" and len(usable) > 1 and default_device().type == "cpu":

@@ -25,6 +25,7 @@ from bertrelay.graphs import import_openvino, usable_backends
 from bertrelay.layout import Prompts
 from bertrelay.pooling import Pooling, Projection
 from bertrelay.stage import StageContext
+from domain.biomedical import EntityTagger
 from students import exporting
 from students.distill import run as distill
 from students.evaluation_settings import ExportSettings
@@ -110,6 +111,11 @@ def exported(encoder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("graph") / "model"
     export(encoder, folder)
     return folder
+
+
+def test_the_graph_of_an_encoder_is_no_tagger_and_named(exported):
+    with pytest.raises(RequestError, match=r"expected a tagger of entities, found in .* a sentence encoder; use it by"):
+        EntityTagger.load(exported)
 
 
 def test_int8_is_smaller_and_its_distance_is_that_of_the_graph(encoder, exported, tiny_encoder, tmp_path, context):
