@@ -233,7 +233,7 @@ def test_what_is_exported_is_whole_and_nothing_else(saved, tmp_path):
     export(folder, folder / "exported")
     assert {path.name for path in (folder / "exported").iterdir()} == {
         *("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-        *("head.safetensors", "onnx"),
+        *("head.safetensors", "onnx", "export.json"),
     }
     assert ranked(folder / "exported", None)
     weights = load_file(folder / "model.safetensors")
