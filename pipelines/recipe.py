@@ -238,6 +238,11 @@ def _unquoted_list(target: str, value: Any) -> str:
     """What is wrong with a list whose quotes the shell has taken, `[de,ko]`; else nothing."""
     if not isinstance(value, str) or not (value.startswith("[") and value.endswith("]")):
         return ""
+    if "{" in value:
+        return (
+            f"expected a list of tables, found {shown(value)}, whose quotes the shell has taken; put the whole of it "
+            f"in single quotes and each text in double ones: --set '{target}=[{{ path = \"FILE\" }}]', for example"
+        )
     items = json.dumps(
         [item.strip(" \"'") for item in value[1:-1].split(",")], ensure_ascii=False, separators=(",", ":")
     )

@@ -235,10 +235,12 @@ class DistillationTask:
             pairs, encode, self.dev_teacher, self.targets.variance, own_vectors=self.corpus.own_vectors
         )
         distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
-        metrics = {f"dev/{name}": value for name, value in metrics.items()}
+        sizes = {f"sentences/{language}": len(translations.other) for language, translations in pairs.items()}
+        metrics = {f"dev/{name}": value for name, value in {**metrics, **sizes}.items()}
         for language, sides in untrained.items():
             vectors = encode(sides.english), encode(sides.other)
             metrics |= translation_metrics(language, vectors, f"dev/{ACCURACY}/untrained")
+            metrics[f"dev/sentences/untrained/{language}"] = len(sides.other)
         if distances:
             metrics[EXPLAINED] = 1 - float(np.mean(distances))
             accuracy = mean_accuracies(metrics).get("untrained", metrics[EXPLAINED])

@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from bertrelay.data.tables import Column, Format, Table, TableSource, format_of, refuse_idle_header, refuse_no_lines
+from bertrelay.data.tables import (
+    TRANSLATIONS,
+    Column,
+    Format,
+    Table,
+    TableSource,
+    format_of,
+    refuse_idle_header,
+    refuse_no_lines,
+    suffix_of,
+)
 from bertrelay.encoder_settings import NewEncoder, VocabularySize, kind_of_base
 from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.model_kinds import prompts_in
@@ -107,6 +117,8 @@ class TranslationColumns(TableSource):
                 f"{', '.join(wrong)}: no key of a table of translations; name the column of each language, by name or "
                 f"from 0: english = 0, others = {{ de = 1 }}. Its keys are {keys}"
             )
+        if isinstance(given, dict) and "others" not in given and suffix_of(str(given.get("path"))) in TRANSLATIONS:
+            raise ValueError("languages: is required and missing, as in { path = FILE, languages = ['de', 'fr'] }")
         return given
 
     @property

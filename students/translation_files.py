@@ -17,7 +17,7 @@ from typing import IO, NamedTuple, cast
 
 from bertrelay.data.readers import QuotedFields, hub_configs, open_input, refuse_damaged, text_lines
 from bertrelay.data.records import rows
-from bertrelay.data.tables import Table, Unusable
+from bertrelay.data.tables import NO_LINES, Table, Unusable, suffix_of
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import note_folder, visible_files
 from bertrelay.inputs import note_input
@@ -94,6 +94,9 @@ def read_translation_files(
 def no_translations(source: TranslationFiles, found: Mapping[str, FileCounts]) -> RequestError:
     """The error of a source without translations, with the reasons by file."""
     files = [f"{name}: {counts.words()}" for name, counts in found.items()]
+    suffix = suffix_of(source.path or "")
+    if not found and suffix != ".zip" and (remedy := NO_LINES.get(suffix)):
+        return RequestError(f"{source.name}: expected translations, found a {suffix} file; {remedy}.")
     listed = "".join(f"\n  {line}" for line in [*files[:FILES_SHOWN], *(["…"] if files[FILES_SHOWN:] else [])])
     return RequestError(
         f"{source.name} has no translations into {', '.join(source.languages)}.{listed}\nCheck the languages; files "
@@ -224,7 +227,8 @@ def _of_files(source: TranslationFiles, found: dict[str, FileCounts]) -> Records
                 found[name] = counts
                 yield from _counted(items, source, counts)
         if other_files:
-            log(f"{source.name}: {other_files:,} files are not read, as their names are of no parallel text")
+            are = "file is not read, as its name is" if other_files == 1 else "files are not read, as their names are"
+            log(f"{source.name}: {other_files:,} {are} of no parallel text")
 
 
 def _name_and_suffix(name: str) -> tuple[str, str]:

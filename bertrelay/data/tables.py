@@ -33,9 +33,10 @@ FORMATS: dict[str, Format] = {
 OF_TRANSLATIONS = "`parallel` of students.distill reads translation files; for sentences, write them one a line"
 TO_TABLE = "libreoffice --headless --convert-to 'csv:Text - txt - csv (StarCalc):44,34,76'"
 TO_TEXT = "libreoffice --headless --convert-to 'txt:Text (encoded):UTF8'"
+TRANSLATIONS = (".tmx", ".xlf", ".xliff", ".po", ".mo")
 AS_LINES = "write its text one sentence a line"
 NO_LINES = {
-    **dict.fromkeys((".tmx", ".xlf", ".xliff", ".po", ".mo"), OF_TRANSLATIONS),
+    **dict.fromkeys(TRANSLATIONS, OF_TRANSLATIONS),
     **dict.fromkeys((".xml", ".nxml"), f"domain.pretrain reads XML of PubMed and PMC; else {AS_LINES}"),
     **dict.fromkeys((".html", ".htm", ".epub"), AS_LINES),
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pptx", ".ppt"), f"convert it with {TO_TEXT}, then {AS_LINES}"),

@@ -386,6 +386,8 @@ def test_a_list_whose_quotes_the_shell_has_taken_is_shown_as_it_is_to_be_written
     path = write_recipe(RELAY.replace("number = 1", 'number = 1\nlanguages = ["fr"]'))
     found = mistakes_of(path, f"{target}=[de, ko]")
     assert f"""write --set '{target}=["de","ko"]'""" in found
+    table = mistakes_of(path, f"{target}=[{{path=de.tsv, header=false}}]")
+    assert f"""in double ones: --set '{target}=[{{ path = "FILE" }}]'""" in table and '["{path' not in table
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,7 @@ def test_from_two_languages_to_one_space(distilled, toy):
         "dev/explained_variance",
         *(f"dev/{name}/{language}" for name in ("mse", "mse_relative") for language in ("en", "de", "fr")),
         *(f"dev/translation_accuracy/{kind}{way}" for kind in ("", "untrained/") for way in ways),
+        *(f"dev/sentences/{kind}{language}" for kind in ("", "untrained/") for language in ("de", "fr")),
     }
     relative = [best[f"dev/mse_relative/{language}"] for language in ("en", "de", "fr")]
     explained, untrained = 1 - np.mean(relative), [best[f"dev/translation_accuracy/untrained/{way}"] for way in ways]

@@ -36,7 +36,7 @@ def read(one):
         (GERMAN, ENGLISH, "de", r"English words are in 0\.0% of those in en and 100\.0% of those in de.*swapped"),
         (ENGLISH, KOREAN, "kr", r"100\.0% of 700 texts in kr .* Latn; theirs is Hangul\. Check the code"),
         (ENGLISH, GERMAN, "sr", r"100\.0% of 700 texts in sr .* Cyrl; theirs is Latin\. .*name the script .*sr-Latn"),
-        (ENGLISH, ENGLISH[:600] + KOREAN[:100], "ko", r"85\.7% of 700 texts in ko .* Hang; theirs is Latin"),
+        (ENGLISH, [*ENGLISH[1:601], *KOREAN[600:]], "ko", r"85\.7% of 700 texts in ko .* Hang; theirs is Latin"),
     ],
 )
 def test_texts_in_another_language_than_their_own_are_refused_with_their_share(
@@ -61,7 +61,7 @@ def test_few_texts_in_another_language_are_reported_and_in_the_facts_of_the_corp
     """Of 700 one in ten is Korean; names within a sentence, and lines without a letter, are none."""
     english = [
         korean if number % 10 == 0 else f"{line} 한국"
-        for number, (line, korean) in enumerate(zip(ENGLISH, KOREAN, strict=True))
+        for number, (line, korean) in enumerate(zip(ENGLISH, KOREAN[1:] + KOREAN[:1], strict=True))
     ]
     english[5] = "1 + 1 = 2"
     _, counts = read(source(tmp_path, english, KOREAN, "ko"))

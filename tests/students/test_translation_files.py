@@ -20,7 +20,7 @@ from bertrelay.data import readers
 from bertrelay.data.records import Rejects, Unusable
 from bertrelay.errors import RequestError, WorkError
 from students.pairs import PairCounts, read_pairs
-from students.settings import TranslationFiles
+from students.settings import TranslationColumns, TranslationFiles
 from students.translation_files import read_translation_files
 
 LETTERS = "abc déß жшя 日本語 한국 &<>\"'\\"
@@ -256,7 +256,7 @@ def test_damage_is_an_error_that_names_the_file_or_a_record_that_is_counted(tmp_
             lost = Counter(expected) - Counter(pairs)
             if name == "a.tmx" and len(pairs) == len(expected):
                 lost.clear()  # in ISO 8859-1 and UTF-16 these bytes are letters
-            is_reported = len(faults) > unusable or "files are not read" in capsys.readouterr().err
+            is_reported = len(faults) > unusable or "not read" in capsys.readouterr().err
             assert is_reported or not lost or (name == "a.po" and is_cut), seed  # of a text file no one knows the end
             reported += is_reported
     assert reported > FILES / 4
@@ -518,6 +518,19 @@ def test_a_source_without_translations_is_an_error(tmp_path, name):
         path.write_text("")
     with pytest.raises(RequestError, match="has no translations into ja"):
         read(path, "ja")
+
+
+def test_a_file_of_another_kind_in_place_of_translations_is_named_with_what_converts_it(tmp_path, capsys):
+    path = tmp_path / "memory.xlsx"
+    path.write_bytes(b"PK\x03\x04")
+    with pytest.raises(RequestError, match=r"expected translations, found a \.xlsx file; save it as CSV .*libreoffice"):
+        read(path, "ko")
+    assert "1 file is not read, as its name is of no parallel text" in capsys.readouterr().err
+
+
+def test_a_file_of_translations_without_their_languages_is_asked_for_them():
+    with pytest.raises(ValueError, match=r"languages: is required and missing, as in { path = FILE, languages = "):
+        TranslationColumns(path="memory.tmx")
 
 
 def test_pairs_of_a_corpus_are_counted_by_language_and_reason(tmp_path):

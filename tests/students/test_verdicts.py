@@ -23,6 +23,8 @@ def test_a_student_farther_from_its_teacher_than_the_mean_vector_has_failed():
         assert verdict.text.startswith("No better than the mean vector of the teacher in de.")
     trained = {f"dev/{name}": value for name, value in GOOD.items()} | {"dev/mse_relative/de": 1.2}
     assert of_student(trained).level == "fail" and of_student(trained).text.endswith("on dev data")
+    by_chance = {"dev/mse_relative/de": 0.9, "dev/translation_accuracy/en-de": 0.01, "dev/sentences/de": 100}
+    assert of_student(by_chance).text.startswith("No better than chance at finding translations in de.")
 
 
 def test_translations_found_no_more_often_than_by_chance_or_lookup_are_said_to_be():
