@@ -496,18 +496,22 @@ class Training:
         self._stop_on_signal(self._signal_of_any(stop))
         try:
             with stop.acting_at_once(), working("evaluating"):
-                self._evaluate(self.task.criterion)
+                metrics = self._evaluate()
         except Stopped as stopped:
             self._write_checkpoint()  # without waiting for other processes, which may be at any place
             self._end_writing()
             raise self._stopped(stopped.exit_code - 128) from None
+        self._note_evaluation(metrics, self.task.criterion)  # which a signal leaves whole
 
-    def _evaluate(self, criterion: str) -> None:
+    def _evaluate(self) -> Metrics:
         processes = ProcessGroup(self.rank, self.processes)
         self.task.model.eval()
         with torch.inference_mode():
             metrics = broadcast_from_main(self.task.evaluate(processes), processes)
         self.task.model.train()
+        return metrics
+
+    def _note_evaluation(self, metrics: Metrics, criterion: str) -> None:
         self.log.write({"step": self.state.step, **metrics})
         self.state.evaluated_step = self.state.step
         score, best = metrics[criterion], self.state.best_metrics.get(criterion)

@@ -19,7 +19,7 @@ from small_training import SETTINGS, Fault, InBatch, TwoLosses, logged, planned,
 from torch import nn
 from torch.nn import functional
 
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.progress import Bar
 from bertrelay.training import checkpoint, loop
 from bertrelay.training.batches import BatchSchedule, learning_rate, micro_batches
@@ -200,6 +200,27 @@ def test_a_signal_saves_and_ends_with_its_own_exit_code(tmp_path, never_stopped,
     assert (tmp_path / f"checkpoint-{step:08d}").is_dir()
     assert run(tmp_path, processes, **DROPOUT) == [0] * processes
     assert_same_end(tmp_path, never_stopped(processes), processes)
+
+
+def test_a_signal_while_the_best_weights_are_noted_leaves_them_those_of_their_step(tmp_path, monkeypatch):
+    whole = tmp_path / "whole"
+    expected = train(TwoLosses(), settings(), whole)
+    copied = []
+
+    def copied_under_a_signal(model):
+        if not copied:
+            copied.append(signal.raise_signal(signal.SIGTERM))
+        return checkpoint.unique_tensors(model)
+
+    monkeypatch.setattr(loop, "unique_tensors", copied_under_a_signal)
+    with pytest.raises(Stopped, match="The same command resumes from here"):
+        train(TwoLosses(), settings(), tmp_path)
+    first = next(line for line in logged(whole) if "score" in line)
+    saved = max(tmp_path.glob("checkpoint-*"))
+    assert (saved / "best.safetensors").is_file() and int(saved.name[-8:]) in (first["step"], first["step"] + 1)
+    task = TwoLosses()
+    metrics = train(task, settings(), tmp_path)
+    assert metrics["best_step"] == expected["best_step"] and task.evaluate()["score"] == expected["score"]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
