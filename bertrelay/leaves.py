@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertrelay.fingerprint import Digests, Parts
+from bertrelay.fingerprint import Digests, Parts, note_folder
 from bertrelay.inputs import note_input
 from bertrelay.settings import RUN_ONLY, WHEN_SET, AnySettings, Settings, Source
 from bertrelay.stage import Stage
@@ -117,7 +117,10 @@ def content_parts(settings: Any, fields: Iterable[str], digests: Digests) -> Par
     Such settings hold no reference to another stage any more; a hub id without a revision counts by its name.
     """
     wanted = set(fields)
-    counted = (leaf for leaf in leaves(settings) if re.split(r"[.\[]", leaf.key)[0] in wanted and not leaf.run_only)
+    counted = [leaf for leaf in leaves(settings) if re.split(r"[.\[]", leaf.key)[0] in wanted and not leaf.run_only]
+    for leaf in counted:  # before its digest: what is added from here on is of another name
+        if isinstance(leaf.value, Source) and leaf.value.folder and leaf.value.folder.is_dir():
+            note_folder(leaf.value.folder)
     return {
         leaf.key: _source_part(leaf.value, digests, str, lambda _: "") if isinstance(leaf.value, Source) else leaf.value
         for leaf in counted

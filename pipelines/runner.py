@@ -165,7 +165,8 @@ def _check_unchanged(planned: PlannedStep, digests: Digests) -> None:
     A folder with the runs in it changes with every stage, and is not compared.
     """
     settings = planned.step.settings
-    now = content_parts(settings, type(settings).model_fields, digests)
+    with unchanged_inputs(alone=True):  # a folder with the runs in it may change
+        now = content_parts(settings, type(settings).model_fields, digests)
     for key, source in planned.step.sources:
         has_runs = source.folder is not None and planned.folder.is_relative_to(source.folder)
         if source.folder and not has_runs and key in now and now[key] != planned.parts[key]:

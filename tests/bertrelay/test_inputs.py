@@ -13,7 +13,10 @@ from bertrelay.encode_datasets import encode_dataset
 from bertrelay.encode_files import encode_file
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write
-from bertrelay.inputs import note_input, unchanged_inputs
+from bertrelay.fingerprint import Digests
+from bertrelay.inputs import check_inputs, note_input, unchanged_inputs
+from bertrelay.leaves import content_parts
+from bertrelay.settings import InputFile, Settings
 
 DOGS, CATS = "A dog runs.\nA dog plays.\n" * 20, "A cat runs.\nA cat plays.\n" * 20
 
@@ -95,6 +98,18 @@ def test_a_second_pass_over_another_content_is_an_error_and_what_is_read_alone_c
         with pytest.raises(WorkError), atomic_write(tmp_path / "other") as building:
             building.write_text("never there")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_file_added_to_a_folder_between_its_digest_and_its_reading_is_seen(tmp_path):
+    class Sources(Settings):
+        texts: InputFile
+
+    (tmp_path / "a.txt").write_text("old")
+    with unchanged_inputs():
+        content_parts(Sources(texts=str(tmp_path)), ["texts"], Digests())
+        (tmp_path / "b.txt").write_text("new")
+        with pytest.raises(WorkError, match="changed while it was read; run the same command again"):
+            check_inputs()
 
 
 def test_a_pipe_without_a_writer_and_a_device_without_an_end_are_refused_at_once(tmp_path):
