@@ -27,7 +27,7 @@ from bertrelay.backbone import (
 )
 from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.errors import RequestError, check_choice, check_count, shown
-from bertrelay.files import write_tensors
+from bertrelay.files import write_tensors, writing_folder
 from bertrelay.fingerprint import note_folder
 from bertrelay.graphs import (
     GRAPHS,
@@ -196,13 +196,13 @@ class SentenceEncoder(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Writes a sentence-transformers folder, which its versions 3 to 6 load too."""
-        folder = Path(folder)
-        save_network(self.backbone, self.tokenizer, folder, self.max_tokens)
-        layout = self.layout
-        write_layout(folder, layout)
-        folders = [folder / path for kind, path in layout.modules if kind == "Dense"]
-        for each, place in zip(projections_of(self.projection), folders, strict=True):
-            write_tensors(place / "model.safetensors", each.state_dict(), {"format": "pt"})
+        folder, layout = Path(folder), self.layout
+        with writing_folder(folder):
+            save_network(self.backbone, self.tokenizer, folder, self.max_tokens)
+            write_layout(folder, layout)
+            folders = [folder / path for kind, path in layout.modules if kind == "Dense"]
+            for each, place in zip(projections_of(self.projection), folders, strict=True):
+                write_tensors(place / "model.safetensors", each.state_dict(), {"format": "pt"})
 
     save_pretrained = save  # its name in sentence-transformers
 

@@ -7,11 +7,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from errno import ENAMETOOLONG
+from errno import EDQUOT, EFBIG, ENAMETOOLONG, ENOSPC, EROFS
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import BertRelayError, RequestError, WorkError
 from bertrelay.inputs import check_inputs
 from bertrelay.privacy import current_umask
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 WRITING = ".writing"
 """In the name of a file, or folder, that is being written; one that a killed process left is of no use."""
+NO_ROOM = {ENOSPC, EFBIG, EDQUOT}
+"""Errors of a disk that is full, or of which one may use no more."""
 NOT_UTF8 = "expected names of files and folders in UTF-8"
 
 
@@ -195,6 +197,30 @@ def refuse_symlink(path: Path) -> None:
             f"{path}: expected nothing, or what an earlier call left there, found a symbolic link. Remove it, or name "
             "another output"
         )
+
+
+@contextmanager
+def writing_folder(path: Path) -> Iterator[None]:
+    """Names `path` where one of the files below it cannot be written: a full disk, or one that may only be read."""
+    try:
+        yield
+    except Exception as error:  # also one that names a part of it, which is written under another name
+        number = error_number(error.__cause__ if isinstance(error, BertRelayError) else error)
+        if number not in (*NO_ROOM, EROFS):
+            raise
+        raise write_error(path, OSError(number, os.strerror(number))) from error
+
+
+def error_number(error: BaseException | None) -> int | None:
+    """The system's number of an error; libraries in Rust and C++ hide it in their words or in a cause."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno:
+            return error.errno
+        found = re.search(r"os error (\d+)", str(error))
+        if found:
+            return int(found[1])
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def write_error(path: Path, error: OSError) -> RequestError | WorkError:

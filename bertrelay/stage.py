@@ -12,7 +12,7 @@ from typing import Any, cast
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
-from bertrelay.files import check_name, check_place, write_json
+from bertrelay.files import check_name, check_place, write_json, writing_folder
 from bertrelay.inputs import check_inputs, unchanged_inputs
 from bertrelay.privacy import sensitive_data
 from bertrelay.settings import AnySettings, Settings, names_sensitive
@@ -94,7 +94,8 @@ def write_model(
 
     metrics_file: the name of a file in it that has the metrics, too.
     """
-    with TemporaryDirectory(prefix=f".{output.name}.", dir=output.absolute().parent) as name:
+    where = TemporaryDirectory(prefix=f".{output.name}.", dir=output.absolute().parent)
+    with writing_folder(output), where as name:
         metrics = run_alone(run, settings, Path(name))
         model = Path(name, "model")
         if metrics_file:

@@ -1,17 +1,15 @@
 """Error handling: errors of the system and of signals become errors that say what to do."""
 
 import errno
-import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from bertrelay.errors import BertRelayError, RequestError, Stopped, WorkError
-from bertrelay.files import NOT_UTF8
+from bertrelay.files import NO_ROOM, NOT_UTF8, error_number
 from bertrelay.signals import on_stop_signal
 
-NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 NO_PLACE = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG}
 
@@ -51,7 +49,7 @@ def disk_explained(folder: Path, option: str = "--runs DIR") -> Iterator[None]:
     except Exception as error:
         if isinstance(error, UnicodeEncodeError) and "\udc80" <= error.object[error.start] <= "\udcff":
             raise RequestError(f"{NOT_UTF8}, found one that is not; rename it") from error
-        number, place = _error_number(error), getattr(error, "filename", None) or folder
+        number, place = error_number(error), getattr(error, "filename", None) or folder
         if number in NO_ROOM:
             raise WorkError(
                 f"no space left to write {place}: the disk, the quota or the limit on file sizes is full. Free some, "
@@ -68,18 +66,6 @@ def disk_explained(folder: Path, option: str = "--runs DIR") -> Iterator[None]:
                 f"Choose another folder ({option})"
             ) from error
         raise
-
-
-def _error_number(error: BaseException | None) -> int | None:
-    """The system's number of an error; libraries in Rust and C++ hide it in their words or in a cause."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno:
-            return error.errno
-        found = re.search(r"os error (\d+)", str(error))
-        if found:
-            return int(found[1])
-        error = error.__cause__ or error.__context__
-    return None
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.evaluation.similarity import pairwise
-from bertrelay.files import read_json, write_json, write_tensors
+from bertrelay.files import read_json, write_json, write_tensors, writing_folder
 from bertrelay.graphs import GRAPHS, PACKAGES, SENTENCE, TOKENS, GraphBackend, import_openvino
 from bertrelay.heads import HEAD_WEIGHTS, head_weights, load_with_head
 from bertrelay.model_files import read_model_file, refusing
@@ -166,7 +166,8 @@ def export(
         raise RequestError(f"folder: expected one that is not there yet, found {folder}; name another")
     _check_request(formats, precision, lowest_cosine, opset)
     exported = _Exported(model) if isinstance(model, SentenceEncoder) else _Exported.load(model)
-    excluded, _ = _export(exported, folder, formats, precision, lowest_cosine, opset)
+    with writing_folder(folder):
+        excluded, _ = _export(exported, folder, formats, precision, lowest_cosine, opset)
     return excluded
 
 

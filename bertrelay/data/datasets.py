@@ -8,7 +8,6 @@
 Nothing is renamed, as object stores cannot. Readers of datasets leave out names that begin with an underscore.
 """
 
-import errno
 import json
 import os
 import re
@@ -32,7 +31,7 @@ from bertrelay.data.tables import Record, format_of
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, on_main
 from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import atomic_write, sync
+from bertrelay.files import NO_ROOM, atomic_write, sync
 from bertrelay.fingerprint import fingerprint, visible_files
 from bertrelay.inputs import changed, check_inputs, note_input
 from bertrelay.privacy import apply_umask, is_sensitive
@@ -48,8 +47,6 @@ MANIFEST, SUCCESS, MARKERS, UNFINISHED = "_manifest.json", "_SUCCESS", "_shards"
 MANIFEST_KEY = "spans"  # which the manifests of all our datasets have
 LISTED_SECONDS = 30.0
 """How long a store may take to list what has been written to it."""
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Errors of a disk that is full, or of which one may use no more."""
 
 
 def is_address(name: str) -> bool:
@@ -139,7 +136,7 @@ class Location:
         except (OSError, pa.ArrowException) as error:
             may_quote = is_sensitive() and not isinstance(error, OSError)  # as Arrow does what it cannot convert
             first = type(error).__name__ if may_quote else (str(error).splitlines() or [type(error).__name__])[0]
-            kind = WorkError if getattr(error, "errno", None) in FULL else RequestError
+            kind = WorkError if getattr(error, "errno", None) in NO_ROOM else RequestError
             where, rights = ("the address", "credentials, ") if is_address(self.url) else ("that it is whole", "")
             raise kind(
                 f"{self.url} cannot be {done}: {first}. Check {where}, that it is there, and that you may do so "

@@ -6,10 +6,15 @@ import os
 import resource
 import shutil
 import sys
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from bertrelay import SentenceEncoder
+from bertrelay.errors import WorkError
+from students.exporting import export
 
 BAD, LONG = "bad\udcff", "a" * 300
 
@@ -91,8 +96,20 @@ def test_a_full_disk_is_no_unforeseen_error(bertrelay, folder, command):
         code, _, error = bertrelay(*command)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert code == 1 and "no space left to write" in error
+    assert code == 1 and "could not write out: File too large; free space" in error
     assert not (folder / "out").exists() and not list(folder.glob(".out*"))
+
+
+def test_a_full_disk_is_named_in_python_too(model, tmp_path):
+    encoder, limits = SentenceEncoder.load(model), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))
+    try:
+        for write in (encoder.save, partial(export, encoder)):
+            with pytest.raises(WorkError, match=f"could not write {tmp_path / 'out'}: File too large; free space"):
+                write(tmp_path / "out")
+            shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.usefixtures("folder")
