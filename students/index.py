@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack, get_args
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from bertrelay.distributed import broadcast_from_main
 from bertrelay.encode_shards import encoder_digest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions, check_finite
-from bertrelay.errors import RequestError, check_count
+from bertrelay.errors import RequestError, check_choice, check_count
 from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.hardware import resolve_precision
 from bertrelay.inputs import unchanged_inputs
@@ -179,6 +179,7 @@ def open_index(
         `show`.
     """
     folder = Path(folder)
+    check_choice("kind", kind, get_args(IndexKind))
     manifest = require_manifest(folder)
     encoder = as_encoder(model, cache)
     if manifest.origin.model_digest in encoder.spaces:

@@ -28,7 +28,7 @@ from bertrelay.data.tables import (
     names_of,
     reach,
 )
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import RequestError, WorkError, plural
 from bertrelay.inputs import note_input
 from bertrelay.privacy import is_sensitive
 from bertrelay.progress import log
@@ -283,8 +283,8 @@ class QuotedFields:
         """Logs their number where quotes mark fields: some are doubled inside of them, or all fields have them."""
         if self._rows and (self._doubled or self._whole_rows == self._rows):
             log(
-                f"{self._file}: warning: {self._fields:,} fields stand in quotes, which are read as text; "
-                "where they only mark the fields, as a spreadsheet writes them, set quoted = true (--quoted)"
+                f"{self._file}: warning: quotes around {self._fields:,} {plural(self._fields, 'field', 'fields')} are "
+                "read as text; where they only mark fields, as a spreadsheet writes them, set quoted = true (--quoted)"
             )
 
 

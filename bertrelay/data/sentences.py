@@ -10,7 +10,7 @@ from bertrelay.data.records import Column, Record, Rejects, Table, read
 from bertrelay.data.shards import Span, SpanReader
 from bertrelay.data.vectors import ReadBlock
 from bertrelay.errors import RequestError
-from bertrelay.settings import InputFile
+from bertrelay.settings import InputFile, options_of
 
 
 class SentenceScan(NamedTuple):
@@ -32,9 +32,10 @@ def as_table(source: Table | str | Path) -> Table:
         kind = "a sentence" if isinstance(source, str) else type(source).__name__
         raise RequestError(f"expected a Table or the name of a file of sentences, found {kind}; write them to a file")
     try:
-        return Table(path=InputFile.parse(name))
+        path = InputFile.parse(name)
     except ValueError as error:
         raise RequestError(str(error)) from None
+    return options_of(Table, {"path": path})
 
 
 def sentences_of(table: Table, cache: Path | None = None) -> Iterator[str]:

@@ -140,6 +140,8 @@ def test_a_kind_is_searched_by_whatever_else_the_folder_has_and_takes_nothing_aw
     graph = build(encoder, corpus, kind="hnsw")
     with pytest.raises(RequestError, match=r"kind: expected int8 in .*, found exact, hnsw; give the corpus too"):
         open_index(encoder, graph.folder, kind="int8")
+    with pytest.raises(RequestError, match="kind: expected auto, exact, hnsw, int8 or binary, found 'flat'"):
+        open_index(encoder, graph.folder, kind="flat")
     before = (graph.folder / "hnsw.faiss").stat()
     exact = build(encoder, corpus, kind="exact")
     assert (exact.manifest.kind, exact.manifest.recall, exact.faiss) == ("exact", {}, None)
