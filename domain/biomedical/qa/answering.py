@@ -203,8 +203,6 @@ def answer_file(
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
     WorkError when too many questions are left out.
     """
-    from domain.biomedical.qa.answerer import QuestionAnswerer, too_long
-
     given = options_of(AnswerOptions, options)
     source = QuestionFile(Path(questions), source_format, id_column, question_column, context_column, tuple(keep))
     output, page = Path(output), Path(page) if page else None
@@ -227,6 +225,8 @@ def answer_file(
         filled = work.shards.fill(start, "answering", "questions", reader.read)
         without_answer, refused = _assemble(source, work.shards, output, page) if work.is_main else (0, [])
     if refused:
+        from domain.biomedical.qa.answerer import QuestionAnswerer, too_long  # which loads torch
+
         first = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
         log(f"{first}: {too_long(QuestionAnswerer.load(work.folder).model)}")
     return AnsweredFile(work.scan.items, without_answer, len(refused), work.scan.rejected, filled.rate)
