@@ -269,13 +269,13 @@ class ScorerSource(ModelSource):
 
 
 def _is_path(value: str) -> bool:
-    """Whether a folder is meant; `owner/name@main` only is where such a folder exists."""
+    """Whether a folder is meant, or a file is given in its place; `owner/name@main` only is where such a one exists."""
     if not value or "://" in value:
         return False
     if value.startswith(("/", "./", "../", "~")) or value.count("/") > 1:
         return True
     folder = Path(absolute(value))
-    return folder.is_dir() or ("/" in value and "@" not in value and folder.parent.is_dir())
+    return folder.exists() or ("/" in value and "@" not in value and folder.parent.is_dir())
 
 
 def nearest(path: Path, folders_only: bool = False) -> str:
@@ -296,6 +296,8 @@ def no_model_folder(folder: Path, written: str = "") -> str:
 
     written: how it was named; `owner/name` is a path where a folder `owner` exists.
     """
+    if folder.is_file():
+        return f"expected a model folder, found a file: {folder}"
     hint = nearest(folder, folders_only=True) or "check the path"
     if hint == "check the path" and written.count("/") == 1 and HUB_ID.fullmatch(written):
         hint += f"; for a model of the hub write {written}@main"

@@ -18,7 +18,7 @@ from students.settings import (
     TranslationColumns,
     TranslationFiles,
     UnlimitedSource,
-    prompt_problem,
+    prompt_problems,
     without_limit,
 )
 
@@ -72,8 +72,7 @@ class EvaluateSettings(Settings):
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
     def input_problems(self) -> Iterator[tuple[str, str]]:
-        if fault := prompt_problem(self.teacher_prompt, self.teacher):
-            yield "teacher_prompt", fault
+        yield from prompt_problems({"prompt": self.model, "teacher_prompt": self.teacher}, self)
 
     @model_validator(mode="after")
     def _something_to_score(self) -> Self:
@@ -167,6 +166,9 @@ class ShrinkSettings(Settings):
     parallel: list[UnlimitedSource] = []
     precision: Precision = "auto"
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    def input_problems(self) -> Iterator[tuple[str, str]]:
+        yield from prompt_problems({"prompt": self.model}, self)
 
     @model_validator(mode="after")
     def _something_to_do(self) -> Self:

@@ -1,6 +1,6 @@
 """Where parallel sentences come from, which pairs are kept, and how a student is trained: settings alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -317,10 +317,19 @@ def prompt_problem(prompt: Any, model: Any) -> str:
         return ""
     if prompt != prompt.strip() or prompt.endswith(":"):
         return f"expected the name of a prompt, found {prompt!r}; for any text write {{ text = {prompt!r} }}"
+    if isinstance(model, NewEncoder):
+        return unknown_prompt(prompt, [])
     if not isinstance(model, ModelSource) or model.folder is None or not model.folder.is_dir():
         return ""
     names = prompts_in(model.folder)
     return "" if prompt in names else unknown_prompt(prompt, names)
+
+
+def prompt_problems(models: Mapping[str, Any], settings: Settings) -> Iterator[tuple[str, str]]:
+    """What is wrong with the prompts of `settings`, each under its key; `models` has the model of each."""
+    for key, model in models.items():
+        if fault := prompt_problem(getattr(settings, key), model):
+            yield key, fault
 
 
 def unknown_prompt(prompt: str, names: Sequence[str]) -> str:
@@ -451,12 +460,7 @@ class DistillSettings(TrainingSettings):
         return self
 
     def input_problems(self) -> Iterator[tuple[str, str]]:
-        for key, prompt, model in (
-            ("teacher_prompt", self.teacher_prompt, self.teacher),
-            ("student_prompt", self.student_prompt, self.base),
-        ):
-            if fault := prompt_problem(prompt, model):
-                yield key, fault
+        yield from prompt_problems({"teacher_prompt": self.teacher, "student_prompt": self.base}, self)
 
     @property
     def has_dev(self) -> bool:

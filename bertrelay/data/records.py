@@ -222,6 +222,11 @@ class Rejects:
     def _of_all(self) -> str:
         return f"{self._counts.total():,} of {self.records:,}"
 
+    def _advice(self) -> str:
+        if self._counts.total() == self.records:
+            return "Fix the data, or check the columns and the format that were named."
+        return "Fix the data, or allow a larger share with max_rejects."
+
     def check(self) -> None:
         """Raises WorkError where too many of the records so far cannot be used."""
         if self._counts.total() > self.limit * self.records:
@@ -229,8 +234,7 @@ class Rejects:
             is_encoding = self._counts.most_common(1)[0][0] in self._conversions
             raise WorkError(
                 f"{self._of_all()} records cannot be used, more than the {self.limit:.2%} allowed: {self.summary()}. "
-                f"The first is {self._first}.{listed} "
-                + ("" if is_encoding else "Fix the data, or allow a larger share with max_rejects.")
+                f"The first is {self._first}.{listed} " + ("" if is_encoding else self._advice())
             )
 
 

@@ -90,6 +90,13 @@ def test_a_missing_model_folder_is_reported_with_the_nearest_or_how_a_hub_id_is_
     assert no_model_folder(Path("/q9/z8/y7")).endswith("check the path")
 
 
+def test_a_file_in_place_of_a_model_is_no_hub_id(tmp_path):
+    (tmp_path / "talk.ko").touch()
+    given = ModelSource.parse(PathText("talk.ko", tmp_path))
+    assert given.folder == tmp_path / "talk.ko"
+    assert no_model_folder(given.folder) == f"expected a model folder, found a file: {tmp_path}/talk.ko"
+
+
 def test_a_hub_id_has_a_name_and_perhaps_a_revision():
     for kind, text, expected in (
         (ModelSource, "owner/name@abc", ("owner/name", "abc", None)),

@@ -13,7 +13,7 @@ from bertrelay.pooling import Pooling
 from bertrelay.stage import StageContext
 from students import distill, evaluate
 from students.build import fill_targets, prompts_of
-from students.evaluation_settings import EvaluateSettings
+from students.evaluation_settings import EvaluateSettings, ShrinkSettings
 from students.settings import DistillSettings
 
 PROMPT = "one dog: "
@@ -140,3 +140,15 @@ def test_the_distance_to_a_teacher_is_that_to_its_vectors_after_the_prompt(given
 def test_a_name_that_the_model_has_not_is_refused(given, context, changes, message):
     with pytest.raises(RequestError, match=message):
         run(given, context, **changes)
+
+
+def test_a_name_that_an_evaluated_a_shrunk_or_a_new_model_has_not_is_found_by_the_plan(given):
+    model, base = {"model": given["teacher"], "prompt": "qurey"}, {"layers": 1, "dim": 16, "heads": 2}
+    sizes = {"vocabulary": 500, "max_tokens": 32}
+    for kind, asked, key in (
+        (EvaluateSettings, {**model, "parallel": given["parallel"]}, "prompt"),
+        (ShrinkSettings, {**model, "corpus": [{"path": "a.txt"}]}, "prompt"),
+        (DistillSettings, {**given, "base": base | sizes, "student_prompt": "qurey"}, "student_prompt"),
+    ):
+        [(found, problem)] = kind.model_validate(asked).input_problems()
+        assert found == key and "found 'qurey'" in problem

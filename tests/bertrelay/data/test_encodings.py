@@ -54,6 +54,16 @@ def test_too_many_rejects_of_another_encoding_name_the_command_and_no_larger_sha
     assert "max_rejects" not in str(caught.value) and "Fix the data" not in str(caught.value)
 
 
+def test_a_larger_share_of_rejects_is_no_advice_where_no_record_can_be_used() -> None:
+    message = "or check the columns and the format that were named"
+    with pytest.raises(WorkError, match=message) as caught, Rejects(None) as rejects:
+        rejects.add("a.tsv", 2, "a score that is not a number")
+    assert "max_rejects" not in str(caught.value)
+    with pytest.raises(WorkError, match="or allow a larger share with max_rejects"), Rejects(None) as rejects:
+        rejects.used()
+        rejects.add("a.tsv", 2, "a score that is not a number")
+
+
 def test_a_file_whose_tenth_line_beyond_ascii_is_latin_1_is_refused_whatever_may_be_left_out(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes((b"A dog runs.\n" * 200 + "Ein Café an der Straße.\n".encode("latin-1")) * 10)
