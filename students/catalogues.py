@@ -160,6 +160,7 @@ class PoReader:
         start = stream.read(HEADER_BYTES)
         named = CHARSET.search(start)
         self._encoding = named[1].decode() if named and named[1] != b"CHARSET" else "utf-8"
+        self._named = "which its header names" if named else "which is meant where its header names none"
         _check_charset(f"{file}, line {start[: named.start(1) if named else 0].count(NEW_LINE) + 1}", self._encoding)
         self._start, self._stream = start.removeprefix(b"\xef\xbb\xbf"), stream
 
@@ -181,7 +182,7 @@ class PoReader:
                 line = raw.decode(self._encoding).strip()
             except UnicodeDecodeError:
                 conversion = "" if entry.fault else conversion_of(self.file, raw)
-                detail = f"which its header names{conversion}" if conversion else ""
+                detail = f"{self._named}{conversion}" if conversion else ""
                 entry.fault = entry.fault or Unusable(self.file, number, f"not valid {self._encoding.upper()}", detail)
                 continue
             is_old = line.startswith("#~")

@@ -40,6 +40,7 @@ NO_LINES = {
     **dict.fromkeys((".xml", ".nxml"), f"domain.pretrain reads XML of PubMed and PMC; else {AS_LINES}"),
     **dict.fromkeys((".html", ".htm", ".epub"), AS_LINES),
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pptx", ".ppt"), f"convert it with {TO_TEXT}, then {AS_LINES}"),
+    **dict.fromkeys((".hwp", ".hwpx"), f"save it as a text document in UTF-8 from Hangul, then {AS_LINES}"),
     ".pdf": f"convert it with pdftotext, then {AS_LINES}",
     **dict.fromkeys((".xlsx", ".xlsm", ".xls", ".ods"), f"save it as CSV in UTF-8, with {TO_TABLE} for example"),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar"), "unpack it; only .gz is unpacked"),

@@ -493,11 +493,15 @@ def test_an_encoding_that_is_not_read_is_an_error_that_names_the_file(tmp_path, 
         read(tmp_path / name, "de")
 
 
-def test_a_catalogue_whose_header_names_another_encoding_is_named_with_the_command(tmp_path):
-    text = 'msgid ""\nmsgstr "Language: ko\\nContent-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "Hi"\nmsgstr "안녕"\n'
+@pytest.mark.parametrize(
+    ("content_type", "meant"),
+    [("Content-Type: text/plain; charset=UTF-8\\n", "its header names"), ("", "meant where its header names none")],
+)
+def test_a_catalogue_in_another_encoding_than_its_header_names_is_named_with_the_command(tmp_path, content_type, meant):
+    text = f'msgid ""\nmsgstr "Language: ko\\n{content_type}"\n\nmsgid "Hi"\nmsgstr "안녕"\n'
     (tmp_path / "ko.po").write_bytes(text.encode("cp949"))
     source = TranslationFiles(path=str(tmp_path / "ko.po"), languages=["ko"])
-    message = r"not valid UTF-8 in \S+ko\.po; it looks like CP949 .*iconv -f CP949"
+    message = rf"not valid UTF-8 in \S+ko\.po; it looks like CP949 .*iconv -f CP949.* \(which (is )?{meant}\)"
     with pytest.raises(WorkError, match=message), Rejects(None) as rejects:
         list(read_pairs([source], None, rejects, PairCounts([source])))
 

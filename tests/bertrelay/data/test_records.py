@@ -415,6 +415,7 @@ def test_names_in_quotes_are_named_with_the_remedy(tmp_path):
         *((f"a{suffix}", "students.distill reads translation files") for suffix in (".tmx", ".xlf", ".PO", ".mo.gz")),
         ("a.xml", "domain.pretrain reads XML"),
         ("a.html", "write its text one sentence a line"),
+        ("a.hwp", "save it as a text document in UTF-8 from Hangul"),
         ("a.docx", "convert it with libreoffice --headless --convert-to 'txt"),
         ("a.xlsx", "save it as CSV in UTF-8, with libreoffice --headless --convert-to 'csv"),
         ("a.pdf", "convert it with pdftotext"),
