@@ -251,10 +251,11 @@ class SentenceEncoder(nn.Module):
 
     @prompts.setter
     def prompts(self, prompts: Prompts | Mapping[str, str] | None) -> None:
-        texts = dict({} if prompts is None else prompts)  # a copy, which may be written to
+        checked = Prompts()  # a copy, which may be written to
+        checked.update({} if prompts is None else prompts)
         own = self._prompts.default
-        default = prompts.default if isinstance(prompts, Prompts) else own if own in texts else None
-        self._prompts = Prompts(texts, default)
+        default = prompts.default if isinstance(prompts, Prompts) else own if own in checked else None
+        self._prompts = Prompts(checked.texts, default)
         self._prompts_were_set = not isinstance(prompts, Prompts)
 
     @property

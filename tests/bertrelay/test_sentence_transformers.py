@@ -194,6 +194,8 @@ def test_an_attribute_without_a_meaning_is_refused(path):
     assert encoder.similarity_fn_name == "dot"
     with pytest.raises(RequestError, match="prompts: expected a text by name, found 3 under 'query'"):
         encoder.prompts["query"] = 3
+    with pytest.raises(RequestError, match="prompts: expected a text by name, found 3 under 'query'"):
+        encoder.prompts = {"query": 3}
     with pytest.raises(RequestError, match="special tokens"):
         encoder.max_seq_length = 2
     assert encoder.max_seq_length == 40

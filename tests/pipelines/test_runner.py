@@ -193,8 +193,8 @@ def test_a_report_is_written_when_something_ran_or_it_is_gone(write_recipe, go, 
 
 def test_a_reference_to_what_a_stage_did_not_write_names_what_it_wrote(write_recipe, go):
     with pytest.raises(RequestError) as error:
-        go(write_recipe(RELAY), "student.teacher=@teacher/modle")
-    assert "[student] @teacher/modle: the stage teacher wrote nothing of that name" in str(error.value)
+        go(write_recipe(RELAY), "student.teacher=@teacher/model/half")
+    assert "[student] @teacher/model/half: the stage teacher wrote nothing of that name" in str(error.value)
     assert 'did you mean "model"' in str(error.value)
 
 
