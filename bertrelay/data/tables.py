@@ -38,7 +38,8 @@ AS_LINES = "write its text one sentence a line"
 NO_LINES = {
     **dict.fromkeys(TRANSLATIONS, OF_TRANSLATIONS),
     **dict.fromkeys((".xml", ".nxml"), f"domain.pretrain reads XML of PubMed and PMC; else {AS_LINES}"),
-    **dict.fromkeys((".html", ".htm", ".epub"), AS_LINES),
+    **dict.fromkeys((".html", ".htm", ".epub", ".srt", ".vtt"), AS_LINES),
+    **dict.fromkeys((".sdlxliff", ".mxliff"), f"export it as .tmx or .xliff: {OF_TRANSLATIONS}"),
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pptx", ".ppt"), f"convert it with {TO_TEXT}, then {AS_LINES}"),
     **dict.fromkeys((".hwp", ".hwpx"), f"save it as a text document in UTF-8 from Hangul, then {AS_LINES}"),
     ".pdf": f"convert it with pdftotext, then {AS_LINES}",

@@ -419,6 +419,8 @@ def test_names_in_quotes_are_named_with_the_remedy(tmp_path):
         ("a.docx", "convert it with libreoffice --headless --convert-to 'txt"),
         ("a.xlsx", "save it as CSV in UTF-8, with libreoffice --headless --convert-to 'csv"),
         ("a.pdf", "convert it with pdftotext"),
+        ("a.srt", "write its text one sentence a line"),
+        ("a.sdlxliff", "export it as .tmx or .xliff"),
         ("a.zip", "unpack it"),
     ],
 )
