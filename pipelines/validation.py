@@ -51,7 +51,8 @@ class Problems:
     def add(self, table: str, key: str, text: str) -> None:
         """Notes what is wrong at `key` of `[table]`; an empty table is the top of the recipe."""
         place = " ".join(part for part in (f"[{table}]" if table else "", key) if part)
-        self.found.append(f"{place}: {text}" if place else text)
+        end = " " if place and not key and KEYS.match(text) else ": "
+        self.found.append(f"{place}{end}{text}" if place else text)
 
     def raise_if_any(self) -> None:
         """Raises RequestError with every problem, each once."""

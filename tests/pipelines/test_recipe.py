@@ -7,6 +7,7 @@ from bertrelay.errors import RequestError
 from bertrelay.privacy import sensitive_data
 from pipelines import registry
 from pipelines.recipe import read_recipe, toml_value
+from pipelines.validation import Problems
 
 RELAY = """
 name = "relay"
@@ -411,3 +412,13 @@ def test_a_missing_recipe_names_the_nearest_file(write_recipe):
     path = write_recipe(RELAY)
     with pytest.raises(RequestError, match=r"did you mean .*relay\.toml\? Built in: "):
         read_recipe(path.replace("relay.toml", "relais.toml"), REGISTRY)
+
+
+def test_a_problem_that_begins_with_its_key_is_named_by_it_behind_its_stage():
+    problems = Problems("")
+    problems.add("student", "", "patience: without effect")
+    problems.add("student", "", "expected `parallel` or `sts`: without any there is nothing to score")
+    assert problems.found == [
+        "[student] patience: without effect",
+        "[student]: expected `parallel` or `sts`: without any there is nothing to score",
+    ]
