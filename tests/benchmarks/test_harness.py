@@ -94,7 +94,7 @@ def test_a_gpu_is_used_on_request_alone(monkeypatch):
     assert ["a GPU" in line for line in seen] == [False, True]
 
 
-SCRIPTS = {path.stem for path in Path(harness.__file__).parent.glob("*.py") if "main(" in path.read_text()}
+SCRIPTS = {path.stem for path in Path(harness.__file__).parent.glob("*.py") if "__main__" in path.read_text()}
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")

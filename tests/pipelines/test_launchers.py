@@ -112,7 +112,7 @@ def test_two_processes_of_torchrun_or_our_own_run_our_packages_and_write_the_byt
         "ours.npy": [*encode, "-", "ours.npy", "--processes", "2"],
     }.items():
         done = started(words, own_packages, given)
-        assert (done.returncode, done.stdout) == (0, f"{name}: 20 sentences, 8 dim\n"), done.stderr
+        assert (done.returncode, done.stdout) == (0, f"{name}: 20 sentences, 8 dim, computed in fp32\n"), done.stderr
         assert (own_packages / name).read_bytes() == (own_packages / "one.npy").read_bytes()
 
 

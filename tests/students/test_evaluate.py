@@ -125,7 +125,7 @@ def test_a_prompt_precedes_each_sentence_of_every_set(context, models, toy, tmp_
     given = {"parallel": [toy.source("test")], "sts": {"s": {"path": str(tmp_path / "en.tsv")}}}
     found = evaluate(context, model=model, prompt={"text": "Katze "}, **given, **kept)
     assert found == pytest.approx(wanted, abs=1e-6) and found != pytest.approx(plain, abs=1e-6)
-    with pytest.raises(RequestError, match="prompt: the model has no prompts, found 'query'"):
+    with pytest.raises(RequestError, match="prompt: expected no name, as the model has no prompts, found .query."):
         evaluate(context, model=model, prompt="query", **given)
 
 
