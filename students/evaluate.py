@@ -195,7 +195,8 @@ def lookup_metrics(language: str, train: Translations, test: Translations) -> Me
     weights = TfidfTransformer().fit(english_in)
     counts = english.transform(test.english), other.transform(test.other) @ dictionary  # (sentences, English words)
     of_english, looked_up = (np.asarray(weights.transform(words).todense(), np.float32) for words in counts)
-    return translation_metrics(language, (of_english, looked_up), "lookup_accuracy", with_intervals=True)
+    vectors = of_english, looked_up
+    return translation_metrics(language, vectors, "lookup_accuracy", with_intervals=True, drawn_from=test)
 
 
 def best_by_dice(other_in: "csr_matrix", english_in: "csr_matrix") -> "csr_matrix":

@@ -1,5 +1,6 @@
 """What a student is judged by on parallel sentences: nearest neighbours, and distance to the teacher's vectors."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.evaluation.similarity import Vectors, is_among_nearest
+from bertrelay.evaluation.similarity import Vectors, chance_of_own, is_among_nearest
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import read_json, write_json
 from bertrelay.settings import ModelSource
@@ -73,18 +74,29 @@ def translation_metrics(
     name: str = "translation_accuracy",
     *,
     with_intervals: bool = False,
+    drawn_from: Translations | None = None,
 ) -> Metrics:
     """How often the nearest sentence of the other language, by cosine, is the translation: both directions.
 
     vectors: of the English and of the other sentences, (sentences, dim) each. Of equal ones either is right: of a
         sentence that is there twice, as in sentence-transformers' TranslationEvaluator, and of two that the model does
         not tell apart.
+    drawn_from: the sentences, where one of equal vectors is drawn instead, as words without an order would else find
+        whatever has the same words.
     """
     metrics: Metrics = {}
     english, other = vectors
-    directions = {f"{ENGLISH}-{language}": (english, other), f"{language}-{ENGLISH}": (other, english)}
-    for direction, (source, target) in directions.items():
-        hits = is_among_nearest(source, target).astype(np.float64)
+    texts = drawn_from or (None, None)
+    directions = {
+        f"{ENGLISH}-{language}": (english, other, texts[1]),
+        f"{language}-{ENGLISH}": (other, english, texts[0]),
+    }
+    for direction, (source, target, sentences) in directions.items():
+        if sentences is None:
+            hits = is_among_nearest(source, target).astype(np.float64)
+        else:
+            copies = Counter(sentences)
+            hits = chance_of_own(source, target, np.array([copies[text] for text in sentences]))
         metrics[f"{name}/{direction}"] = share(hits)
         if with_intervals:
             metrics |= with_interval(f"{name}/{direction}", share, hits)

@@ -70,7 +70,26 @@ def is_among_nearest(
     or in a space in which all vectors are one, none is found.
     own: row i for query i when absent. Holds one (block, block) matrix at a time.
     """
-    own = np.arange(len(queries)) if own is None else own
+    nearer, farther = _compared(queries, corpus, np.arange(len(queries)) if own is None else own, block)
+    return (nearer < k) & ((nearer + farther > 0) | (len(corpus) <= k))
+
+
+def chance_of_own(queries: Vectors, corpus: Vectors, copies: NDArray[np.int64], block: int = 1024) -> Vectors:
+    """The probability (n,) that the nearest row, drawn from those as near, is row i for query i or one of its copies.
+
+    Where all rows are as near, as to a zero vector, none is found.
+    copies: rows of the same text as row i, itself among them, (n,).
+    """
+    nearer, farther = _compared(queries, corpus, np.arange(len(queries)), block)
+    is_nearest = (nearer == 0) & ((farther > 0) | (len(corpus) == 1))
+    chances: Vectors = np.where(is_nearest, np.minimum(1, copies / (len(corpus) - nearer - farther)), 0)
+    return chances
+
+
+def _compared(
+    queries: Vectors, corpus: Vectors, own: NDArray[np.int64], block: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many rows of `corpus` are nearer to each of `queries` than its own row, and how many are farther, (n,)."""
     nearer, farther = np.zeros((2, len(queries)), np.int64)
     for top in range(0, len(queries), block):
         some = slice(top, top + block)
@@ -80,7 +99,7 @@ def is_among_nearest(
             apart = rows @ unit(corpus[start : start + block]).T - cosines_of_own  # (rows, corpus block)
             nearer[some] += (apart > ROUNDING).sum(axis=1)
             farther[some] += (apart < -ROUNDING).sum(axis=1)
-    return (nearer < k) & ((nearer + farther > 0) | (len(corpus) <= k))
+    return nearer, farther
 
 
 # Distances are taken from 0: a minus would make "-0.0".
