@@ -74,7 +74,9 @@ def is_among_nearest(
     return (nearer < k) & ((nearer + farther > 0) | (len(corpus) <= k))
 
 
-def chance_of_own(queries: Vectors, corpus: Vectors, copies: NDArray[np.int64], block: int = 1024) -> Vectors:
+def chance_of_own(
+    queries: Vectors, corpus: Vectors, copies: NDArray[np.int64], block: int = 1024
+) -> NDArray[np.float64]:
     """The probability (n,) that the nearest row, drawn from those as near, is row i for query i or one of its copies.
 
     Where all rows are as near, as to a zero vector, none is found.
@@ -82,7 +84,7 @@ def chance_of_own(queries: Vectors, corpus: Vectors, copies: NDArray[np.int64], 
     """
     nearer, farther = _compared(queries, corpus, np.arange(len(queries)), block)
     is_nearest = (nearer == 0) & ((farther > 0) | (len(corpus) == 1))
-    chances: Vectors = np.where(is_nearest, np.minimum(1, copies / (len(corpus) - nearer - farther)), 0)
+    chances: NDArray[np.float64] = np.where(is_nearest, np.minimum(1, copies / (len(corpus) - nearer - farther)), 0)
     return chances
 
 
