@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
+from bertrelay.errors import plural
 from bertrelay.stage import Metrics
 from bertrelay.verdict import Gain, Verdict, counted, gain, judge, listed
 from students.settings import ENGLISH
@@ -39,7 +40,8 @@ def of_student(metrics: Metrics) -> Verdict | None:
         )
     gains += [*_in_languages(by_chance), *_in_languages(by_lookup), *_in_languages(_at_search(scores))]
     few = {language: size for language, size in sizes.items() if size < FEW}
-    doubts = [f"too few to be sure: {listed([f'{size} pairs in {name}' for name, size in few.items()])}"] if few else []
+    counts = [f"{size} {plural(size, 'pair', 'pairs')} in {name}" for name, size in few.items()]
+    doubts = [f"too few to be sure: {listed(counts)}"] if few else []
     return judge(_facts(distances, accuracies, scores is not metrics), gains, doubts)
 
 

@@ -119,6 +119,7 @@ def test_a_student_that_does_not_fit_its_teacher_is_said_to_before_its_use(tmp_p
     shutil.copytree(finished / "student/latest", folder)
     facts = json.loads((folder / "done.json").read_text())
     facts["metrics"] |= {"dev/mse_relative/en": 0.9, "dev/mse_relative/de": 1.4, "dev/mse_relative/fr": 1.1}
+    facts["metrics"] |= {"dev/sentences/de": 500, "dev/sentences/fr": 500}
     (folder / "done.json").write_text(json.dumps(facts))
     text = write_card(folder / "model", tmp_path / "out", results=[folder], license="mit").read_text()
     verdict = "**Not fit for use** by the stage student: No better than the mean vector of the teacher in de and fr."

@@ -109,9 +109,8 @@ def ask(question, context, name=""):
 def stopped_and_resumed(learn, folder):
     """The files of a model from `learn(folder)`, run through, and those where a signal stops it at an evaluation."""
 
-    def stop(training, criterion, evaluate=Training._evaluate):
-        evaluate(training, criterion)
-        training._save()
+    def stop(training, evaluate=Training._evaluate):
+        evaluate(training)
         raise Stopped("stopped", 15)
 
     learn(folder / "whole")
