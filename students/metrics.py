@@ -80,7 +80,7 @@ def translation_metrics(
 
     vectors: of the English and of the other sentences, (sentences, dim) each. Of equal ones either is right: of a
         sentence that is there twice, as in sentence-transformers' TranslationEvaluator, and of two that the model does
-        not tell apart.
+        not distinguish.
     drawn_from: the sentences, where one of equal vectors is drawn instead, as words without an order would else find
         whatever has the same words.
     """

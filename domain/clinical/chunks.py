@@ -169,7 +169,7 @@ UNKNOWN_LIMIT = 0.1
 SUBWORDS_LIMIT, SUBWORDS_RATIO = 2.0, 1.4
 """Subwords a word above which an admission is warned of, and how many times those of the training notes, where they are
 known. Of BERT's English vocabulary, English reports have 1.2, up to 1.5; German 1.9, Czech 2.1, Russian 3.7, and
-French, with 1.5, is not told from English."""
+French, with 1.5, is too near to English."""
 
 
 @dataclass(frozen=True)
