@@ -72,7 +72,7 @@ def refuse_other_formats(file: str, start: bytes) -> None:
     if suffix := next((suffix for magic, suffix in MAGIC.items() if start.startswith(magic)), ""):
         own = Path(file).suffix.lower()
         kind, command = DOCUMENTS[own if own in DOCUMENTS and own != ".rtf" else suffix]
-        raise RequestError(f"{file}: expected text, found {kind}{CONVERT}{command} {_word(file)}")
+        raise RequestError(f"{file}: expected text, found {kind}{CONVERT}{command} {shlex.quote(file)}")
     if encoding := _wide_encoding(start):
         raise RequestError(f"{file}: expected UTF-8, found {encoding.name}{CONVERT}{_iconv(file, encoding)}")
 
@@ -137,10 +137,10 @@ def _iconv(file: str, encoding: Encoding) -> str:
     path = Path(file)
     is_packed = path.suffix.lower() == ".gz"
     inner = path.with_suffix("") if is_packed else path
-    new = _word(f"{inner.with_suffix('')}.utf8{inner.suffix}{'.gz' * is_packed}")
+    new = shlex.quote(f"{inner.with_suffix('')}.utf8{inner.suffix}{'.gz' * is_packed}")
     convert = f"iconv -f {encoding.of_iconv} -t UTF-8"
-    return f"gzip -dc {_word(file)} | {convert} | gzip > {new}" if is_packed else f"{convert} {_word(file)} > {new}"
-
-
-def _word(file: str) -> str:
-    return shlex.quote(file)
+    return (
+        f"gzip -dc {shlex.quote(file)} | {convert} | gzip > {new}"
+        if is_packed
+        else f"{convert} {shlex.quote(file)} > {new}"
+    )

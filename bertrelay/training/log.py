@@ -59,9 +59,12 @@ def tracking(tracker: str | None, folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if loaded := sys.modules.get(tracker or ""):  # another training of this process would find the run of this one
-            with suppress(Exception):
-                loaded.end_run("FAILED") if tracker == "mlflow" else loaded.finish(1) if tracker == "wandb" else None
+        loaded = sys.modules.get(tracker or "")
+        with suppress(Exception):  # another training of this process would find the run of this one
+            if loaded and tracker == "mlflow":
+                loaded.end_run("FAILED")
+            elif loaded and tracker == "wandb":
+                loaded.finish(1)
         raise
     finally:
         for name in own:
@@ -124,7 +127,7 @@ class TrainingLog:
             metrics = {key: value for key, value in line.items() if key != "step" and value is not None}
             self.accelerator.log(metrics, step=line["step"])
 
-    def cut(self, after_step: int, evaluated_step: int | None = None) -> None:
+    def cut(self, after_step: int, evaluated_step: int | None) -> None:
         """Drops the lines of steps that will be repeated, and one that a kill cut short.
 
         evaluated_step: after which the last evaluation was; those of later steps will be repeated too.

@@ -487,10 +487,10 @@ class Training:
         It may take minutes, so a signal ends it at once, and a resumed training begins with it.
         """
         step, every = self.state.step, self.settings.evaluate_every
-        is_end = step == self.schedule.total_steps or (
+        is_due = step == self.schedule.total_steps or (
             self.schedule.ends_epoch(step) if every is None else step > 0 and step % every == 0
         )
-        if self.task.criterion is None or not is_end or self.state.evaluated_step == step:
+        if self.task.criterion is None or not is_due or self.state.evaluated_step == step:
             return
         self._collect()
         self._stop_on_signal(self._signal_of_any(stop))
@@ -500,7 +500,7 @@ class Training:
         except Stopped as stopped:
             self._write_checkpoint()  # without waiting for other processes, which may be at any place
             self._end_writing()
-            raise self._stopped(stopped.exit_code - 128) from None
+            raise self._stopped(stopped.signal_number) from None
         self._note_evaluation(metrics, self.task.criterion)  # which a signal leaves whole
 
     def _evaluate(self) -> Metrics:
@@ -574,13 +574,13 @@ class Training:
         """Resumes from the newest intact checkpoint in `work`, if there is one."""
         with self.accelerator.main_process_first():  # it removes a damaged one before the others read
             checkpoint = load_checkpoint(self.work)
-        self.log.cut(*(checkpoint.step, checkpoint.state.get("evaluated_step")) if checkpoint else (0,))
         if checkpoint is not None:
             self.state = restore(checkpoint, self.state, self.task.model, self.optimizer, self.work)
             if self.state.scaler:
                 self.scaler.load_state_dict(self.state.scaler)
             self.saved = self.state.step, self.state.evaluated_step
             log(f"resuming after step {self.state.step:,} of {self.schedule.total_steps:,}")
+        self.log.cut(self.state.step, self.state.evaluated_step)
 
     def finish(self) -> Metrics:
         """Loads the best weights into the model and returns their metrics."""

@@ -140,11 +140,13 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 def outcome_lines(outcome: "Outcome") -> Iterator[str]:
     """The verdicts on a run's models, the table of its stages, its metrics, and the paths of models and report."""
     from pipelines.report.tables import main_metrics, score_lines
-    from pipelines.report.verdicts import Judged, verdicts
+    from pipelines.report.verdicts import StageResult, verdicts
     from pipelines.runner import REPORT
 
     steps = outcome.plan.steps
-    results = (Judged(each.step.label, each.step.stage.kind, outcome.metrics.get(each.step.key, {})) for each in steps)
+    results = (
+        StageResult(each.step.label, each.step.stage.kind, outcome.metrics.get(each.step.key, {})) for each in steps
+    )
     yield from (f"{verdict.level:6}  {label}: {verdict.text}" for label, verdict in verdicts(results))
     labels = _width(planned.step.label for planned in steps)
     for planned in steps:

@@ -27,7 +27,7 @@ from pipelines.registry import REGISTRY
 from pipelines.report.card_settings import CardSettings
 from pipelines.report.page import duration
 from pipelines.report.tables import DEV, OTHER, Listing, MetricValue, metric_values, score_tables
-from pipelines.report.verdicts import Judged, verdicts
+from pipelines.report.verdicts import StageResult, verdicts
 from pipelines.run_store import DIGITS, DONE, Done, read_done
 from students.settings import ENGLISH
 
@@ -130,7 +130,7 @@ def card_text(
     )
     languages = _languages(settings, results)
     trainings = [result for result in results if result.corpus is not None]
-    own = (Judged(result.stage, result.kind, result.done.metrics) for result in results if result.is_of_model)
+    own = (StageResult(result.stage, result.kind, result.done.metrics) for result in results if result.is_of_model)
     found, tables = list(verdicts(own)), list(_score_tables(results))
     text = environment.get_template("card.md.jinja").render(
         settings=settings,

@@ -10,7 +10,7 @@ from bertrelay.stage import Metrics
 from pipelines.recipe import Recipe, Step
 from pipelines.report.findings import SUBJECTS
 from pipelines.report.tables import score_tables, signs
-from pipelines.report.verdicts import Judged, verdicts
+from pipelines.report.verdicts import StageResult, verdicts
 from pipelines.run_store import Done, latest_name, read_done
 from pipelines.runner import REPORT, without_text
 
@@ -65,7 +65,7 @@ def _page(
         for library, version in stage.done.libraries.items():
             versions.setdefault(library, {})[version] = None
     tables = score_tables(metrics, {step.name: step.stage.kind for step in recipe.steps})
-    judged = [Judged(stage.step.label, stage.step.stage.kind, stage.done.metrics) for stage in stages]
+    judged = [StageResult(stage.step.label, stage.step.stage.kind, stage.done.metrics) for stage in stages]
     return environment.get_template("report.html.jinja").render(
         recipe=recipe.name,
         verdicts=list(verdicts(judged)),

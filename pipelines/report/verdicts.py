@@ -8,7 +8,7 @@ from bertrelay.verdict import Verdict
 from pipelines.registry import REGISTRY
 
 
-class Judged(NamedTuple):
+class StageResult(NamedTuple):
     """A result of a stage: how it is called, its kind and its metrics."""
 
     label: str
@@ -16,7 +16,7 @@ class Judged(NamedTuple):
     metrics: Metrics
 
 
-def verdicts(results: Iterable[Judged]) -> Iterator[tuple[str, Verdict]]:
+def verdicts(results: Iterable[StageResult]) -> Iterator[tuple[str, Verdict]]:
     """The label and the verdict of each result whose kind of stage has one."""
     functions = {stage.kind: stage.verdict for stage in REGISTRY if stage.verdict}
     for label, kind, metrics in results:

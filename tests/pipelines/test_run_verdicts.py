@@ -8,7 +8,7 @@ from pipelines.plan import Action, Plan, PlannedStep
 from pipelines.recipe import Recipe, RecipeText, Step
 from pipelines.registry import REGISTRY
 from pipelines.report.tables import score_tables
-from pipelines.report.verdicts import Judged, verdicts
+from pipelines.report.verdicts import StageResult, verdicts
 from pipelines.runner import Outcome
 
 FAILED = {"auroc": 0.425, "auroc_low": 0.38, "auroc_high": 0.47, "prevalence": 0.3, "admissions/test": 1000}
@@ -44,13 +44,18 @@ def test_the_console_begins_with_the_verdict_and_ends_with_the_test_metric_and_n
 
 
 def test_stages_of_other_kinds_and_without_metrics_have_no_verdict():
-    assert list(verdicts([Judged("a", "samples.write", {"sentences": 3}), Judged("b", "domain.readmission", {})])) == []
+    assert (
+        list(
+            verdicts([StageResult("a", "samples.write", {"sentences": 3}), StageResult("b", "domain.readmission", {})])
+        )
+        == []
+    )
 
 
 def test_every_kind_that_is_judged_loads_without_metrics():
     kinds = [stage.kind for stage in REGISTRY if stage.verdict]
     assert len(kinds) == 8
-    assert list(verdicts(Judged(kind, kind, {}) for kind in kinds)) == []
+    assert list(verdicts(StageResult(kind, kind, {}) for kind in kinds)) == []
 
 
 def test_a_ratio_of_recalls_never_stands_without_the_recall_and_tables_say_how_many_sentences():
