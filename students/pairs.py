@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from bertrelay.data.records import Record, Rejects, Row, Unusable, aligned_rows, rows
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
+from students.language_check import LanguageCheck
 from students.settings import ENGLISH, AlignedFiles, Filters, ParallelSource, TranslationFiles
-from students.sides import Sides
 from students.translation_files import EMPTY, FileCounts, Translation, no_translations, read_translation_files
 
 TRAIN, DEV = "train", "dev"
@@ -58,7 +58,7 @@ class PairCounts:
         streams = [(source.name, language) for source in sources for language in source.languages]
         self.names, self.languages = [name for name, _ in streams], [language for _, language in streams]
         self.outcomes: list[Counter[str]] = [Counter() for _ in streams]
-        self.sides = [Sides([ENGLISH, language]) for language in self.languages]
+        self.checks = [LanguageCheck([ENGLISH, language]) for language in self.languages]
 
     def add(self, outcome: str, streams: NDArray[np.int16]) -> None:
         """Counts one pair of this outcome for each entry of `streams`."""
@@ -74,8 +74,10 @@ class PairCounts:
         """The counts as `corpus.json` keeps them."""
         return [
             {"source": name, "language": language, "pairs": counts.total(), **dict(sorted((+counts).items()))}
-            | ({"misplaced": shares} if (shares := sides.shares()) else {})
-            for name, language, counts, sides in zip(self.names, self.languages, self.outcomes, self.sides, strict=True)
+            | ({"misplaced": shares} if (shares := check.shares()) else {})
+            for name, language, counts, check in zip(
+                self.names, self.languages, self.outcomes, self.checks, strict=True
+            )
         ]
 
     def by_language(self, pairs: Iterable[Pair]) -> dict[str, Translations]:
@@ -120,12 +122,12 @@ def read_pairs(
                 pair = Pair(streams[language], clean(english), clean(other))
                 given += bool(pair.english and pair.other)
                 if pair.english != pair.other:  # a text that is not translated is no sign of another language
-                    counts.sides[pair.stream].add(pair[1:])
+                    counts.checks[pair.stream].add(pair[1:])
                 yield pair
         if usable and not given:
             raise _no_pairs(source, found)
         for stream in streams.values():
-            counts.sides[stream].check(source.name, source.max_misplaced)
+            counts.checks[stream].check(source.name, source.max_misplaced)
 
 
 def _no_pairs(source: ParallelSource, found: dict[str, FileCounts]) -> RequestError:

@@ -34,11 +34,11 @@ from students.coverage import LanguagePieces, pieces_of_languages, sample_of
 from students.evaluate import EvaluationSets
 from students.evaluation_settings import COVERAGE, CorpusTable, ShrinkSettings
 from students.given_vectors import prompt_of
+from students.language_check import LanguageCheck
 from students.metrics import before_and_after, counts, read_variance, save_variance
 from students.pairs import PairCounts, read_pairs
 from students.pruning import keep_layers, keep_neurons
 from students.settings import ENGLISH
-from students.sides import Sides
 from students.vocabulary import check_can_be_read_again, trim_vocabulary
 from teachers.evaluation.sts import finite
 
@@ -248,13 +248,13 @@ def _labelled(settings: ShrinkSettings, cache: Path, rejects: Rejects) -> Iterat
             for stream, english, other in read_pairs([source], cache, rejects, counts):
                 yield from ((ENGLISH, english), (counts.languages[stream], other))
             continue
-        sides = Sides([source.language] if source.language else [])
+        check = LanguageCheck([source.language] if source.language else [])
         for record in read(source, text_column(source), cache, rejects):
             if all(isinstance(value, str) for value in record.values):
                 rejects.used()
-                for value in record.values if sides.sides else ():
-                    sides.add([value])
+                for value in record.values if source.language else ():
+                    check.add([value])
                 yield from ((source.language or "", value) for value in record.values)
             else:
                 rejects.add(record.file, record.line, "not text")
-        sides.check(source.name, source.max_misplaced)
+        check.check(source.name, source.max_misplaced)

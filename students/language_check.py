@@ -1,7 +1,7 @@
 """Whether texts are in the language they should be in: what shows that columns are swapped, or a code is wrong.
 
 The script of a language, as CLDR knows it, is compared with the letters of its texts. Of two languages of Latin script
-frequent English words are looked for on both sides.
+frequent English words are looked for in both.
 """
 
 import re
@@ -39,7 +39,7 @@ def _letter_of(scripts: tuple[str, ...]) -> Any:
         return None
 
 
-class Side:
+class LanguageTexts:
     """Texts that should be in one language: how many are looked at, and how many have hardly a letter of its script.
 
     A text without any letter is not counted.
@@ -85,42 +85,42 @@ class Side:
         )
 
 
-class Sides:
-    """The sides of a source, English and another language, or texts of one language alone."""
+class LanguageCheck:
+    """The texts of a source, in English and another language, or in one language only."""
 
     def __init__(self, languages: Sequence[str]) -> None:
-        self.sides = [Side(language) for language in languages]
+        self.parts = [LanguageTexts(language) for language in languages]
 
     def add(self, texts: Iterable[str]) -> None:
-        for side, text in zip(self.sides, texts, strict=True):
-            side.add(text)
+        for part, text in zip(self.parts, texts, strict=True):
+            part.add(text)
 
     def shares(self) -> dict[str, float]:
         """By language the share of texts that have hardly a letter of its script, where there are any."""
-        return {side.language: side.share for side in self.sides if side.misplaced}
+        return {part.language: part.share for part in self.parts if part.misplaced}
 
     @property
     def swapped(self) -> float:
         """By how much the share of sentences with an English word is higher where English should not be."""
-        english, *others = [side.english for side in self.sides] or [None]
-        others = [] if any(side.language.startswith(ENGLISH) for side in self.sides[1:]) else others
+        english, *others = [part.english for part in self.parts] or [None]
+        others = [] if any(part.language.startswith(ENGLISH) for part in self.parts[1:]) else others
         return max([0.0, *(other - english for other in others if other is not None and english is not None)])
 
     def check(self, name: str, limit: float) -> None:
         """Raises RequestError where more than `limit` of the texts seem to be in another language; reports fewer."""
-        wrong = [side for side in self.sides if side.share > limit and side.texts >= FEWEST]
-        found = [side.words() for side in wrong]
+        wrong = [part for part in self.parts if part.share > limit and part.texts >= FEWEST]
+        found = [part.words() for part in wrong]
         if not wrong and self.swapped > limit:
-            shares = " and ".join(f"{side.english:.1%} of those in {side.language}" for side in self.sides)
+            shares = " and ".join(f"{part.english:.1%} of those in {part.language}" for part in self.parts)
             found = [f"frequent English words are in {shares}"]
         if not found:
-            if some := [side.words() for side in self.sides if side.misplaced]:
+            if some := [part.words() for part in self.parts if part.misplaced]:
                 log(f"{name}: {'; '.join(some)}")
             return
-        swapped = len(self.sides) > 1 and (not wrong or wrong[0] is self.sides[0] or len(wrong) == len(self.sides))
+        swapped = len(self.parts) > 1 and (not wrong or wrong[0] is self.parts[0] or len(wrong) == len(self.parts))
         named = f"{wrong[-1].language}-Latn or another script" if wrong else ""
         hint = (
-            "The two sides seem to be swapped: name the columns or files the other way round"
+            "The two languages seem to be swapped: exchange the columns or files"
             if swapped
             else f"Check the code of the language, and the column; if both are right, name the script too ({named})"
         )

@@ -4,9 +4,9 @@ import pytest
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
+from students.language_check import LanguageCheck
 from students.pairs import PairCounts, read_pairs
 from students.settings import AlignedFiles, TranslationColumns
-from students.sides import Sides
 
 KOREAN = [f"두 남자가 공원에서 {number}번 축구를 한다" for number in range(700)]
 ENGLISH = [f"Two men play football with the dog in the park, number {number}." for number in range(700)]
@@ -79,10 +79,10 @@ def test_columns_of_a_table_are_checked_by_language(tmp_path):
 
 
 def test_of_few_texts_nothing_is_concluded():
-    sides = Sides(["en", "ko"])
+    check = LanguageCheck(["en", "ko"])
     for _ in range(19):
-        sides.add(["두 남자", "Two men"])
-    sides.check("source", 0.2)
-    sides.add(["두 남자", "Two men"])
+        check.add(["두 남자", "Two men"])
+    check.check("source", 0.2)
+    check.add(["두 남자", "Two men"])
     with pytest.raises(RequestError, match="swapped"):
-        sides.check("source", 0.2)
+        check.check("source", 0.2)
