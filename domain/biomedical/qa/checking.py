@@ -267,7 +267,7 @@ def _swapped(surveys: Surveys) -> Iterator[Finding]:
         severity = by_share(longer, asked, MAX_SWAPPED)
         summary = f"{longer:,} of {asked:,} questions are longer than their contexts"
         summary += "; the two seem to be swapped" if severity == "fail" else ""
-        yield Finding("sides", severity, summary, {"longer": longer})
+        yield Finding("swapped", severity, summary, {"longer": longer})
 
 
 def _leaks(surveys: Surveys) -> Iterator[Finding]:

@@ -123,10 +123,10 @@ def test_questions_about_texts_without_spaces_between_words_are_counted(squad):
 
 def test_questions_in_the_place_of_contexts_are_found(written):
     swapped = [Question(f"{n}", f"Patient {n} takes aspirin against gout.", f"What of {n}?") for n in range(20)]
-    found = finding(written(train=swapped), "sides")
+    found = finding(written(train=swapped), "swapped")
     assert (found.severity, found.counts) == ("fail", {"longer": 20})
     right = [Question(f"r{n}", each.context, each.question) for n, each in enumerate(swapped)]
-    assert finding(written(train=[*swapped[:1], *right]), "sides").severity == "warn"
+    assert finding(written(train=[*swapped[:1], *right]), "swapped").severity == "warn"
 
 
 def test_lengths_are_measured_in_a_models_subwords(written, tmp_path, tiny_encoder):
