@@ -97,9 +97,8 @@ def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: 
         held.enter_context(run_lock(run_folder))
         settle(run_folder, digests)
         plan = make_plan(recipe, options, digests, ask=True)
-        save_digests(
-            recipe, digests
-        )  # so that stages need not read their inputs again to name what they keep in the cache
+        # Stages need not read their inputs again then, to name what they keep in the cache.
+        save_digests(recipe, digests)
     except BertRelayError as error:
         broadcast_from_main(error.exit_code, process_group)
         raise
