@@ -11,8 +11,9 @@ its default; in int8 at least 1.2 × its ONNX int8, at a smallest cosine not bel
     python -m benchmarks.encode --data DIR --peers bf16 onnx-int8 --sentences 2000 --rounds 2
 
 All encode the same distinct sentences of the STS benchmark with all-MiniLM-L6-v2; a time is one call of `encode`,
-tokenizing included. Every variant of the peer but its default gets its fastest batch size of 16 to 256. The ONNX
-variants (fp32, optimized, int8) run in an environment of their own below --environments, installed by the first run.
+tokenizing included. Every variant of the peer but its default gets its fastest batch size of 16 to 256, on a GPU of
+128 to 2048. The ONNX variants (fp32, optimized, int8) run in an environment of their own below --environments,
+installed by the first run.
 Without bf16 oneDNN and MKL are held to AVX2 for all, and BertRelay also computes the graphs that it exports.
 
 The share of the matrix rate is the work of the network's matrix products on real tokens, without padding, in
@@ -55,7 +56,7 @@ from bertrelay.settings import ModelSource
 from students.evaluation_settings import GraphPrecision
 from students.exporting import export
 
-BATCH_SIZES = [16, 32, 64, 128, 256]
+BATCH_SIZES = {"cpu": [16, 32, 64, 128, 256], "cuda": [128, 512, 2048]}
 OF_DEFAULT, OF_BEST = {"cpu": 4.0, "cuda": 3.0}, {"cpu": 1.5, "cuda": 1.3}
 SMALLEST_COSINE, MATRIX_SHARE, FP32_OF_DEFAULT = 0.9999, 0.55, 1.4
 OF_ONNX, OF_DEFAULT_WITHOUT_BF16, SMALLEST_COSINE_OF_FP32 = 1.2, 1.5, 0.99999
@@ -101,8 +102,8 @@ def compete(options: Namespace) -> dict[str, Result]:
     names = [OURS_FP32, *GRAPHS, *onnx] if options.no_bf16 else [OURS, OURS_FP32, *options.peers]
     for name in [DEFAULT, *names]:
         python = {"python": environment(options.environments, "onnx")} if name.startswith("onnx") else {}
-        sizes = BATCH_SIZES if name in options.peers else [32]
-        works[name] = contender(name, sizes, str(ModelSource.parse(MINILM)), options.scratch, **python)
+        sizes = BATCH_SIZES[options.device] if name in options.peers else [32]
+        works[name] = contender(name, sizes, str(ModelSource.parse(options.model)), options.scratch, **python)
     return in_turns(works, options.rounds)
 
 
@@ -159,9 +160,9 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     if options.device == "cuda":
         options.peers = [name for name in options.peers if not name.startswith("onnx")]  # they are for CPUs
     sentences = sentences_of(options.data, STSB, options.sentences, options.seed)
-    encoder = SentenceEncoder.load(MINILM)
+    encoder = SentenceEncoder.load(options.model)
     for name, precision in GRAPHS.items() if options.no_bf16 else ():
-        export(MINILM, options.scratch / name, precision=precision)
+        export(options.model, options.scratch / name, precision=precision)
     lengths = np.array([len(ids) for ids in encoder.tokenize(sentences)])
     work, tokens = operations(lengths, encoder.backbone.config), int(lengths.sum())
     print(f"{len(sentences):,} sentences of {tokens / len(sentences):.1f} tokens; auto is {resolve_precision('auto')}")
@@ -191,5 +192,6 @@ if __name__ == "__main__":
         seed=0,
         environments=Path(".peers"),
         peers=TUNED,
+        model=MINILM,
         no_bf16=False,
     )

@@ -92,8 +92,19 @@ def serve(function: str) -> None:
         if work is None:
             work = getattr(import_module(module), name)(**request)
         else:
-            answer = work(**request)
+            answer = with_gpu_memory(work, **request)
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def with_gpu_memory(work: Callable[..., Answer], *arguments: Any, **named: Any) -> Answer:
+    """The answer, and where the work is done on a GPU, `gpu_mb`: the most that tensors took of its memory."""
+    answer = work(*arguments, **named)
+    import torch
+
+    if torch.cuda.is_initialized():
+        answer["gpu_mb"] = torch.cuda.max_memory_allocated() / 1e6
+        torch.cuda.reset_peak_memory_stats()
+    return answer
 
 
 def in_turns(works: Mapping[str, Callable[[int], Answer]], rounds: int) -> dict[str, "Result"]:
@@ -203,6 +214,8 @@ def print_results(
     shown |= {f"{name}/s": _rate(count) for name, count in counts.items()}
     shown |= columns if counts else {"seconds": Result.spread, **columns}
     shown |= {f"{ours} × as fast": results[ours].speed_over for ours in PRECISIONS if ours in results}
+    if any("gpu_mb" in result.answers[0] for result in results.values()):
+        shown["GPU MB"] = lambda result: f"{max(answer.get('gpu_mb', 0) for answer in result.answers):,.0f}"
     table = {title: [str(value(result)) for result in results.values()] for title, value in shown.items()}
     print(DataFrame(table, index=list(results)).to_string(), flush=True)
 

@@ -10,7 +10,17 @@ from typing import Any, cast
 
 import torch
 
-from benchmarks.harness import OURS, Answer, Claim, Result, at_least, in_fresh_process, in_turns, print_results
+from benchmarks.harness import (
+    OURS,
+    Answer,
+    Claim,
+    Result,
+    at_least,
+    in_fresh_process,
+    in_turns,
+    print_results,
+    with_gpu_memory,
+)
 from bertrelay.training.settings import TrainingSettings
 
 DEFAULT, BF16 = "Trainer", "Trainer-bf16"
@@ -44,7 +54,7 @@ def train_in_turns(
         seed = options.seeds[number]
         folder = options.scratch / f"{name}-{seed}"
         folder.mkdir()
-        answer = in_fresh_process(train, options, name, seed, folder)
+        answer = in_fresh_process(with_gpu_memory, train, options, name, seed, folder)
         shown = ", ".join(f"{metric} {answer[metric]:.4f}" for metric in metrics)
         print(f"seed {seed}, {name}: {shown}, {answer['seconds']:,.0f} s", flush=True)
         return answer

@@ -236,5 +236,5 @@ def test_every_benchmark_is_documented(pages):
 
 
 def test_pages_are_short(pages):
-    longest = {name: 200 if name == "README.md" else 250 for name in pages}
+    longest = {name: 200 if name == "README.md" else 280 for name in pages}
     assert {name: text.count("\n") for name, text in pages.items() if text.count("\n") > longest[name]} == {}
