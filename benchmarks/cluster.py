@@ -41,8 +41,8 @@ from benchmarks.harness import Answer, Claim, Spread, in_turns, main
 from benchmarks.kill import descendants
 from benchmarks.machine import MINILM, save_stand_in
 from benchmarks.memory import MAX_TOKENS, sentences
-from bertrelay.data.datasets import ROW, Location
-from bertrelay.new_encoder import train_wordpiece
+from bertrelay.data.parquet import ROW, Location
+from bertrelay.model.new import train_wordpiece
 
 ABSTRACTS, RECIPE = "text/pubmed-abstracts.jsonl.gz", Path(__file__).with_name("fuzz.toml")
 MAX_SLOWDOWN, MIN_SCALING, MAX_GROWTH_MB, FILES, FEW_ROWS, SENTENCES_OF_A_NOTE = 1.1, 0.8, 50, 100, 100_000, 25

@@ -49,7 +49,7 @@ from benchmarks.harness import (
 from benchmarks.machine import MINILM, matrix_rate
 from benchmarks.trainer import train_with_sbert
 from bertrelay.data.tokens import tokens_of
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import EncoderSource, InputFile, ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import train

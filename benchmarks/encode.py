@@ -50,8 +50,8 @@ from benchmarks.harness import (
     timed,
 )
 from benchmarks.machine import MINILM, STSB, matrix_rate, sentences_of
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.hardware import resolve_precision
+from bertrelay.device import resolve_precision
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import ModelSource
 from students.evaluation_settings import GraphPrecision
 from students.exporting import export

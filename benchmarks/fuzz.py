@@ -47,9 +47,9 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.fuzz_inputs import SURFACES
 from benchmarks.harness import Claim, main
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError, Stopped
 from bertrelay.fingerprint import Digests
+from bertrelay.model.encoder import SentenceEncoder
 from domain.biomedical.ner.tagger import EntityTagger
 from domain.biomedical.qa.answerer import QuestionAnswerer
 from domain.clinical.scorer import OutcomeScorer

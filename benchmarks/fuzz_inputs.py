@@ -17,10 +17,10 @@ from shutil import copytree
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertrelay.data.datasets import ParquetInput
+from bertrelay.data.parquet import ParquetInput
 from bertrelay.data.records import Table, rows
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.fingerprint import Digests
+from bertrelay.model.encoder import SentenceEncoder
 from pipelines.cli import main
 from pipelines.plan import RunOptions, make_plan
 from pipelines.recipe import read_recipe

@@ -29,7 +29,7 @@ from benchmarks.harness import Claim, main
 from benchmarks.machine import MINILM, STSB
 from benchmarks.ner import FILES
 from benchmarks.pretraining import TEXTS
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder
 
 TESTS, RECIPE = "tests", "quickstart"
 BENCHMARKS = {

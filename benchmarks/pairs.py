@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks.harness import Answer, Claim, Result, Spread, in_turns, main, timed
 from benchmarks.machine import MINILM, MULTI30K, SICK, STSB, sentences_of
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.device import default_device
 from bertrelay.evaluation.similarity import Vectors
-from bertrelay.hardware import default_device
+from bertrelay.model.encoder import SentenceEncoder
 from teachers.cross_encoder import start_cross_encoder
 
 SOURCES = {**STSB, **SICK, **MULTI30K}

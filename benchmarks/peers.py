@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.encode_peer import environment, read_peers, read_sentences
 from benchmarks.harness import Claim, Contender, main
 from benchmarks.machine import MINILM
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import ModelSource
 
 DIFFERENCE = 1e-5

@@ -21,8 +21,8 @@ from typing import Any, cast
 from benchmarks import trainer
 from benchmarks.harness import OURS, Answer, Claim, Spread, at_least, main
 from benchmarks.machine import MINILM
-from bertrelay.backbone import save_network
 from bertrelay.fingerprint import Digests
+from bertrelay.model.network import save_network
 from bertrelay.stage import StageContext
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.items import Text

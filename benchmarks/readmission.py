@@ -25,8 +25,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from benchmarks.harness import OURS, Claim, Result, at_least, in_turns, main, print_results, timed
 from benchmarks.machine import MINILM, growth_claim, memories, save_stand_in
-from bertrelay.hardware import default_device
-from bertrelay.new_encoder import train_wordpiece
+from bertrelay.device import default_device
+from bertrelay.model.new import train_wordpiece
 from domain.clinical.classifier import save_model, start_model
 from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.scorer import ReadmissionScorer, clean_and_join

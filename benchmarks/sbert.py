@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks import trainer
 from benchmarks.harness import OURS, Answer, main, timed
 from bertrelay.data.records import Rejects
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.leaves import with_stage_paths
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
 from pipelines.recipe import read_recipe

@@ -5,13 +5,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bertrelay.compare import compare_all, compare_pairs
+    from bertrelay.compute.engine import Engine
     from bertrelay.data.tables import Table
-    from bertrelay.encode_datasets import encode_dataset
-    from bertrelay.encode_files import encode_file
-    from bertrelay.encoder import SentenceEncoder
-    from bertrelay.encoding import encode
-    from bertrelay.engine import Engine
+    from bertrelay.inference.compare import compare_all, compare_pairs
+    from bertrelay.inference.encode import encode
+    from bertrelay.inference.encode_datasets import encode_dataset
+    from bertrelay.inference.encode_files import encode_file
+    from bertrelay.model.encoder import SentenceEncoder
     from bertrelay.plots import write_heatmap
 
 __all__ = [
@@ -44,14 +44,14 @@ def loader(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
 __getattr__ = loader(
     __name__,
     {
-        "Engine": "engine",
-        "SentenceEncoder": "encoder",
+        "Engine": "compute.engine",
+        "SentenceEncoder": "model.encoder",
         "Table": "data.tables",
-        "compare_all": "compare",
-        "compare_pairs": "compare",
-        "encode": "encoding",
-        "encode_dataset": "encode_datasets",
-        "encode_file": "encode_files",
+        "compare_all": "inference.compare",
+        "compare_pairs": "inference.compare",
+        "encode": "inference.encode",
+        "encode_dataset": "inference.encode_datasets",
+        "encode_file": "inference.encode_files",
         "write_heatmap": "plots",
     },
 )

@@ -102,7 +102,7 @@ def parts_of(
         if isinstance(value, Source):
             return _source_part(value, digests, upstream, revision)
         if is_auto_precision(key, value):
-            from bertrelay.hardware import resolve_precision
+            from bertrelay.device import resolve_precision
 
             return auto_precision or resolve_precision(value)
         return value

@@ -15,7 +15,7 @@ from functools import lru_cache
 from threading import Lock, Timer
 from typing import TYPE_CHECKING, Any
 
-from bertrelay.distributed import ProcessGroup
+from bertrelay.process_group import ProcessGroup
 
 if TYPE_CHECKING:
     from rich.console import Console

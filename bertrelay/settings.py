@@ -220,7 +220,7 @@ class ModelSource(Source):
     An existing folder is one, and so is what is written like a path (`./x`, `../x`, `/x`, `~/x`, `a/b/c`) and `a/b`
     where a folder `a` exists; everything else is a hub id.
 
-    kind: as in `bertrelay.model_kinds`; any when empty.
+    kind: as in `bertrelay.model.kinds`; any when empty.
     written: how a folder was named.
     """
 

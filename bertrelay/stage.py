@@ -9,12 +9,12 @@ from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
-from bertrelay.engine import LOCAL_ENGINE, Engine
+from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_name, check_place, write_json, writing_folder
 from bertrelay.inputs import check_inputs, unchanged_inputs
 from bertrelay.privacy import sensitive_data
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.settings import AnySettings, Settings, names_sensitive
 
 WORK = "work"

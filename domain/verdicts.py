@@ -1,7 +1,7 @@
 """Verdicts on models of clinical outcomes, entities and answers, from the metrics that their stages recorded."""
 
+from bertrelay.evaluation.verdict import Gain, Verdict, counted, difference, gain, judge, measured
 from bertrelay.stage import Metrics
-from bertrelay.verdict import Gain, Verdict, counted, difference, gain, judge, measured
 
 FEW = 100
 """Of either outcome, or of entities or questions: with fewer in a test set its metrics are rough (Collins, Ogundimu &

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bertrelay.distributed import ProcessGroup
+from bertrelay.device import cpu_is_requested
 from bertrelay.errors import RequestError
-from bertrelay.hardware import cpu_is_requested
+from bertrelay.process_group import ProcessGroup
 from bertrelay.progress import log
 from bertrelay.signals import on_stop_signal
 

@@ -15,13 +15,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from bertrelay.data.records import rows
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
+from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, Parts, fingerprint
-from bertrelay.hardware import resolve_precision
 from bertrelay.leaves import is_auto_precision, leaves, parts_of
-from bertrelay.model_kinds import model_fault
+from bertrelay.model.kinds import model_fault
 from bertrelay.privacy import sensitive_data
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import working
 from bertrelay.settings import DataSource, InputFile, ModelSource, Settings, absolute, nearest, no_model_folder
 from pipelines.error_handling import named

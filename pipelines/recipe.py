@@ -11,8 +11,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.data.encodings import conversion_of
-from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
 from bertrelay.leaves import flatten, leaves
 from bertrelay.privacy import is_sensitive

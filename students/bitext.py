@@ -17,16 +17,16 @@ from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import locked_output
 from bertrelay.data.vectors import open_vectors
 from bertrelay.data.writing import write_table
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, on_main
-from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
-from bertrelay.encoder import SentenceEncoder, as_encoder
+from bertrelay.device import resolve_precision
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.similarity import DIGITS, Vectors, unit
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import check_output, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint
-from bertrelay.hardware import resolve_precision
+from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.inputs import unchanged_inputs
+from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, on_main
 from bertrelay.progress import log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext

@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
-from bertrelay.cpu_kernels import set_dropout
 from bertrelay.data.vectors import open_vectors, write_npy
-from bertrelay.distributed import wait_for_all
-from bertrelay.encode_shards import fill_vectors
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoder_settings import NewEncoder
+from bertrelay.device import default_device
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, read_json, write_json
 from bertrelay.fingerprint import fingerprint
-from bertrelay.hardware import default_device
-from bertrelay.layout import Prompts
-from bertrelay.new_encoder import WORD_START, layer_sizes, new_network, train_unigram
-from bertrelay.pooling import Projection
+from bertrelay.inference.encode_shards import fill_vectors
+from bertrelay.inference.kernels import set_dropout
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.layout import Prompts
+from bertrelay.model.new import WORD_START, layer_sizes, new_network, train_unigram
+from bertrelay.model.pooling import Projection
+from bertrelay.model.settings import NewEncoder
+from bertrelay.process_group import wait_for_all
 from bertrelay.progress import working
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.log import accelerator

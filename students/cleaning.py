@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from bertrelay.data.shards import Shards, Span
 from bertrelay.data.vectors import open_vectors, write_block, write_npy
-from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.device import resolve_precision
 from bertrelay.evaluation.similarity import Vectors
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
-from bertrelay.hardware import resolve_precision
+from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import Bar, log
 from students.bitext import ratio_margins
 from students.corpus import SENTENCE, Sentences, digests_of, mapped, numbered, rows_where, write_arrow

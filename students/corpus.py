@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import sentence_records
 from bertrelay.data.tables import Table
+from bertrelay.device import release_memory
 from bertrelay.errors import RequestError
 from bertrelay.files import sync_contents, write_json
-from bertrelay.hardware import release_memory
 from bertrelay.inputs import check_inputs
 from bertrelay.progress import log, working
 from students.pairs import (

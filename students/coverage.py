@@ -20,9 +20,9 @@ import regex
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.languages import likely_scripts
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
 from bertrelay.texts import each_text

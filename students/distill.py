@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax, normalize
 
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
-from bertrelay.encode_shards import encoder_digest
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.device import to_device
 from bertrelay.errors import check_dimensions
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import to_device
+from bertrelay.inference.encode_shards import encoder_digest
 from bertrelay.leaves import content_parts
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import working
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
 
-from bertrelay.compare import compare_all, compare_pairs
 from bertrelay.data.records import Rejects
-from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.encoding import EncodingOptions
 from bertrelay.errors import RequestError, check_dimensions
 from bertrelay.evaluation.similarity import Metric, Vectors, matrix
 from bertrelay.files import write_json
+from bertrelay.inference.compare import compare_all, compare_pairs
+from bertrelay.inference.encode import EncodingOptions
+from bertrelay.model.encoder import SentenceEncoder, as_encoder
 from bertrelay.progress import working
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
@@ -42,7 +42,7 @@ def similarity(
     """The similarity (n,) of each of `first` with the one of `second` beside it; distances are negative.
 
     matrix: all with all instead, (n, m); without `second`, `first` with itself, (n, n). Where memory is short,
-        `bertrelay.compare` does it in blocks.
+        `bertrelay.inference.compare` does it in blocks.
     options: see `EncodingOptions`.
     Raises RequestError for what are no lists of sentences, or cannot be paired, and for an unknown metric;
     WorkError for a vector that is not finite.

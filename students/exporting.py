@@ -22,18 +22,18 @@ from torch.nn.functional import linear
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
-from bertrelay.backbone import WEIGHTS, has_types, model_folder, position_limit
 from bertrelay.data.records import Rejects
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.files import read_json, write_json, write_tensors, writing_folder
-from bertrelay.graphs import GRAPHS, PACKAGES, SENTENCE, TOKENS, GraphBackend, import_openvino
-from bertrelay.heads import HEAD_WEIGHTS, head_weights, load_with_head
-from bertrelay.model_files import read_model_file, refusing
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.files import read_model_file, refusing
+from bertrelay.model.graph import GRAPHS, PACKAGES, SENTENCE, TOKENS, GraphBackend, import_openvino
+from bertrelay.model.heads import HEAD_WEIGHTS, head_weights, load_with_head
+from bertrelay.model.network import WEIGHTS, has_types, model_folder, position_limit
+from bertrelay.model.tokenizer import load_tokenizer
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.tokenizer import load_tokenizer
 from students.evaluate import EvaluationSets
 from students.evaluation_settings import ExportSettings, GraphPrecision, Opset
 from students.metrics import read_variance, save_variance

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from bertrelay.data.sentences import sentences_of
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import Vectors, not_finite_row, open_vectors, write_npy
-from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import Digests
 from bertrelay.inputs import note_input
+from bertrelay.model.encoder import SentenceEncoder, as_encoder
 from bertrelay.settings import ModelSource
 from students.corpus import digest_of
 from students.pairs import clean

@@ -16,14 +16,14 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
 from bertrelay.data.tables import Column, Table
 from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import broadcast_from_main
-from bertrelay.encode_shards import encoder_digest
-from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.encoding import EncodingOptions, check_finite
+from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError, check_choice, check_count
 from bertrelay.evaluation.similarity import Vectors, unit
-from bertrelay.hardware import resolve_precision
+from bertrelay.inference.encode import EncodingOptions, check_finite
+from bertrelay.inference.encode_shards import encoder_digest
 from bertrelay.inputs import unchanged_inputs
+from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.process_group import broadcast_from_main
 from bertrelay.progress import log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext

@@ -29,14 +29,14 @@ from bertrelay.data.sentences import text_column
 from bertrelay.data.shards import locked_output
 from bertrelay.data.tables import Column, Table
 from bertrelay.data.vectors import Vectors, open_vectors
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, wait_for_all
-from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import atomic_write, check_name, read_json, write_error, write_json
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests, fingerprint
+from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.inputs import check_inputs, note_input
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, check_shared, wait_for_all
 from bertrelay.progress import log
 from bertrelay.settings import Positive, Precision, Settings
 from bertrelay.stage import Metrics

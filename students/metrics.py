@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, chance_of_own, is_among_nearest
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import read_json, write_json
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics
 from students.given_vectors import VectorTable

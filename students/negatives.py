@@ -21,15 +21,15 @@ from bertrelay.data.shards import Shards, Span, json_line, locked_output
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
 from bertrelay.data.writing import write_table
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, on_main
-from bertrelay.encode_shards import encoder_digest, fill_vectors, forget_manifest
-from bertrelay.encoder import SentenceEncoder, as_encoder
+from bertrelay.device import resolve_precision
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.similarity import Vectors
 from bertrelay.files import check_output, refuse_symlink
 from bertrelay.fingerprint import fingerprint
-from bertrelay.hardware import resolve_precision
+from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.inputs import unchanged_inputs
+from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, on_main
 from bertrelay.progress import Bar, log
 from bertrelay.settings import InputFile, options_of
 from bertrelay.stage import Metrics, StageContext

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from bertrelay.data.shards import Shards, Span
 from bertrelay.data.vectors import not_finite_row, quantized, stored_columns
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.similarity import DIGITS, ROUNDING, Vectors
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import Bar, log, progress
 from students.equal_vectors import AnyVectors, distinct, equal_rows
 from students.equal_vectors import Rows as Rows

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import progress
 from students.coverage import sample_of
 from teachers.evaluation.sts import finite

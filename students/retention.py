@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import ProcessGroup, broadcast_from_main
-from bertrelay.encode_shards import fill_vectors
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.inference.encode_shards import fill_vectors
 from bertrelay.languages import is_language
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.process_group import ProcessGroup, broadcast_from_main
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.checkpoint import unique_tensors

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import ROUNDING, Vectors, is_among_nearest, pairwise, unit
 from bertrelay.evaluation.statistics import Floats, share, with_interval
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import Precision
 from bertrelay.stage import Metrics, StageContext
 from students.bitext import mine_files, ratio_margins

@@ -17,9 +17,9 @@ from bertrelay.data.tables import (
     refuse_no_lines,
     suffix_of,
 )
-from bertrelay.encoder_settings import NewEncoder, VocabularySize, kind_of_base
 from bertrelay.languages import EachOnce, LanguageCode
-from bertrelay.model_kinds import prompts_in
+from bertrelay.model.kinds import prompts_in
+from bertrelay.model.settings import NewEncoder, VocabularySize, kind_of_base
 from bertrelay.settings import (
     WHEN_SET,
     DataSource,

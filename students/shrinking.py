@@ -22,11 +22,11 @@ from torch import nn
 
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.sentences import text_column
-from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, pairwise
 from bertrelay.languages import is_language
-from bertrelay.pooling import Projection, projection_of, projections_of
+from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.model.pooling import Projection, projection_of, projections_of
 from bertrelay.stage import Metrics, StageContext
 from students.build import linear_projection
 from students.corpus import mapped, write_arrow

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from bertrelay.errors import plural
+from bertrelay.evaluation.verdict import Gain, Verdict, counted, gain, judge, listed
 from bertrelay.stage import Metrics
-from bertrelay.verdict import Gain, Verdict, counted, gain, judge, listed
 from students.settings import ENGLISH
 
 FEW = 100

@@ -21,14 +21,14 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from bertrelay.backbone import unused_positions
-from bertrelay.encode_shards import encoder_digest
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.layout import Prompts
+from bertrelay.inference.encode_shards import encoder_digest
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.layout import Prompts
+from bertrelay.model.network import unused_positions
+from bertrelay.model.tokenizer import as_fast
 from bertrelay.progress import log, progress
 from bertrelay.texts import each_text
-from bertrelay.tokenizer import as_fast
 
 TEXTS_AT_ONCE = 8192
 END_OF_TEXT = -1

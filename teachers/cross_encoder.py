@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import has_types, model_folder, position_limit, save_network
-from bertrelay.cpu_kernels import use_cpu_kernels, using
+from bertrelay.device import as_device, resolve_precision
 from bertrelay.errors import RequestError, WorkError, check_count
-from bertrelay.graphs import BackendChoice, GraphNetwork, check_backend
-from bertrelay.hardware import as_device, resolve_precision
-from bertrelay.heads import Head
-from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, padded_rows, sorted_batches
-from bertrelay.layout import MODEL_CONFIG
-from bertrelay.model_files import read_model_file
+from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded, padded_rows, sorted_batches
+from bertrelay.inference.kernels import use_cpu_kernels, using
+from bertrelay.model.files import read_model_file
+from bertrelay.model.graph import BackendChoice, GraphNetwork, check_backend
+from bertrelay.model.heads import Head
+from bertrelay.model.layout import MODEL_CONFIG
+from bertrelay.model.network import has_types, model_folder, position_limit, save_network
+from bertrelay.model.tokenizer import pad_id_of, shortened, truncating, warn_of_special_tokens
 from bertrelay.progress import Bar, progress
 from bertrelay.texts import each_pair, texts_of
-from bertrelay.tokenizer import pad_id_of, shortened, truncating, warn_of_special_tokens
 
 Pairs = Sequence[tuple[str, str]]
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
 from bertrelay.data.records import Rejects
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.statistics import spearman, with_interval
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
-from bertrelay.model_files import read_model_file, reading_weights
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.files import read_model_file, reading_weights
 from teachers.settings import TrainSettings
 
 

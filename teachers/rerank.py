@@ -12,16 +12,16 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.records import read, rows
 from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans, json_line, write_lines
 from bertrelay.data.tables import Record, Table
 from bertrelay.data.writing import write_table
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
-from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
-from bertrelay.model_output import Scan, model_output
+from bertrelay.inference.model_output import Scan, model_output
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
@@ -71,8 +71,8 @@ def load_scorer(
 
     device: as of `SentenceEncoder.load`.
     """
-    from bertrelay.backbone import model_folder
-    from bertrelay.model_kinds import POLY_ENCODER
+    from bertrelay.model.kinds import POLY_ENCODER
+    from bertrelay.model.network import model_folder
     from teachers.baselines.poly_encoder import PolyEncoder
     from teachers.cross_encoder import CrossEncoder
 

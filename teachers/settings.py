@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.data.tables import StsTable, Table
-from bertrelay.encoder_settings import Base, PoolingMode
+from bertrelay.model.settings import Base, PoolingMode
 from bertrelay.settings import (
     RUN_ONLY,
     WHEN_SET,

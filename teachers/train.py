@@ -17,18 +17,18 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes, wait_for_all
-from bertrelay.encode_shards import fill_vectors
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoder_settings import NewEncoder
+from bertrelay.device import to_device
 from bertrelay.errors import RequestError, check_dimensions
 from bertrelay.evaluation.similarity import is_among_nearest, pairwise, unit
 from bertrelay.evaluation.statistics import share, spearman
 from bertrelay.files import read_json, write_json
-from bertrelay.hardware import to_device
-from bertrelay.layout import in_folder_order
-from bertrelay.new_encoder import bert_config, new_network, train_wordpiece
-from bertrelay.pooling import Pooling, Projection
+from bertrelay.inference.encode_shards import fill_vectors
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.layout import in_folder_order
+from bertrelay.model.new import bert_config, new_network, train_wordpiece
+from bertrelay.model.pooling import Pooling, Projection
+from bertrelay.model.settings import NewEncoder
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes, wait_for_all
 from bertrelay.settings import AnySettings, ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items

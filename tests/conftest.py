@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
-from bertrelay.distributed import ProcessGroup
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.new_encoder import train_unigram, train_wordpiece
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.new import train_unigram, train_wordpiece
+from bertrelay.process_group import ProcessGroup
 from bertrelay.stage import StageContext
 
 sys.path.append(str(Path(__file__).parent))  # published_networks and forked are imported by name
@@ -74,7 +74,7 @@ def evaluated_twice(monkeypatch):
             return list(shares)
 
         monkeypatch.setattr("domain.pretraining.train.gather", gather)  # first, or its import would take the other one
-        monkeypatch.setattr("bertrelay.distributed.gather", gather)
+        monkeypatch.setattr("bertrelay.process_group.gather", gather)
         with ThreadPoolExecutor(2) as both:
             first, second = both.map(lambda rank: task.evaluate(ProcessGroup(rank, 2)), range(2))
         assert first == second and all(share is not None for share in shares)

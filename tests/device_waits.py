@@ -3,7 +3,7 @@
 import torch
 from torch.overrides import TorchFunctionMode
 
-from bertrelay import cpu_kernels
+from bertrelay.inference import kernels as cpu_kernels
 from bertrelay.training.loop import Training
 
 READING = {"item", "tolist", "numpy", "cpu", "nonzero", "__float__", "__bool__", "__int__", "__index__"}

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModel, T5EncoderModel
 
-from bertrelay.new_encoder import train_unigram, train_wordpiece
+from bertrelay.model.new import train_unigram, train_wordpiece
 
 SIZES = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 32, "num_hidden_layers": 5}
 POSITIONS = {"max_position_embeddings": 40}

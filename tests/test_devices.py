@@ -8,7 +8,7 @@ import torch
 from forked import CONTEXT, finish
 
 from bertrelay import SentenceEncoder, encode_file
-from bertrelay.hardware import default_device
+from bertrelay.device import default_device
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.model import save_model as save_tags
 from domain.biomedical.ner.model import start_model as start_tags

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.pooling import Projection
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.pooling import Projection
 from domain.biomedical.ner import model as entities
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.settings import NerSettings

@@ -19,14 +19,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from filelock import FileLock, Timeout
 
+from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.data.writing import json_line as json_line
 from bertrelay.data.writing import write_lines as write_lines
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, gather, wait_for_all
-from bertrelay.engine import LOCAL_ENGINE, Engine
+from bertrelay.device import release_memory
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write, read_json, refuse_symlink, write_error, write_json
-from bertrelay.hardware import release_memory
 from bertrelay.privacy import apply_umask, is_sensitive
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, check_shared, gather, wait_for_all
 from bertrelay.progress import Bar, log, progress
 
 MANIFEST = "manifest.json"
@@ -154,7 +154,7 @@ class SpanOutputs(ABC):
             if self.engine.is_local:
                 self._fill_own(missing, start, read, bar)
             elif missing:
-                from bertrelay.ray_workers import WorkerPool
+                from bertrelay.compute.ray import WorkerPool
 
                 WorkerPool(self, self.engine, start, read).fill(bar)
         wait_for_all(self.process_group)

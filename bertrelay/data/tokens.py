@@ -9,9 +9,9 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.files import sync_contents, write_json
-from bertrelay.inference import padded
+from bertrelay.inference.batches import padded
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import progress
 
 BLOCK = 8192  # sentences tokenized at once

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import PreTrainedModel
 
-from bertrelay.inference import rounded_up
+from bertrelay.inference.batches import rounded_up
 from bertrelay.progress import log
 
 SHAPE_BITS = 4  # 16 to 31 rows or tokens become even, 32 to 63 multiples of four; an eighth more at most

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
-from bertrelay.hardware import to_device
+from bertrelay.device import to_device
 
 NEVER = -torch.inf
 

@@ -28,11 +28,11 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from bertrelay.cpu_kernels import is_asynchronous
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, check_shared, host_group
+from bertrelay.device import autocast, matmul_precision, resolve_precision, to_device
 from bertrelay.errors import RequestError, Stopped, WorkError
-from bertrelay.hardware import autocast, matmul_precision, resolve_precision, to_device
-from bertrelay.inference import prefetched
+from bertrelay.inference.batches import prefetched
+from bertrelay.inference.kernels import is_asynchronous
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, check_shared, host_group
 from bertrelay.progress import Bar, log, progress, working
 from bertrelay.signals import STOPPING, StopRequest, deferred_stop_signals
 from bertrelay.stage import Metrics

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertrelay.errors import check_count
-from bertrelay.heads import HeadNetwork
-from bertrelay.inference import padded_rows, sorted_batches
+from bertrelay.inference.batches import padded_rows, sorted_batches
+from bertrelay.model.heads import HeadNetwork
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]

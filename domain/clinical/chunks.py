@@ -18,9 +18,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from bertrelay.errors import RequestError
-from bertrelay.inference import padded
+from bertrelay.inference.batches import padded
+from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import log
-from bertrelay.tokenizer import before_sentences, plain_rules
 from domain.clinical.outcomes import ChunkSettings
 from domain.sentences import sentence_spans
 

@@ -12,14 +12,14 @@ from typing import Any, cast
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import model_folder, save_network
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
-from bertrelay.graphs import BackendChoice
-from bertrelay.heads import Head, HeadNetwork, check_positions
-from bertrelay.model_files import read_model_file
-from bertrelay.pooling import Pooling
-from bertrelay.tokenizer import pad_id_of
+from bertrelay.model.files import read_model_file
+from bertrelay.model.graph import BackendChoice
+from bertrelay.model.heads import Head, HeadNetwork, check_positions
+from bertrelay.model.network import model_folder, save_network
+from bertrelay.model.pooling import Pooling
+from bertrelay.model.tokenizer import pad_id_of
 from domain.clinical.outcomes import ChunkSettings, OutcomeModelSettings, OutcomeName, PoolingName
 
 DESCRIPTION = "outcome.json"

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit, logsumexp
 
-from bertrelay.cpu_kernels import Packed, using
 from bertrelay.data.vectors import not_finite_row
 from bertrelay.errors import WorkError
-from bertrelay.inference import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
+from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
+from bertrelay.inference.kernels import Packed, using
 from bertrelay.progress import Bar
 from domain.clinical.chunks import ChunkTokens
 from domain.clinical.classifier import OutcomeModel

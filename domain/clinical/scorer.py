@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from bertrelay.cpu_kernels import Packed
+from bertrelay.device import as_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
-from bertrelay.graphs import BackendChoice, check_backend
-from bertrelay.hardware import as_device, resolve_precision
-from bertrelay.inference import best_batch_tokens, pack_for
+from bertrelay.inference.batches import best_batch_tokens, pack_for
+from bertrelay.inference.kernels import Packed
+from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
 from bertrelay.texts import texts_of
 from domain.clinical.chunks import (

@@ -13,15 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.shards import Compute, Span, cut_spans, json_line
 from bertrelay.data.tables import Record, Table, format_of
 from bertrelay.data.writing import write_table
-from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
 from bertrelay.fingerprint import Digests
-from bertrelay.model_output import BLOCK_CHARACTERS, DIGITS, ModelOutput, model_output
+from bertrelay.inference.model_output import BLOCK_CHARACTERS, DIGITS, ModelOutput, model_output
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from bertrelay.data.datasets import Location, ParquetInput
+    from bertrelay.data.parquet import Location, ParquetInput
 
 Notes = dict[str, list[str]]
 """The notes of admissions by their names."""
@@ -112,7 +112,7 @@ def score_file(
     _check_page(page, admission, overwrite)
     table = notes_source(str(notes), settings)
 
-    from bertrelay.backbone import model_folder
+    from bertrelay.model.network import model_folder
     from domain.clinical.classifier import read_description
     from domain.clinical.scorer import OutcomeScorer, admission_page, clean_and_join
 
@@ -172,10 +172,10 @@ def score_dataset(
     """
     import pyarrow as pa
 
-    from bertrelay.backbone import model_folder
-    from bertrelay.data.datasets import Location, check_outside
-    from bertrelay.dataset_output import fill_dataset, read_rows
-    from bertrelay.hardware import default_device
+    from bertrelay.data.parquet import Location, check_outside
+    from bertrelay.device import default_device
+    from bertrelay.inference.dataset_output import fill_dataset, read_rows
+    from bertrelay.model.network import model_folder
     from domain.clinical.classifier import read_description
 
     check_outside(output, notes)
@@ -224,7 +224,7 @@ def _beside(place: "Location", stack: ExitStack) -> Path:
 
 def notes_source(notes: str, settings: ScoreOptions) -> "Table | ParquetInput":
     """What has the notes: a dataset, or a file, of which a row is read. Raises RequestError."""
-    from bertrelay.data.datasets import ParquetInput, is_dataset
+    from bertrelay.data.parquet import ParquetInput, is_dataset
 
     if not is_dataset(notes):
         return notes_table(notes, settings)
@@ -386,7 +386,7 @@ def _start_tables(folder: Path, settings: ScoreOptions, columns: "Sequence[pa.Fi
     """Loads the model, for the shards of a dataset; spans come with the number of their first admission."""
     import pyarrow as pa
 
-    from bertrelay.data.datasets import ROW
+    from bertrelay.data.parquet import ROW
 
     rows_of, schema = _start(folder, settings), pa.schema([pa.field(ROW, pa.int64()), *columns])
 

@@ -19,18 +19,18 @@ from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.data.records import canonical_id
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
-from bertrelay.engine import LOCAL_ENGINE, Engine
+from bertrelay.device import default_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
 from bertrelay.files import read_json, sync_contents, write_json
 from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import default_device, resolve_precision
+from bertrelay.model.tokenizer import plain_rules
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.progress import Bar
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.tokenizer import plain_rules
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from domain.clinical.chunks import (

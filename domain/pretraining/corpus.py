@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.data.records import Rejects, log_copies
 from bertrelay.data.shards import MANIFEST, Compute, Shards, Span, SpanReader, cut_spans
 from bertrelay.data.tables import Unusable
-from bertrelay.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, sync, write_json
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.inputs import check_inputs
 from bertrelay.leaves import content_parts
+from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import Bar, log
-from bertrelay.tokenizer import before_sentences, plain_rules
 from domain.pretraining.readers import (
     COPY,
     NO_TEXT,

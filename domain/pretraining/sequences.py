@@ -14,7 +14,7 @@ from tokenizers.models import WordPiece
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
-from bertrelay.inference import padded
+from bertrelay.inference.batches import padded
 from bertrelay.training import batches
 from bertrelay.training.loop import Batch
 from domain.draws import uniform_draws

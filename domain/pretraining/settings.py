@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from bertrelay.data import tables
 from bertrelay.data.tables import Column, suffix_of
-from bertrelay.encoder_settings import Base
+from bertrelay.model.settings import Base
 from bertrelay.settings import DataSource, InputFile, Positive, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
 

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertrelay.backbone import save_network
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, gather
+from bertrelay.device import autocast, default_device, resolve_precision
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
-from bertrelay.hardware import autocast, default_device, resolve_precision
+from bertrelay.model.network import save_network
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, gather
 from bertrelay.progress import working
 from bertrelay.stage import Metrics, StageContext, run_alone
 from bertrelay.training import batches

@@ -8,11 +8,11 @@ import pandas as pd
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.vectors import write_vectors
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import pearson, spearman, with_interval
 from bertrelay.files import atomic_write, write_error, write_json
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.plots import write_figure
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext

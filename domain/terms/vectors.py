@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertrelay.cpu_kernels import using
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoding import check_finite
+from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import share, with_interval
-from bertrelay.hardware import resolve_precision
-from bertrelay.inference import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
-from bertrelay.pooling import Pooling
+from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
+from bertrelay.inference.encode import check_finite
+from bertrelay.inference.kernels import using
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.pooling import Pooling
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
 from bertrelay.texts import texts_of

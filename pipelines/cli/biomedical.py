@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import Field
 
+from bertrelay.compute.engine import Engine
 from bertrelay.data.records import Rejects
-from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.privacy import identifiers_shown
 from domain.biomedical.documents import TITLE_LINE, Columns, FormatName, read_documents
@@ -101,7 +101,7 @@ def tag(
 
       bertrelay ner tag MODEL s3://bucket/abstracts s3://bucket/tagged --keep pmid --engine ray
     """
-    from bertrelay.data.datasets import writes_dataset
+    from bertrelay.data.parquet import writes_dataset
 
     check_request(model, options.processes)
     if output == DASH:
@@ -193,7 +193,7 @@ def answer(
 
       bertrelay qa answer MODEL s3://bucket/questions s3://bucket/answers --keep id --engine ray
     """
-    from bertrelay.data.datasets import writes_dataset
+    from bertrelay.data.parquet import writes_dataset
 
     check_request(model, options.processes)
     if writes_dataset(questions, output):

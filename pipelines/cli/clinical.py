@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bertrelay.engine import Engine
+from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output
 from bertrelay.settings import ModelSource
@@ -141,7 +141,7 @@ def score(
         settings["admission"] = found[0]
     is_readmission = context.parent is not None and context.parent.info_name == "readmission"
     with stopping_at_once():
-        from bertrelay.data.datasets import is_dataset
+        from bertrelay.data.parquet import is_dataset
         from domain.clinical.scoring import score_dataset, score_file
 
         task: OutcomeName | None = "readmission" if is_readmission else None

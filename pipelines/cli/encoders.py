@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
-from bertrelay.encode_stage import EncodeSettings
-from bertrelay.engine import Engine
+from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output
+from bertrelay.inference.stage import EncodeSettings
 from bertrelay.languages import CODE
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext, check_new, write_model
@@ -86,7 +86,7 @@ def encode(
 
       bertrelay encode MODEL s3://bucket/notes s3://bucket/vectors --column note --keep id --engine ray
     """
-    from bertrelay.data.datasets import is_dataset
+    from bertrelay.data.parquet import is_dataset
 
     check_request(model, options.processes)
     settings |= {"prompt_name": settings.pop("prompt"), "engine": cluster}
@@ -95,7 +95,7 @@ def encode(
         given |= {"--no-header": not options.header, "--quoted": options.quoted}
         check_idle(given, "input and output are Parquet datasets")
         with distributed(options.processes) as process_group:
-            from bertrelay.encode_datasets import encode_dataset
+            from bertrelay.inference.encode_datasets import encode_dataset
 
             settings |= {"column": options.column or "text", "keep": options.keep, "overwrite": options.overwrite}
             encoded = encode_dataset(model, source, output, process_group=process_group, **settings)
@@ -117,7 +117,7 @@ def _encode_file(model: str, source: str, output: Path, settings: Fields, option
         listed = output.with_name(f"{output.name}.rejects.jsonl")
         rejects = Rejects(listed, limit=1.0, keep_empty=False) if options.skip_invalid else None
         with distributed(options.processes) as process_group:
-            from bertrelay.encode_files import encode_file
+            from bertrelay.inference.encode_files import encode_file
 
             return encode_file(model, table, output, rejects=rejects, process_group=process_group, **settings)
 
@@ -376,7 +376,7 @@ def _written(
     metrics_file: str,
 ) -> Metrics:
     """Writes the model that the stage makes, with its metrics in it; the stage reads a folder, also of a hub id."""
-    from bertrelay.backbone import model_folder
+    from bertrelay.model.network import model_folder
 
     located = settings.model_copy(update={"model": ModelSource.parse(str(model_folder(settings.model).resolve()))})
     with stopping_at_once("nothing is left of it"):

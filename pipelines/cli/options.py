@@ -16,8 +16,8 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand, TyperGroup
 
 from bertrelay.data.tables import Format, Table
-from bertrelay.distributed import ProcessGroup, joined
 from bertrelay.errors import RequestError
+from bertrelay.process_group import ProcessGroup, joined
 from bertrelay.progress import printable, working
 from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder
 from pipelines.error_handling import stopping_at_once

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 import typer
 from pydantic import Field, model_validator
 
+from bertrelay.compute.engine import Engine
 from bertrelay.data.tables import Table
 from bertrelay.data.writing import on_one_line, write_csv, write_jsonl, write_tsv
-from bertrelay.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.progress import log

@@ -13,9 +13,9 @@ from pydantic import Field, model_validator
 
 from bertrelay.data.tables import Table
 from bertrelay.data.writing import on_one_line
-from bertrelay.encode_stage import EncodeSettings
 from bertrelay.errors import RequestError, plural
 from bertrelay.files import atomic_write, check_output
+from bertrelay.inference.stage import EncodeSettings
 from bertrelay.progress import log, printable, progress
 from bertrelay.settings import Metric
 from bertrelay.texts import texts_of
@@ -33,7 +33,7 @@ from pipelines.cli.stdin import DASH, NAME, input_file
 from pipelines.error_handling import stopping_at_once
 
 if TYPE_CHECKING:
-    from bertrelay.compare import Compared
+    from bertrelay.inference.compare import Compared
 
 LABEL_COLUMNS = 60
 ENOUGH_FOR_PROGRESS = 1_000
@@ -187,8 +187,8 @@ def _compared(
     inputs: Sequence[Iterable[str]], sentences: int, model: str, options: SimilarityOptions, computing: dict[str, Any]
 ) -> Iterator["Compared"]:
     """Blocks of pairs, or of rows of a matrix, with their similarity; the model is loaded for the first."""
-    from bertrelay.compare import compare_all, compare_pairs
-    from bertrelay.encoder import as_encoder
+    from bertrelay.inference.compare import compare_all, compare_pairs
+    from bertrelay.model.encoder import as_encoder
 
     is_long = options.shows_progress(sentences)
     if options.matrix:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.files import write_error
+from bertrelay.process_group import ProcessGroup
 from bertrelay.progress import NAMES, log, renamed
 from pipelines.error_handling import stopping_at_once
 

@@ -15,16 +15,16 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from langcodes import Language
 
-from bertrelay.backbone import model_folder
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_text
 from bertrelay.fingerprint import Digests
-from bertrelay.metrics import declared
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.network import model_folder
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext, check_new, write_model
 from pipelines.registry import REGISTRY
 from pipelines.report.card_settings import CardSettings
+from pipelines.report.metrics import declared
 from pipelines.report.page import duration
 from pipelines.report.tables import DEV, OTHER, Listing, MetricValue, metric_values, score_tables
 from pipelines.report.verdicts import StageResult, verdicts

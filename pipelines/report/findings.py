@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from bertrelay.files import read_json
-from bertrelay.metrics import declared
 from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, NOTES_ABOUT, SLICES, in_words
 from pipelines.report.charts import Curve, draw, training_curves
+from pipelines.report.metrics import declared
 from pipelines.report.tables import Listing, MetricValue, shown
 
 if TYPE_CHECKING:

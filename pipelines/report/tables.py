@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertrelay.metrics import Cell, Family, declared
 from bertrelay.stage import Metrics
 from pipelines.registry import REGISTRY
+from pipelines.report.metrics import Cell, Family, declared
 
 DEV = Family("Dev data", "On the data that a training is evaluated on.", place=90)
 OTHER = Family("Other metrics", place=91)

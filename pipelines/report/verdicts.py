@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from bertrelay.evaluation.verdict import Verdict
 from bertrelay.stage import Metrics, load
-from bertrelay.verdict import Verdict
 from pipelines.registry import REGISTRY
 
 

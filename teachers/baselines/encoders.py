@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bertrelay.encoder import SentenceEncoder, as_encoder
+from bertrelay.device import default_device
 from bertrelay.errors import check_dimensions
-from bertrelay.hardware import default_device
-from bertrelay.pooling import Pooling
+from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.model.pooling import Pooling
 from teachers.baselines.word_vectors import BiLstmEncoder, vectors_for
 from teachers.evaluation.settings import ProtocolSettings
 from teachers.evaluation.sts import Encode, Fit, finite

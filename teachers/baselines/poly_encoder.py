@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
-from bertrelay.model_files import reading_weights
-from bertrelay.model_kinds import POLY_ENCODER
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.files import reading_weights
+from bertrelay.model.kinds import POLY_ENCODER
 from teachers.cross_encoder import Pairs, PairScorer, PairTokens
 
 OWN = ("codes", "scale", "shift")  # parameters that are not in the encoder's files

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from bertrelay.data.readers import bounded_lines, open_input, refuse_damaged
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
-from bertrelay.layout import Prompts
-from bertrelay.model_files import Description, Size, read_model_file, reading_weights
-from bertrelay.pooling import Pooling
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.files import Description, Size, read_model_file, reading_weights
+from bertrelay.model.layout import Prompts
+from bertrelay.model.pooling import Pooling
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from teachers.data import number

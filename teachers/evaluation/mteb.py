@@ -17,13 +17,13 @@ from torch import Tensor
 
 from bertrelay.data import records
 from bertrelay.data.records import Rejects
-from bertrelay.encode_shards import encoder_digest
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoding import EncodingOptions, check_finite
+from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
 from bertrelay.fingerprint import fingerprint
-from bertrelay.hardware import resolve_precision
+from bertrelay.inference.encode import EncodingOptions, check_finite
+from bertrelay.inference.encode_shards import encoder_digest
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import log
 from bertrelay.settings import ModelSource, options_of
 from bertrelay.stage import Metrics, StageContext

@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from bertrelay.data.tables import StsTable, Table
-from bertrelay.encoder_settings import Base, PoolingMode
 from bertrelay.languages import EachOnce, LanguageCode
+from bertrelay.model.settings import Base, PoolingMode
 from bertrelay.settings import (
     WHEN_SET,
     EncoderSource,

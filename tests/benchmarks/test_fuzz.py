@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.fuzz import BAD, TEXTS, Bench, is_alike, toml
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.pooling import Projection
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.pooling import Projection
 
 TIMES = 20
 

@@ -9,7 +9,7 @@ from scipy.spatial.distance import pdist
 
 from benchmarks import mining
 from benchmarks.pairs import closest_pair
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder
 
 WORDS = ["Katze", "Hund", "Maus", "Vogel", "Fisch", "Pferd", "Kuh", "Huhn"]
 

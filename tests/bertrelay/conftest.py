@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bertrelay.new_encoder import train_unigram, train_wordpiece
+from bertrelay.model.new import train_unigram, train_wordpiece
 
 sys.path.append(str(Path(__file__).parent))  # small_training is imported by name, in other processes too
 

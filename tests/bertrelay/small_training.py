@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
-from bertrelay.distributed import SINGLE_PROCESS
 from bertrelay.errors import BertRelayError
+from bertrelay.process_group import SINGLE_PROCESS
 from bertrelay.training import checkpoint as checkpoints
 from bertrelay.training import in_batch, loop
 from bertrelay.training.batches import plan_epoch

@@ -80,9 +80,9 @@ def test_kind_version_and_settings_count_and_run_only_ones_do_not():
 
 
 def test_precision_auto_counts_as_what_the_hardware_makes_of_it(monkeypatch):
-    monkeypatch.setattr("bertrelay.hardware.computes_in_bf16", lambda *_: True)
+    monkeypatch.setattr("bertrelay.device.computes_in_bf16", lambda *_: True)
     assert parts()["precision"] == "bf16"
-    monkeypatch.setattr("bertrelay.hardware.computes_in_bf16", lambda *_: False)
+    monkeypatch.setattr("bertrelay.device.computes_in_bf16", lambda *_: False)
     assert parts() == parts(precision="fp32")
 
 

@@ -5,15 +5,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertrelay import encode_shards, encoding
 from bertrelay.data import shards
-from bertrelay.data.datasets import DatasetShards
+from bertrelay.data.parquet import DatasetShards
 from bertrelay.data.readers import open_input
-from bertrelay.encode_datasets import encode_dataset
-from bertrelay.encode_files import encode_file
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import Digests
+from bertrelay.inference import encode as encoding
+from bertrelay.inference import encode_shards
+from bertrelay.inference.encode_datasets import encode_dataset
+from bertrelay.inference.encode_files import encode_file
 from bertrelay.inputs import check_inputs, note_input, unchanged_inputs
 from bertrelay.leaves import content_parts
 from bertrelay.settings import InputFile, Settings

@@ -4,7 +4,7 @@ from typing import Annotated
 import pytest
 from pydantic import ValidationError
 
-from bertrelay.engine import Engine
+from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.leaves import leaves, with_stage_paths
 from bertrelay.settings import (

@@ -11,11 +11,11 @@ import torch
 from scipy import stats
 from transformers import AutoModel, BertForSequenceClassification
 
-from bertrelay.backbone import save_backbone
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.model.network import save_backbone
+from bertrelay.model.tokenizer import load_tokenizer, save_tokenizer
 from bertrelay.plots import cut, missing_scripts
-from bertrelay.tokenizer import load_tokenizer, save_tokenizer
 from domain.terms import TermsSettings, describe_terms, nearest_terms, term_vectors
 from domain.terms.picture import (
     NO_GROUP,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertrelay.verdict import Gain, judge
+from bertrelay.evaluation.verdict import Gain, judge
 from domain.verdicts import of_answers, of_entities, of_outcome
 
 

@@ -223,8 +223,8 @@ def readmission_model(tmp_path_factory):
     """The folder of a random model of readmissions that reads eight tokens at a time."""
     from transformers import BertModel
 
-    from bertrelay.backbone import save_backbone
-    from bertrelay.tokenizer import save_tokenizer
+    from bertrelay.model.network import save_backbone
+    from bertrelay.model.tokenizer import save_tokenizer
     from domain.clinical.classifier import save_model, start_model
     from domain.clinical.outcomes import OutcomeModelSettings
 
@@ -254,8 +254,8 @@ def encoder():
     import torch
     from transformers import BertConfig, BertModel
 
-    from bertrelay.encoder import SentenceEncoder
-    from bertrelay.layout import Prompts
+    from bertrelay.model.encoder import SentenceEncoder
+    from bertrelay.model.layout import Prompts
 
     tokenizer = word_tokenizer(WORDS, framed=False)
     torch.manual_seed(0)

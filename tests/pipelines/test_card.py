@@ -11,8 +11,8 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 from pydantic import ValidationError
 from sentence_transformers import SentenceTransformer
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.model.encoder import SentenceEncoder
 from pipelines.plan import RunOptions
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY

@@ -104,7 +104,7 @@ def test_answers_of_a_search_are_put_into_the_order_of_the_scores(call, model, c
 
 
 def test_a_poly_encoder_ranks_too(randomize, call, model, tmp_path):
-    from bertrelay.encoder import SentenceEncoder
+    from bertrelay.model.encoder import SentenceEncoder
     from teachers.baselines.poly_encoder import PolyEncoder
 
     other = randomize(PolyEncoder(SentenceEncoder.load(model), codes=3), 5)

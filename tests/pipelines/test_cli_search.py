@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from forked import finish
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.model.encoder import SentenceEncoder
 from pipelines.cli import search
 
 LINES = ["a dog barks", "ein hund bellt", "", "개가 짖는다", "dog . dog", "bellt\tbarks"]

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.model.encoder import SentenceEncoder
 
 ENGLISH = ["the dog runs here", "no cat sleeps there", "two birds sing", "a fish waits outside again"]
 GERMAN = ["der Hund rennt hier", "keine Katze schläft dort", "zwei Vögel singen", "ein Fisch wartet draußen"]

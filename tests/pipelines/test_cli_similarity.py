@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from bertrelay import compare
 from bertrelay.errors import RequestError
+from bertrelay.inference import compare
 
 ENGLISH = ["a dog barks", "a dog .", "dog dog"]
 OTHERS = ["ein hund bellt .", "개가 짖는다"]

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_file_commands import COMMANDS
 
-from bertrelay.data import datasets
+from bertrelay.data import parquet
 from bertrelay.errors import RequestError, WorkError
 from domain.clinical import score_dataset, scoring
 
@@ -18,7 +18,7 @@ ROWS = 60
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
-    monkeypatch.setattr(datasets, "SHARD_ROWS", 10)
+    monkeypatch.setattr(parquet, "SHARD_ROWS", 10)
     monkeypatch.setattr(scoring, "DATASET_CHARACTERS", 400)
     monkeypatch.chdir(tmp_path)
 
@@ -49,7 +49,7 @@ def rows_of(kind):
 
 
 def write_dataset(address, rows):
-    place = datasets.Location(address)
+    place = parquet.Location(address)
     place.filesystem.create_dir(place.path(), recursive=True)
     for first in range(0, len(rows), 25):
         path, table = place.path(f"{first:03}.parquet"), pa.Table.from_pylist(rows[first : first + 25])
@@ -58,7 +58,7 @@ def write_dataset(address, rows):
 
 
 def read_dataset(address):
-    place = datasets.Location(address)
+    place = parquet.Location(address)
     files = [name for name in place.names() if name.startswith("part-")]
     table = pq.read_table(place.path(), filesystem=place.filesystem).sort_by("row")
     assert len(files) > 3 and "_SUCCESS" in place.names()
@@ -83,7 +83,7 @@ PLACES = [("tag", "folder"), ("answer", "folder"), ("score", "folder"), ("answer
 @pytest.mark.parametrize(("command", "address"), PLACES, indirect=True)
 def test_a_dataset_has_the_rows_of_a_file(command, address, call, write_lines, tmp_path, monkeypatch):
     name, kind, model = command
-    monkeypatch.setattr(datasets, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(parquet, "BLOCK_ROWS", 8)
     write_dataset(address("input"), rows_of(kind))
     words = [*kind.words.split(), model]
     printed = call(*words, address("input"), address("output"), *KEPT[name], "--precision", "fp32")
@@ -118,7 +118,7 @@ def test_workers_of_a_cluster_write_entities_to_a_store(tagger, store, call, tmp
     write_dataset(given, rows_of(COMMANDS["tag"]))
     call("ner", "tag", tagger, given, "local/", "--precision", "fp32")
     call("ner", "tag", tagger, given, written, "--precision", "fp32", "--engine", "ray")
-    place, files = datasets.Location(written), sorted((tmp_path / "local").glob("part-*"))
+    place, files = parquet.Location(written), sorted((tmp_path / "local").glob("part-*"))
     assert [place.read(path.name) for path in files] == [path.read_bytes() for path in files]
     assert len(read_dataset(written)) == ROWS
 

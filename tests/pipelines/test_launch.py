@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import RequestError
+from bertrelay.process_group import ProcessGroup
 from pipelines import launch as launching
 from pipelines.launch import check_process_group, launch, worker_environments
 

@@ -5,9 +5,9 @@ from itertools import product
 
 from huggingface_hub import ModelCard
 
-from bertrelay.encode_shards import encoder_digest
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation import statistics
+from bertrelay.inference.encode_shards import encoder_digest
+from bertrelay.model.encoder import SentenceEncoder
 from pipelines.run_store import read_done
 
 KOREAN = {

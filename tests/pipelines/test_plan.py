@@ -217,7 +217,7 @@ def test_a_new_version_of_a_stage_is_why_it_runs(relay, monkeypatch, go, planned
 @pytest.fixture
 def machine(monkeypatch):
     def computes_in(precision):
-        monkeypatch.setattr("bertrelay.hardware.computes_in_bf16", lambda *_: precision == "bf16")
+        monkeypatch.setattr("bertrelay.device.computes_in_bf16", lambda *_: precision == "bf16")
 
     return computes_in
 

@@ -9,9 +9,9 @@ import published_networks
 import pytest
 import torch
 
-from bertrelay.cpu_kernels import set_dropout
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.inference.kernels import set_dropout
+from bertrelay.model.encoder import SentenceEncoder
 from students.distill import run
 from students.exporting import export
 from students.pruning import FEED_FORWARD, keep_layers, keep_neurons

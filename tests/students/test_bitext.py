@@ -13,8 +13,8 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.shards import Shards, locked_output
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import InputFile
 from students import bitext as mining
 from students import neighbours as knn
@@ -442,7 +442,7 @@ def test_killed_anywhere_the_same_call_goes_on_and_ends_alike(
 ):
     """Of vectors there are eight shards."""
     monkeypatch.setattr(knn, "QUERY_BLOCK", 20)
-    monkeypatch.setattr("bertrelay.encode_shards.SMALLEST_SHARD", 25)
+    monkeypatch.setattr("bertrelay.inference.encode_shards.SMALLEST_SHARD", 25)
 
     def mine_to(output):
         return mine_files(bilingual, *files, tmp_path / output, gold=gold, precision="fp32")

@@ -10,10 +10,10 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
 
-from bertrelay.cpu_kernels import set_dropout
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.pooling import Projection
+from bertrelay.inference.kernels import set_dropout
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.pooling import Projection
 from students import build as module
 from students.build import copy_of, fill_targets, start_student
 from students.settings import DistillSettings

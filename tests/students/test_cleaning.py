@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from bertrelay.data.shards import Shards
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder
 from students import cleaning
 from students.cleaning import block_margins, neighbourhoods
 from students.corpus import build_corpus

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.new_encoder import train_unigram, train_wordpiece
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.new import train_unigram, train_wordpiece
 from students.coverage import candidates_of, is_held_out, piece_texts, pieces_of_languages, scripts_of
 from students.evaluation_settings import ShrinkSettings
 from students.shrinking import run, shrink

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers.models.bert.modeling_bert import BertIntermediate
 
 from bertrelay.data.tokens import tokens_of
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
 from students.build import Targets
 from students.corpus import ParallelCorpus

@@ -12,9 +12,9 @@ from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import TranslationEvaluator
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.similarity import METRICS, Metric
+from bertrelay.model.encoder import SentenceEncoder
 from students import shrink, similarity
 from students.evaluate import best_by_dice, lookup_metrics, run
 from students.evaluation_settings import EvaluateSettings

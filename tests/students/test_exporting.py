@@ -18,12 +18,12 @@ from torch import nn
 
 from bertrelay import SentenceEncoder
 from bertrelay.data.records import Rejects
-from bertrelay.encode_shards import encoder_digest
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
-from bertrelay.graphs import import_openvino, usable_backends
-from bertrelay.layout import Prompts
-from bertrelay.pooling import Pooling, Projection
+from bertrelay.inference.encode_shards import encoder_digest
+from bertrelay.model.graph import import_openvino, usable_backends
+from bertrelay.model.layout import Prompts
+from bertrelay.model.pooling import Pooling, Projection
 from bertrelay.stage import StageContext
 from domain.biomedical import EntityTagger
 from students import exporting
@@ -279,7 +279,7 @@ def test_what_a_graph_cannot_be_used_for_is_refused(encoder, exported, tmp_path,
     (damaged / "onnx/model.onnx").write_bytes(content[: len(content) // 2])
     with pytest.raises(RequestError, match=r"the graph .*model\.onnx cannot be computed"):
         SentenceEncoder.load(damaged)
-    for module in ("bertrelay.graphs", "students.exporting"):
+    for module in ("bertrelay.model.graph", "students.exporting"):
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name == "onnxruntime" else find_spec(name))
     with pytest.raises(RequestError, match=r"needs the package onnxruntime: pip install 'bertrelay\[onnx\]'"):
         SentenceEncoder.load(exported)

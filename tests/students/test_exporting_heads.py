@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from bertrelay.errors import RequestError
-from bertrelay.graphs import import_openvino
+from bertrelay.model.graph import import_openvino
 from bertrelay.stage import StageContext
 from domain.biomedical.ner import model as entities
 from domain.biomedical.ner.decoding import LabelSet

@@ -5,10 +5,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertrelay.encode_files import encode_file
-from bertrelay.encode_shards import encoder_digest
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.inference.encode_files import encode_file
+from bertrelay.inference.encode_shards import encoder_digest
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
 from students.distill import run
 from students.evaluate import run as evaluate

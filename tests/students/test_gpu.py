@@ -93,7 +93,7 @@ def test_encoding_waits_once_a_block(tiny_encoder, toy, monkeypatch):
     sentences = list(dict.fromkeys(row[0] for row in toy.train))
     encoder = tiny_encoder("bert", sentences).to("cuda")
     encoder.encode(sentences)
-    monkeypatch.setattr("bertrelay.encoding.BLOCK_SENTENCES", -(-len(sentences) // 3))
+    monkeypatch.setattr("bertrelay.inference.encode.BLOCK_SENTENCES", -(-len(sentences) // 3))
     with waits_as("warn"), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         encoder.encode(sentences, batch_tokens=64)

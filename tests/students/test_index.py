@@ -10,13 +10,14 @@ import pytest
 from filelock import FileLock
 from scipy.spatial.distance import cdist
 
-from bertrelay import encode_shards, encoding
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests
-from bertrelay.layout import Prompts
+from bertrelay.inference import encode as encoding
+from bertrelay.inference import encode_shards
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.layout import Prompts
 from students import index_build as building
 from students import neighbours
 from students.index import build_index, open_index, run, search

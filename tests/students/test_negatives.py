@@ -10,7 +10,7 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import Shards
 from bertrelay.errors import RequestError
-from bertrelay.layout import Prompts
+from bertrelay.model.layout import Prompts
 from students import mine_negatives
 from students import negatives as mining
 from students.negatives import run

@@ -10,7 +10,7 @@ import pytest
 from bertrelay import SentenceEncoder, encode_file
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
-from bertrelay.layout import Prompts
+from bertrelay.model.layout import Prompts
 from students import build_index, mine, mine_files, search
 
 SENTENCE = "The patient Mr Marker barks."

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.layout import Prompts
-from bertrelay.pooling import Pooling
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.layout import Prompts
+from bertrelay.model.pooling import Pooling
 from bertrelay.stage import StageContext
 from students import distill, evaluate
 from students.build import fill_targets, prompts_of

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.model.encoder import SentenceEncoder
 from students.pruning import keep_layers, keep_neurons
 
 SENTENCES = ["a dog runs", "cats run", "the dogs and a cat sleep near the old station", "sleep"]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import T5Config, T5EncoderModel
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.training import loop
 from students import retention
 from students.build import Targets

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from bertrelay.encoder_settings import NewEncoder
+from bertrelay.model.settings import NewEncoder
 from students.evaluation_settings import EvaluateSettings, ExportSettings, ShrinkSettings
 from students.search_settings import MineSettings
 from students.settings import (

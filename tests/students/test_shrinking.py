@@ -8,9 +8,9 @@ from scipy.stats import spearmanr
 from torch import nn
 
 from bertrelay.data.records import Rejects
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.pooling import Projection
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.pooling import Projection
 from students.evaluation_settings import ShrinkSettings
 from students.shrinking import _labelled, cosines_to_original, principal_axes, projection_onto, run, sample_of, shrink
 

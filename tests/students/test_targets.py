@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from bertrelay import encode_shards
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.engine import Engine
+from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError
+from bertrelay.inference import encode_shards
+from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
 from students import build
@@ -51,7 +51,7 @@ def test_the_workers_of_a_cluster_compute_the_same(teacher, corpus, context, tmp
     monkeypatch.setattr(encode_shards, "SMALLEST_SHARD", 8)
     here = fill(teacher, corpus, context)
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
-    here_alone = "bertrelay.encode_shards.encode_blocks"  # workers import the real one
+    here_alone = "bertrelay.inference.encode_shards.encode_blocks"  # workers import the real one
     monkeypatch.setattr(here_alone, lambda *_, **__: pytest.fail("encoded in this process"))
     try:
         elsewhere = StageContext(tmp_path / "output", tmp_path / "elsewhere", engine=Engine(engine="ray"))

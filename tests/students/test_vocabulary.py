@@ -9,11 +9,11 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from bertrelay.encode_shards import encoder_digest
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.layout import Prompts
-from bertrelay.pooling import Projection
+from bertrelay.inference.encode_shards import encoder_digest
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.layout import Prompts
+from bertrelay.model.pooling import Projection
 from students import vocabulary
 from students.vocabulary import trim_vocabulary
 

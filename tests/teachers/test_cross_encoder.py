@@ -12,7 +12,7 @@ from sentence_transformers import CrossEncoder as PeerCrossEncoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertrelay.errors import RequestError
-from bertrelay.pooling import Projection
+from bertrelay.model.pooling import Projection
 from teachers.baselines.poly_encoder import POLY_ENCODER, PolyEncoder
 from teachers.cross_encoder import CrossEncoder, start_cross_encoder
 from teachers.cross_encoder_train import PairTask, run, run_poly

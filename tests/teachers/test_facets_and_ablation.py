@@ -9,9 +9,9 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
+from bertrelay.model.encoder import SentenceEncoder
 from teachers import train
 from teachers.evaluation import ablation
 from teachers.evaluation import facets as facet_training

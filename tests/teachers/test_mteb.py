@@ -13,9 +13,9 @@ from sentence_transformers import SentenceTransformer
 from sklearn.metrics import f1_score
 
 from bertrelay.data.records import Rejects
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.layout import Prompts
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.layout import Prompts
 from bertrelay.stage import StageContext
 from teachers import MtebEncoder, evaluate_tasks
 from teachers.evaluation import protocols

@@ -7,8 +7,8 @@ import os
 import pytest
 from forked import CONTEXT, finish
 
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, joined
 from bertrelay.evaluation import statistics
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, joined
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
 from pipelines.launch import worker_environments

@@ -9,8 +9,8 @@ from scipy.stats import rankdata
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import StsTable
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.model.encoder import SentenceEncoder
 from teachers.evaluation.protocols import run_sts
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 from teachers.settings import StsSettings

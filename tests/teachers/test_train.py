@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from bertrelay.data.tokens import Tokens, tokens_of
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.layout import Prompts
-from bertrelay.pooling import Projection
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.layout import Prompts
+from bertrelay.model.pooling import Projection
 from bertrelay.stage import StageContext
 from bertrelay.training.batches import micro_batches
 from bertrelay.training.loop import Batch

@@ -119,7 +119,7 @@ def check(
     """
     splitter, limit = None, 0
     if model is not None:
-        from bertrelay.heads import read_tokenizer, window_size
+        from bertrelay.model.heads import read_tokenizer, window_size
         from domain.biomedical.ner.model import MAX_TOKENS, SPECIALS, WordSplitter
 
         tokenizer, positions = read_tokenizer(model)

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertrelay.device import default_device
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.calibration import expected_calibration_error
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import atomic_write, write_json
-from bertrelay.hardware import default_device
 from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.document import Unfit
@@ -24,6 +23,7 @@ from domain.biomedical.ner.pairing import KINDS, Pairing, confusions, pairings
 from domain.biomedical.ner.settings import NerEvaluateSettings
 from domain.biomedical.ner.tagger import WordSpan, decoded_blocks
 from domain.biomedical.windows import Floats
+from domain.calibration import expected_calibration_error
 from domain.draws import spread_evenly
 
 

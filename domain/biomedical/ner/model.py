@@ -19,20 +19,20 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import has_types, model_folder, save_network
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json, write_tensors
-from bertrelay.graphs import BackendChoice
-from bertrelay.heads import Head, HeadNetwork, window_shape
-from bertrelay.inference import padded
-from bertrelay.model_files import Description, read_model_file, reading_weights
+from bertrelay.inference.batches import padded
+from bertrelay.model.files import Description, read_model_file, reading_weights
+from bertrelay.model.graph import BackendChoice
+from bertrelay.model.heads import Head, HeadNetwork, window_shape
+from bertrelay.model.network import has_types, model_folder, save_network
+from bertrelay.model.tokenizer import before_sentences, lowers_case, plain_rules
 from bertrelay.progress import log
-from bertrelay.tokenizer import before_sentences, lowers_case, plain_rules
 from domain.biomedical.documents.tokens import OUTSIDE, Scheme, split_tag
 from domain.biomedical.ner.decoding import Chain, LabelSet
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.windows import Integers, Windows, cut_windows, ranges
+from domain.calibration import Temperature
 
 # Words as subwords
 

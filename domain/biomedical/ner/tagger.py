@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertrelay.graphs import BackendChoice, check_backend
-from bertrelay.hardware import as_device
-from bertrelay.inference import computed
+from bertrelay.device import as_device
+from bertrelay.inference.batches import computed
+from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
 from bertrelay.texts import each_text
 from domain.biomedical.documents.document import Document, Entity, Span

@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
-from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError, plural
 from bertrelay.files import check_place
-from bertrelay.model_output import BLOCK_CHARACTERS, DIGITS, Scan, model_output
+from bertrelay.inference.model_output import BLOCK_CHARACTERS, DIGITS, Scan, model_output
 from bertrelay.privacy import check_page
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
@@ -29,7 +29,7 @@ from domain.biomedical.ner.settings import TagOptions, TagSettings
 from domain.sentences import is_unspaced, unspaced_warning
 
 if TYPE_CHECKING:
-    from bertrelay.dataset_output import ComputeColumns, WrittenDataset
+    from bertrelay.inference.dataset_output import ComputeColumns, WrittenDataset
 
 ReadDocuments = Callable[[Rejects], Iterator[Document]]
 
@@ -256,7 +256,7 @@ def tag_dataset(
     """
     import pyarrow as pa
 
-    from bertrelay.dataset_output import add_columns
+    from bertrelay.inference.dataset_output import add_columns
 
     asked = options_of(TagOptions, options)
     kinds = {"start": pa.int32(), "end": pa.int32(), "type": pa.string(), "text": pa.string()}

@@ -12,11 +12,10 @@ from torch.nn.functional import cross_entropy
 from bertrelay.data.records import Rejects
 from bertrelay.data.splits import count_shared
 from bertrelay.data.swapped import FEWEST, check_labels
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
+from bertrelay.device import default_device
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.calibration import fit_temperature
-from bertrelay.hardware import default_device
-from bertrelay.inference import computed
+from bertrelay.inference.batches import computed
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.progress import log, working
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
@@ -37,6 +36,7 @@ from domain.biomedical.ner.model import EntityModel, WordSequences, save_model, 
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.ner.tagger import Decoded, decode
 from domain.biomedical.windows import Integers, ranges
+from domain.calibration import fit_temperature
 from domain.draws import uniform_draws
 
 

@@ -17,11 +17,11 @@ from scipy.special import softmax
 from torch import Tensor
 from torch.nn.functional import pad
 
+from bertrelay.device import as_device
 from bertrelay.errors import RequestError
-from bertrelay.graphs import BackendChoice, check_backend
-from bertrelay.hardware import as_device
-from bertrelay.inference import computed
-from bertrelay.model_output import BLOCK_CHARACTERS
+from bertrelay.inference.batches import computed
+from bertrelay.inference.model_output import BLOCK_CHARACTERS
+from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
 from bertrelay.texts import each_pair, each_text
 from domain.biomedical.documents.document import Span, shown_id

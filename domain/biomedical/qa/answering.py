@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from markupsafe import Markup
 
+from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans, json_line
 from bertrelay.data.swapped import FEWEST, MAX_SWAPPED
 from bertrelay.data.tables import ABSENT, Table, Unusable, format_of
 from bertrelay.data.writing import write_table
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
-from bertrelay.engine import LOCAL, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
-from bertrelay.model_output import BLOCK_CHARACTERS, DIGITS, Scan, model_output
+from bertrelay.inference.model_output import BLOCK_CHARACTERS, DIGITS, Scan, model_output
 from bertrelay.privacy import check_page
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
@@ -34,7 +34,7 @@ from domain.biomedical.qa.questions import DUPLICATE, Question
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFormat, QuestionFormat, TableFormat
 
 if TYPE_CHECKING:
-    from bertrelay.dataset_output import ComputeColumns, WrittenDataset
+    from bertrelay.inference.dataset_output import ComputeColumns, WrittenDataset
     from domain.biomedical.qa.answerer import Reply
 
 COLUMNS = {
@@ -265,7 +265,7 @@ def answer_dataset(
     """
     import pyarrow as pa
 
-    from bertrelay.dataset_output import add_columns
+    from bertrelay.inference.dataset_output import add_columns
 
     asked = options_of(AnswerOptions, options)
     candidate = pa.struct([(name, kind) for name, kind in COLUMNS.items() if name not in ("id", "sentence")])

@@ -57,7 +57,7 @@ class ModelTraining(NamedTuple):
     @classmethod
     def of(cls, model: str) -> "ModelTraining":
         """Of a model folder or hub id; only its tokenizer and configuration are read."""
-        from bertrelay.heads import read_tokenizer, window_size
+        from bertrelay.model.heads import read_tokenizer, window_size
         from domain.biomedical.qa.model import MAX_TOKENS, default_stride
         from domain.biomedical.qa.subwords import PairSplitter
 

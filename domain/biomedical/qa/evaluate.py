@@ -11,10 +11,9 @@ import numpy as np
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import json_line, write_lines
-from bertrelay.evaluation.calibration import expected_calibration_error
+from bertrelay.device import default_device
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import atomic_write, write_json
-from bertrelay.hardware import default_device
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.qa.answerer import Choice, Choices, NBest, answered_blocks, log_too_long
@@ -24,6 +23,7 @@ from domain.biomedical.qa.question_files import bioasq_golds, question_format_of
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QaEvaluateSettings, QuestionSource
 from domain.biomedical.qa.subwords import PairSplitter, count_long_answers, gold_spans
+from domain.calibration import expected_calibration_error
 from domain.draws import spread_evenly
 from domain.sentences import sentence_spans
 

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import has_types, model_folder, read_network_config, save_network
-from bertrelay.cpu_kernels import set_dropout
-from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json
-from bertrelay.graphs import BackendChoice
-from bertrelay.heads import Head, HeadNetwork, window_shape
-from bertrelay.model_files import Description, read_model_file
+from bertrelay.inference.kernels import set_dropout
+from bertrelay.model.files import Description, read_model_file
+from bertrelay.model.graph import BackendChoice
+from bertrelay.model.heads import Head, HeadNetwork, window_shape
+from bertrelay.model.network import has_types, model_folder, read_network_config, save_network
 from bertrelay.progress import log
 from bertrelay.settings import Positive
 from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.subwords import PairSplitter
+from domain.calibration import Temperature
 
 DESCRIPTION = "qa.json"
 MAX_TOKENS = 384

@@ -18,8 +18,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
+from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import log
-from bertrelay.tokenizer import before_sentences, plain_rules
 from domain.biomedical.documents.document import shown_id
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.windows import Flags, Integers, Windows, cut_windows

@@ -14,11 +14,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.splits import count_shared
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, map_over_processes
+from bertrelay.device import default_device
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.calibration import fit_temperature
-from bertrelay.hardware import default_device
-from bertrelay.inference import computed
+from bertrelay.inference.batches import computed
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.progress import log, working
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
@@ -38,6 +37,7 @@ from domain.biomedical.qa.subwords import (
     training_faults,
 )
 from domain.biomedical.windows import Flags
+from domain.calibration import fit_temperature
 
 
 def run(settings: QaSettings, context: StageContext) -> Metrics:

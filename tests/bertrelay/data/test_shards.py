@@ -5,9 +5,9 @@ import pytest
 
 from bertrelay.data import shards as module
 from bertrelay.data.shards import MANIFEST, Shards, Span, SpanReader, cut_spans
-from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.privacy import sensitive_data
+from bertrelay.process_group import ProcessGroup
 
 SPANS = [Span(0, 2, 20), Span(2, 3, 30), Span(3, 5, 50)]
 

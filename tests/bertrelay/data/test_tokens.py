@@ -9,7 +9,7 @@ import torch
 
 from bertrelay.data import tokens as token_files
 from bertrelay.data.tokens import tokenizer_of, tokens_of
-from bertrelay.layout import Prompts
+from bertrelay.model.layout import Prompts
 
 SENTENCES = ["a", "a longer one of six words", "", "two words"]
 PAD = 99

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-from bertrelay.backbone import freeze_pooler
+from bertrelay.model.network import freeze_pooler
 from bertrelay.training import cuda_graphs, loop
 from bertrelay.training.cuda_graphs import replaying
 from bertrelay.training.loop import Batch, train

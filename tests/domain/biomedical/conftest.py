@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import BertModel
 
-from bertrelay.backbone import save_backbone
-from bertrelay.encoder_settings import NewEncoder
-from bertrelay.new_encoder import bert_config, train_wordpiece
-from bertrelay.tokenizer import save_tokenizer
+from bertrelay.model.network import save_backbone
+from bertrelay.model.new import bert_config, train_wordpiece
+from bertrelay.model.settings import NewEncoder
+from bertrelay.model.tokenizer import save_tokenizer
 
 sys.path.append(str(Path(__file__).parent))  # asked_texts and real_files are imported by name
 

@@ -7,8 +7,8 @@ import pytest
 from real_files import NER, with_ner
 
 from bertrelay.errors import RequestError
+from bertrelay.model.tokenizer import load_tokenizer
 from bertrelay.privacy import sensitive_data
-from bertrelay.tokenizer import load_tokenizer
 from domain.biomedical.documents.document import Document, Entity
 from domain.biomedical.documents.writing import WRITERS
 from domain.biomedical.ner.checking import check
@@ -185,7 +185,7 @@ def test_lengths_are_measured_against_the_windows_of_a_training(tiny_bert, tmp_p
     (tmp_path / "train.tsv").write_text(conll("a/B-X"))
     for positions in (40, 512, None):
         read = (load_tokenizer(tiny_bert), positions)
-        monkeypatch.setattr("bertrelay.heads.read_tokenizer", lambda _, read=read: read)
+        monkeypatch.setattr("bertrelay.model.heads.read_tokenizer", lambda _, read=read: read)
         found = {each.check: each for each in check({"train": tmp_path / "train.tsv"}, model="any")}
         assert f"longer than the {254 if positions != 40 else 38} that" in found["tokens in a sentence"].summary
 

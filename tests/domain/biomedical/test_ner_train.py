@@ -13,8 +13,8 @@ from seqeval.scheme import IOB2
 
 from bertrelay.errors import RequestError
 from bertrelay.leaves import leaves
+from bertrelay.model.tokenizer import load_tokenizer
 from bertrelay.stage import StageContext
-from bertrelay.tokenizer import load_tokenizer
 from domain.biomedical.ner import evaluate as evaluation
 from domain.biomedical.ner import train as training
 from domain.biomedical.ner.decoding import LabelSet

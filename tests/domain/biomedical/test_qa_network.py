@@ -6,8 +6,8 @@ from asked_texts import ask, edit, find_answers, remove_padding, start_answerer
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, RobertaConfig, RobertaForQuestionAnswering
 
 from bertrelay.errors import RequestError
-from bertrelay.new_encoder import train_unigram
-from bertrelay.tokenizer import load_tokenizer, save_tokenizer
+from bertrelay.model.new import train_unigram
+from bertrelay.model.tokenizer import load_tokenizer, save_tokenizer
 from domain.biomedical.qa.model import HEAD, AnswerModel, load_model, save_model
 from domain.biomedical.qa.subwords import PairSplitter
 

@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from bertrelay.inference import prefetched
+from bertrelay.inference.batches import prefetched
 from domain.biomedical.windows import blocks, cut_windows
 
 

@@ -5,10 +5,10 @@ import pandas as pd
 import torch
 from transformers import BertModel
 
-from bertrelay.backbone import save_backbone
-from bertrelay.encoder_settings import NewEncoder
-from bertrelay.new_encoder import bert_config, train_wordpiece
-from bertrelay.tokenizer import save_tokenizer
+from bertrelay.model.network import save_backbone
+from bertrelay.model.new import bert_config, train_wordpiece
+from bertrelay.model.settings import NewEncoder
+from bertrelay.model.tokenizer import save_tokenizer
 from domain.clinical.cleaning import find_sections
 from domain.clinical.cohort import write_parquet
 from domain.clinical.notes import TEXT_SCHEMA

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
-from bertrelay.new_encoder import train_wordpiece
+from bertrelay.model.new import train_wordpiece
 from domain.clinical.chunks import (
     Chunker,
     _word_starts,

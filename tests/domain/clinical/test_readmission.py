@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from scipy.special import expit
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from bertrelay.engine import LOCAL_ENGINE, Engine
+from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
 from domain.clinical import training

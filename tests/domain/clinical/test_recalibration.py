@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 
-from bertrelay.evaluation.calibration import expected_calibration_error
+from domain.calibration import expected_calibration_error
 from domain.clinical.prediction import calibrated
 from domain.clinical.recalibration import Recalibration, fit_recalibration
 

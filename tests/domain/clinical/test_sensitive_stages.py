@@ -24,7 +24,7 @@ from transformers import BertConfig, BertForPreTraining
 
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
-from bertrelay.new_encoder import train_wordpiece
+from bertrelay.model.new import train_wordpiece
 from bertrelay.stage import Stage
 from pipelines.cli import _exit_code
 

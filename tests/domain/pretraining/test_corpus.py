@@ -15,7 +15,7 @@ from datasets import Dataset
 import domain.pretraining.corpus as corpus_module
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
-from bertrelay.new_encoder import train_unigram, train_wordpiece
+from bertrelay.model.new import train_unigram, train_wordpiece
 from domain.pretraining import readers
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.settings import DocumentSource

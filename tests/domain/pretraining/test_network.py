@@ -16,12 +16,12 @@ from transformers import (
     BertForPreTraining,
 )
 
-from bertrelay.backbone import save_network
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.new_encoder import train_unigram, train_wordpiece
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.network import save_network
+from bertrelay.model.new import train_unigram, train_wordpiece
+from bertrelay.model.tokenizer import load_tokenizer, save_tokenizer
 from bertrelay.settings import InputFile
-from bertrelay.tokenizer import load_tokenizer, save_tokenizer
 from domain.pretraining.items import Text
 from domain.pretraining.network import (
     Pretraining,

@@ -8,8 +8,8 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
-from bertrelay.new_encoder import train_unigram, train_wordpiece
-from bertrelay.tokenizer import before_sentences, plain_rules
+from bertrelay.model.new import train_unigram, train_wordpiece
+from bertrelay.model.tokenizer import before_sentences, plain_rules
 from domain.draws import nth_number, uniform_draws
 from domain.pretraining.items import Text, draw_pairs, pack
 from domain.pretraining.network import with_new_tokens

@@ -11,10 +11,10 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.engine import Engine
+from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError, Stopped
-from bertrelay.new_encoder import train_wordpiece
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.new import train_wordpiece
 from bertrelay.stage import StageContext
 from bertrelay.training.batches import rank_batch
 from bertrelay.training.loop import Training

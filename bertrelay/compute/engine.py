@@ -1,0 +1,86 @@
+"""Where shards are computed: in this process and those beside it, or by the workers of a Ray cluster."""
+
+import re
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from bertrelay.device import resolve_precision
+from bertrelay.errors import RequestError
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main
+from bertrelay.settings import Positive, Settings, options_of, refuse_idle
+
+if TYPE_CHECKING:
+    import torch
+
+LOCAL, RAY = "local", "ray"
+ADDRESS = re.compile(rf"{LOCAL}|{RAY}(://[\w.-]+:\d+)?")
+
+
+def _address(value: str) -> str:
+    if not ADDRESS.fullmatch(value):
+        raise ValueError(f"expected local, ray or ray://HOST:PORT, found {value!r}")
+    return value
+
+
+class Engine(Settings):
+    """Where shards are computed. The results are the same bytes at the same precision, device and number of threads.
+
+    engine: local; ray, the cluster of $RAY_ADDRESS or of this machine, else a new one; or ray://HOST:PORT.
+    workers: number of workers; as many as fit into the cluster when absent.
+    cpus_per_worker: cores of each; when absent those of the smallest node, shared by the workers on it.
+    gpus_per_worker: GPUs of each, 0.5 for two workers on one; when absent 1 where there are any, else 0.
+    dashboard: allow sensitive data on a cluster whose dashboard runs.
+    """
+
+    engine: Annotated[str, AfterValidator(_address)] = LOCAL
+    workers: Positive | None = None
+    cpus_per_worker: Positive | None = None
+    gpus_per_worker: Annotated[float | None, Field(ge=0)] = None
+    dashboard: bool = False
+
+    @model_validator(mode="after")
+    def _cluster_counts(self) -> Self:
+        if self.is_local:
+            others = [name for name in Engine.model_fields if name != "engine"]
+            refuse_idle(self, *others, because="engine is local")
+        if self.gpus_per_worker and self.gpus_per_worker > 1 and self.gpus_per_worker % 1:
+            raise ValueError(
+                f"gpus_per_worker: expected a share of one or a whole number, found {self.gpus_per_worker}"
+            )
+        return self
+
+    @classmethod
+    def of(cls, engine: "Engine | str", process_group: ProcessGroup = SINGLE_PROCESS) -> "Engine":
+        """`engine`, or the one of that name. Raises RequestError for another, and for Ray in several processes."""
+        found = engine if isinstance(engine, Engine) else options_of(cls, {"engine": engine})
+        if process_group.size > 1 and not found.is_local:
+            raise RequestError(
+                f"engine: expected one process that hands out work to {found.engine}, found {process_group.size}; "
+                "leave --processes out, and give --workers"
+            )
+        return found
+
+    @property
+    def is_local(self) -> bool:
+        return self.engine == LOCAL
+
+    def connected(self) -> AbstractContextManager[None]:
+        """Connects to the cluster, if there is one; raises RequestError where it does not answer or does not fit."""
+        if self.is_local:
+            return nullcontext()
+        from bertrelay.compute.ray import connected
+
+        return connected(self)
+
+    def precision(self, asked: str | None, device: "torch.device", process_group: ProcessGroup = SINGLE_PROCESS) -> str:
+        """What `asked` is on `device`, or where the workers of the cluster compute."""
+        if self.is_local:
+            return broadcast_from_main(resolve_precision(asked, device), process_group)
+        from bertrelay.compute.ray import precision_of
+
+        return precision_of(self, asked)
+
+
+LOCAL_ENGINE = Engine()

@@ -1,0 +1,166 @@
+"""Batches of any network for inference: few shapes, packed weights, precision."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from bertrelay.device import autocast, release_memory, resolve_precision
+from bertrelay.errors import check_count
+from bertrelay.inference.kernels import Packed, pack, using
+from bertrelay.model.graph import GraphNetwork
+
+WIDTH_BITS, HEIGHT_BITS = 5, 3  # a batch of 32 to 63 tokens has an even number; 8 to 15 rows become 8, 10, 12, 14 or 16
+
+
+def batch_shape(longest: int, rows: int, batch_tokens: int, max_tokens: int) -> tuple[int, int]:
+    """Tokens and rows of the next batch, padding included, when its longest row has `longest` tokens.
+
+    Both are rounded up a little, so that few shapes occur: oneDNN compiles kernels for each and keeps them.
+    """
+    width = max(longest, min(rounded_up(longest, WIDTH_BITS), max_tokens))
+    full = max(1, batch_tokens // width)
+    return width, min(full, rounded_up(rows, HEIGHT_BITS))
+
+
+def sorted_batches(
+    lengths: NDArray[np.integer], batch_tokens: int, max_tokens: int, most_rows: int | None = None
+) -> Iterator[tuple[NDArray[np.int64], int, int]]:
+    """(rows, width, height) of each batch of rows of `lengths`; longest first: if memory is short, it shows at once.
+
+    A batch may have fewer rows than its height; the others are padding.
+    """
+    order, start = np.argsort(-lengths.astype(np.int64), kind="stable"), 0
+    while start < len(order):
+        width, height = batch_shape(int(lengths[order[start]]), len(order) - start, batch_tokens, max_tokens)
+        height = min(height, most_rows or height)
+        yield order[start : start + height], width, height
+        start += height
+
+
+def padded_rows(rows: NDArray[np.int64], height: int) -> NDArray[np.int64]:
+    """The rows of a batch and the last one repeated, (height,)."""
+    return np.pad(rows, (0, height - len(rows)), mode="edge")
+
+
+def rounded_up(number: int, bits: int) -> int:
+    """The next number that has no more than `bits` binary digits before its zeros."""
+    step = 1 << max(0, number.bit_length() - bits)
+    return -(-number // step) * step
+
+
+def padded(
+    ids: NDArray[np.integer], starts: NDArray[np.integer], lengths: NDArray[np.integer], width: int, pad_id: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The runs of `ids` from `starts` on, (rows,), padded, and their mask, both (rows, width)."""
+    places = np.arange(width)  # (width,)
+    mask = places < lengths[:, None]  # (rows, width)
+    rows = np.full(mask.shape, pad_id, np.int64)
+    rows[mask] = ids[(starts[:, None] + places)[mask]]
+    return rows, mask
+
+
+CPU_BATCH_TOKENS = 2_048  # as much as stays in the caches; more is slower
+GPU_BATCH_TOKENS = 65_536
+
+
+class Network(Protocol):
+    """A module that knows its device, and the network in it that takes most of the time."""
+
+    training: bool
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def backbone(self) -> Any: ...
+
+    def train(self, mode: bool = True) -> object: ...
+
+
+def best_batch_tokens(device: torch.device, requested: int | None = None) -> int:
+    """As many tokens, padding included, as the device computes best at once, or the `requested` number.
+
+    Raises RequestError for fewer than one.
+    """
+    check_count("batch_tokens", requested)
+    return requested or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS)
+
+
+def pack_for(tokens: int, network: nn.Module, precision: str, batch_tokens: int) -> Packed:
+    """The weights of `network` laid out for so many tokens; none for one batch, where it costs more than it saves."""
+    is_packed = precision == "bf16" and tokens > batch_tokens and not has_own_precision(network)
+    return pack(network) if is_packed else {}
+
+
+def has_own_precision(network: nn.Module) -> bool:
+    """Whether it computes in the type of its weights: a graph, or a network that is no longer float32."""
+    weights = next(network.parameters(), None)
+    return isinstance(network, GraphNetwork) or (weights is not None and weights.dtype != torch.float32)
+
+
+def computed_precision(network: nn.Module, precision: str) -> str:
+    """What a network computes in that was to do so in `precision`: a graph, or one that was converted, in its own."""
+    if isinstance(network, GraphNetwork):
+        return "the precision of its graph"
+    if has_own_precision(network):
+        return str(next(network.parameters()).dtype).removeprefix("torch.")
+    return precision
+
+
+@contextmanager
+def computing(network: Network, precision: str) -> Iterator[None]:
+    """Without gradients or dropout, in `precision`: bf16, fp16, tf32 or fp32, which beside a graph is always fp32.
+
+    A network whose weights were converted, by `half()` for example, computes in their type.
+    Threads may do so with one network, unless it is in training mode: to that the first to end brings it back.
+    """
+    was_training = network.training
+    network.train(False)
+    precision = "fp32" if has_own_precision(network.backbone) else precision
+    try:
+        with torch.inference_mode(), autocast(network.device, precision):
+            yield
+    finally:
+        network.train(was_training)
+
+
+Block = TypeVar("Block")
+Result = TypeVar("Result")
+
+
+def computed(
+    network: Network,
+    blocks: Iterable[Block],
+    count_tokens: Callable[[Block], int],
+    compute: Callable[[Block, int], Result],
+    precision: str | None = None,
+    batch_tokens: int | None = None,
+) -> Iterator[Result]:
+    """What `compute` makes of each block, given it and how many tokens make a batch; the next is made meanwhile.
+
+    count_tokens: how many tokens the network reads of a block.
+    """
+    device = network.device
+    precision, batch_tokens = resolve_precision(precision, device), best_batch_tokens(device, batch_tokens)
+    packed: Packed = {}
+    for block in prefetched(iter(blocks)):
+        packed = packed or pack_for(count_tokens(block), network.backbone, precision, batch_tokens)
+        with computing(network, precision), using(packed):
+            result = compute(block, batch_tokens)
+        yield result
+        release_memory()
+
+
+def prefetched(items: Iterator[Block]) -> Generator[Block, None, None]:
+    """The same items; each is made by another thread while the caller works on the one before it."""
+    with ThreadPoolExecutor(1, "ahead") as other:
+        waiting = other.submit(next, items, None)
+        while (item := waiting.result()) is not None:
+            waiting = other.submit(next, items, None)
+            yield item

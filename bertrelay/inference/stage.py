@@ -1,0 +1,79 @@
+"""The stage `bertrelay.encode` and its settings. Torch is loaded when it runs."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from bertrelay.data.tables import Table
+from bertrelay.progress import log
+from bertrelay.settings import RUN_ONLY, EncoderSource, Positive, Precision, Settings, refuse_idle
+from bertrelay.stage import Metrics, StageContext
+
+if TYPE_CHECKING:
+    from bertrelay.inference.encode_files import EncodedFile
+
+
+class EncodeSettings(Settings):
+    """The vectors of a table's sentences, in `vectors.npy` or `vectors.parquet`: row i for sentence i.
+
+    sentences: one column of text: plain lines, `text` of a table, or the column it names.
+    output: `parquet` has the text beside the vectors, in columns `text` and `vector`. `dataset` reads a folder of
+        Parquet files and writes another, `vectors`.
+    keep: columns that a dataset has too.
+    vectors: in fewer bits: `int8`, each times 127 over its largest element, or `binary`, the signs, 8 in a byte.
+    prompt: which of the model's prompts precedes each sentence; the model's default when absent.
+    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
+    """
+
+    model: EncoderSource
+    sentences: Table
+    output: Literal["npy", "parquet", "dataset"] = "npy"
+    keep: list[str] = Field(default=[])
+    vectors: Literal["float32", "int8", "binary"] = "float32"
+    prompt: str | None = None
+    precision: Precision = "auto"
+    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+
+    @model_validator(mode="after")
+    def _dataset(self) -> Self:
+        if self.output != "dataset":
+            refuse_idle(self, "keep", because="output is no dataset")
+            return self
+        columns = self.sentences.columns or [""]
+        if self.sentences.path is None or len(columns) > 1 or not isinstance(columns[0], str):
+            raise ValueError(
+                "output: a dataset is made of a folder of Parquet files and the name of one column of text"
+            )
+        refuse_idle(self.sentences, "format", "header", "quoted", because="a dataset has Parquet files")
+        return self
+
+
+def run(settings: EncodeSettings, context: StageContext) -> Metrics:
+    """The stage `bertrelay.encode`: the vectors of a table's sentences, in `vectors.npy`, `.parquet` or a folder."""
+    from bertrelay.data.vectors import shape_of
+    from bertrelay.inference.encode_datasets import encode_dataset
+    from bertrelay.inference.encode_files import encode_file
+
+    given: dict[str, Any] = {
+        "cache": context.cache,
+        "process_group": context.process_group,
+        "engine": context.engine,
+        "vectors": settings.vectors,
+        "prompt_name": settings.prompt,
+        "precision": settings.precision,
+        "batch_tokens": settings.batch_tokens,
+    }
+    if settings.output == "dataset":
+        column = str((settings.sentences.columns or ["text"])[0])
+        source, output = str(settings.sentences.path), str(context.output / "vectors")
+        return _metrics(encode_dataset(settings.model, source, output, column=column, keep=settings.keep, **given))
+    file = context.output / f"vectors.{settings.output}"
+    if file.is_file():  # whole, and the process was killed after it
+        sentences, dim = shape_of(file, settings.vectors)
+        return {"sentences": sentences, "dim": dim, "sentences_per_second": None}
+    return _metrics(encode_file(settings.model, settings.sentences, file, **given))
+
+
+def _metrics(encoded: "EncodedFile") -> Metrics:
+    log(f"the vectors are computed in {encoded.precision}")
+    return {name: value for name, value in encoded._asdict().items() if name != "precision"}

@@ -1,0 +1,501 @@
+"""The sentence encoder: a network, pooling, projections if it has any, and an optional normalisation.
+
+Its methods and keywords are those of sentence-transformers, and so is its folder on disk.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from bertrelay.device import as_device
+from bertrelay.errors import RequestError, check_choice, check_count, shown
+from bertrelay.files import write_tensors, writing_folder
+from bertrelay.fingerprint import note_folder
+from bertrelay.inference.kernels import use_cpu_kernels
+from bertrelay.model.graph import (
+    GRAPHS,
+    UNLIMITED,
+    Backend,
+    BackendChoice,
+    GraphNetwork,
+    check_backend,
+    fastest,
+    load_graph,
+    usable_backends,
+)
+from bertrelay.model.kinds import check_kind
+from bertrelay.model.layout import Layout, Prompts, in_folder_order, read_layout, write_layout
+from bertrelay.model.network import (
+    freeze_pooler,
+    load_text_network,
+    longest_input,
+    model_folder,
+    position_limit,
+    save_network,
+)
+from bertrelay.model.pooling import Pooling, Projection, load_projection, projection_of, projections_of
+from bertrelay.model.tokenizer import load_tokenizer, pad_id_of, shortened, truncating
+from bertrelay.settings import Metric
+
+DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
+TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
+WORDS = ["dog", "river", "letter", "blue", "seven", "doctor", "music", "city", "run", "bread", "winter", "paper", "law"]
+TIMED = [f"{n} {' '.join(WORDS[n * step % 13] for step in range(1, 3 * (n % 8 + 1)))}" for n in range(1, 129)]
+"""Sentences of different words and lengths, by which the fastest backend is found."""
+QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first that a model has
+
+
+class SentenceEncoder(nn.Module):
+    """Sentences to vectors.
+
+    backbone: the network, with its `tokenizer`; or, as in `load`, a folder or hub id that holds the whole encoder, to
+        which nothing but `device` may be added.
+    pooling: names in any order, which the folder's order replaces, or a `Pooling`, whose order is kept.
+    projection: one, or several as `nn.Sequential`.
+    max_tokens: the longest input, special tokens included, and at most what the position table holds.
+    truncate_dim: keep the first dimensions of each vector only.
+    spaces: digests of other encoders whose indexes it can search: of a student its teacher's, and that one's own
+        spaces; of a trimmed encoder that of the whole one.
+    rate_factors: by a parameter's name, the multiple of the learning rate that it is trained with; 1 without them.
+    """
+
+    rate_factors: dict[str, float]
+    _prompts = Prompts()
+    _similarity: Metric
+    _truncate_dim: int | None = None
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel | str | Path,
+        tokenizer: PreTrainedTokenizerFast | None = None,
+        *,
+        device: str | torch.device | None = None,
+        pooling: Pooling | Sequence[str] = ("mean",),
+        projection: Projection | nn.Sequential | None = None,
+        normalize: bool = False,
+        max_tokens: int | None = None,
+        prompts: Prompts | Mapping[str, str] | None = None,
+        similarity_fn_name: str | Enum | None = None,
+        truncate_dim: int | None = None,
+        spaces: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        if isinstance(backbone, str | os.PathLike):
+            given: dict[str, object] = {"tokenizer": tokenizer, "projection": projection, "normalize": normalize}
+            given |= {"pooling": pooling != ("mean",), "max_tokens": max_tokens, "prompts": prompts}
+            given |= {"similarity_fn_name": similarity_fn_name, "truncate_dim": truncate_dim, "spaces": spaces}
+            if extra := [name for name, value in given.items() if value]:
+                raise RequestError(f"{', '.join(extra)}: the model in {backbone} has its own; set them after loading")
+            vars(self).update(vars(SentenceEncoder.load(backbone, device)))
+            return
+        if tokenizer is None:
+            raise RequestError("model: expected a tokenizer with the network, found none")
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(in_folder_order(pooling))
+        self.projection = projection
+        self.normalize = normalize
+        self.prompts = prompts
+        self._prompts_were_set = False  # a model's own have, in sentence-transformers, empty ones for both kinds
+        self.truncate_dim = truncate_dim
+        self.similarity_fn_name = similarity_fn_name
+        self.spaces = tuple(spaces)
+        self.pad_id = pad_id_of(backbone, tokenizer)
+        self.max_seq_length = max_tokens or min(tokenizer.model_max_length, longest_input(backbone) or UNLIMITED)
+        freeze_pooler(backbone)
+        if isinstance(backbone, PreTrainedModel):
+            use_cpu_kernels(backbone)
+        # As its network: one that was loaded has no dropout, before, while and after it encodes.
+        self.train(backbone.training)
+        self._check_sizes()
+        if device is not None:
+            self.to(as_device(device))
+
+    def _check_sizes(self) -> None:
+        words, rows = len(self.tokenizer), self.backbone.config.vocab_size
+        if words > rows:
+            raise RequestError(
+                f"model: the tokenizer has {words:,} tokens and the network vectors for {rows:,} of them only"
+            )
+        given, giver = self.pooled_dim, f"the pooling ({', '.join(self.pooling.modes)})"
+        for each in projections_of(self.projection):
+            if each.linear.in_features != given:
+                raise RequestError(
+                    f"model: the projection expects {each.linear.in_features} dimensions and {giver} gives {given}"
+                )
+            given, giver = each.linear.out_features, "the projection before it"
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path,
+        device: str | torch.device | None = None,
+        *,
+        backend: BackendChoice = None,
+        revision: str | None = None,
+        cache_dir: str | Path | None = None,
+        is_base: bool = False,
+    ) -> "SentenceEncoder":
+        """The encoder of a sentence-transformers folder, of a plain transformers folder (mean pooling), or of a hub id.
+
+        device: by default the accelerator of this machine, of several the one of this process, else the CPU.
+        backend: what computes the network: `torch`, or the folder's graph by ONNX Runtime (`onnx`) or `openvino`, on
+            the CPU. By default torch where the folder has weights, else its graph. `auto` is the fastest of those the
+            folder has, whatever its precision; it is measured and logged. Graphs are of local folders alone.
+        is_base: whether the network of another kind of model will do, as for what a training starts from.
+        Raises RequestError when it is not found, incomplete, or of another or an unknown kind.
+        """
+        place = as_device(device)
+        check_backend(backend, device)
+        folder = model_folder(source, revision, cache_dir)
+        if not is_base:
+            check_kind(folder, "encoder")
+        layout = read_layout(folder)
+        transformer = folder / layout.transformer_folder
+        usable = usable_backends(transformer)
+        if backend == "auto" and len(usable) > 1:
+            devices = {each: None if each in GRAPHS else device for each in usable}
+            encoders = {each: cls.load(folder, on, backend=each) for each, on in devices.items()}
+            return encoders[fastest({each: partial(one.encode, TIMED) for each, one in encoders.items()}, folder)]
+        chosen = usable[0] if backend in (None, "auto") else cast(Backend, backend)
+        if is_graph := chosen in GRAPHS:  # which has of a network what an encoder uses
+            tokenizer = load_tokenizer(transformer, layout.lower_case)
+            longest = layout.max_tokens or tokenizer.model_max_length
+            network = cast(PreTrainedModel, load_graph(transformer, chosen, longest))
+        else:
+            network = load_text_network(transformer)
+            tokenizer = load_tokenizer(transformer, layout.lower_case)
+        if layout.token_dim not in (None, network.config.hidden_size):
+            raise RequestError(
+                f"model: the pooling in {folder} expects token vectors of {layout.token_dim} dimensions "
+                f"and the network gives {network.config.hidden_size}"
+            )
+        return cls(
+            network,
+            tokenizer,
+            device=None if is_graph else place,
+            pooling=Pooling(layout.pooling, layout.include_prompt),
+            projection=projection_of([load_projection(folder, dense) for dense in layout.dense]),
+            normalize=layout.normalize,
+            max_tokens=layout.max_tokens,
+            prompts=layout.prompts,
+            similarity_fn_name=layout.similarity,
+            truncate_dim=layout.truncate_dim,
+            spaces=layout.spaces,
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Writes a sentence-transformers folder, which its versions 3 to 6 load too."""
+        folder, layout = Path(folder), self.layout
+        with writing_folder(folder):
+            save_network(self.backbone, self.tokenizer, folder, self.max_tokens)
+            write_layout(folder, layout)
+            folders = [folder / path for kind, path in layout.modules if kind == "Dense"]
+            for each, place in zip(projections_of(self.projection), folders, strict=True):
+                write_tensors(place / "model.safetensors", each.state_dict(), {"format": "pt"})
+
+    save_pretrained = save  # its name in sentence-transformers
+
+    def with_parts(self, **parts: Any) -> "SentenceEncoder":
+        """A new encoder that has all parts of this one but `parts`, named as where one is made; the rest is shared."""
+        names = ("backbone", "tokenizer", "pooling", "projection", "normalize", "max_tokens", "prompts")
+        own = {name: getattr(self, name) for name in (*names, "similarity_fn_name", "truncate_dim")}
+        return SentenceEncoder(**(own | parts))
+
+    @property
+    def layout(self) -> Layout:
+        """What a folder states about this encoder, apart from weights, network and tokenizer."""
+        return Layout(
+            pooling=self.pooling.modes,
+            include_prompt=self.pooling.include_prompt,
+            token_dim=self.backbone.config.hidden_size,
+            dense=tuple(each.dense for each in projections_of(self.projection)),
+            normalize=self.normalize,
+            max_tokens=self.max_tokens,
+            prompts=self.prompts,
+            similarity=self.similarity_fn_name,
+            truncate_dim=self.truncate_dim,
+            spaces=self.spaces,
+        )
+
+    @property
+    def pooled_dim(self) -> int:
+        """Dimensions after the pooling and before the projection."""
+        return int(self.backbone.config.hidden_size) * len(self.pooling.modes)
+
+    @property
+    def dim(self) -> int:
+        projections = projections_of(self.projection)
+        whole = projections[-1].linear.out_features if projections else self.pooled_dim
+        return min(whole, self.truncate_dim or whole)
+
+    def get_embedding_dimension(self) -> int:
+        return self.dim
+
+    get_sentence_embedding_dimension = get_embedding_dimension  # its name in sentence-transformers up to 5
+
+    @property
+    def prompts(self) -> Prompts:
+        """The texts before sentences; to be set as such, or as a dict of texts by name, which keeps the default one."""
+        return self._prompts
+
+    @prompts.setter
+    def prompts(self, prompts: Prompts | Mapping[str, str] | None) -> None:
+        checked = Prompts()  # a copy, which may be written to
+        checked.update({} if prompts is None else prompts)
+        own = self._prompts.default
+        default = prompts.default if isinstance(prompts, Prompts) else own if own in checked else None
+        self._prompts = Prompts(checked.texts, default)
+        self._prompts_were_set = not isinstance(prompts, Prompts)
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        return self.prompts.default
+
+    @default_prompt_name.setter
+    def default_prompt_name(self, name: str | None) -> None:
+        if name is not None:
+            self.prompts.text(name)  # where there is none of that name, say so
+        self._prompts = Prompts(self.prompts.texts, name)
+
+    @property
+    def similarity_fn_name(self) -> Metric:
+        """How vectors are compared; to be set as a name, a `SimilarityFunction`, or None, which is cosine."""
+        return self._similarity
+
+    @similarity_fn_name.setter
+    def similarity_fn_name(self, name: str | Enum | None) -> None:
+        name = "cosine" if name is None else name.value if isinstance(name, Enum) else name
+        check_choice("similarity_fn_name", name, get_args(Metric))
+        self._similarity = cast(Metric, name)
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """How many dimensions of each vector are kept; all when None."""
+        return self._truncate_dim
+
+    @truncate_dim.setter
+    def truncate_dim(self, dimensions: int | None) -> None:
+        check_count("truncate_dim", dimensions)
+        self._truncate_dim = dimensions
+
+    @property
+    def max_seq_length(self) -> int:
+        """`max_tokens`; setting it cuts longer inputs, or allows longer ones up to the size of the position table."""
+        return self.max_tokens
+
+    @max_seq_length.setter
+    def max_seq_length(self, tokens: int | None) -> None:
+        check_count("max_seq_length", tokens)
+        tokens = UNLIMITED if tokens is None else tokens
+        limit = position_limit(self.backbone)
+        if limit is None and tokens >= UNLIMITED:  # of a tokenizer that knows none
+            limit = DEFAULT_MAX_TOKENS
+        tokens = tokens if limit is None else min(tokens, limit)
+        self._rules = truncating(self.tokenizer, tokens)  # raises for too few, before anything is changed
+        self.max_tokens = tokens
+
+    @property
+    def device(self) -> torch.device:
+        return next((weights.device for weights in self.parameters()), torch.device("cpu"))  # a graph may have none
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, prompt_tokens: int | None = None) -> Tensor:
+        """(batch, tokens) ids and mask -> float32 (batch, dim). Only the network computes in bf16 under autocast.
+
+        prompt_tokens: how many of a sentence's first tokens are a prompt's; those of the default prompt when None.
+        """
+        if prompt_tokens is None:
+            prompt_tokens = self.prompt_tokens(self.prompts.text())
+        tokens = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        with torch.autocast(input_ids.device.type, enabled=False):
+            return self.sentence_vectors(tokens, attention_mask, prompt_tokens)
+
+    def sentence_vectors(self, token_vectors: Tensor, attention_mask: Tensor, prompt_tokens: int = 0) -> Tensor:
+        """What follows the network: (batch, tokens, token dim) and (batch, tokens) -> float32 (batch, dim)."""
+        vectors: Tensor = self.pooling(token_vectors, attention_mask, prompt_tokens)  # (batch, pooled_dim)
+        if self.projection is not None:
+            vectors = self.projection(vectors).float()  # (batch, dim)
+        vectors = nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+        return vectors if self.truncate_dim is None else vectors[:, : self.truncate_dim]
+
+    def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
+        """The ids of each sentence, special tokens included, cut to `max_tokens`; never an empty list."""
+        ids: list[list[int]] = []
+        for some in _slices(shortened(sentences, self.max_tokens, self.tokenizer.truncation_side)):
+            ids += [encoding.ids or [self.pad_id] for encoding in self._rules.encode_batch_fast(some)]
+        return ids
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many tokens the pooling leaves out of sentences after `prompt`, special ones before it included."""
+        if not prompt or self.pooling.include_prompt:
+            return 0
+        ids = self.tokenize([prompt])[0]
+        return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
+
+    def encode(
+        self,
+        sentences: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        precision: str | None = None,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | torch.device | Sequence[str | torch.device] | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> Any:
+        """Vectors of `sentences`, float32 (n, dim), row i for sentence i; of one string its vector, (dim,).
+
+        For `sentences`, prompts, precision and batches see `bertrelay.inference.encode.encode`.
+        convert_to_numpy, convert_to_tensor: an array, a tensor on the encoder's device, or without both a list of
+            tensors, of one string a tensor.
+        device: another one than the encoder's, or several such as `["cuda:0", "cuda:1"]`, which share the batches. Each
+            but the encoder's own computes by a copy that is made for this call.
+        normalize_embeddings: scale vectors to length 1.
+        truncate_dim: keep the first dimensions only, before the scaling.
+        Raises RequestError for what holds no sentences, such as a mapping or a data frame.
+        """
+        from bertrelay.inference.encode import encode
+
+        check_count("truncate_dim", truncate_dim)
+        vectors = encode(
+            self,
+            sentences,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            precision=precision,
+            progress=bool(show_progress_bar),
+            replicas=() if device is None else self._replicas(device),
+        )
+        if truncate_dim is not None:
+            vectors = np.ascontiguousarray(vectors[..., :truncate_dim])
+        if normalize_embeddings:
+            vectors = nn.functional.normalize(torch.from_numpy(vectors), dim=-1).numpy()
+        if convert_to_tensor:
+            return torch.as_tensor(vectors, device=self.device)
+        if convert_to_numpy:
+            return vectors
+        return torch.from_numpy(vectors) if isinstance(sentences, str) else list(torch.from_numpy(vectors))
+
+    def _replicas(self, devices: str | torch.device | Sequence[str | torch.device]) -> "list[SentenceEncoder]":
+        """The encoder, once on each of `devices`, which are all of one kind."""
+        if isinstance(devices, str | torch.device):
+            devices = [devices]
+        places = [as_device(each) for each in devices] if isinstance(devices, list | tuple) else []
+        if len({place.type for place in places}) != 1:
+            raise RequestError(
+                f"device: expected one or several of one kind, such as cuda:0 and cuda:1, found {shown(devices)}"
+            )
+        if isinstance(self.backbone, GraphNetwork) and places[0].type != "cpu":
+            raise RequestError("device: a graph computes on the CPU alone; load the model with its weights")
+        places.sort(key=lambda place: place != self.device)  # the first one's mode is set while it encodes
+        return [self if place == self.device else deepcopy(self).eval().to(place) for place in places]
+
+    def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:
+        """`encode` with the model's prompt for queries, or none where the model has none; `prompt` overrides it.
+
+        Without one in a mapping that was set as `prompts`, it is the default prompt, as in sentence-transformers 6.
+        """
+        return self.encode(sentences, **self._with_prompt(QUERY_PROMPTS, options))
+
+    def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Any:
+        """`encode` with the model's prompt for documents, or none where the model has none; else as `encode_query`."""
+        return self.encode(sentences, **self._with_prompt(DOCUMENT_PROMPTS, options))
+
+    @property
+    def retrieval_prompts(self) -> tuple[str | None, str | None]:
+        """The names of the prompts for queries and for documents, of a model that has both and no default.
+
+        None for one without text, and where there are not both.
+        """
+        known = self.prompts.texts
+        found = [next((name for name in names if name in known), None) for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS)]
+        if None in found or self.prompts.default is not None:
+            return None, None
+        query, document = (name if name and known[name] else None for name in found)
+        return query, document
+
+    def with_default_prompt(self, text: str | None) -> "SentenceEncoder":
+        """An encoder whose default prompt is `text`, which shares all else; this one where it is None."""
+        if text is None:
+            return self
+        name = next((name for name, own in self.prompts.texts.items() if own == text), text)
+        prompted = copy(self)
+        prompted.prompts = Prompts({**self.prompts.texts, name: text}, name)
+        return prompted
+
+    def text_before(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
+        """What precedes each sentence: `prompt`, else the model's of this name. Raises RequestError for none such."""
+        if prompt is not None and not isinstance(prompt, str):
+            raise RequestError(f"prompt: expected text, found {shown(prompt)}")
+        return self.prompts.text(prompt_name) if prompt is None else prompt
+
+    def _with_prompt(self, names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+        if options.get("prompt_name") is not None or options.get("prompt") is not None:
+            return options
+        text = next((self.prompts.texts[name] for name in names if name in self.prompts.texts), None)
+        return options if text is None and self._prompts_were_set else {**options, "prompt": text or ""}
+
+    def similarity(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
+        """Similarity (n, m) by `similarity_fn_name` of all `embeddings1` (n, dim) with all `embeddings2` (m, dim)."""
+        from bertrelay.evaluation.similarity import matrix
+
+        return self._compared(matrix, embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
+        """Similarity (n,) of row i of `embeddings1` (n, dim) with row i of `embeddings2` (n, dim)."""
+        from bertrelay.evaluation.similarity import pairwise
+
+        return self._compared(pairwise, embeddings1, embeddings2)
+
+    def _compared(self, similarity: Callable[..., NDArray[np.float32]], *embeddings: ArrayLike | Tensor) -> Tensor:
+        return torch.from_numpy(similarity(*map(_rows, embeddings), self.similarity_fn_name))
+
+
+def as_encoder(model: SentenceEncoder | str | Path, cache: Path | None = None) -> SentenceEncoder:
+    """`model` itself, or the encoder of that folder or hub id; `cache` is where a download goes.
+
+    Raises RequestError for a model of another kind, whose inner BERT would else pass for an encoder.
+    """
+    if isinstance(model, SentenceEncoder):
+        return model
+    folder = model_folder(model, cache_dir=cache and cache / "hub")
+    note_folder(folder)
+    return SentenceEncoder.load(folder)
+
+
+def _rows(embeddings: Any) -> NDArray[np.float32]:
+    """Vectors (n, dim) of an array, a tensor, a list of either, or one vector (dim,)."""
+    if isinstance(embeddings, list | tuple) and embeddings and isinstance(embeddings[0], Tensor):
+        embeddings = torch.stack(list(embeddings))
+    if isinstance(embeddings, Tensor):
+        embeddings = embeddings.detach().float().cpu()
+    return np.atleast_2d(np.asarray(embeddings, dtype=np.float32))
+
+
+def _slices(sentences: Sequence[str]) -> Iterator[list[str]]:
+    """`sentences` in slices, so that what the tokenizer holds of them, truncated or not, stays small."""
+    first = characters = 0
+    for place, sentence in enumerate(sentences, 1):
+        characters += len(sentence)
+        if characters >= TOKENIZED_CHARACTERS:
+            yield list(sentences[first:place])
+            first, characters = place, 0
+    if first < len(sentences):
+        yield list(sentences[first:])

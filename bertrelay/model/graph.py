@@ -1,0 +1,268 @@
+"""Networks that are graphs on disk, computed by ONNX Runtime or OpenVINO in place of torch.
+
+`bertrelay export` writes them: model folders whose weights are in a graph, from ids and mask to the vectors of tokens
+and to what follows of them. What follows, a sentence's vector or the scores of a head, is computed by torch here: the
+encoder knows of prompts, and a head chooses tokens.
+"""
+
+import math
+import mmap
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from bertrelay.errors import RequestError, Stopped
+from bertrelay.fingerprint import Digests
+from bertrelay.model.files import refusing
+from bertrelay.model.network import WEIGHTS, load_config
+from bertrelay.progress import log
+
+GraphBackend = Literal["onnx", "openvino"]
+Backend = Literal["torch", "onnx", "openvino"]
+BackendChoice = Backend | Literal["auto"] | None
+"""What computes a network: torch, or its folder's graph by ONNX Runtime or OpenVINO, on the CPU. None is torch where
+the folder has weights, else its graph. `auto` is the fastest that the folder has, whatever its precision."""
+Run = Callable[[Mapping[str, NDArray[np.int64]]], NDArray[np.float32]]
+"""Inputs (batch, tokens) by name, of which a graph takes some, to the vectors of tokens, (batch, tokens, dim)."""
+
+TIMED_ROUNDS = 3  # the first of which lays out weights
+UNLIMITED = 2**31
+LONGEST_PROBE = 1_024  # tokens: attention over more takes seconds, and memory
+LARGEST_ERROR = 0.25
+"""Of a graph's vectors to those of the weights, as a share of their variance: rounding to int8 makes some 0.03, other
+weights make more."""
+TOKENS, SENTENCE = "last_hidden_state", "sentence_embedding"
+GRAPHS: dict[Backend, str] = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
+"""Where sentence-transformers and text-embeddings-inference look for a graph."""
+PACKAGES: dict[Backend, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
+
+
+class GraphNetwork(nn.Module):
+    """A network that is a graph: it has a config and gives vectors of tokens, on the CPU, and cannot be trained.
+
+    position_limit: how many tokens it reads at most.
+    pooler: what a head reads the first token by, which is no part of the graph.
+    """
+
+    digest: Tensor
+    pooler: nn.Module | None
+
+    def __init__(self, path: Path, config: PreTrainedConfig, run: Run, position_limit: int | None = None) -> None:
+        super().__init__()
+        self.config, self.name_or_path, self.position_limit, self._run = config, str(path), position_limit, run
+        self.pooler = None
+        hashes = bytearray.fromhex("".join(map(Digests().of_file, graph_files(path))))
+        self.register_buffer("digest", torch.frombuffer(hashes, dtype=torch.uint8))  # as weights, differs by model
+        self.train(False)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        **unused: object,  # noqa: ARG002 (the arguments of transformers' networks)
+    ) -> BaseModelOutputWithPooling:
+        """(batch, tokens) ids, mask and types -> an output whose `last_hidden_state` is (batch, tokens, dim).
+
+        unused: what the heads of transformers pass on beside them.
+        """
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
+        tokens = self._computed({name: each.to(torch.int64).numpy() for name, each in given.items()})
+        pooled: Tensor | None = None
+        if isinstance(self.pooler, nn.Linear):  # ALBERT's, whose network does the rest
+            pooled = torch.tanh(self.pooler(tokens[:, 0]))
+        elif self.pooler is not None:
+            pooled = self.pooler(tokens)
+        return BaseModelOutputWithPooling(last_hidden_state=tokens, pooler_output=pooled)
+
+    def _computed(self, given: Mapping[str, NDArray[np.int64]]) -> Tensor:
+        """The vectors of tokens, (batch, tokens, dim); raises RequestError where the graph fails or gives others."""
+        rows, width = given["input_ids"].shape
+        try:
+            found = self._run(given)
+        except (Stopped, MemoryError):
+            raise
+        except Exception as error:  # each runtime has its own
+            raise RequestError(
+                f"model: the graph {self.name_or_path} cannot be computed for {rows} × {width} tokens "
+                f"({type(error).__name__}); export it again, or use the model with its weights"
+            ) from error
+        if found.shape != (rows, width, self.config.hidden_size):
+            raise RequestError(
+                f"model: expected the graph {self.name_or_path} to give {TOKENS} of the shape "
+                f"{(rows, width, self.config.hidden_size)} for {rows} × {width} tokens, found {found.shape}; export it "
+                "again with any number of texts and tokens"
+            )
+        return torch.from_numpy(found)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process the place of the graph is sent: what computes it cannot be."""
+        return _read_again, (Path(self.name_or_path).absolute(), self.position_limit, self.digest, self.pooler)
+
+    def get_input_embeddings(self) -> NoReturn:
+        """A graph has no weights to change."""
+        self._refuse()
+
+    def save_pretrained(self, folder: Path) -> NoReturn:  # noqa: ARG002 (the argument of transformers' method)
+        """A graph cannot be saved again."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise RequestError(
+            f"model: {self.name_or_path} is a graph, which cannot be changed, trained or saved again; give the model "
+            "that it was exported from"
+        )
+
+
+def load_graph(folder: Path, backend: Backend, max_tokens: int | None = None) -> GraphNetwork:
+    """The graph of a model's folder, which reads so many tokens at most.
+
+    Raises RequestError for an absent, damaged or unfitting one, and without the package.
+    """
+    path = folder / GRAPHS[backend]
+    if not path.is_file():
+        there = [name for name, inner in GRAPHS.items() if (folder / inner).is_file()]
+        found = f"one for {' and '.join(there)}" if there else "none"
+        raise RequestError(
+            f"backend: expected a graph for {backend} at {path}, found {found}; `bertrelay export` writes one"
+        )
+    if not find_spec(PACKAGES[backend]):
+        raise RequestError(
+            f"backend: {backend} needs the package {PACKAGES[backend]}: pip install 'bertrelay[{backend}]'"
+        )
+    start = {"onnx": _onnx, "openvino": _openvino}[backend]
+    config = load_config(folder)
+    with refusing(lambda error: f"the graph {path} cannot be computed ({type(error).__name__}); export it again"):
+        limit = max_tokens if max_tokens and max_tokens < UNLIMITED else None  # of a tokenizer that knows none
+        network = GraphNetwork(path, config, start(path), limit)
+    for shape in ((2, 3), (1, min(limit or 1, LONGEST_PROBE))):
+        ids = torch.zeros(shape, dtype=torch.int64)
+        network(ids, ids + 1)
+    return network
+
+
+def _read_again(path: Path, max_tokens: int | None, digest: Tensor, pooler: nn.Module | None) -> GraphNetwork:
+    """The graph at `path` in another process. Raises RequestError where it is not there, or another."""
+    backend = next(each for each, inner in GRAPHS.items() if path.match(inner))
+    network = load_graph(path.parents[1], backend, max_tokens)
+    if not torch.equal(network.digest, digest):
+        raise RequestError(f"model: expected {path} to be the same on every node, found another; copy the folder there")
+    network.pooler = pooler
+    return network
+
+
+def graph_files(path: Path) -> list[Path]:
+    """The graph at `path` and the files of its weights: those beside it that it names, and OpenVINO's of its name."""
+    beside = [each for each in path.parent.rglob("*") if each.is_file() and each != path]
+    if not path.stat().st_size:
+        return [path]
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        named = [each for each in beside if content.find(each.relative_to(path.parent).as_posix().encode()) >= 0]
+    return sorted({path, *named, *(each for each in beside if each == path.with_suffix(".bin"))})
+
+
+def remove_graphs(folder: Path) -> None:
+    """Removes a model's graphs, which would give the vectors of another network than the one that is written there."""
+    for graph in (folder / inner for inner in GRAPHS.values()):
+        for path in {*graph.parent.glob(f"{graph.stem}*"), *(graph_files(graph) if graph.is_file() else [])}:
+            path.unlink()
+        if graph.parent.is_dir() and not any(graph.parent.iterdir()):
+            graph.parent.rmdir()
+
+
+def usable_backends(folder: Path) -> list[Backend]:
+    """The backends for a folder here, by its weights, its graphs and the packages; the graphs alone if none fits."""
+    graphs = [backend for backend, path in GRAPHS.items() if (folder / path).is_file()]
+    has_weights = any(any(folder.glob(name)) for name in WEIGHTS)
+    usable = [backend for backend in graphs if find_spec(PACKAGES[backend])]
+    if has_weights or not graphs:
+        return ["torch", *usable]
+    return usable or graphs
+
+
+def fastest(computations: Mapping[Backend, Callable[[], NDArray[np.float32]]], folder: Path) -> Backend:
+    """The backend whose computation, the same vectors (n, dim) of each, takes the least time; logged.
+
+    A graph whose vectors are not those of the weights is left out, and logged.
+    """
+    vectors = {backend: compute() for backend, compute in computations.items()}
+    if (exact := vectors.get("torch")) is not None:
+        errors = {backend: _relative_error(found, exact) for backend, found in vectors.items()}
+        for backend in [each for each, error in errors.items() if not error <= LARGEST_ERROR]:
+            log(
+                f"{folder}: warning: the vectors of {backend} are not those of the weights (squared error "
+                f"{errors[backend]:.2f} of their variance), and it is left out; export the graph again"
+            )
+            del vectors[backend]
+    seconds = dict.fromkeys(vectors, math.inf)
+    for _ in range(TIMED_ROUNDS - 1):
+        for backend in vectors:
+            started = time.perf_counter()
+            computations[backend]()
+            seconds[backend] = min(seconds[backend], time.perf_counter() - started)
+    best = min(seconds, key=lambda backend: seconds[backend])
+    times = ", ".join(f"{backend} {1000 * taken:,.1f} ms" for backend, taken in seconds.items())
+    log(f"{folder}: the backend is {best} ({times})")
+    return best
+
+
+def _relative_error(vectors: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
+    if vectors.shape != exact.shape:
+        return math.inf
+    spread = np.square(exact - exact.mean(axis=0)).sum()
+    return float(np.square(vectors - exact).sum() / max(spread, np.finfo(np.float32).tiny))
+
+
+def check_backend(backend: str | None, device: Any) -> None:
+    """Raises RequestError for a backend that there is not, and for a device on which it does not compute."""
+    known = (*get_args(Backend), "auto", None)
+    if backend not in known:
+        raise RequestError(f"backend: expected torch, onnx, openvino or auto, found {backend!r}")
+    if backend in GRAPHS and device is not None and torch.device(device).type != "cpu":
+        raise RequestError(f"device: expected cpu, where graphs are computed, found {device}; leave backend out")
+
+
+def _onnx(path: Path) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(
+        str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=["SkipLayerNormFusion"]
+    )  # an addition and a normalisation take a third of the time of that kernel
+    expected = [each.name for each in session.get_inputs()]
+    return lambda inputs: session.run([TOKENS], {name: inputs[name] for name in expected})[0]
+
+
+def _openvino(path: Path) -> Run:
+    hints = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    model = import_openvino().Core().compile_model(str(path), "CPU", hints)
+    expected, requests = [each.any_name for each in model.inputs], threading.local()
+
+    def run(inputs: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        if not hasattr(requests, "own"):  # one computes for one thread at a time
+            requests.own = model.create_infer_request()
+        tokens: NDArray[np.float32] = requests.own.infer({name: inputs[name] for name in expected})[TOKENS]
+        return tokens
+
+    return run
+
+
+def import_openvino() -> Any:
+    """The package, which would report its use to its makers where `openvino_telemetry` can be imported."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    import openvino
+
+    return openvino

@@ -1,0 +1,323 @@
+"""Models with a head: a BERT, a linear map for one task on it, and its tokenizer; started, saved, loaded and checked.
+
+On disk such a model is a plain transformers folder, which the auto class of its task loads, with a JSON file beside the
+weights for what transformers has no place for. Cross-encoders, entity taggers, question answerers and outcome
+classifiers share this. Of an exported one the BERT is a graph, and the head's weights are in a file of their own.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from bertrelay.device import default_device, resolve_precision
+from bertrelay.errors import RequestError
+from bertrelay.inference.batches import computing, pack_for
+from bertrelay.inference.kernels import set_dropout, use_cpu_kernels, using
+from bertrelay.model.files import reading_weights, refusing
+from bertrelay.model.graph import (
+    GRAPHS,
+    Backend,
+    BackendChoice,
+    GraphNetwork,
+    check_backend,
+    fastest,
+    load_graph,
+    usable_backends,
+)
+from bertrelay.model.kinds import check_kind, model_fault
+from bertrelay.model.layout import read_layout
+from bertrelay.model.network import (
+    load_backbone,
+    load_config,
+    load_network,
+    model_folder,
+    position_limit,
+    read_network_config,
+    refuse_missing,
+)
+from bertrelay.model.tokenizer import check_vocabulary, load_tokenizer
+
+Loaded = tuple[PreTrainedModel, PreTrainedTokenizerFast]
+
+TIMED_TEXTS, TIMED_TOKENS = 16, 64
+HEAD_WEIGHTS = "head.safetensors"  # of an exported model: all that is not in the graph
+AUTO_CLASSES: dict[str, Any] = {
+    "ForTokenClassification": AutoModelForTokenClassification,
+    "ForQuestionAnswering": AutoModelForQuestionAnswering,
+    "ForSequenceClassification": AutoModelForSequenceClassification,
+}
+"""Auto classes of transformers by the ending of an architecture's name."""
+
+
+class FullPrecision(nn.Linear):
+    """A linear map that autocast leaves alone: bf16 would round scores to three digits and make ties."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        with torch.autocast(input.device.type, enabled=False):
+            return linear(input.float(), self.weight, self.bias)
+
+
+class HeadNetwork(nn.Module):
+    """Base of the networks with a head.
+
+    network: one of transformers' with a head. last: the last linear map of the head, which then computes in float32.
+    """
+
+    def __init__(self, network: PreTrainedModel, last: Any) -> None:
+        super().__init__()
+        self.network = network
+        last.__class__ = FullPrecision  # in place, so that names in the weights' file stay
+        use_cpu_kernels(network)
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.device
+
+    def to(self, *given: Any, **named: Any) -> Self:
+        """As of any module; but where a graph computes, the head stays with it on the CPU."""
+        return self if isinstance(self.backbone, GraphNetwork) else super().to(*given, **named)
+
+    @property
+    def backbone(self) -> Any:
+        """The BERT under the head."""
+        return self.network.base_model
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a task, as transformers builds it.
+
+    auto_class: transformers' for the task. weights: how the names of the head's weights begin.
+    kind: of models, as in `bertrelay.model.kinds`.
+    noun, purpose, stage: what such a network is called and does, and which stage trains one; for errors.
+    layers: the modules that may be on the BERT, one set for each supported way; any when empty.
+    reads_pooler: whether the head reads the BERT's pooler, which is dropped otherwise.
+    pooler_first: the seed draws a pooler that the files lack before all else, not with the head.
+    """
+
+    auto_class: Any
+    weights: str
+    kind: str
+    noun: str
+    purpose: str
+    stage: str
+    layers: tuple[frozenset[str], ...] = ()
+    reads_pooler: bool = False
+    pooler_first: bool = False
+
+    def start(
+        self,
+        source: str | Path,
+        config: Mapping[str, object] | None = None,
+        *,
+        dropout: float | None = None,
+        seed: int = 0,
+        cache_dir: Path | None = None,
+    ) -> Loaded:
+        """The BERT of `source`, a sentence encoder's among them, under a new head drawn from `seed`, and its tokenizer.
+
+        config: values for the network's configuration.
+        dropout: in every layer and before the head; the BERT's own when None.
+        """
+        folder = model_folder(source, cache_dir=cache_dir)
+        layout = read_layout(folder)
+        folder = folder / layout.transformer_folder
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if self.pooler_first:
+                backbone, missing = load_network(folder)
+                refuse_missing(folder, missing)
+            else:
+                backbone = load_backbone(folder)
+            tokenizer = load_tokenizer(folder, layout.lower_case)
+            check_vocabulary(tokenizer, backbone.config.vocab_size)
+            for name, value in (config or {}).items():
+                setattr(backbone.config, name, value)
+            if not self.pooler_first:
+                torch.manual_seed(seed)
+            network = self._put_on(backbone)
+        if dropout is not None:
+            set_dropout(network, dropout)
+        return network, tokenizer
+
+    def load(self, folder: Path, backend: BackendChoice = None) -> Loaded:
+        """The network of `folder` and its tokenizer. Raises RequestError for one without this head, or damaged.
+
+        backend: as of `SentenceEncoder.load`; `auto` is measured on the CPU, and torch where there is an accelerator.
+        """
+        check_backend(backend, None)
+        check_kind(folder, self.kind)
+        load_config(folder)  # so that a folder without a model is reported as that
+        usable, has_head = usable_backends(folder), (folder / HEAD_WEIGHTS).is_file()
+        if usable[0] != "torch" and not has_head and (fault := model_fault(folder, self.kind)):
+            raise RequestError(f"model: {fault}")
+        if usable[0] == "torch" and not has_head:
+            usable = usable[:1]  # graphs that others wrote
+        tokenizer = load_tokenizer(folder)
+        if backend == "auto" and len(usable) > 1 and default_device().type == "cpu":
+            networks = {each: self._load(folder, tokenizer, each) for each in usable}
+            tokens = min(TIMED_TOKENS, tokenizer.model_max_length)
+            batches = {each: _timed_batch(network, tokens) for each, network in networks.items()}
+            network = networks[fastest(batches, folder)]
+        else:
+            chosen = usable[0] if backend in (None, "auto") else cast(Backend, backend)
+            network = self._load(folder, tokenizer, chosen)
+        check_vocabulary(tokenizer, network.config.vocab_size)
+        return network, tokenizer
+
+    def _load(self, folder: Path, tokenizer: PreTrainedTokenizerFast, backend: Backend) -> PreTrainedModel:
+        if backend in GRAPHS:
+            network, missing = _on_graph(folder, self.auto_class, tokenizer.model_max_length, backend)
+        else:
+            network, missing = load_network(folder, self.auto_class)
+        if any(name.startswith(self.weights) for name in missing):
+            raise RequestError(
+                f"model: expected one that {self.purpose}, found none in {folder}; train it with {self.stage}"
+            )
+        refuse_missing(folder, missing)
+        if self.reads_pooler and missing:
+            raise RequestError(f"model: the weights in {folder} lack a pooler, which the head reads; copy it again")
+        self.check(network)
+        return network
+
+    def check(self, network: PreTrainedModel) -> None:
+        """Raises RequestError where something else is on the BERT than the layers of this head."""
+        found = {name for name, _ in network.named_children()} - {network.base_model_prefix}
+        if self.layers and found not in self.layers:
+            expected = " or ".join(" and ".join(sorted(layers)) for layers in self.layers)
+            raise RequestError(
+                f"model: expected a {self.noun} with {expected} on a BERT, found {network.config.model_type!r}, which "
+                f"has {', '.join(sorted(found))} there"
+            )
+
+    def _put_on(self, backbone: PreTrainedModel) -> PreTrainedModel:
+        try:
+            network = self.auto_class.from_config(backbone.config)
+        except ValueError as error:
+            raise RequestError(f"base: transformers has no {self.noun} for {backbone.config.model_type!r}") from error
+        self.check(network)
+        pooler = getattr(network.base_model, "pooler", None) if self.reads_pooler else None
+        own: Any = getattr(backbone, "pooler", None)
+        if pooler is not None and own is not None and any(weight.any() for weight in own.parameters()):
+            own.requires_grad_(True)  # sentence encoders freeze it
+        elif pooler is not None or own is not None:  # zeros in a folder mean that there never was one
+            setattr(backbone, "pooler", pooler)  # noqa: B010 (to mypy a module's attribute is no None)
+        setattr(network, network.base_model_prefix, backbone)
+        return cast(PreTrainedModel, network)
+
+
+def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], NDArray[np.float32]]:
+    sizes, drawn = (TIMED_TEXTS, tokens), torch.Generator().manual_seed(0)
+    ids = torch.randint(network.config.vocab_size, sizes, generator=drawn)
+    wrapped = HeadNetwork(network, nn.Linear(1, 1)).eval()
+    precision = resolve_precision("auto", ids.device)
+    packed = pack_for(ids.numel(), network.base_model, precision, batch_tokens=1)
+
+    def compute() -> NDArray[np.float32]:
+        with computing(wrapped, precision), using(packed):
+            found = network.base_model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        return np.asarray(found.last_hidden_state.float().flatten(0, 1))  # (all tokens, dim)
+
+    return compute
+
+
+def _on_graph(folder: Path, auto_class: Any, max_tokens: int, backend: Backend) -> tuple[PreTrainedModel, set[str]]:
+    """A network whose BERT is the graph of `folder`, and the weights that its head lacks there."""
+    graph = load_graph(folder, backend, max_tokens)
+    with refusing(lambda error: f"no network can be built from {folder / 'config.json'} ({type(error).__name__})"):
+        with torch.device("meta"):
+            network = auto_class.from_config(load_config(folder))
+        graph.pooler = getattr(network.base_model, "pooler", None)
+        setattr(network, network.base_model_prefix, graph)
+    with reading_weights(file := folder / HEAD_WEIGHTS, "the weights of a head"):
+        missing, unexpected = network.load_state_dict(load_file(file), strict=False, assign=True)
+    if unexpected:
+        raise RequestError(f"model: {file} is of another network than config.json; export the model again")
+    return network.eval(), {name for name in missing if not name.endswith(".digest")}
+
+
+def load_with_head(folder: Path) -> PreTrainedModel | None:
+    """The network of `folder` with the head that its config.json names; None where it names none.
+
+    Raises RequestError where weights of either, or of a pooler between them, are not there.
+    """
+    config = read_network_config(folder)
+    for name in (config and config.architectures) or ():
+        for ending, auto_class in AUTO_CLASSES.items():
+            if name.endswith(ending):
+                network, missing = load_network(folder, auto_class)
+                if missing:
+                    raise RequestError(
+                        f"model: the weights in {folder} lack {len(missing)} that {name} has "
+                        f"({', '.join(sorted(missing)[:3])}); copy the folder again"
+                    )
+                return network
+    return None
+
+
+def head_weights(network: PreTrainedModel) -> dict[str, Tensor]:
+    """All weights of `network` that the vectors of tokens do not depend on: of its head and, if it has one, pooler."""
+    pooler = f"{network.base_model_prefix}.pooler."
+    return {
+        name: weight.detach().cpu().clone()
+        for name, weight in network.state_dict().items()
+        if name.startswith(pooler) or not name.startswith(f"{network.base_model_prefix}.")
+    }
+
+
+def read_tokenizer(model: str) -> tuple[PreTrainedTokenizerFast, int | None]:
+    """The tokenizer of a model folder or hub id, and how many positions the model has, where its files name them."""
+    folder = model_folder(model)
+    layout = read_layout(folder)
+    folder = folder / layout.transformer_folder
+    config = read_network_config(folder)
+    return load_tokenizer(folder, layout.lower_case), config.max_position_embeddings if config else None
+
+
+def check_positions(network: PreTrainedModel, wanted: int | None, key: str = "max_tokens") -> int | None:
+    """The positions of `network`, if they are limited. Raises RequestError where `key` wants more."""
+    positions = position_limit(network)
+    if wanted is not None and positions is not None and wanted > positions:
+        raise RequestError(f"{key}: the base has {positions} positions, and {wanted} are asked for; lower it")
+    return positions
+
+
+def window_size(positions: int | None, largest: int) -> int:
+    """The tokens of a window where none are given: `largest`, or as many as the network has positions."""
+    return min(largest, positions or largest)
+
+
+def window_shape(
+    network: PreTrainedModel,
+    size: int | None,
+    step: int | None,
+    *,
+    largest: int,
+    default: Callable[[int], int],
+    key: str,
+) -> tuple[int, int]:
+    """The tokens of a window, at most `largest` where none are given, and the `key` (overlap or stride) of windows.
+
+    Raises RequestError for more tokens than the network has positions, and for a `step` of more than half a window.
+    """
+    positions = check_positions(network, size)
+    size = size or window_size(positions, largest)
+    step = default(size) if step is None else step
+    if step > size // 2:
+        raise RequestError(f"{key}: expected at most half of max_tokens, which is {size}, found {step}; lower it")
+    return size, step

@@ -1,0 +1,414 @@
+"""The files of a sentence-transformers folder around the weights: read, from every version, and written, for 3 to 6."""
+
+import re
+import shutil
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import Field
+
+from bertrelay.errors import RequestError, shown
+from bertrelay.files import write_json
+from bertrelay.model.files import Description, Size, read_model_file
+from bertrelay.model.settings import PoolingMode
+from bertrelay.progress import log
+from bertrelay.settings import Metric
+
+POOLINGS = get_args(PoolingMode)  # in the order in which the older keys concatenate them
+TRANSFORMER_CONFIGS = [
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
+POOLING_KEYS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+KEYS_WHEN_SET = {"weightedmean", "lasttoken"}  # which the oldest versions do not know
+CLASS_PATH = "sentence_transformers.models."
+MODEL_CONFIG = "config_sentence_transformers.json"
+MODULE_FOLDER = re.compile(r"\d+_[A-Za-z]\w*")
+AFTER_POOLING = {"Dense", "Normalize"}
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Dense:
+    """The shape of a projection; `activation` is the path of a class of torch.nn, `folder` where its weights are.
+
+    normalized: whether a module before it scales what it projects to length 1.
+    """
+
+    in_features: int
+    out_features: int
+    bias: bool = True
+    activation: str = "torch.nn.modules.linear.Identity"
+    normalized: bool = False
+    folder: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class Prompts(MutableMapping[str, str]):
+    """Texts that a model expects before a sentence, by name, and the name of the one used by default.
+
+    Read and written as the dict of texts that it is in sentence-transformers.
+    """
+
+    texts: dict[str, str] = field(default_factory=dict)
+    default: str | None = None
+
+    def __getitem__(self, name: str) -> str:
+        return self.texts[name]
+
+    def __setitem__(self, name: str, text: str) -> None:
+        if not (isinstance(name, str) and isinstance(text, str)):
+            raise RequestError(f"prompts: expected a text by name, found {shown(text)} under {shown(name)}")
+        self.texts[name] = text
+
+    def __delitem__(self, name: str) -> None:
+        del self.texts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Prompts):
+            return (self.texts, self.default) == (other.texts, other.default)
+        return self.texts == other
+
+    def text(self, name: str | None = None) -> str:
+        """The prompt called `name`, else the default one, else nothing. Raises RequestError for an unknown name."""
+        name = self.default if name is None else name
+        if name is None:
+            return ""
+        if not isinstance(name, str) or name not in self.texts:
+            expected = f"expected one of {sorted(self.texts)}" if self.texts else "the model has no prompts"
+            hint = "leave it out, or in Python give the text as prompt="
+            raise RequestError(f"prompt: {expected}, found {shown(name)}; {hint}")
+        return self.texts[name]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All that a folder states about an encoder, apart from weights, network and tokenizer.
+
+    include_prompt: whether the tokens of a prompt are pooled with the sentence's.
+    token_dim: size of a token vector; None where only the network's own config has it.
+    dense: the projections after the pooling, in their order; `normalize` is what comes after them.
+    max_tokens: the longest input, special tokens included; None where only the tokenizer has it.
+    truncate_dim: how many dimensions of each vector are kept; all when None.
+    spaces: digests, as `encoder_digest` gives them, of the encoders whose vectors these are or were taught to equal.
+    """
+
+    pooling: tuple[str, ...] = ("mean",)
+    include_prompt: bool = True
+    token_dim: int | None = None
+    dense: tuple[Dense, ...] = ()
+    normalize: bool = False
+    max_tokens: int | None = None
+    lower_case: bool = False
+    prompts: Prompts = Prompts()
+    similarity: str | None = None
+    truncate_dim: int | None = field(default=None, repr=False)
+    spaces: tuple[str, ...] = field(default=(), repr=False)  # digests are of what is shown
+    transformer_folder: str = ""
+
+    @property
+    def modules(self) -> list[tuple[str, str]]:
+        """Kind and folder of each module, as they are written."""
+        kinds = ["Transformer", "Pooling"]
+        for dense in self.dense:
+            kinds += ["Normalize", "Dense"] if dense.normalized else ["Dense"]
+        kinds += ["Normalize"] if self.normalize else []
+        return [(kind, f"{index}_{kind}" if index else "") for index, kind in enumerate(kinds)]
+
+
+class _Module(Description):
+    type: str
+    path: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The class name: its path has changed with the versions, its name never."""
+        return self.type.rpartition(".")[2] if self.type.startswith("sentence_transformers.") else self.type
+
+
+class _TokenizerOptions(Description):
+    model_max_length: Annotated[int, Field(ge=1)] | None = None
+
+
+class _Transformer(Description):
+    max_seq_length: Size | None = None
+    do_lower_case: bool | None = None
+    transformer_task: str = "feature-extraction"
+    tokenizer_args: _TokenizerOptions | None = None
+    processor_kwargs: _TokenizerOptions | None = None
+
+    @property
+    def max_tokens(self) -> int | None:
+        options = self.tokenizer_args or self.processor_kwargs
+        return self.max_seq_length or (options.model_max_length if options else None)
+
+
+class _PoolingConfig(Description):
+    embedding_dimension: Size | None = None
+    word_embedding_dimension: Size | None = None
+    pooling_mode: str | list[str] | None = None
+    pooling_mode_cls_token: bool | None = None
+    pooling_mode_max_tokens: bool | None = None
+    pooling_mode_mean_tokens: bool | None = None
+    pooling_mode_mean_sqrt_len_tokens: bool | None = None
+    pooling_mode_weightedmean_tokens: bool | None = None
+    pooling_mode_lasttoken: bool | None = None
+    include_prompt: bool = True
+
+
+class _DenseConfig(Description):
+    in_features: Size
+    out_features: Size
+    bias: bool = True
+    activation_function: str
+    use_residual: bool = False
+    module_input_name: str | None = "sentence_embedding"
+    module_output_name: str | None = "sentence_embedding"
+
+
+class _NormalizeConfig(Description):
+    module_input_name: str = "sentence_embedding"
+    module_output_name: str | None = None
+
+
+class _ModelConfig(Description):
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+    similarity_fn_name: str | None = None
+    truncate_dim: Size | None = None
+    spaces: list[str] = Field(default=[])
+
+
+def read_layout(folder: Path) -> Layout:
+    """The layout of `folder`. A plain transformers folder is pooled by the mean.
+
+    Raises RequestError for modules and poolings that this project does not have, for files that are missing or not as
+    expected, and for module folders without a `modules.json`; warns of those that it does not name.
+    """
+    modules = read_model_file(folder / "modules.json", list[_Module])
+    module_folders = sorted(
+        path.name for path in folder.iterdir() if path.is_dir() and MODULE_FOLDER.fullmatch(path.name)
+    )
+    if modules is None:
+        return _read_plain(folder, module_folders)
+    _check_modules(folder, modules, module_folders)
+    modules = [module for module in modules if module.kind != "Dropout"]  # which has no effect after training
+    transformer = _read_transformer(folder / modules[0].path)
+    pooling = _required(folder / modules[1].path / "config.json", _PoolingConfig)
+    dense, normalize = _read_projections(folder, modules[2:])
+    model = read_model_file(folder / MODEL_CONFIG, _ModelConfig) or _ModelConfig()
+    similarity = model.similarity_fn_name
+    if similarity not in (None, *get_args(Metric)):
+        log(
+            f"warning: similarity_fn_name in {folder / MODEL_CONFIG} is {shown(similarity)}, none of "
+            f"{', '.join(get_args(Metric))}: cosine is used"
+        )
+        similarity = None
+    return Layout(
+        pooling=_read_pooling(folder, pooling),
+        include_prompt=pooling.include_prompt,
+        token_dim=pooling.embedding_dimension or pooling.word_embedding_dimension,
+        dense=dense,
+        normalize=normalize,
+        max_tokens=transformer.max_tokens,
+        lower_case=bool(transformer.do_lower_case),
+        prompts=_read_prompts(folder, model),
+        similarity=similarity,
+        truncate_dim=model.truncate_dim,
+        spaces=tuple(model.spaces),
+        transformer_folder=modules[0].path,
+    )
+
+
+def _check_modules(folder: Path, modules: Sequence[_Module], module_folders: Sequence[str]) -> None:
+    kinds = [module.kind for module in modules if module.kind != "Dropout"]
+    if kinds[:2] != ["Transformer", "Pooling"] or not AFTER_POOLING.issuperset(kinds[2:]):
+        raise RequestError(
+            f"model: expected the modules Transformer, Pooling and then perhaps Dense and Normalize, "
+            f"found {', '.join(kinds) or 'none'} in {folder / 'modules.json'}; sentence-transformers itself can use it"
+        )
+    for module in modules:
+        _check_inside(folder, module.path)
+    named = {part for module in modules for part in Path(module.path).parts[:1]}
+    if unnamed := set(module_folders) - named:
+        log(
+            f"model: warning: {folder / 'modules.json'} does not name {', '.join(sorted(unnamed))}, which is ignored. "
+            "If it should not be, copy the folder again"
+        )
+
+
+def _read_plain(folder: Path, module_folders: list[str]) -> Layout:
+    """The layout of a folder without `modules.json`, unless other files show that there was one."""
+    traces = [*module_folders, *([MODEL_CONFIG] if (folder / MODEL_CONFIG).exists() else [])]
+    if traces:
+        raise RequestError(
+            f"model: expected modules.json beside {', '.join(traces)} in {folder}, found none; without it the pooling "
+            "and what follows it would be lost. Copy the folder again, or take these away for a plain network"
+        )
+    transformer = _read_transformer(folder)
+    return Layout(max_tokens=transformer.max_tokens, lower_case=bool(transformer.do_lower_case))
+
+
+def _check_inside(folder: Path, path: str) -> None:
+    """Links are followed, for a module's weights must be those that lie in the model's folder."""
+    try:
+        is_inside = (folder / path).resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):
+        is_inside = False
+    if not is_inside:
+        raise RequestError(
+            f"model: expected a path inside the model's folder in {folder / 'modules.json'}, found {path!r}"
+        )
+
+
+def _required(path: Path, content: type[Found]) -> Found:
+    value = read_model_file(path, content)
+    if value is None:
+        raise RequestError(f"model: expected {path}, which modules.json asks for, found none; copy the folder again")
+    return value
+
+
+def _read_transformer(folder: Path) -> _Transformer:
+    read = (read_model_file(folder / name, _Transformer) for name in TRANSFORMER_CONFIGS)
+    config = next(filter(None, read), _Transformer())
+    if config.transformer_task != "feature-extraction":
+        raise RequestError(
+            f"model: expected a network that gives token vectors, found the task {config.transformer_task!r} in "
+            f"{folder}"
+        )
+    return config
+
+
+def _read_prompts(folder: Path, model: _ModelConfig) -> Prompts:
+    texts = {name: text for name, text in (model.prompts or {}).items() if text is not None}
+    default = model.default_prompt_name
+    if default is not None and default not in texts:
+        raise RequestError(
+            f"model: expected default_prompt_name to be one of {sorted(texts) or 'no prompts'} in "
+            f"{folder / MODEL_CONFIG}, found {default!r}"
+        )
+    return Prompts(texts, default)
+
+
+def _read_pooling(folder: Path, config: _PoolingConfig) -> tuple[str, ...]:
+    """The poolings in the order of their concatenation: that of a new list, or the fixed one of the old keys."""
+    modes = config.pooling_mode
+    if modes is None:
+        chosen = {mode: getattr(config, key) for mode, key in POOLING_KEYS.items()}
+        is_unset = all(value is None for value in chosen.values())
+        modes = ["mean"] if is_unset else [mode for mode, value in chosen.items() if value]
+    modes = [modes] if isinstance(modes, str) else modes
+    modes = ["mean_sqrt_len" if mode == "mean_sqrt_len_tokens" else mode for mode in modes]
+    unknown = [mode for mode in modes if mode not in POOLINGS]
+    if unknown or not modes or len(set(modes)) < len(modes):
+        raise RequestError(
+            f"model: expected one or more of the poolings {', '.join(POOLINGS)}, each once, found "
+            f"{', '.join(unknown or modes) or 'none'} in {folder}"
+        )
+    return tuple(modes)
+
+
+def _read_projections(folder: Path, modules: Sequence[_Module]) -> tuple[tuple[Dense, ...], bool]:
+    """The projections that the modules after the pooling make, and whether a normalisation follows the last one."""
+    dense, normalized = list[Dense](), False
+    for module in modules:
+        if module.kind == "Dense":
+            dense.append(replace(_read_dense(folder, module.path), normalized=normalized))
+        else:
+            path = folder / module.path / "config.json"
+            config = read_model_file(path, _NormalizeConfig) if module.path else None
+            _check_names(path, *((config.module_input_name, config.module_output_name) if config else ()))
+        normalized = module.kind == "Normalize"
+    return tuple(dense), normalized
+
+
+def _read_dense(folder: Path, path: str) -> Dense:
+    config = _required(folder / path / "config.json", _DenseConfig)
+    residual = ["use_residual"] if config.use_residual else []
+    _check_names(folder / path / "config.json", config.module_input_name, config.module_output_name, *residual)
+    return Dense(config.in_features, config.out_features, config.bias, config.activation_function, folder=path)
+
+
+def _check_names(path: Path, *names: str | None) -> None:
+    others = set(names) - {None, "sentence_embedding"}
+    if others:
+        raise RequestError(
+            f"model: expected a module from sentence vectors to sentence vectors, found {', '.join(map(str, others))} "
+            f"in {path}; sentence-transformers itself can use it"
+        )
+
+
+def write_layout(folder: Path, layout: Layout) -> None:
+    """Writes all of `layout` under `folder`; weights, network and tokenizer are written by the caller."""
+    modules = [
+        {"idx": index, "name": str(index), "path": path, "type": CLASS_PATH + kind}
+        for index, (kind, path) in enumerate(layout.modules)
+    ]
+    for path in _paths_of_modules(folder).difference(path for _, path in layout.modules):
+        shutil.rmtree(folder / path, ignore_errors=True)  # of an encoder that was saved here before
+    for _, path in layout.modules:
+        (folder / path).mkdir(parents=True, exist_ok=True)
+    write_json(folder / "modules.json", modules)
+    transformer = {"max_seq_length": layout.max_tokens, "do_lower_case": layout.lower_case}
+    write_json(folder / "sentence_bert_config.json", transformer)
+    write_json(folder / "1_Pooling" / "config.json", _pooling_config(layout))
+    model = {
+        # Its own version is left out: a reader older than that would warn.
+        "__version__": {"transformers": version("transformers"), "pytorch": version("torch")},
+        "prompts": layout.prompts.texts,
+        "default_prompt_name": layout.prompts.default,
+        "similarity_fn_name": layout.similarity or "cosine",
+        **({"truncate_dim": layout.truncate_dim} if layout.truncate_dim else {}),
+        **({"spaces": list(layout.spaces)} if layout.spaces else {}),
+    }
+    write_json(folder / MODEL_CONFIG, model)
+    paths = [path for kind, path in layout.modules if kind == "Dense"]
+    for dense, path in zip(layout.dense, paths, strict=True):
+        sizes = {"in_features": dense.in_features, "out_features": dense.out_features}
+        rest = {"bias": dense.bias, "activation_function": dense.activation}
+        write_json(folder / path / "config.json", sizes | rest)
+
+
+def _paths_of_modules(folder: Path) -> set[str]:
+    """The folders of modules that `modules.json` names, if there is one."""
+    try:
+        modules = read_model_file(folder / "modules.json", list[_Module]) or []
+    except RequestError:
+        return set()
+    return {module.path for module in modules if MODULE_FOLDER.fullmatch(module.path)}
+
+
+def in_folder_order(modes: Sequence[str]) -> tuple[str, ...]:
+    """`modes` in the order of the older keys, which every version of sentence-transformers reads."""
+    return tuple(sorted(modes, key=lambda mode: POOLINGS.index(mode) if mode in POOLINGS else len(POOLINGS)))
+
+
+def _pooling_config(layout: Layout) -> dict[str, Any]:
+    """Old keys, which every version reads, unless only the new list can express the order of the poolings."""
+    if layout.pooling != in_folder_order(layout.pooling):
+        modes = ["mean_sqrt_len_tokens" if mode == "mean_sqrt_len" else mode for mode in layout.pooling]
+        return {"embedding_dimension": layout.token_dim, "pooling_mode": modes, "include_prompt": layout.include_prompt}
+    chosen = {
+        key: mode in layout.pooling
+        for mode, key in POOLING_KEYS.items()
+        if mode in layout.pooling or mode not in KEYS_WHEN_SET
+    }
+    without = {} if layout.include_prompt else {"include_prompt": False}
+    return {"word_embedding_dimension": layout.token_dim, **chosen, **without}

@@ -1,0 +1,359 @@
+"""The pretrained network under an encoder: loaded in float32, checked, and running no code.
+
+It is loaded completely or refused: a weight that the files lack is never filled with random numbers.
+"""
+
+import os
+import re
+from copy import deepcopy
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import torch
+from huggingface_hub import snapshot_download
+from pydantic import Field, create_model
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModel,
+    MT5EncoderModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    T5EncoderModel,
+    UMT5EncoderModel,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from bertrelay.errors import RequestError, shown
+from bertrelay.files import make_readable
+from bertrelay.model.files import Count, Description, Size, checked, quiet, read_model_file, refusing
+from bertrelay.model.kinds import model_fault
+from bertrelay.model.tokenizer import save_tokenizer
+from bertrelay.progress import log, working
+from bertrelay.settings import ModelSource, no_model_folder
+
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+"""The files of a whole network; those of a head alone have another name."""
+OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
+NOT_OF_THE_MODEL = {
+    *("attn_implementation", "_attn_implementation", "_attn_implementation_internal"),
+    *("experts_implementation", "_experts_implementation", "auto_map", "torchscript", "chunk_size_feed_forward"),
+    *("output_attentions", "output_hidden_states", "return_dict"),
+}
+"""Keys of a config.json about how to compute, such as a kernel from a hub. They are ignored."""
+HEADS = re.compile(
+    r"cls|head|decoder|pooler|qa_outputs|sop_classifier|(\w+_)?(lm_head|predictions|classifier)|vocab_\w+"
+)
+"""How the names of weights begin that belong to heads of other tasks, and are left aside."""
+ENCODERS: dict[str, Any] = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}
+"""Networks with a decoder that sentence encoders leave out."""
+"""Beside an encoder: what a poly-encoder, which scores pairs by it, has more."""
+SPARE_WEIGHTS = 100_000_000
+"""How many weights a network may have beyond the bytes of its files: heads and poolers that are new."""
+SHOWN = 3
+# oneDNN compiles a kernel for every new shape of a batch and keeps 1,024 of them, 200 MB after a million sentences.
+# A few serve a batch, and a new one costs too little to be measured. It reads this once, at its first kernel.
+KERNELS_KEPT = "16"
+
+CHECKED: dict[Any, str] = {
+    Size: "vocab_size hidden_size embedding_size intermediate_size dim hidden_dim",
+    Count: "num_hidden_layers num_attention_heads num_hidden_groups inner_group_num n_layers n_heads",
+    Annotated[int, Field(ge=0, lt=2**31)]: "type_vocab_size pad_token_id",
+    Annotated[float, Field(gt=0, lt=1)]: "layer_norm_eps norm_eps",
+    Annotated[float, Field(ge=0, le=1)]: "hidden_dropout_prob attention_probs_dropout_prob dropout attention_dropout",
+}
+"""What is checked of the numbers in a `config.json` before a network is built of it; transformers checks the rest."""
+
+
+class NetworkConfig(Description):
+    """What a `config.json` states about a network and its head."""
+
+    model_type: str
+    architectures: list[str] | None = None
+    max_position_embeddings: Size | None = None
+    num_labels: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    id2label: dict[str, str | int] | None = None
+
+
+_NUMBERS: dict[str, Any] = {name: (kind | None, None) for kind, names in CHECKED.items() for name in names.split()}
+_CheckedConfig = create_model("_CheckedConfig", __base__=NetworkConfig, **_NUMBERS)
+
+
+class _ShardIndex(Description):
+    weight_map: dict[str, Annotated[str, Field(pattern=r"^[^/\\]+$")]]
+
+
+def model_folder(source: str | Path, revision: str | None = None, cache_dir: str | Path | None = None) -> Path:
+    """The folder of `source`: a folder, `package:name/path`, or a hub id (`@revision` or not), which is downloaded."""
+    if not isinstance(source, str | os.PathLike):
+        raise RequestError(f"model: expected a folder or the name of a model, found {shown(source)}")
+    try:
+        located = ModelSource.parse(str(source))
+    except ValueError as error:
+        raise RequestError(f"model: {error}") from error
+    if located.folder is not None:
+        if not located.folder.is_dir():
+            raise RequestError(f"model: {no_model_folder(located.folder, located.written)}")
+        return located.folder
+    fetch = partial(snapshot_download, str(located.hub_id), revision=revision or located.revision, cache_dir=cache_dir)
+    try:
+        folder = Path(fetch(ignore_patterns=[*OTHER_FRAMEWORKS, "pytorch_model*.bin"]))
+        return folder if any(folder.rglob("*.safetensors")) else Path(fetch(ignore_patterns=OTHER_FRAMEWORKS))
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            f"model: {str(located)!r} is no folder here, and could not be downloaded ({type(error).__name__}); check "
+            "the name and the network, or give a folder"
+        ) from error
+
+
+def load_backbone(folder: Path) -> PreTrainedModel:
+    """The BERT-like network of `folder`, in float32; its pooler, which no sentence vector uses, is kept and frozen.
+
+    Raises RequestError for an architecture that is not BERT-like, and for absent, damaged or unfitting weights.
+    """
+    return _without_pooler(folder, *load_network(folder))
+
+
+def load_text_network(folder: Path) -> PreTrainedModel:
+    """As `load_backbone`, of any network that gives vectors of tokens: causal ones and T5's encoder too."""
+    config = load_config(folder)
+    if not _gives_token_vectors(config):
+        raise RequestError(
+            "model: expected a network that gives vectors of tokens of text (BERT-like, causal such as Qwen3, or T5's "
+            f"encoder), found {config.model_type!r} in {folder / 'config.json'}"
+        )
+    network, missing = _load(folder, config, ENCODERS.get(config.model_type, AutoModel))
+    if "attention_mask" not in signature(network.forward).parameters:
+        raise RequestError(f"model: {config.model_type!r} networks know no padding, so they cannot encode sentences")
+    if not _is_bert_like(config):
+        network.config.use_cache = False  # nothing is generated
+    return _without_pooler(folder, network, missing)
+
+
+def _without_pooler(folder: Path, network: PreTrainedModel, missing: set[str]) -> PreTrainedModel:
+    refuse_missing(folder, missing)
+    freeze_pooler(network, blank=any("pooler" in key for key in missing))
+    return network
+
+
+def load_network(folder: Path, kind: Any = AutoModel) -> tuple[PreTrainedModel, set[str]]:
+    """The BERT-like network of `folder` in float32, as the auto class `kind` builds it, and the weights the files lack.
+
+    Those are random; `refuse_missing` refuses them. Weights of the files that the network has no place for are refused,
+    except heads of other tasks. Nothing but the folder is read, whatever its files name.
+    """
+    config = load_config(folder)
+    if not _is_bert_like(config):
+        raise RequestError(
+            f"model: expected a BERT-like encoder (BERT, RoBERTa, ALBERT, XLM-R, DistilBERT, MPNet, …), "
+            f"found {config.model_type!r} in {folder / 'config.json'}"
+        )
+    return _load(folder, config, kind)
+
+
+def _load(folder: Path, config: PreTrainedConfig, kind: Any) -> tuple[PreTrainedModel, set[str]]:
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)
+    _check_weights_suffice(folder, kind, config)
+    with working(f"loading {folder}"), refusing(lambda error: _why_unreadable(folder, error)):
+        network, report = kind.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    _check_left_over(folder, network, report["unexpected_keys"])
+    return cast(PreTrainedModel, network), set(report["missing_keys"])
+
+
+def read_network_config(folder: Path) -> NetworkConfig | None:
+    """The folder's `config.json`, or None where there is none. Raises RequestError where it is not as expected."""
+    return read_model_file(folder / "config.json", _CheckedConfig)
+
+
+def load_config(folder: Path) -> PreTrainedConfig:
+    """The configuration of the network of `folder`. Raises RequestError for what no network can be built from."""
+    path = folder / "config.json"
+    written = read_model_file(path, dict[str, Any])
+    if written is None:
+        raise RequestError(f"model: {model_fault(folder) or f'expected {path}, found none; copy the folder again'}")
+    kind = checked(_CheckedConfig, written, path).model_type
+    if kind not in CONFIG_MAPPING:
+        raise RequestError(f"model: {path} has the unknown architecture {kind!r}")
+    if written.get("quantization_config"):
+        raise RequestError(f"model: expected weights that are not quantized, found quantization_config in {path}")
+    if (folder / "adapter_config.json").exists():
+        raise RequestError(f"model: expected a whole network, found an adapter in {folder}; merge it into its network")
+    kept = {key: value for key, value in written.items() if key not in NOT_OF_THE_MODEL}
+    with refusing(partial(_why_no_network, path)):
+        config: PreTrainedConfig = CONFIG_MAPPING[kind].from_dict(kept)
+    return config
+
+
+def _is_bert_like(config: PreTrainedConfig) -> bool:
+    known = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and hasattr(config, "vocab_size")
+    return known and not config.is_encoder_decoder and not getattr(config, "is_decoder", False)
+
+
+def _gives_token_vectors(config: PreTrainedConfig) -> bool:
+    """Whether the config is of text alone, of a network that is BERT-like or causal, or whose encoder stands alone."""
+    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.model_type in ENCODERS:
+        return config.model_type in ENCODERS or _is_bert_like(config)
+    reads_text = hasattr(config, "vocab_size") and hasattr(config, "hidden_size") and not config.is_encoder_decoder
+    return config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and reads_text
+
+
+def _why_no_network(path: Path, error: Exception) -> str:
+    why = "".join(character for character in " ".join(str(error).split()) if character.isprintable())[:200]
+    return f"no network can be built from {path} ({type(error).__name__}: {why})"
+
+
+def _check_weights_suffice(folder: Path, kind: Any, config: PreTrainedConfig) -> None:
+    """Raises RequestError for sizes that the weights here cannot have, before memory is taken for them."""
+    for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        read_model_file(folder / name, _ShardIndex)
+    with refusing(partial(_why_no_network, folder / "config.json")), torch.device("meta"):
+        expected = sum(weight.numel() for weight in getattr(kind, "from_config", kind)(deepcopy(config)).parameters())
+    there = sum(path.stat().st_size for pattern in WEIGHTS for path in folder.glob(pattern))
+    if there and expected > there + SPARE_WEIGHTS:
+        raise RequestError(
+            f"model: {folder / 'config.json'} asks for {expected:,} weights, and the files have {there:,} bytes; one "
+            "of its sizes is wrong"
+        )
+
+
+def _check_left_over(folder: Path, network: PreTrainedModel, left_over: set[str]) -> None:
+    """Raises RequestError for weights of the network's own modules that it has no place for; warns of unknown ones.
+
+    Heads of other tasks are left aside, and positions that are counted and not trained.
+    """
+    prefix = f"{network.base_model_prefix}."
+    modules = {name for name, _ in (*network.named_children(), *network.base_model.named_children())}
+    own, unknown = [], []
+    for name in sorted(left_over):
+        inner = name.removeprefix(prefix)
+        first = inner.partition(".")[0]
+        if "pooler" in inner or inner.endswith(("position_ids", "token_type_ids")):
+            continue
+        if first in modules or name.startswith(prefix):
+            own.append(name)
+        elif not HEADS.fullmatch(first):
+            unknown.append(name)
+    if own:
+        raise RequestError(
+            f"model: the weights in {folder} hold {len(own)} that its config.json has no place for ({_few(own)}); they "
+            "would be lost. One of the two is wrong, the number of layers perhaps; copy the folder again"
+        )
+    if unknown:
+        log(
+            f"model: warning: {len(unknown)} weights in {folder} belong to no known module ({_few(unknown)}); they are "
+            "ignored"
+        )
+
+
+def _few(names: list[str]) -> str:
+    return f"{', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}"
+
+
+def _why_unreadable(folder: Path, error: Exception) -> str:
+    if not any(any(folder.glob(name)) for name in WEIGHTS):
+        exported = any((folder / name).is_dir() for name in ("onnx", "openvino"))
+        hint = "; it has a graph alone: give the model that was exported" if exported else ""
+        return f"expected weights (model.safetensors or pytorch_model.bin), found none in {folder}{hint}"
+    if isinstance(error, RuntimeError):
+        return f"the weights in {folder} do not have the shapes of its config.json; one of the two is wrong"
+    return f"the weights in {folder} cannot be read ({type(error).__name__}); they are damaged: copy the folder again"
+
+
+def refuse_missing(folder: Path, missing: set[str]) -> None:
+    """Raises RequestError for weights that the files lack, except a pooler's."""
+    lacking = sorted(key for key in missing if "pooler" not in key)
+    if lacking:
+        raise RequestError(
+            f"model: the weights in {folder} lack {len(lacking)} that its config.json asks for ({_few(lacking)}); the "
+            "file is incomplete or belongs to another architecture"
+        )
+
+
+def freeze_pooler(backbone: nn.Module, blank: bool = False) -> None:
+    """Freezes the pooler, if there is one, so that every trained parameter has a gradient; `blank` zeroes it too.
+
+    It stays in the network because other readers of the folder warn when it is missing.
+    """
+    for weight in (getattr(backbone, "pooler", None) or nn.Module()).parameters():
+        weight.requires_grad_(False)
+        if blank:
+            weight.data.zero_()
+
+
+def save_backbone(backbone: PreTrainedModel, folder: Path) -> None:
+    """Writes config.json and model.safetensors."""
+    with quiet():
+        backbone.save_pretrained(folder)
+    for weights in folder.glob("*.safetensors"):
+        make_readable(weights)
+
+
+def save_network(
+    network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, max_tokens: int | None = None
+) -> None:
+    """Writes a plain folder of transformers; graphs that an earlier network left there go.
+
+    max_tokens: the longest input; as the network has positions when None.
+    """
+    from bertrelay.model.graph import remove_graphs
+
+    inner: Any = getattr(network, "base_model", network)
+    if not isinstance(inner, PreTrainedModel):
+        inner.save_pretrained(folder)  # a graph, which refuses
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_graphs(folder)
+    save_backbone(network, folder)
+    limit = max_tokens or position_limit(network) or tokenizer.model_max_length
+    save_tokenizer(tokenizer, folder, limit, has_types(network))
+
+
+def has_types(network: PreTrainedModel) -> bool:
+    return getattr(network.config, "type_vocab_size", 0) > 1
+
+
+def position_limit(backbone: nn.Module) -> int | None:
+    """How many tokens the position table holds, without its unused rows. None: no table."""
+    table = position_table(backbone)
+    if table is None:
+        known: int | None = getattr(getattr(backbone, "base_model", backbone), "position_limit", None)  # of a graph
+        return known
+    return table.num_embeddings - unused_positions(backbone)
+
+
+def longest_input(backbone: PreTrainedModel) -> int | None:
+    """How many tokens the network reads, by its position table, or by its config where it has none."""
+    declared = getattr(backbone.config, "max_position_embeddings", None)
+    return position_limit(backbone) or (declared if declared and declared > 0 else None)
+
+
+def unused_positions(backbone: nn.Module) -> int:
+    """How many rows of the position table no token has: RoBERTa's up to its padding id, from which it counts on."""
+    table = position_table(backbone)
+    return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
+
+
+def position_table(backbone: nn.Module) -> nn.Embedding | None:
+    for name, module in backbone.named_modules():
+        if name.endswith(("position_embeddings", "wpe")) and isinstance(module, nn.Embedding):
+            return module
+    return None
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of one module's folder, from model.safetensors or else pytorch_model.bin."""
+    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    with refusing(lambda error: _why_unreadable(folder, error)):
+        if safe.is_file():
+            return load_file(safe)
+        return cast(dict[str, Tensor], torch.load(pickled, map_location="cpu", weights_only=True))

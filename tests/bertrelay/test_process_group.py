@@ -1,0 +1,133 @@
+"""Processes that fill one output, on disks that they share or do not share: two real ones, which gloo connects."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forked import CONTEXT, finish
+
+from bertrelay.data import shards
+from bertrelay.errors import RequestError
+from bertrelay.inference import encode as encoding
+from bertrelay.inference import encode_files, encode_shards
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.process_group import ProcessGroup, check_shared, joined, map_over_processes
+from pipelines.launch import worker_environments
+
+LINES = [f"A dog {place}." for place in range(61)]
+
+
+def worker(folder, environment):
+    """One process, on a disk of its own: leaves what becomes of each call in the folder, and its threads at the end."""
+    os.environ.update(environment)
+    process_group = ProcessGroup.from_environment()
+    with joined(process_group):
+        (folder / f"shares-{process_group.rank}").write_text(json.dumps(shares(process_group)))
+        reported = [outcome(call) for call in calls(process_group, folder)]
+    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    (folder / f"reported-{process_group.rank}").write_text(json.dumps([*reported, " ".join(threads)]))
+
+
+def shares(process_group):
+    """The lines of which this process computes the lengths, and what it gets of all lines, of one, and of an array."""
+    lines = []
+
+    def lengths(share):
+        lines.extend(share)
+        return [len(line) for line in share]
+
+    squares = map_over_processes(lambda share: np.stack([share, share**2], axis=1), np.arange(5), process_group)
+    several, one = (map_over_processes(lengths, some, process_group) for some in (LINES[8:13], LINES[:1]))
+    return [several, one, lines, squares.tolist()]
+
+
+def outcome(call):
+    try:
+        call()
+    except RequestError as error:
+        return str(error)
+    return "complete"
+
+
+def calls(process_group, shared):
+    encoding.BLOCK_SENTENCES = encode_shards.BLOCK_SENTENCES = 8
+    encoder = SentenceEncoder.load(shared / "model")
+    disk = shared / f"disk{process_group.rank}"
+    disk.mkdir()
+    os.chdir(disk)
+    Path("lines.txt").write_text("".join(f"{line}\n" for line in LINES))
+    computed = {"precision": "fp32", "process_group": process_group}
+
+    def encode(output="out.npy"):
+        encode_files.encode_file(encoder, "lines.txt", output, **computed)
+
+    def vectors(path="v.npy"):
+        encode_shards.fill_vectors(encoder, lambda first, end: LINES[first:end], 61, Path(path), "key", **computed)
+
+    def tags():
+        tagged = shards.Shards(Path("tags.txt"), [shards.Span(at, at + 1, 1) for at in range(4)], process_group)
+        tagged.begin({})
+        tagged.fill(lambda: lambda spans, _: ([str(first)] for first, _, _ in spans), "tagging", "words")
+
+    yield from (lambda: vectors(shared / "two.npy"), lambda: encode(shared / "file.npy"))
+    yield from (encode, vectors, lambda: check_shared(disk, process_group))
+    encode_shards.check_shared = shards.check_shared = lambda *_: None
+    for name in ("out.npy", "v.npy", "tags.txt"):  # as where a disk seems to be shared and is not
+        disk.joinpath(name + ".partial").mkdir(exist_ok=True)
+    yield from (encode, vectors, tags)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("processes")
+
+
+@pytest.fixture(scope="module")
+def reported(tiny_encoder, folder):
+    """What becomes of each of `calls`, and the threads at the end, in the first and in the second process."""
+    tiny_encoder("bert", ["A dog runs.", "0 1 2 3 4 5 6 7 8 9"]).save(folder / "model")
+    both = [CONTEXT.Process(target=worker, args=(folder, environment)) for environment in worker_environments(2)]
+    for process in both:
+        process.start()
+    assert finish(both) == [0, 0]
+    return [json.loads((folder / f"reported-{rank}").read_text()) for rank in range(2)]
+
+
+def test_two_processes_write_the_vectors_that_one_computes(reported, folder):
+    assert [lines[:2] for lines in reported] == [["complete", "complete"]] * 2
+    expected = SentenceEncoder.load(folder / "model").encode(LINES, precision="fp32")
+    for name in ("two.npy", "file.npy"):
+        np.testing.assert_allclose(np.load(folder / name), expected, atol=2e-5)
+    assert not list(folder.glob("*.partial"))
+
+
+@pytest.mark.usefixtures("reported")
+def test_each_process_computes_a_share_and_gets_all_results(folder):
+    first, second = (json.loads((folder / f"shares-{rank}").read_text()) for rank in range(2))
+    for of_lines, of_one, _, squares in (first, second):
+        assert of_lines == [8, 8, 9, 9, 9]  # A dog 8. to A dog 12.
+        assert of_one == [8]
+        assert squares == [[0, 0], [1, 1], [2, 4], [3, 9], [4, 16]]
+    assert first[2] == [*LINES[8:13:2], LINES[0]]
+    assert second[2] == LINES[9:13:2]
+
+
+def test_processes_on_separate_disks_are_refused_before_they_compute(reported):
+    expected = "expected one folder that all 2 processes share, found another or none in process 1. Use a folder on"
+    assert [expected in line for lines in reported for line in lines[2:5]] == [True] * 6
+
+
+def test_a_block_that_is_missing_when_all_have_written_is_an_error_in_every_process(reported, folder):
+    """As where a disk seems to be shared and is not."""
+    for lines in reported:
+        for line, missing in zip(lines[5:8], ("expected all 8", "expected all 8", "expected all 4"), strict=True):
+            assert missing in line and "The folder must be one that all processes share" in line
+    assert ["4 are missing" in line for lines in reported for line in lines[5:7]] == [True] * 4
+    assert not list(folder.glob("disk*/out.npy"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are listed on Linux alone")
+def test_no_thread_of_a_group_is_left_to_abort_the_exit(reported):
+    assert not any("gloo" in lines[8] for lines in reported)
