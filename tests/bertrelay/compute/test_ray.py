@@ -184,7 +184,7 @@ def slow():
 
 def run_apart(script, **given):
     """What another process does with it; a worker is sent the functions of this module, `t`, as they stand."""
-    script = f"import test_ray_workers as t, ray\nray.cloudpickle.register_pickle_by_value(t)\n{script}"
+    script = f"import test_ray as t, ray\nray.cloudpickle.register_pickle_by_value(t)\n{script}"
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     return subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, check=False, **given)
 
