@@ -1,9 +1,11 @@
-"""The packages are layers: an import only points down."""
+"""The packages are layers, and so are the modules and folders in them: an import only points down."""
 
 import ast
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,24 @@ BELOW = {
     "pipelines": {"bertrelay", "teachers", "students", "domain"},
 }
 MODULES = sorted(path.relative_to(ROOT) for layer in BELOW for path in (ROOT / layer).rglob("*.py"))
+BENCHMARKS = sorted(path.relative_to(ROOT) for path in (ROOT / "benchmarks").rglob("*.py"))
+STANDING_CIRCLES = {
+    frozenset(circle.split())
+    for circle in (
+        "bertrelay.model.graph bertrelay.model.network",
+        "bertrelay.inference.encode bertrelay.model.encoder",
+        "bertrelay.compute.engine bertrelay.compute.ray bertrelay.data.shards",
+        "bertrelay.compute bertrelay.data bertrelay.evaluation bertrelay.inference bertrelay.model bertrelay.stage",
+        "teachers.baselines teachers.cross_encoder_train teachers.evaluation teachers.train",
+        "students.bitext students.cleaning students.corpus students.sentence_files",
+        "domain.clinical.model_evaluation domain.clinical.training",
+        "domain.biomedical.documents domain.biomedical.ner",
+        "pipelines.report.page pipelines.runner",
+        "pipelines.report pipelines.runner",
+        "benchmarks.harness benchmarks.machine",
+    )
+}
+"""Circles of modules and of folders that are still to be undone; one that is gone has to leave this list."""
 
 
 def imported(tree, package):
@@ -38,8 +58,8 @@ def wrong_imports(source, path):
     """The imports in the module at `path` that point up or sideways."""
     layer = path.parts[0]
     forbidden = (BELOW.keys() | {"tests", "benchmarks"}) - BELOW[layer] - {layer}
-    found = imported(ast.parse(source), list(path.parent.parts))
-    return [f"{path}:{line} imports {module}" for line, module in found if module.split(".")[0] in forbidden]
+    imports = imported(ast.parse(source), list(path.parent.parts))
+    return [f"{path}:{line} imports {module}" for line, module in imports if module.split(".")[0] in forbidden]
 
 
 def test_no_import_points_up_or_sideways():
@@ -59,6 +79,78 @@ def test_no_import_points_up_or_sideways():
 )
 def test_a_planted_upward_import_is_found_and_one_that_points_down_is_none(path, source, faults):
     assert len(wrong_imports(source, Path(path))) == faults
+
+
+def import_graph(sources):
+    """Module → the modules it imports, from path → source."""
+    names = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in sources}
+    graph = {name: set() for name in names}
+    for name, path in names.items():
+        for _, target in imported(ast.parse(sources[path]), list(path.parent.parts)):
+            while target and target not in names:  # the last part is a class or function, or all is another library
+                target = target.rpartition(".")[0]
+            graph[name] |= {target} - {name, ""}
+    return graph
+
+
+def folder_graphs(graph):
+    """Folder → the import graph of its modules and its subfolders, a subfolder being one node."""
+    graphs = defaultdict(lambda: defaultdict(set))
+    for name, targets in graph.items():
+        for target in targets:
+            ours, theirs = name.split("."), target.split(".")
+            depth = len([*takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))])
+            if depth:
+                graphs[".".join(ours[:depth])][".".join(ours[: depth + 1])].add(".".join(theirs[: depth + 1]))
+    return graphs
+
+
+def circles(graph):
+    """The sets of nodes that all reach each other, as large as they can be."""
+    reached = {}
+    for start in graph:
+        reached[start], waiting = set(), [start]
+        while waiting:
+            new = graph.get(waiting.pop(), set()) - reached[start]
+            reached[start] |= new
+            waiting += new
+    in_circles = [node for node in graph if node in reached[node]]
+    return {frozenset(other for other in reached[node] if node in reached.get(other, ())) for node in in_circles}
+
+
+def all_circles(sources):
+    graph = import_graph(sources)
+    return circles(graph).union(*map(circles, folder_graphs(graph).values()))
+
+
+def test_no_modules_and_no_folders_import_each_other_in_a_circle():
+    standing = all_circles({path: (ROOT / path).read_text("utf-8") for path in MODULES + BENCHMARKS})
+    assert [sorted(circle) for circle in standing if not any(circle <= listed for listed in STANDING_CIRCLES)] == []
+    gone = [sorted(listed) for listed in STANDING_CIRCLES if not any(circle <= listed for circle in standing)]
+    assert gone == [], "no circle any more: take it from STANDING_CIRCLES"
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ({"p/a.py": "import p.b", "p/b.py": "def f():\n    from p.a import name"}, ["p.a p.b"]),
+        (
+            {
+                "p/a.py": "from . import b",
+                "p/b.py": "if TYPE_CHECKING:\n    from p.c import C",
+                "p/c.py": "import_module('p.a')",
+            },
+            ["p.a p.b p.c"],
+        ),
+        ({"p/__init__.py": "from p.a import A", "p/a.py": "from p import A"}, ["p p.a"]),
+        ({"p/x/a.py": "import p.y.b", "p/y/b.py": "", "p/y/c.py": "import p.x.d", "p/x/d.py": ""}, ["p.x p.y"]),
+        ({"p/q/x/a.py": "import p.q.b", "p/q/b.py": "import p.q.x.d", "p/q/x/d.py": ""}, ["p.q.b p.q.x"]),
+        ({"p/a.py": "import p.b, p.c", "p/b.py": "import p.c", "p/c.py": "import json"}, []),
+    ],
+)
+def test_a_planted_circle_is_found_and_a_tree_has_none(sources, expected):
+    found = all_circles({Path(path): source for path, source in sources.items()})
+    assert sorted(" ".join(sorted(circle)) for circle in found) == expected
 
 
 def test_every_package_is_installed_typed_and_every_module_is_in_one():
