@@ -27,10 +27,10 @@ from bertrelay.errors import RequestError, check_choice
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.files import read_json, write_json, write_tensors, writing_folder
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.model.files import read_model_file, refusing
-from bertrelay.model.graph import GRAPHS, PACKAGES, SENTENCE, TOKENS, GraphBackend, import_openvino
+from bertrelay.model.files import GRAPHS, WEIGHTS, GraphBackend, fail_with, read_model_file
+from bertrelay.model.graph import PACKAGES, SENTENCE, TOKENS, import_openvino
 from bertrelay.model.heads import HEAD_WEIGHTS, head_weights, load_with_head
-from bertrelay.model.network import WEIGHTS, has_types, model_folder, position_limit
+from bertrelay.model.network import has_types, model_folder, position_limit
 from bertrelay.model.tokenizer import load_tokenizer
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
@@ -284,7 +284,10 @@ def _write_onnx(exported: _Exported, path: Path, opset: Opset) -> None:
     ids = torch.full((ROWS, WIDTH), exported.encoder.pad_id)
     given = (ids, torch.ones_like(ids), torch.zeros_like(ids))[: len(inputs)]
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens")}
-    with refusing(lambda error: f"torch cannot export this network ({type(error).__name__})"), _without_notices():
+    with (
+        fail_with(lambda error: f"torch cannot export this network ({type(error).__name__})"),
+        _without_notices(),
+    ):
         program: Any = torch.onnx.export(
             graph,
             given,

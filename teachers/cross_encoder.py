@@ -39,7 +39,7 @@ HEAD = Head(
     "scorer",
     "cross-encoder",
     "scores pairs of sentences",
-    "teachers.cross-encoder",
+    "train it with teachers.cross-encoder",
     # On BERT's pooled first token, or on all token vectors, as RoBERTa's.
     layers=(frozenset({"dropout", "classifier"}), frozenset({"classifier"})),
     reads_pooler=True,

@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812 (its usual name)
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.model.files import read_model_file, reading_weights
+from bertrelay.model.files import explain_unreadable, read_model_file
 from teachers.settings import TrainSettings
 
 
@@ -83,7 +83,7 @@ def start_head(settings: TrainSettings, encoder: SentenceEncoder, classes: Seque
             f"head: the one in {folder} was trained for {found.get('classes')} on {found.get('concatenation')}, "
             f"and this training has {classes} on {settings.concatenation}. Leave `head` out to begin a new one."
         )
-    with reading_weights(folder / HEAD_WEIGHTS, f"a linear map of {head.in_features} numbers"):
+    with explain_unreadable(folder / HEAD_WEIGHTS, f"a linear map of {head.in_features} numbers"):
         head.load_state_dict(load_file(folder / HEAD_WEIGHTS))
     return head
 

@@ -71,9 +71,8 @@ def load_scorer(
 
     device: as of `SentenceEncoder.load`.
     """
-    from bertrelay.model.kinds import POLY_ENCODER
     from bertrelay.model.network import model_folder
-    from teachers.baselines.poly_encoder import PolyEncoder
+    from teachers.baselines.poly_encoder import POLY_ENCODER, PolyEncoder
     from teachers.cross_encoder import CrossEncoder
 
     folder = model_folder(model, cache_dir=cache and cache / "hub")

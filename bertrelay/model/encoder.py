@@ -22,10 +22,9 @@ from bertrelay.errors import RequestError, check_choice, check_count, shown
 from bertrelay.files import write_tensors, writing_folder
 from bertrelay.fingerprint import note_folder
 from bertrelay.inference.kernels import use_cpu_kernels
+from bertrelay.model.files import GRAPHS, Backend
 from bertrelay.model.graph import (
-    GRAPHS,
     UNLIMITED,
-    Backend,
     BackendChoice,
     GraphNetwork,
     check_backend,

@@ -1,19 +1,29 @@
-"""The JSON files of a model folder, which may come from anywhere: bounded in size and type-checked.
+"""The files of a model folder, which may come from anywhere: their names, and JSON bounded in size and type-checked.
 
-Every such file is read by `read_model_file`.
+Every JSON file is read by `read_model_file`.
 """
 
 import json
 import math
+import mmap
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from bertrelay.errors import RequestError, Stopped
+
+GraphBackend = Literal["onnx", "openvino"]
+Backend = Literal["torch", "onnx", "openvino"]
+"""What computes a network: torch, or its folder's graph by ONNX Runtime or OpenVINO, on the CPU."""
+
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+"""The files of a whole network; those of a head alone have another name."""
+GRAPHS: dict[Backend, str] = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
+"""Where sentence-transformers and text-embeddings-inference look for a graph."""
 
 MAX_BYTES = 64 << 20
 SHOWN = 3
@@ -49,7 +59,7 @@ def read_model_file(path: Path, content: type[Content]) -> Content | None:
         raise
     except (ValueError, RecursionError) as error:
         raise RequestError(f"model: expected JSON, found something else in {path}: {error}") from error
-    return checked(content, value, path)
+    return validate(content, value, path)
 
 
 def _finite(number: str) -> float:
@@ -58,7 +68,7 @@ def _finite(number: str) -> float:
     return value
 
 
-def checked(content: type[Content], value: object, path: Path) -> Content:
+def validate(content: type[Content], value: object, path: Path) -> Content:
     """`value`, which was read from `path`, as `content`. Raises RequestError, naming the keys that do not fit."""
     try:
         return TypeAdapter(content).validate_python(value)
@@ -77,7 +87,7 @@ def checked(content: type[Content], value: object, path: Path) -> Content:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Keeps transformers' progress bars and load reports off the terminal; what matters in them is raised here."""
     from transformers.utils import logging as transformers_logging
 
@@ -94,10 +104,10 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def refusing(message: Callable[[Exception], str]) -> Iterator[None]:
-    """Raises RequestError with this message, quietly, for whatever breaks within: each library fails in its own way."""
+def fail_with(message: Callable[[Exception], str]) -> Iterator[None]:
+    """Raises RequestError with this message, quietly, for any exception within: every library has its own."""
     try:
-        with quiet():
+        with silence_transformers():
             yield
     except (Stopped, RequestError):
         raise
@@ -105,11 +115,30 @@ def refusing(message: Callable[[Exception], str]) -> Iterator[None]:
         raise RequestError(f"model: {message(error)}") from error
 
 
-def reading_weights(file: Path, what: str) -> AbstractContextManager[None]:
+def explain_unreadable(file: Path, what: str) -> AbstractContextManager[None]:
     """Raises RequestError, naming `file`, where the weights in it cannot be read or are not those of `what`."""
-    return refusing(
+    return fail_with(
         lambda error: (
             f"expected {what} in {file}, found none that can be read ({type(error).__name__}); it is incomplete, "
             "damaged, or of another model: copy the folder again"
         )
     )
+
+
+def graph_files(path: Path) -> list[Path]:
+    """The graph at `path` and the files of its weights: those beside it that it names, and OpenVINO's of its name."""
+    beside = [each for each in path.parent.rglob("*") if each.is_file() and each != path]
+    if not path.stat().st_size:
+        return [path]
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        named = [each for each in beside if content.find(each.relative_to(path.parent).as_posix().encode()) >= 0]
+    return sorted({path, *named, *(each for each in beside if each == path.with_suffix(".bin"))})
+
+
+def remove_graphs(folder: Path) -> None:
+    """Removes a model's graphs, which would give the vectors of another network than the one that is written there."""
+    for graph in (folder / inner for inner in GRAPHS.values()):
+        for path in {*graph.parent.glob(f"{graph.stem}*"), *(graph_files(graph) if graph.is_file() else [])}:
+            path.unlink()
+        if graph.parent.is_dir() and not any(graph.parent.iterdir()):
+            graph.parent.rmdir()

@@ -6,7 +6,6 @@ encoder knows of prompts, and a head chooses tokens.
 """
 
 import math
-import mmap
 import sys
 import threading
 import time
@@ -24,15 +23,13 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.fingerprint import Digests
-from bertrelay.model.files import refusing
-from bertrelay.model.network import WEIGHTS, load_config
+from bertrelay.model.files import GRAPHS, WEIGHTS, Backend, fail_with, graph_files
+from bertrelay.model.network import load_config
 from bertrelay.progress import log
 
-GraphBackend = Literal["onnx", "openvino"]
-Backend = Literal["torch", "onnx", "openvino"]
 BackendChoice = Backend | Literal["auto"] | None
-"""What computes a network: torch, or its folder's graph by ONNX Runtime or OpenVINO, on the CPU. None is torch where
-the folder has weights, else its graph. `auto` is the fastest that the folder has, whatever its precision."""
+"""None is torch where the folder has weights, else its graph. `auto` is the fastest that the folder has, whatever its
+precision."""
 Run = Callable[[Mapping[str, NDArray[np.int64]]], NDArray[np.float32]]
 """Inputs (batch, tokens) by name, of which a graph takes some, to the vectors of tokens, (batch, tokens, dim)."""
 
@@ -43,8 +40,6 @@ LARGEST_ERROR = 0.25
 """Of a graph's vectors to those of the weights, as a share of their variance: rounding to int8 makes some 0.03, other
 weights make more."""
 TOKENS, SENTENCE = "last_hidden_state", "sentence_embedding"
-GRAPHS: dict[Backend, str] = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
-"""Where sentence-transformers and text-embeddings-inference look for a graph."""
 PACKAGES: dict[Backend, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 
@@ -144,7 +139,7 @@ def load_graph(folder: Path, backend: Backend, max_tokens: int | None = None) ->
         )
     start = {"onnx": _onnx, "openvino": _openvino}[backend]
     config = load_config(folder)
-    with refusing(lambda error: f"the graph {path} cannot be computed ({type(error).__name__}); export it again"):
+    with fail_with(lambda error: f"the graph {path} cannot be computed ({type(error).__name__}); export it again"):
         limit = max_tokens if max_tokens and max_tokens < UNLIMITED else None  # of a tokenizer that knows none
         network = GraphNetwork(path, config, start(path), limit)
     for shape in ((2, 3), (1, min(limit or 1, LONGEST_PROBE))):
@@ -161,25 +156,6 @@ def _read_again(path: Path, max_tokens: int | None, digest: Tensor, pooler: nn.M
         raise RequestError(f"model: expected {path} to be the same on every node, found another; copy the folder there")
     network.pooler = pooler
     return network
-
-
-def graph_files(path: Path) -> list[Path]:
-    """The graph at `path` and the files of its weights: those beside it that it names, and OpenVINO's of its name."""
-    beside = [each for each in path.parent.rglob("*") if each.is_file() and each != path]
-    if not path.stat().st_size:
-        return [path]
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        named = [each for each in beside if content.find(each.relative_to(path.parent).as_posix().encode()) >= 0]
-    return sorted({path, *named, *(each for each in beside if each == path.with_suffix(".bin"))})
-
-
-def remove_graphs(folder: Path) -> None:
-    """Removes a model's graphs, which would give the vectors of another network than the one that is written there."""
-    for graph in (folder / inner for inner in GRAPHS.values()):
-        for path in {*graph.parent.glob(f"{graph.stem}*"), *(graph_files(graph) if graph.is_file() else [])}:
-            path.unlink()
-        if graph.parent.is_dir() and not any(graph.parent.iterdir()):
-            graph.parent.rmdir()
 
 
 def usable_backends(folder: Path) -> list[Backend]:

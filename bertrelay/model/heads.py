@@ -28,10 +28,8 @@ from bertrelay.device import default_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computing, pack_for
 from bertrelay.inference.kernels import set_dropout, use_cpu_kernels, using
-from bertrelay.model.files import reading_weights, refusing
+from bertrelay.model.files import GRAPHS, Backend, explain_unreadable, fail_with
 from bertrelay.model.graph import (
-    GRAPHS,
-    Backend,
     BackendChoice,
     GraphNetwork,
     check_backend,
@@ -104,7 +102,7 @@ class Head:
 
     auto_class: transformers' for the task. weights: how the names of the head's weights begin.
     kind: of models, as in `bertrelay.model.kinds`.
-    noun, purpose, stage: what such a network is called and does, and which stage trains one; for errors.
+    noun, purpose, remedy: for errors: the name of such a network, what it does, and how to get one.
     layers: the modules that may be on the BERT, one set for each supported way; any when empty.
     reads_pooler: whether the head reads the BERT's pooler, which is dropped otherwise.
     pooler_first: the seed draws a pooler that the files lack before all else, not with the head.
@@ -115,7 +113,7 @@ class Head:
     kind: str
     noun: str
     purpose: str
-    stage: str
+    remedy: str
     layers: tuple[frozenset[str], ...] = ()
     reads_pooler: bool = False
     pooler_first: bool = False
@@ -186,9 +184,7 @@ class Head:
         else:
             network, missing = load_network(folder, self.auto_class)
         if any(name.startswith(self.weights) for name in missing):
-            raise RequestError(
-                f"model: expected one that {self.purpose}, found none in {folder}; train it with {self.stage}"
-            )
+            raise RequestError(f"model: expected one that {self.purpose}, found none in {folder}; {self.remedy}")
         refuse_missing(folder, missing)
         if self.reads_pooler and missing:
             raise RequestError(f"model: the weights in {folder} lack a pooler, which the head reads; copy it again")
@@ -239,12 +235,12 @@ def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], NDArray[
 def _on_graph(folder: Path, auto_class: Any, max_tokens: int, backend: Backend) -> tuple[PreTrainedModel, set[str]]:
     """A network whose BERT is the graph of `folder`, and the weights that its head lacks there."""
     graph = load_graph(folder, backend, max_tokens)
-    with refusing(lambda error: f"no network can be built from {folder / 'config.json'} ({type(error).__name__})"):
+    with fail_with(lambda error: f"no network can be built from {folder / 'config.json'} ({type(error).__name__})"):
         with torch.device("meta"):
             network = auto_class.from_config(load_config(folder))
         graph.pooler = getattr(network.base_model, "pooler", None)
         setattr(network, network.base_model_prefix, graph)
-    with reading_weights(file := folder / HEAD_WEIGHTS, "the weights of a head"):
+    with explain_unreadable(file := folder / HEAD_WEIGHTS, "the weights of a head"):
         missing, unexpected = network.load_state_dict(load_file(file), strict=False, assign=True)
     if unexpected:
         raise RequestError(f"model: {file} is of another network than config.json; export the model again")

@@ -6,9 +6,6 @@ from typing import NamedTuple
 from bertrelay.errors import RequestError
 from bertrelay.model.files import Description, read_model_file
 
-POLY_ENCODER = "poly.safetensors"
-OUTCOME = "outcome.json"
-
 
 class ModelKind(NamedTuple):
     """name: as in settings. words: what an error calls it. use: what it is for."""
@@ -30,6 +27,9 @@ SCORER = ModelKind(
 CLASSIFIER = ModelKind("classifier", "a classifier of texts", "its network can be the base of a training")
 NETWORK = ModelKind("network", "a network without a head", "its network can be the base of a training")
 KINDS = {kind.name: kind for kind in (ENCODER, TAGGER, ANSWERER, PREDICTOR, SCORER)}
+BY_FILE = {"poly.safetensors": SCORER, "outcome.json": PREDICTOR}
+"""Files that only the models of one task have. A table here, and no registration by the tasks: the planner names the
+kind of a folder without loading any of them."""
 BY_ARCHITECTURE = {
     "ForTokenClassification": TAGGER,
     "ForQuestionAnswering": ANSWERER,
@@ -50,20 +50,19 @@ class _Prompts(Description):
 
 def kind_of_model(folder: Path) -> ModelKind | None:
     """What the files of `folder` say it is; None where they are of no model. Raises RequestError for damaged ones."""
-    if (folder / POLY_ENCODER).is_file():
-        return SCORER
-    if (folder / OUTCOME).is_file():
-        return PREDICTOR
+    for file, kind in BY_FILE.items():
+        if (folder / file).is_file():
+            return kind
     config = read_model_file(folder / "config.json", _Heads)
     names = (config and config.architectures) or ()
-    kind = next(
+    by_head = next(
         (kind for ending, kind in BY_ARCHITECTURE.items() if any(name.endswith(ending) for name in names)), None
     )
-    if kind is CLASSIFIER and config is not None and len(config.id2label or ()) == 1:
+    if by_head is CLASSIFIER and config is not None and len(config.id2label or ()) == 1:
         return SCORER
     if (folder / "modules.json").is_file():
         return ENCODER
-    return kind or (None if config is None else NETWORK)
+    return by_head or (None if config is None else NETWORK)
 
 
 def model_fault(folder: Path, expected: str = "") -> str:

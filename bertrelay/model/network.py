@@ -30,14 +30,22 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from bertrelay.errors import RequestError, shown
 from bertrelay.files import make_readable
-from bertrelay.model.files import Count, Description, Size, checked, quiet, read_model_file, refusing
+from bertrelay.model.files import (
+    WEIGHTS,
+    Count,
+    Description,
+    Size,
+    fail_with,
+    read_model_file,
+    remove_graphs,
+    silence_transformers,
+    validate,
+)
 from bertrelay.model.kinds import model_fault
 from bertrelay.model.tokenizer import save_tokenizer
 from bertrelay.progress import log, working
 from bertrelay.settings import ModelSource, no_model_folder
 
-WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
-"""The files of a whole network; those of a head alone have another name."""
 OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
 NOT_OF_THE_MODEL = {
     *("attn_implementation", "_attn_implementation", "_attn_implementation_internal"),
@@ -51,7 +59,6 @@ HEADS = re.compile(
 """How the names of weights begin that belong to heads of other tasks, and are left aside."""
 ENCODERS: dict[str, Any] = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}
 """Networks with a decoder that sentence encoders leave out."""
-"""Beside an encoder: what a poly-encoder, which scores pairs by it, has more."""
 SPARE_WEIGHTS = 100_000_000
 """How many weights a network may have beyond the bytes of its files: heads and poolers that are new."""
 SHOWN = 3
@@ -158,7 +165,7 @@ def load_network(folder: Path, kind: Any = AutoModel) -> tuple[PreTrainedModel, 
 def _load(folder: Path, config: PreTrainedConfig, kind: Any) -> tuple[PreTrainedModel, set[str]]:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)
     _check_weights_suffice(folder, kind, config)
-    with working(f"loading {folder}"), refusing(lambda error: _why_unreadable(folder, error)):
+    with working(f"loading {folder}"), fail_with(lambda error: _why_unreadable(folder, error)):
         network, report = kind.from_pretrained(
             folder,
             config=config,
@@ -182,7 +189,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
     written = read_model_file(path, dict[str, Any])
     if written is None:
         raise RequestError(f"model: {model_fault(folder) or f'expected {path}, found none; copy the folder again'}")
-    kind = checked(_CheckedConfig, written, path).model_type
+    kind = validate(_CheckedConfig, written, path).model_type
     if kind not in CONFIG_MAPPING:
         raise RequestError(f"model: {path} has the unknown architecture {kind!r}")
     if written.get("quantization_config"):
@@ -190,7 +197,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
     if (folder / "adapter_config.json").exists():
         raise RequestError(f"model: expected a whole network, found an adapter in {folder}; merge it into its network")
     kept = {key: value for key, value in written.items() if key not in NOT_OF_THE_MODEL}
-    with refusing(partial(_why_no_network, path)):
+    with fail_with(partial(_why_no_network, path)):
         config: PreTrainedConfig = CONFIG_MAPPING[kind].from_dict(kept)
     return config
 
@@ -217,7 +224,7 @@ def _check_weights_suffice(folder: Path, kind: Any, config: PreTrainedConfig) ->
     """Raises RequestError for sizes that the weights here cannot have, before memory is taken for them."""
     for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         read_model_file(folder / name, _ShardIndex)
-    with refusing(partial(_why_no_network, folder / "config.json")), torch.device("meta"):
+    with fail_with(partial(_why_no_network, folder / "config.json")), torch.device("meta"):
         expected = sum(weight.numel() for weight in getattr(kind, "from_config", kind)(deepcopy(config)).parameters())
     there = sum(path.stat().st_size for pattern in WEIGHTS for path in folder.glob(pattern))
     if there and expected > there + SPARE_WEIGHTS:
@@ -293,7 +300,7 @@ def freeze_pooler(backbone: nn.Module, blank: bool = False) -> None:
 
 def save_backbone(backbone: PreTrainedModel, folder: Path) -> None:
     """Writes config.json and model.safetensors."""
-    with quiet():
+    with silence_transformers():
         backbone.save_pretrained(folder)
     for weights in folder.glob("*.safetensors"):
         make_readable(weights)
@@ -306,8 +313,6 @@ def save_network(
 
     max_tokens: the longest input; as the network has positions when None.
     """
-    from bertrelay.model.graph import remove_graphs
-
     inner: Any = getattr(network, "base_model", network)
     if not isinstance(inner, PreTrainedModel):
         inner.save_pretrained(folder)  # a graph, which refuses
@@ -353,7 +358,7 @@ def position_table(backbone: nn.Module) -> nn.Embedding | None:
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """The tensors of one module's folder, from model.safetensors or else pytorch_model.bin."""
     safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
-    with refusing(lambda error: _why_unreadable(folder, error)):
+    with fail_with(lambda error: _why_unreadable(folder, error)):
         if safe.is_file():
             return load_file(safe)
         return cast(dict[str, Tensor], torch.load(pickled, map_location="cpu", weights_only=True))

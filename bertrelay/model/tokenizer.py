@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
-from bertrelay.model.files import Description, read_model_file, refusing
+from bertrelay.model.files import Description, fail_with, read_model_file
 from bertrelay.progress import log
 
 NORMALIZER_SETTINGS = {
@@ -63,7 +63,7 @@ def load_tokenizer(folder: Path, lower_case: bool = False) -> PreTrainedTokenize
     settings = read_model_file(folder / "tokenizer_config.json", _TokenizerConfig) or _TokenizerConfig()
     read_model_file(folder / "special_tokens_map.json", _SpecialTokens)
     read_model_file(folder / "added_tokens.json", dict[str, int])
-    with refusing(
+    with fail_with(
         lambda error: (
             f"expected a tokenizer in {folder} (tokenizer.json, vocab.txt, …), found none that can be read "
             f"({type(error).__name__})"

@@ -32,7 +32,7 @@ HEAD = Head(
     "predictor",
     "text classifier",
     "predicts outcomes",
-    "domain.readmission or domain.outcome",
+    "train it with domain.readmission or domain.outcome",
     reads_pooler=True,
     pooler_first=True,
 )

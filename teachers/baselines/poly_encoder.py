@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.model.files import reading_weights
-from bertrelay.model.kinds import POLY_ENCODER
+from bertrelay.model.files import explain_unreadable
 from teachers.cross_encoder import Pairs, PairScorer, PairTokens
 
+POLY_ENCODER = "poly.safetensors"  # beside an encoder's files; `bertrelay.model.kinds` knows a scorer by it
 OWN = ("codes", "scale", "shift")  # parameters that are not in the encoder's files
 
 
@@ -55,7 +55,7 @@ class PolyEncoder(PairScorer):
                 f"model: expected a poly-encoder with {POLY_ENCODER} in {folder}; train it with teachers.poly-encoder"
             )
         encoder = SentenceEncoder.load(folder, device, backend="torch", is_base=True)
-        with reading_weights(path, "the codes of a poly-encoder"):
+        with explain_unreadable(path, "the codes of a poly-encoder"):
             weights = load_file(path)
             model = cls(encoder, len(weights["codes"]))
             own = {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}

@@ -22,7 +22,7 @@ from bertrelay.data.readers import bounded_lines, open_input, refuse_damaged
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.model.files import Description, Size, read_model_file, reading_weights
+from bertrelay.model.files import Description, Size, explain_unreadable, read_model_file
 from bertrelay.model.layout import Prompts
 from bertrelay.model.pooling import Pooling
 from bertrelay.settings import ModelSource
@@ -191,7 +191,7 @@ class BiLstmEncoder(nn.Module):
             )
         with torch.device("meta"):  # sizes take memory only when the weights have them
             encoder = cls(found.words, found.word_dim, found.hidden)
-        with reading_weights(folder / WEIGHTS, f"the weights that {DESCRIPTION} describes"):
+        with explain_unreadable(folder / WEIGHTS, f"the weights that {DESCRIPTION} describes"):
             encoder.load_state_dict(load_file(folder / WEIGHTS), assign=True)
         encoder.embeddings.requires_grad_(False)
         return encoder.eval()

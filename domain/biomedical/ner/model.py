@@ -22,7 +22,7 @@ from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTr
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
 from bertrelay.inference.batches import padded
-from bertrelay.model.files import Description, read_model_file, reading_weights
+from bertrelay.model.files import Description, explain_unreadable, read_model_file
 from bertrelay.model.graph import BackendChoice
 from bertrelay.model.heads import Head, HeadNetwork, window_shape
 from bertrelay.model.network import has_types, model_folder, save_network
@@ -237,7 +237,7 @@ HEAD = Head(
     "tagger",
     "token classifier",
     "tags entities",
-    "domain.ner",
+    "train it with domain.ner",
     layers=(frozenset({"dropout", "classifier"}),),
 )
 
@@ -351,7 +351,7 @@ def load_model(source: str | Path, cache_dir: Path | None = None, backend: Backe
     labels = _labels(network, found.scheme if found else None, folder)
     crf = LinearChain(labels) if has_crf else None
     if crf is not None:
-        with reading_weights(folder / CRF_WEIGHTS, f"the CRF of {len(labels)} tags"):
+        with explain_unreadable(folder / CRF_WEIGHTS, f"the CRF of {len(labels)} tags"):
             crf.load_state_dict(load_file(folder / CRF_WEIGHTS))
     classifier = TokenClassifier(network, crf).eval()
     if found is None:

@@ -32,7 +32,7 @@ HEAD = Head(
     "answerer",
     "network for question answering",
     "answers questions",
-    "domain.qa",
+    "train it with domain.qa",
     layers=(frozenset({"qa_outputs"}), frozenset({"dropout", "qa_outputs"})),
 )
 

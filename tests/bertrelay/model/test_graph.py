@@ -11,7 +11,8 @@ from transformers import BertConfig
 from bertrelay.errors import RequestError
 from bertrelay.inference.encode_shards import encoder_digest, on_cpu
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.model.graph import load_graph, remove_graphs
+from bertrelay.model.files import remove_graphs
+from bertrelay.model.graph import load_graph
 
 WORDS, DIM, LONGEST = 300, 4, 7
 IDS = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "tokens"])
