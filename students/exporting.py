@@ -30,9 +30,10 @@ from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.files import GRAPHS, WEIGHTS, GraphBackend, fail_with, read_model_file
 from bertrelay.model.graph import PACKAGES, SENTENCE, TOKENS, import_openvino
 from bertrelay.model.heads import HEAD_WEIGHTS, head_weights, load_with_head
-from bertrelay.model.network import has_types, model_folder, position_limit
+from bertrelay.model.network import has_types, position_limit
 from bertrelay.model.tokenizer import load_tokenizer
 from bertrelay.progress import log
+from bertrelay.sources import model_folder
 from bertrelay.stage import Metrics, StageContext
 from students.evaluate import EvaluationSets
 from students.evaluation_settings import ExportSettings, GraphPrecision, Opset

@@ -23,9 +23,10 @@ from bertrelay.model.files import read_model_file
 from bertrelay.model.graph import BackendChoice, GraphNetwork, check_backend
 from bertrelay.model.heads import Head
 from bertrelay.model.layout import MODEL_CONFIG
-from bertrelay.model.network import has_types, model_folder, position_limit, save_network
+from bertrelay.model.network import has_types, position_limit, save_network
 from bertrelay.model.tokenizer import pad_id_of, shortened, truncating, warn_of_special_tokens
 from bertrelay.progress import Bar, progress
+from bertrelay.sources import model_folder
 from bertrelay.texts import each_pair, texts_of
 
 Pairs = Sequence[tuple[str, str]]

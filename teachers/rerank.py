@@ -71,7 +71,7 @@ def load_scorer(
 
     device: as of `SentenceEncoder.load`.
     """
-    from bertrelay.model.network import model_folder
+    from bertrelay.sources import model_folder
     from teachers.baselines.poly_encoder import POLY_ENCODER, PolyEncoder
     from teachers.cross_encoder import CrossEncoder
 

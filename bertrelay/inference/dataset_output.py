@@ -30,6 +30,7 @@ from bertrelay.fingerprint import Digests, fingerprint, note_folder
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import Bar
+from bertrelay.sources import model_folder
 
 LANCE_KEY = b"bertrelay"  # in a schema's metadata: what the rows are of
 
@@ -184,8 +185,6 @@ def add_columns(
     load: (folder, precision) -> the columns of a block, in the process that computes.
     options: what decides the columns besides model, input and precision.
     """
-    from bertrelay.model.network import model_folder  # which loads torch: not before the request is checked
-
     names = [field.name for field in added]
     check_outside(output, source)
     inputs = on_main(lambda: ParquetInput(source, texts, keep, names), process_group)

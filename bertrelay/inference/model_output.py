@@ -12,6 +12,7 @@ from bertrelay.device import default_device
 from bertrelay.fingerprint import Digests, fingerprint, note_folder
 from bertrelay.inputs import check_inputs, unchanged_inputs
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main, wait_for_all
+from bertrelay.sources import model_folder
 
 BLOCK_CHARACTERS = 400_000
 """So much text is computed before it is on the disk, some 60,000 words: the most that a kill costs."""
@@ -84,8 +85,6 @@ def model_output(
     engine: where they are computed; this process is connected to it until the block ends.
     Raises RequestError when another process writes `output`.
     """
-    from bertrelay.model.network import model_folder  # which loads torch: not before the request is checked
-
     where = Engine.of(engine, process_group)
     with unchanged_inputs(), locked_output(output, process_group), where.connected():
         folder = on_main(lambda: model_folder(model, cache_dir=cache and cache / "hub"), process_group)

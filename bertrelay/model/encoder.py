@@ -34,17 +34,11 @@ from bertrelay.model.graph import (
 )
 from bertrelay.model.kinds import check_kind
 from bertrelay.model.layout import Layout, Prompts, in_folder_order, read_layout, write_layout
-from bertrelay.model.network import (
-    freeze_pooler,
-    load_text_network,
-    longest_input,
-    model_folder,
-    position_limit,
-    save_network,
-)
+from bertrelay.model.network import freeze_pooler, load_text_network, longest_input, position_limit, save_network
 from bertrelay.model.pooling import Pooling, Projection, load_projection, projection_of, projections_of
 from bertrelay.model.tokenizer import load_tokenizer, pad_id_of, shortened, truncating
 from bertrelay.settings import Metric
+from bertrelay.sources import model_folder
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences

@@ -43,12 +43,12 @@ from bertrelay.model.network import (
     load_backbone,
     load_config,
     load_network,
-    model_folder,
     position_limit,
     read_network_config,
     refuse_missing,
 )
 from bertrelay.model.tokenizer import check_vocabulary, load_tokenizer
+from bertrelay.sources import model_folder
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerFast]
 

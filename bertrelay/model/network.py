@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import torch
-from huggingface_hub import snapshot_download
 from pydantic import Field, create_model
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -28,7 +27,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from bertrelay.errors import RequestError, shown
+from bertrelay.errors import RequestError
 from bertrelay.files import make_readable
 from bertrelay.model.files import (
     WEIGHTS,
@@ -44,9 +43,7 @@ from bertrelay.model.files import (
 from bertrelay.model.kinds import model_fault
 from bertrelay.model.tokenizer import save_tokenizer
 from bertrelay.progress import log, working
-from bertrelay.settings import ModelSource, no_model_folder
 
-OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
 NOT_OF_THE_MODEL = {
     *("attn_implementation", "_attn_implementation", "_attn_implementation_internal"),
     *("experts_implementation", "_experts_implementation", "auto_map", "torchscript", "chunk_size_feed_forward"),
@@ -92,29 +89,6 @@ _CheckedConfig = create_model("_CheckedConfig", __base__=NetworkConfig, **_NUMBE
 
 class _ShardIndex(Description):
     weight_map: dict[str, Annotated[str, Field(pattern=r"^[^/\\]+$")]]
-
-
-def model_folder(source: str | Path, revision: str | None = None, cache_dir: str | Path | None = None) -> Path:
-    """The folder of `source`: a folder, `package:name/path`, or a hub id (`@revision` or not), which is downloaded."""
-    if not isinstance(source, str | os.PathLike):
-        raise RequestError(f"model: expected a folder or the name of a model, found {shown(source)}")
-    try:
-        located = ModelSource.parse(str(source))
-    except ValueError as error:
-        raise RequestError(f"model: {error}") from error
-    if located.folder is not None:
-        if not located.folder.is_dir():
-            raise RequestError(f"model: {no_model_folder(located.folder, located.written)}")
-        return located.folder
-    fetch = partial(snapshot_download, str(located.hub_id), revision=revision or located.revision, cache_dir=cache_dir)
-    try:
-        folder = Path(fetch(ignore_patterns=[*OTHER_FRAMEWORKS, "pytorch_model*.bin"]))
-        return folder if any(folder.rglob("*.safetensors")) else Path(fetch(ignore_patterns=OTHER_FRAMEWORKS))
-    except (OSError, ValueError) as error:
-        raise RequestError(
-            f"model: {str(located)!r} is no folder here, and could not be downloaded ({type(error).__name__}); check "
-            "the name and the network, or give a folder"
-        ) from error
 
 
 def load_backbone(folder: Path) -> PreTrainedModel:

@@ -17,9 +17,10 @@ from bertrelay.files import write_json
 from bertrelay.model.files import read_model_file
 from bertrelay.model.graph import BackendChoice
 from bertrelay.model.heads import Head, HeadNetwork, check_positions
-from bertrelay.model.network import model_folder, save_network
+from bertrelay.model.network import save_network
 from bertrelay.model.pooling import Pooling
 from bertrelay.model.tokenizer import pad_id_of
+from bertrelay.sources import model_folder
 from domain.clinical.outcomes import ChunkSettings, OutcomeModelSettings, OutcomeName, PoolingName
 
 DESCRIPTION = "outcome.json"

@@ -112,7 +112,7 @@ def score_file(
     _check_page(page, admission, overwrite)
     table = notes_source(str(notes), settings)
 
-    from bertrelay.model.network import model_folder
+    from bertrelay.sources import model_folder
     from domain.clinical.classifier import read_description
     from domain.clinical.scorer import OutcomeScorer, admission_page, clean_and_join
 
@@ -175,7 +175,7 @@ def score_dataset(
     from bertrelay.data.parquet import Location, check_outside
     from bertrelay.device import default_device
     from bertrelay.inference.dataset_output import fill_dataset, read_rows
-    from bertrelay.model.network import model_folder
+    from bertrelay.sources import model_folder
     from domain.clinical.classifier import read_description
 
     check_outside(output, notes)

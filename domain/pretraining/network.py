@@ -15,12 +15,13 @@ from bertrelay.data.encodings import conversion_of
 from bertrelay.errors import RequestError
 from bertrelay.inference.kernels import use_cpu_kernels
 from bertrelay.model.layout import read_layout
-from bertrelay.model.network import has_types, load_network, model_folder, position_limit, refuse_missing
+from bertrelay.model.network import has_types, load_network, position_limit, refuse_missing
 from bertrelay.model.new import bert_config, start_positions, train_wordpiece
 from bertrelay.model.settings import NewEncoder
 from bertrelay.model.tokenizer import as_fast, check_vocabulary, load_tokenizer, plain_rules
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
+from bertrelay.sources import model_folder
 from domain.pretraining.readers import TextDocument, files_of, outdated, read_all
 from domain.pretraining.settings import Objective, PretrainSettings
 

@@ -376,7 +376,7 @@ def _written(
     metrics_file: str,
 ) -> Metrics:
     """Writes the model that the stage makes, with its metrics in it; the stage reads a folder, also of a hub id."""
-    from bertrelay.model.network import model_folder
+    from bertrelay.sources import model_folder
 
     located = settings.model_copy(update={"model": ModelSource.parse(str(model_folder(settings.model).resolve()))})
     with stopping_at_once("nothing is left of it"):

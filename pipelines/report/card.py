@@ -19,8 +19,8 @@ from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_text
 from bertrelay.fingerprint import Digests
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.model.network import model_folder
 from bertrelay.settings import options_of
+from bertrelay.sources import model_folder
 from bertrelay.stage import Metrics, StageContext, check_new, write_model
 from pipelines.registry import REGISTRY
 from pipelines.report.card_settings import CardSettings

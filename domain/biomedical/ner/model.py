@@ -25,9 +25,10 @@ from bertrelay.inference.batches import padded
 from bertrelay.model.files import Description, explain_unreadable, read_model_file
 from bertrelay.model.graph import BackendChoice
 from bertrelay.model.heads import Head, HeadNetwork, window_shape
-from bertrelay.model.network import has_types, model_folder, save_network
+from bertrelay.model.network import has_types, save_network
 from bertrelay.model.tokenizer import before_sentences, lowers_case, plain_rules
 from bertrelay.progress import log
+from bertrelay.sources import model_folder
 from domain.biomedical.documents.tokens import OUTSIDE, Scheme, split_tag
 from domain.biomedical.ner.decoding import Chain, LabelSet
 from domain.biomedical.ner.settings import NerSettings

@@ -17,9 +17,10 @@ from bertrelay.inference.kernels import set_dropout
 from bertrelay.model.files import Description, read_model_file
 from bertrelay.model.graph import BackendChoice
 from bertrelay.model.heads import Head, HeadNetwork, window_shape
-from bertrelay.model.network import has_types, model_folder, read_network_config, save_network
+from bertrelay.model.network import has_types, read_network_config, save_network
 from bertrelay.progress import log
 from bertrelay.settings import Positive
+from bertrelay.sources import model_folder
 from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.subwords import PairSplitter
 from domain.calibration import Temperature
