@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bertrelay.data.arrow import Mask
 from bertrelay.data.records import Column, Rejects, Table
 from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import locked_output
@@ -19,7 +19,7 @@ from bertrelay.data.vectors import open_vectors
 from bertrelay.data.writing import write_table
 from bertrelay.device import resolve_precision
 from bertrelay.errors import BertRelayError, RequestError
-from bertrelay.evaluation.similarity import DIGITS, Vectors, unit
+from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import check_output, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint
@@ -30,9 +30,17 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from
 from bertrelay.progress import log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
-from students.corpus import Mask
 from students.equal_vectors import numbers_of
-from students.neighbours import Neighbours, Rows, at_unit_length, bidirectional_knn, forget_neighbours, load_faiss
+from students.neighbours import (
+    Neighbours,
+    Rows,
+    Scores,
+    at_unit_length,
+    bidirectional_knn,
+    forget_neighbours,
+    load_faiss,
+    ratio_margins,
+)
 from students.search_settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineOptions, MineSettings, work_beside
 from students.sentence_files import SentenceFile, read_gold, read_sentences
 
@@ -42,8 +50,6 @@ VECTORS = ("source.npy", "target.npy")
 SENTENCES = ("source.arrow", "target.arrow")
 OUTPUT_COLUMNS = {"score": "double"}
 OUTPUT_COLUMNS |= {"source_line": "int64", "target_line": "int64", "source": "string", "target": "string"}
-
-Scores = NDArray[np.float64]
 
 
 class Pairs(NamedTuple):
@@ -81,16 +87,6 @@ def score_pairs(forward: Neighbours, backward: Neighbours) -> Pairs:
     scores = ratio_margins(cosines, nearness)
     order = np.lexsort((targets, sources, -scores))
     return Pairs(scores[order], sources[order], targets[order])
-
-
-def ratio_margins(cosines: Scores, nearness: Scores) -> Scores:
-    """margin(x, y) = cos(x, y) / (the mean of cos(x, z) over NN_k(x) and of cos(y, z) over NN_k(y), averaged).
-
-    nearness: the denominator. Below zero the ratio would grow with the distance; a sentence that is near to nothing has
-        no translation here, and its margin is 0.
-    """
-    margins: Scores = np.divide(cosines, nearness, out=np.zeros_like(cosines), where=nearness > 0).round(DIGITS)
-    return margins
 
 
 def one_to_one(pairs: Pairs) -> Pairs:

@@ -18,6 +18,15 @@ import pyarrow.compute as pc
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from bertrelay.data.arrow import (
+    SENTENCE_SCHEMA,
+    Sentences,
+    number_distinct,
+    open_arrow,
+    select_rows,
+    text_digests,
+    write_arrow,
+)
 from bertrelay.data.shards import Shards, Span
 from bertrelay.data.vectors import open_vectors, write_block, write_npy
 from bertrelay.device import resolve_precision
@@ -27,9 +36,7 @@ from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import Bar, log
-from students.bitext import ratio_margins
-from students.corpus import SENTENCE, Sentences, digests_of, mapped, numbered, rows_where, write_arrow
-from students.neighbours import Rows, at_unit_length, exact_knn, load_faiss
+from students.neighbours import Rows, at_unit_length, exact_knn, load_faiss, ratio_margins
 from students.pairs import PairCounts
 from students.settings import MarginFilter
 
@@ -52,13 +59,13 @@ def drop_low_margins(
     Returns what `corpus.json` reports: the threshold, and by language how many are below, and the deciles of scores.
     """
     load_faiss()
-    table = mapped(path)
+    table = open_arrow(path)
     language_of = np.array(counts.languages)[table["stream"].to_numpy()]  # (pairs,)
     scores = pair_margins(table, language_of, margin, precision, cache)  # (pairs,)
     low = scores < margin.threshold
     counts.add(LOW_MARGIN, table["stream"].filter(pa.array(low)).to_numpy())
     with atomic_write(path) as building:
-        write_arrow(building, table.schema, rows_where(table, ~low, {name: name for name in table.schema.names}))
+        write_arrow(building, table.schema, select_rows(table, ~low, {name: name for name in table.schema.names}))
     languages = {}
     for language in dict.fromkeys(counts.languages):
         own = language_of == language
@@ -94,12 +101,12 @@ def _write_scores(folder: Path, key: str, table: pa.Table, language_of: NDArray[
     keys = _distinct_keys(table, language_of)
     rows, vectors = [], []
     for side in SIDES:
-        side_rows, first = numbered(keys[side])
+        side_rows, first = number_distinct(keys[side])
         wanted = np.zeros(len(table), bool)
         wanted[first] = True
         rows.append(side_rows)
-        vectors.append(encode(side, rows_where(table, wanted, {"sentence": side})))
-    pair_of, first = numbered(table["pair"].combine_chunks())
+        vectors.append(encode(side, select_rows(table, wanted, {"sentence": side})))
+    pair_of, first = number_distinct(table["pair"].combine_chunks())
     blocks = neighbourhoods(table["pair"].take(pa.array(first)), language_of[first])
     order = first[np.concatenate(blocks)]  # rows of the table, block after block
     ends = np.cumsum([len(block) for block in blocks]).tolist()
@@ -133,7 +140,7 @@ def _forget_vectors(folder: Path) -> None:
 def _distinct_keys(table: pa.Table, language_of: NDArray[np.str_]) -> Mapping[str, pa.Array]:
     """Of each side what equal sentences share: of English in all languages, of the others in theirs."""
     texts = (text for chunk in table["other"].chunks for text in chunk.to_pylist())
-    other = digests_of(f"{language}\n{text}" for language, text in zip(language_of, texts, strict=True))
+    other = text_digests(f"{language}\n{text}" for language, text in zip(language_of, texts, strict=True))
     return {"english": table["target"].combine_chunks(), "other": other}
 
 
@@ -141,7 +148,7 @@ def _encode(
     encoder: SentenceEncoder, precision: str, folder: Path, key: str, side: str, blocks: Iterator[dict[str, pa.Array]]
 ) -> Vectors:
     """The unit vectors of distinct sentences, which stay on disk, (sentences, dim)."""
-    write_arrow(folder / f"{side}.arrow", SENTENCE, blocks)
+    write_arrow(folder / f"{side}.arrow", SENTENCE_SCHEMA, blocks)
     sentences, path = Sentences(folder / f"{side}.arrow"), folder / f"{side}.npy"
     description = f"encoding {side} sentences"
     fill_vectors(encoder, sentences.read, len(sentences), path, key, precision=precision, description=description)

@@ -4,10 +4,9 @@ Sentences are kept in Unicode NFC with single spaces. Two English sentences are 
 one sentence of the dev split when they are equal but for case.
 """
 
-import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -20,6 +19,17 @@ from filelock import FileLock, Timeout
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from bertrelay.data.arrow import (
+    DIGEST,
+    SENTENCE_SCHEMA,
+    Mask,
+    Sentences,
+    number_distinct,
+    open_arrow,
+    select_rows,
+    text_digest,
+    write_arrow,
+)
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import sentence_records
 from bertrelay.data.tables import Table
@@ -28,6 +38,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import sync_contents, write_json
 from bertrelay.inputs import check_inputs
 from bertrelay.progress import log, working
+from students.cleaning import drop_low_margins
 from students.pairs import (
     DEV,
     TRAIN,
@@ -45,44 +56,13 @@ DUPLICATE = "duplicate"
 IN_DEV = "in the dev split"
 BEYOND = "beyond max_pairs"
 NO_TARGET = -1
-DIGEST = pa.binary(16)
 DIGESTS = dict.fromkeys(("target", "sentence", "pair"), DIGEST)
 """Of an English sentence; of that sentence but for case, keyed by the seed; of the pair and its language."""
-
-Mask = NDArray[np.bool_]
 
 BLOCK_PAIRS = 4096
 SPOOL, SPOOLED_TEXTS = "pairs.arrow", "texts.arrow"
 SPOOLED = pa.schema({"stream": pa.int16(), "english": pa.string(), "other": pa.string(), **DIGESTS})
-SENTENCE = pa.schema({"sentence": pa.string()})
 REJECTS = "rejects.jsonl"
-
-
-class Sentences:
-    """Sentences of an Arrow file, mapped into memory and read block by block."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._column = path, mapped(path).column(0)
-
-    def __reduce__(self) -> tuple[type["Sentences"], tuple[Path]]:
-        return Sentences, (self._path,)  # another process maps the file too
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-    def read(self, start: int, stop: int) -> list[str]:
-        """Sentences `start` to `stop`, the last one not included."""
-        sentences: list[str] = self._column.slice(start, max(stop - start, 0)).to_pylist()
-        return sentences
-
-    def at(self, rows: NDArray[np.integer]) -> list[str]:
-        """The sentences of `rows`, (rows,), one by one: `take` would copy the whole column, and fail above 2 GiB."""
-        return [self._column[row].as_py() for row in rows.tolist()]
-
-
-def mapped(path: Path) -> pa.Table:
-    """The table of an Arrow file, whose columns stay on disk."""
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
 @dataclass(frozen=True)
@@ -222,14 +202,12 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
         untrained = read_translations(settings.dev_untrained, hub_cache, rejects)
         kept = filtered(read_pairs(settings.parallel, hub_cache, rejects, counts), settings.filters, counts)
         write_arrow(folder / SPOOL, SPOOLED, _spooled(kept, counts.languages, settings.seed))
-        write_arrow(folder / SPOOLED_TEXTS, SENTENCE, _distinct_texts(settings.retained, hub_cache, rejects))
+        write_arrow(folder / SPOOLED_TEXTS, SENTENCE_SCHEMA, _distinct_texts(settings.retained, hub_cache, rejects))
     cleaning: dict[str, Any] = {}
     if (margin := settings.filters.margin) is not None:
-        from students.cleaning import drop_low_margins  # which loads torch
-
         cache = hub_cache or folder.parent
         cleaning = {"margin": drop_low_margins(folder / SPOOL, counts, margin, settings.precision, cache)}
-    spool = mapped(folder / SPOOL)
+    spool = open_arrow(folder / SPOOL)
     outcomes = split_pairs(spool, counts.languages, settings, [*dev.values(), *untrained.values()])
     for outcome, mask in outcomes.items():
         counts.add(outcome, spool["stream"].filter(pa.array(mask)).to_numpy())
@@ -244,9 +222,9 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
         drawn = spool.select(Pair._fields).filter(pa.array(outcomes[DEV])).to_pylist()
         dev = counts.by_language(Pair(**pair) for pair in drawn)
     held_out = [text for pairs in (*dev.values(), *untrained.values()) for side in pairs for text in side]
-    texts = mapped(folder / SPOOLED_TEXTS)
+    texts = open_arrow(folder / SPOOLED_TEXTS)
     retained = ~pc.is_in(texts["sentence"], value_set=pa.array(held_out, pa.string())).to_numpy()
-    write_arrow(folder / "retained.arrow", SENTENCE, rows_where(texts, retained, {"sentence": "sentence"}))
+    write_arrow(folder / "retained.arrow", SENTENCE_SCHEMA, select_rows(texts, retained, {"sentence": "sentence"}))
     english_count = _write_items(folder, spool, outcomes[TRAIN], int(retained.sum()))
     for name in (SPOOL, SPOOLED_TEXTS):
         (folder / name).unlink()
@@ -282,22 +260,8 @@ def _listed(counts: dict[str, int]) -> str:
 # The split is decided on digests: some 110 bytes of memory for each pair, and no sentences
 
 
-def digest_of(text: str, key: bytes = b"") -> bytes:
-    """128 bits that identify a text."""
-    return hashlib.blake2b(text.encode(), digest_size=DIGEST.byte_width, key=key).digest()
-
-
-def digests_of(texts: Iterable[str]) -> pa.Array:
-    """The digests of texts as a column."""
-    digests = bytearray()  # and no list of millions of small objects
-    for text in texts:
-        digests += digest_of(text)
-    count = len(digests) // DIGEST.byte_width
-    return pa.FixedSizeBinaryArray.from_buffers(DIGEST, count, [None, pa.py_buffer(digests)])
-
-
 def _sentence_digest(english: str, seed: int) -> bytes:
-    return digest_of(english.casefold(), str(seed).encode())
+    return text_digest(english.casefold(), str(seed).encode())
 
 
 def split_pairs(
@@ -313,7 +277,7 @@ def split_pairs(
     """
     repeated = np.full(len(spool), settings.filters.drop_duplicates)
     if settings.filters.drop_duplicates:
-        repeated[numbered(spool["pair"].combine_chunks())[1]] = False
+        repeated[number_distinct(spool["pair"].combine_chunks())[1]] = False
     sentences = spool["sentence"]
     english = {sentence for pairs in given for sentence in pairs.english}
     given_out = pa.array([_sentence_digest(sentence, settings.seed) for sentence in english], DIGEST)
@@ -324,7 +288,7 @@ def split_pairs(
         drawn = distinct.take(pc.sort_indices(distinct)[: settings.dev_sentences])
         places = np.flatnonzero(~repeated & pc.is_in(sentences, value_set=drawn).to_numpy())
         held[places] = True
-        numbers, _ = numbered(sentences.take(pa.array(places)).combine_chunks())
+        numbers, _ = number_distinct(sentences.take(pa.array(places)).combine_chunks())
         language_numbers = np.unique(languages, return_inverse=True)[1][spool["stream"].to_numpy()[places]]
         dev[places[np.unique([numbers, language_numbers], axis=1, return_index=True)[1]]] = True
     train = ~repeated & ~held
@@ -348,29 +312,7 @@ def _beyond(spool: pa.Table, train: Mask, limits: Sequence[int | None]) -> Mask:
     return beyond
 
 
-def numbered(digests: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The number of each digest, counted in the order of first appearance, and the place where each first appears."""
-    numbers = digests.dictionary_encode().indices.to_numpy()
-    return numbers, np.unique(numbers, return_index=True)[1]
-
-
 # On disk
-
-
-def write_arrow(path: Path, schema: pa.Schema, blocks: Iterable[Mapping[str, Any]]) -> None:
-    """Writes blocks of columns, which `pa.ipc.open_file` maps into memory."""
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        for block in blocks:
-            writer.write_batch(pa.RecordBatch.from_pydict(block, schema))
-
-
-def rows_where(table: pa.Table, wanted: Mask, columns: Mapping[str, str]) -> Iterator[dict[str, pa.Array]]:
-    """The wanted rows, block by block: new name of a column to its name in `table`."""
-    start = 0
-    for batch in table.to_batches():
-        mask = pa.array(wanted[start : start + len(batch)])
-        yield {new: batch.column(name).filter(mask) for new, name in columns.items()}
-        start += len(batch)
 
 
 def _spooled(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator[dict[str, Any]]:
@@ -378,9 +320,9 @@ def _spooled(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator
     while block := list(islice(pairs, BLOCK_PAIRS)):
         columns: dict[str, Any] = dict(zip(Pair._fields, zip(*block, strict=True), strict=True))
         whole = ("\n".join((languages[stream], english, other)) for stream, english, other in block)
-        columns["target"] = list(map(digest_of, columns["english"]))
+        columns["target"] = list(map(text_digest, columns["english"]))
         columns["sentence"] = [_sentence_digest(english, seed) for english in columns["english"]]
-        yield {**columns, "pair": list(map(digest_of, whole))}
+        yield {**columns, "pair": list(map(text_digest, whole))}
 
 
 def _distinct_texts(tables: Sequence[Table], hub_cache: Path | None, rejects: Rejects) -> Iterator[dict[str, Any]]:
@@ -391,7 +333,7 @@ def _distinct_texts(tables: Sequence[Table], hub_cache: Path | None, rejects: Re
         while block := list(islice(records, BLOCK_PAIRS)):
             rejects.used(len(block))
             texts = filter(None, (clean(record.values[0]) for record in block))
-            new = {digest: text for text in texts if (digest := digest_of(text)) not in seen}
+            new = {digest: text for text in texts if (digest := text_digest(text)) not in seen}
             seen.update(new)
             yield {"sentence": list(new.values())}
 
@@ -403,11 +345,11 @@ def _read_held_out(path: Path) -> dict[str, Translations]:
 
 def _write_items(folder: Path, spool: pa.Table, train: Mask, retained: int) -> int:
     """Writes the training items, the last of them retained texts, and returns how many of them are English."""
-    targets, first = numbered(spool["target"].filter(pa.array(train)).combine_chunks())
+    targets, first = number_distinct(spool["target"].filter(pa.array(train)).combine_chunks())
     is_first = np.zeros(len(train), bool)
     is_first[np.flatnonzero(train)[first]] = True
-    write_arrow(folder / "english.arrow", SENTENCE, rows_where(spool, is_first, {"sentence": "english"}))
-    write_arrow(folder / "translations.arrow", SENTENCE, rows_where(spool, train, {"sentence": "other"}))
+    write_arrow(folder / "english.arrow", SENTENCE_SCHEMA, select_rows(spool, is_first, {"sentence": "english"}))
+    write_arrow(folder / "translations.arrow", SENTENCE_SCHEMA, select_rows(spool, train, {"sentence": "other"}))
     weights = np.bincount(targets, minlength=len(first)).astype(np.int32)
     no_targets = np.full(retained, NO_TARGET, np.int32)
     _write_array(folder / "targets.npy", np.concatenate([np.arange(len(first), dtype=np.int32), targets, no_targets]))

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from bertrelay.data.arrow import text_digest
 from bertrelay.data.sentences import sentences_of
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import Vectors, not_finite_row, open_vectors, write_npy
@@ -19,7 +20,6 @@ from bertrelay.fingerprint import Digests
 from bertrelay.inputs import note_input
 from bertrelay.model.encoder import SentenceEncoder, as_encoder
 from bertrelay.settings import ModelSource
-from students.corpus import digest_of
 from students.pairs import clean
 from students.settings import GivenVectors, Prompt, PromptText, unknown_prompt
 
@@ -123,7 +123,7 @@ def prompt_of(prompt: Prompt | None, model: SentenceEncoder | VectorTable, key: 
 
 
 def _digests(texts: Iterable[str]) -> NDArray[np.bytes_]:
-    return np.array([digest_of(clean(text)) for text in texts], DIGEST)
+    return np.array([text_digest(clean(text)) for text in texts], DIGEST)
 
 
 def _in_float32(path: Path, cache: Path) -> Path:

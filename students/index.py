@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Unpack, get_args
 
 import pyarrow as pa
 
+from bertrelay.data.arrow import open_arrow
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
 from bertrelay.data.tables import Column, Table
@@ -28,7 +29,6 @@ from bertrelay.progress import log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.texts import texts_of
-from students.corpus import mapped
 from students.equal_vectors import EqualRows, distinct
 from students.index_build import (
     COLUMNS,
@@ -205,9 +205,9 @@ def load_index(
     if vectors.shape != expected:
         raise damaged(folder, f"{VECTORS} has vectors of shape {vectors.shape} and not {expected}")
     faiss = None if manifest.kind == "exact" else open_faiss(folder / FAISS[manifest.kind], manifest.kind)
-    columns = pa.table({}) if not show else mapped(folder / COLUMNS).select(list(map(str, show)))
+    columns = pa.table({}) if not show else open_arrow(folder / COLUMNS).select(list(map(str, show)))
     equal = open_equal(folder, manifest)
-    return SearchIndex(folder, manifest, encoder, vectors, mapped(folder / SENTENCES), columns, faiss, equal)
+    return SearchIndex(folder, manifest, encoder, vectors, open_arrow(folder / SENTENCES), columns, faiss, equal)
 
 
 def run(settings: IndexSettings, context: StageContext) -> Metrics:

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from bertrelay.data.arrow import open_arrow
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import text_column
 from bertrelay.data.shards import locked_output
@@ -40,7 +41,6 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, check_shared, 
 from bertrelay.progress import log
 from bertrelay.settings import Positive, Precision, Settings
 from bertrelay.stage import Metrics
-from students.corpus import mapped
 from students.equal_vectors import AnyVectors, EqualRows, distinct, equal_rows
 from students.neighbours import (
     Rows,
@@ -351,7 +351,7 @@ def build(encoder: SentenceEncoder, table: Table, origin: Origin, folder: Path, 
         check_shared(folder, process_group)
         state = BuildState.read(folder)
         if state is not None:
-            sentences = mapped(folder / SENTENCES)
+            sentences = open_arrow(folder / SENTENCES)
             fill_vectors(
                 at_unit_length(encoder),
                 lambda first, end: sentences["text"].slice(first, end - first).to_pylist(),
@@ -386,7 +386,7 @@ def _prepare(table: Table, origin: Origin, folder: Path, options: IndexOptions) 
     if state is not None and state.sentences is not None:
         check_origin(folder, state.origin, origin)
         with suppress(OSError, pa.ArrowInvalid):
-            if len(mapped(folder / SENTENCES)) == state.sentences:
+            if len(open_arrow(folder / SENTENCES)) == state.sentences:
                 return
     _write_corpus(table, BuildState(origin, rebuild=options.rebuild), folder, options)
 
@@ -403,7 +403,7 @@ def _write_corpus(table: Table, state: BuildState, folder: Path, options: IndexO
         raise
     if blank:
         log(f"{table.name}: left out {blank:,} blank sentences; the others keep the number of their line")
-    replace(state, sentences=len(mapped(folder / SENTENCES)), blank=blank).write(folder)
+    replace(state, sentences=len(open_arrow(folder / SENTENCES)), blank=blank).write(folder)
 
 
 def _clear(folder: Path) -> None:
@@ -463,7 +463,7 @@ def _with_columns(
     files = {name: seal for name, seal in manifest.files.items() if name != COLUMNS}
     if manifest.columns:  # so that a kill leaves an index that is complete
         write_manifest(folder, replace(manifest, columns=[], files=files))
-    write_columns(table, columns, mapped(folder / SENTENCES)["line"].to_pylist(), path, cache)
+    write_columns(table, columns, open_arrow(folder / SENTENCES)["line"].to_pylist(), path, cache)
     return replace(manifest, columns=columns, files={**files, COLUMNS: FileSeal.of(path)})
 
 

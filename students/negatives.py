@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bertrelay.data.arrow import Mask
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import Shards, Span, json_line, locked_output
@@ -33,7 +34,6 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from
 from bertrelay.progress import Bar, log
 from bertrelay.settings import InputFile, options_of
 from bertrelay.stage import Metrics, StageContext
-from students.corpus import Mask
 from students.index import SearchIndex, build_index
 from students.neighbours import Rows, at_unit_length, load_faiss
 from students.search_settings import MINED_SUFFIXES, NegativeOptions, NegativeSettings, work_beside

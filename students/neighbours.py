@@ -33,6 +33,7 @@ from students.search_settings import EXACT_PAIRS, Hnsw, Method
 Find = Callable[[Vectors, int], tuple[Vectors, Rows]]
 """Queries (n, dim) and k to similarities and rows, both (n, k)."""
 Codes = Literal["int8", "binary"]
+Scores = NDArray[np.float64]
 
 
 class Neighbours(NamedTuple):
@@ -323,6 +324,16 @@ def exact_knn(source: Vectors, target: Vectors, k: int) -> tuple[Neighbours, Nei
         for queries, corpus in ((source, target), (target, source))
     )
     return forward, backward
+
+
+def ratio_margins(cosines: Scores, nearness: Scores) -> Scores:
+    """Ratio margins of pairs (Artetxe & Schwenk 2019), each its cosine over its `nearness`.
+
+    nearness: of x and y the mean of cos(x, z) over the k nearest z of x, and that of y, averaged. Below zero the ratio
+        would grow with the distance; a sentence that is near to nothing has no translation here, and its margin is 0.
+    """
+    margins: Scores = np.divide(cosines, nearness, out=np.zeros_like(cosines), where=nearness > 0).round(DIGITS)
+    return margins
 
 
 def forget_neighbours(folder: Path) -> None:

@@ -13,10 +13,10 @@ from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import Precision
 from bertrelay.stage import Metrics, StageContext
-from students.bitext import mine_files, ratio_margins
+from students.bitext import mine_files
 from students.evaluation_settings import XsimPairs
 from students.metrics import english_of
-from students.neighbours import Neighbours, exact_knn
+from students.neighbours import Neighbours, exact_knn, ratio_margins
 from students.pairs import Translations
 from students.search_settings import NEIGHBOURS, MiningTest
 from students.settings import ENGLISH

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bertrelay.data.arrow import Sentences, number_distinct, open_arrow, text_digests, write_arrow
 from bertrelay.data.records import Column, Record, Rejects, Table, canonical_id, read, rows
 from bertrelay.data.sentences import sentence_records
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.progress import log
-from students.corpus import Sentences, digests_of, mapped, numbered, write_arrow
 from students.pairs import clean
 
 LINES = ("source_line", "target_line")
@@ -104,7 +104,7 @@ def write_sentences(
 
     with atomic_write(path) as building:
         write_arrow(building, TEXT_AND_LINE, blocks())
-    written = len(mapped(path))
+    written = len(open_arrow(path))
     if not written:
         path.unlink()
         raise RequestError(f"{table.name}: expected sentences, found {seen:,} blank ones and no other")
@@ -155,9 +155,9 @@ def _as_json(value: Any) -> str:
 
 def read_sentences(table: Table, path: Path, cache: Path | None, rejects: Rejects | None) -> SentenceFile:
     """Writes the sentences of `table` to `path`, and logs what is left out. Raises RequestError when all are blank."""
-    blank, written = write_sentences(table, path, cache, rejects, clean), mapped(path)
-    digests = digests_of(text for chunk in written["text"].chunks for text in chunk.to_pylist())
-    row_of, first = numbered(digests)
+    blank, written = write_sentences(table, path, cache, rejects, clean), open_arrow(path)
+    digests = text_digests(text for chunk in written["text"].chunks for text in chunk.to_pylist())
+    row_of, first = number_distinct(digests)
     counts = {"blank": blank, "equal to an earlier one": len(written) - len(first)}
     left_out = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     log(f"{table.name}: {len(first):,} sentences" + (f"; left out: {left_out}" if left_out else ""))

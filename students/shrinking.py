@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from bertrelay.data.arrow import open_arrow, write_arrow
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.sentences import text_column
 from bertrelay.errors import RequestError, check_count
@@ -29,7 +30,6 @@ from bertrelay.model.encoder import SentenceEncoder, as_encoder
 from bertrelay.model.pooling import Projection, projection_of, projections_of
 from bertrelay.stage import Metrics, StageContext
 from students.build import linear_projection
-from students.corpus import mapped, write_arrow
 from students.coverage import LanguagePieces, pieces_of_languages, sample_of
 from students.evaluate import EvaluationSets
 from students.evaluation_settings import COVERAGE, CorpusTable, ShrinkSettings
@@ -222,7 +222,7 @@ class CorpusTexts:
         """Reads all sources once; what cannot be used is counted, and what is blank left out."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_arrow(path, TEXTS, _blocks(_labelled(settings, cache, rejects)))
-        return cls(mapped(path))
+        return cls(open_arrow(path))
 
     def of(self, language: str) -> "CorpusTexts":
         codes = pc.unique(self.table["language"]).to_pylist()

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bertrelay.data.arrow import number_distinct, open_arrow, select_rows, text_digests, write_arrow
 from bertrelay.data.records import Record, Rejects, read
 from bertrelay.data.tables import Table
 from bertrelay.data.writing import write_jsonl
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_error
 from bertrelay.fingerprint import Digests, fingerprint
-from students.corpus import digests_of, mapped, numbered, rows_where, write_arrow
 from students.neighbours import Rows
 from students.pairs import clean
 from students.sentence_files import write_sentences
@@ -69,18 +69,18 @@ class TrainingPairs:
             write_arrow(folder / PAIRS, PAIR_SCHEMA, _pair_blocks(pairs, cache, rejects, dropped))
             if corpus is not None:
                 dropped["blank_candidate"] = write_sentences(corpus, folder / CORPUS, cache, rejects)
-        table = mapped(folder / PAIRS)
+        table = open_arrow(folder / PAIRS)
         if not len(table):
             raise RequestError(
                 f"{pairs.name}: expected pairs of an anchor and a positive, found none that can be used: "
                 f"{dropped.get(EMPTY, 0):,} with an empty side"
             )
-        others = list[pa.Array]() if corpus is None else mapped(folder / CORPUS)["text"].chunks
+        others = list[pa.Array]() if corpus is None else open_arrow(folder / CORPUS)["text"].chunks
         texts = pa.chunked_array([*table["positive"].chunks, *others], pa.string())
         keys, anchor_keys = _keys(texts), _keys(table["anchor"])
-        candidate_of, first_candidate = numbered(keys)
+        candidate_of, first_candidate = number_distinct(keys)
         _write_candidates(folder / CANDIDATES, texts, first_candidate)
-        anchor_of, first = numbered(anchor_keys)
+        anchor_of, first = number_distinct(anchor_keys)
         both = anchor_of.astype(np.int64) * len(first_candidate) + candidate_of[: len(table)]
         rows = np.unique(both, return_index=True)[1]
         rows = rows[np.lexsort((rows, anchor_of[rows]))]
@@ -102,7 +102,7 @@ class TrainingPairs:
     @cached_property
     def table(self) -> pa.Table:
         """The columns anchor and positive, which stay on disk."""
-        return mapped(self.folder / PAIRS)
+        return open_arrow(self.folder / PAIRS)
 
     def anchors(self, start: int, stop: int) -> list[str]:
         """The texts of anchors `start` to `stop`, the last one not included."""
@@ -139,13 +139,13 @@ def _is_pair(record: Record, rejects: Rejects | None) -> bool:
 
 def _keys(texts: pa.ChunkedArray) -> pa.Array:
     """What texts that are equal but for case and white space share."""
-    return digests_of(clean(text).casefold() for chunk in texts.chunks for text in chunk.to_pylist())
+    return text_digests(clean(text).casefold() for chunk in texts.chunks for text in chunk.to_pylist())
 
 
 def _write_candidates(path: Path, texts: pa.ChunkedArray, first: Rows) -> None:
     """Writes the texts at the places `first`, in their order."""
     wanted = np.zeros(len(texts), bool)
     wanted[first] = True
-    blocks = rows_where(pa.table({"text": texts}), wanted, {"text": "text"})
+    blocks = select_rows(pa.table({"text": texts}), wanted, {"text": "text"})
     with atomic_write(path) as building:
         write_jsonl(building, ({"text": text} for block in blocks for text in block["text"].to_pylist()))

@@ -28,7 +28,6 @@ STANDING_CIRCLES = {
         "bertrelay.compute.engine bertrelay.compute.ray bertrelay.data.shards",
         "bertrelay.compute bertrelay.data bertrelay.evaluation bertrelay.inference bertrelay.model bertrelay.stage",
         "teachers.baselines teachers.cross_encoder_train teachers.evaluation teachers.train",
-        "students.bitext students.cleaning students.corpus students.sentence_files",
         "domain.clinical.model_evaluation domain.clinical.training",
         "domain.biomedical.documents domain.biomedical.ner",
         "pipelines.report.page pipelines.runner",

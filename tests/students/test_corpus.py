@@ -11,13 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from filelock import FileLock
 
 from bertrelay.errors import RequestError, WorkError
 from students import corpus as corpus_files
-from students.corpus import ParallelCorpus, Sentences, build_corpus
+from students.corpus import ParallelCorpus, build_corpus
 from students.pairs import drop_reason
 from students.settings import AlignedFiles, DistillSettings, Filters, TranslationColumns
 
@@ -72,13 +71,6 @@ def test_any_block_of_texts_is_the_same_as_that_part_of_all(tmp_path):
     for start, stop in [(0, 1), (4095, 4097), (9_990, 10_010), (10_000, 10_001), (19_999, 20_000), (5, 5)]:
         assert corpus.texts(start, stop) == texts[start:stop]
     assert isinstance(corpus.targets, np.memmap)
-
-
-def test_sentences_are_read_by_row_from_more_text_than_one_array_can_hold(tmp_path, monkeypatch):
-    chunk = pa.array(["x" * 2**26])  # 33 of them are more than 2 GiB, and one in memory
-    column = pa.chunked_array([pa.array(["a", "b"]), *[chunk] * 33, pa.array(["y"])])
-    monkeypatch.setattr("students.corpus.mapped", lambda _: pa.table({"sentence": column}))
-    assert Sentences(tmp_path).at(np.array([35, 1])) == ["y", "b"]
 
 
 def test_case_makes_another_target_and_spaces_and_composition_do_not(tmp_path):
