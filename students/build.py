@@ -21,7 +21,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, read_json, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.encode_shards import fill_vectors
-from bertrelay.inference.kernels import set_dropout
+from bertrelay.model.dropout import set_dropout
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
 from bertrelay.model.new import WORD_START, layer_sizes, new_network, train_unigram
@@ -243,7 +243,7 @@ def start_student(
             write_json(folder / SIZES, sizes)
     student = SentenceEncoder.load(folder)
     if settings.dropout is not None:
-        set_dropout(student.backbone, settings.dropout, in_config=False)  # the saved one stays the base's own
+        set_dropout(student.backbone, settings.dropout)
     return student, sizes
 
 

@@ -187,18 +187,6 @@ class Dropout(nn.Dropout):
         return apply_dropout(input, self.p if self.training else 0.0)
 
 
-def set_dropout(network: PreTrainedModel, p: float, *, in_config: bool = True) -> None:
-    """Sets the dropout of each layer, of the attention and of the head of `network`, in its config too or not."""
-    for module in network.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = p
-        elif isinstance(getattr(module, "attention_dropout", None), float):  # ModernBERT has no module for it
-            setattr(module, "attention_dropout", p)  # noqa: B010 (to mypy a module's attribute is no float)
-    for name in network.config.to_dict() if in_config else ():
-        if name.endswith(("dropout", "dropout_prob")):
-            setattr(network.config, name, p)
-
-
 def apply_dropout(values: Tensor, p: float) -> Tensor:
     """`values` with a share `p` of them set to zero at random, the rest scaled so that the mean stays."""
     if p in (0, 1) or values.device.type != "cpu":

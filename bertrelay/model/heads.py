@@ -27,7 +27,8 @@ from transformers import (
 from bertrelay.device import default_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computing, pack_for
-from bertrelay.inference.kernels import set_dropout, use_cpu_kernels, using
+from bertrelay.inference.kernels import use_cpu_kernels, using
+from bertrelay.model.dropout import set_dropout
 from bertrelay.model.files import GRAPHS, Backend, explain_unreadable, fail_with
 from bertrelay.model.graph import (
     BackendChoice,

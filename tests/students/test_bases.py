@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from bertrelay.errors import RequestError
-from bertrelay.inference.kernels import set_dropout
 from bertrelay.model.encoder import SentenceEncoder
 from students.distill import run
 from students.exporting import export
@@ -172,14 +171,3 @@ def test_graphs_of_causal_windowed_and_biased_attention_give_the_same_vectors(ki
     assert any(node.op_type == "Attention" for node in graph.node)
     exported = SentenceEncoder.load(tmp_path / "exported", backend="onnx")
     np.testing.assert_allclose(encoded(exported, texts[:9]), encoded(base, texts[:9]), atol=1e-5)
-
-
-def test_dropout_is_in_the_attention_of_modernbert_too(publish, texts):
-    encoder = SentenceEncoder.load(publish("modernbert"))
-    ids = torch.tensor(encoder.tokenize(texts[:1]))
-    expected = encoder.eval()(ids, torch.ones_like(ids))
-    set_dropout(encoder.backbone, 0.5)
-    of_attention = {name: value for name, value in vars(encoder.backbone.layers[0].attn).items() if "dropout" in name}
-    assert of_attention == {"attention_dropout": 0.5} and encoder.backbone.config.attention_dropout == 0.5
-    assert torch.equal(encoder(ids, torch.ones_like(ids)), expected)
-    assert not torch.allclose(encoder.train()(ids, torch.ones_like(ids)), expected, atol=1e-2)

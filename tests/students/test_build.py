@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
 
 from bertrelay.errors import RequestError
-from bertrelay.inference.kernels import set_dropout
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.pooling import Projection
 from students import build as module
@@ -245,24 +244,6 @@ def test_a_copy_that_learns_leaves_its_teacher_as_it_is(teacher_of):
         for weight in student.parameters():
             weight.add_(1.0)
     assert all(torch.equal(weight, before[name]) for name, weight in teacher.state_dict().items())
-
-
-# Dropout
-
-STACKED = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"]
-
-
-@pytest.mark.parametrize("kind", [*STACKED, "albert"])
-def test_dropout_is_everywhere_or_nowhere_as_set(tiny_encoder, kind):
-    encoder = tiny_encoder(kind, SENTENCES)
-    own = encoder.backbone.config.to_dict()
-    ids = torch.tensor(encoder.tokenize(SENTENCES[:1]))
-    whole = encoder(ids, torch.ones_like(ids))
-    set_dropout(encoder.backbone, 0.0, in_config=False)
-    torch.testing.assert_close(encoder.train()(ids, torch.ones_like(ids)), whole)
-    set_dropout(encoder.backbone, 0.5, in_config=False)
-    assert not torch.allclose(encoder.train()(ids, torch.ones_like(ids)), whole, atol=1e-2)
-    assert encoder.backbone.config.to_dict() == own
 
 
 def test_a_start_is_made_once_and_read_again_bit_for_bit(corpus, make_teacher, tiny_encoder, context, toy, monkeypatch):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.files import write_json
-from bertrelay.inference.kernels import set_dropout
+from bertrelay.model.dropout import set_dropout
 from bertrelay.model.files import Description, read_model_file
 from bertrelay.model.graph import BackendChoice
 from bertrelay.model.heads import Head, HeadNetwork, window_shape
