@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from shutil import copyfile
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, log_softmax, normalize
 
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.device import to_device
@@ -28,12 +26,12 @@ from bertrelay.progress import working
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
-from bertrelay.training.in_batch import BatchPairs, cosines, matryoshka, pair_loss
 from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Batch, train
 from students.build import Targets, fill_targets, start_student
 from students.corpus import NO_TARGET, ParallelCorpus, build_corpus
 from students.given_vectors import open_teacher, prompt_of
+from students.losses import BatchPairs, Candidates, pair_loss, ranking_divergence
 from students.metrics import encoded_by, parallel_metrics, save_variance, translation_metrics
 from students.retention import (
     ACCURACY,
@@ -45,6 +43,7 @@ from students.retention import (
 )
 from students.settings import DistillSettings
 from teachers.evaluation.sts import Encode
+from teachers.objectives import matryoshka
 
 TAUGHT = ("targets", "weights", "retained", "english")
 TEACHER_LOSSES = ("mse", "cosine", "ranking")
@@ -93,45 +92,6 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
         student.save(context.output / "model")
         save_variance(targets.variance, context.output / "model")
     return {**metrics, **sizes, "target_variance": targets.variance, "train_items": len(corpus)}
-
-
-class Candidates(NamedTuple):
-    """What every sentence ranks: unit vectors (candidates, dim) of the teacher, and which rows of its vectors they are.
-
-    They stay the same, so that a sentence's loss depends neither on its batch nor on the number of processes.
-    """
-
-    vectors: Tensor
-    english: Tensor
-
-    @classmethod
-    def draw(cls, targets: Targets, settings: DistillSettings) -> "Candidates":
-        count = min(settings.objectives.candidates, len(targets.vectors))
-        rows = np.sort(np.random.default_rng(settings.seed).choice(len(targets.vectors), count, replace=False))
-        return cls(normalize(torch.from_numpy(targets.vectors[rows]), dim=-1), torch.from_numpy(rows))
-
-    def to(self, device: torch.device) -> "Candidates":
-        return Candidates(*(to_device(part, device) for part in self))
-
-
-def ranking_divergence(
-    vectors: Tensor, targets: Tensor, candidates: Tensor, is_own: Tensor, temperature: float
-) -> Tensor:
-    """The KL divergence (items,) of two softmaxes of cosines: those of `vectors` from those of `targets`, (items, dim).
-
-    The cosines are those with the item's own target and with candidates (candidates, dim), but for those that are the
-    own target once more: is_own, (items, candidates).
-    """
-    with torch.autocast(vectors.device.type, enabled=False):  # bf16 is too coarse for cosines over the temperature
-
-        def log_shares(given: Tensor) -> Tensor:
-            own = torch.cosine_similarity(given, targets)[:, None]
-            others = cosines(given, candidates.to(given.dtype)) / temperature
-            others = others.masked_fill(is_own, torch.finfo(others.dtype).min)
-            return log_softmax(torch.cat([own / temperature, others], dim=1), dim=1)  # (items, 1 + candidates)
-
-        divergences = kl_div(log_shares(vectors), log_shares(targets), reduction="none", log_target=True)
-        return divergences.sum(dim=1)
 
 
 @dataclass
@@ -212,11 +172,11 @@ class DistillationTask:
             losses["cosine"] = objectives.cosine * matryoshka(unlike, dimensions, vectors, targets)
         if self.candidates and english is not None:
             self.candidates = candidates = self.candidates.to(vectors.device)
-            is_own = english[:, None] == candidates.english
+            is_target = english[:, None] == candidates.english
 
             def misranked(vectors: Tensor, targets: Tensor) -> Tensor:
                 others = candidates.vectors[:, : vectors.shape[1]]
-                divergences = ranking_divergence(vectors, targets, others, is_own, objectives.temperature)
+                divergences = ranking_divergence(vectors, targets, others, is_target, objectives.temperature)
                 return (weights * divergences).sum()
 
             losses["ranking"] = objectives.ranking * matryoshka(misranked, dimensions, vectors, targets)

@@ -1,27 +1,16 @@
-"""The three objectives of Sentence-BERT (Reimers & Gurevych 2019, section 3), as sums over the items of a batch.
+"""Losses of sentence encoders, as sums over the items of a batch; vectors need no unit length.
 
-Those that compare the items of a batch are in `bertrelay.training.in_batch`.
+The first three are those of Sentence-BERT (Reimers & Gurevych 2019, section 3). The others compare the items of a whole
+batch with each other.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
-from bertrelay.errors import RequestError
-from bertrelay.files import write_json, write_tensors
-from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.model.files import explain_unreadable, read_model_file
-from teachers.settings import TrainSettings
-
-
-def concatenate(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
-    """The sentence vectors (batch, dim) of a pair as one vector (batch, len(parts) · dim)."""
-    known = {"u": u, "v": v, "|u-v|": (u - v).abs(), "u*v": u * v}
-    return torch.cat([known[part] for part in parts], dim=-1)
+NEVER = -torch.inf
 
 
 def softmax_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -43,57 +32,50 @@ def triplet_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: flo
     return hinges.sum()
 
 
-class Teacher(nn.Module):
-    """Sentences to vectors, or, where there is a head, pairs of sentences to logits."""
-
-    def __init__(self, encoder: SentenceEncoder, head: nn.Linear | None, dropout: float, parts: Sequence[str]) -> None:
-        super().__init__()
-        self.encoder, self.head, self.parts = encoder, head, parts
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(sentences, tokens) to vectors (sentences, dim), or logits (sentences / 2, classes): first halves, second."""
-        vectors: Tensor = self.dropout(self.encoder(input_ids, attention_mask))  # (sentences, dim)
-        return vectors if self.head is None else self.logits(*vectors.chunk(2))
-
-    def logits(self, u: Tensor, v: Tensor) -> Tensor:
-        """W (u, v, …) in float32, (pairs, classes)."""
-        assert self.head is not None
-        with torch.autocast(u.device.type, enabled=False):
-            logits: Tensor = self.head(concatenate(u, v, self.parts))
-        return logits
+def cosines(first: Tensor, second: Tensor) -> Tensor:
+    """The cosine of every row of (n, dim) with every row of (m, dim): (n, m)."""
+    products: Tensor = F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).mT
+    return products
 
 
-HEAD_WEIGHTS, HEAD_DESCRIPTION = "head.safetensors", "head.json"
+def contrastive_loss(scores: Tensor, positives: Tensor, excluded: Tensor) -> Tensor:
+    """Σ −log softmax(scores)[positive]: InfoNCE (van den Oord et al. 2018), also called MultipleNegativesRanking.
+
+    scores: scaled similarities of queries and candidates, (queries, candidates).
+    positives: the candidate that belongs to each query, (queries,).
+    excluded: candidates that are no negatives of a query, such as equal texts, (queries, candidates); the positive
+        may be among them.
+    """
+    excluded = excluded.scatter(1, positives[:, None], value=False)
+    return F.cross_entropy(scores.masked_fill(excluded, NEVER), positives, reduction="sum")
 
 
-def start_head(settings: TrainSettings, encoder: SentenceEncoder, classes: Sequence[str]) -> nn.Linear:
-    """A new linear map for the classes of the data, or the one of an earlier training."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        head = nn.Linear(len(settings.concatenation) * encoder.dim, len(classes))
-    if settings.head is None:
-        return head
-    folder, wanted = Path(settings.head), _description(classes, settings.concatenation)
-    found = read_model_file(folder / HEAD_DESCRIPTION, dict[str, list[str]])
-    if found is None or not (folder / HEAD_WEIGHTS).is_file():
-        raise RequestError(f"head: expected {HEAD_DESCRIPTION} and {HEAD_WEIGHTS} of an earlier training in {folder}")
-    if found != wanted:
-        raise RequestError(
-            f"head: the one in {folder} was trained for {found.get('classes')} on {found.get('concatenation')}, "
-            f"and this training has {classes} on {settings.concatenation}. Leave `head` out to begin a new one."
-        )
-    with explain_unreadable(folder / HEAD_WEIGHTS, f"a linear map of {head.in_features} numbers"):
-        head.load_state_dict(load_file(folder / HEAD_WEIGHTS))
-    return head
+def cosent_loss(scores: Tensor, gold: Tensor) -> Tensor:
+    """Items · log(1 + Σ exp(s_j − s_i) over all pairs with i above j in the gold score): CoSENT (Su 2022).
+
+    scores: scaled similarities of the pairs of a batch, (n,). gold: their gold scores, (n,).
+    The published value is a mean over the batch; the factor makes it a sum over items, as all losses here are.
+    """
+    differences = scores[None, :] - scores[:, None]  # (i, j): s_j − s_i
+    # Not differences[mask]: its length would be a value that a GPU computes and the host waits for.
+    wrong = differences.masked_fill(~(gold[:, None] > gold[None, :]), NEVER).flatten()
+    return len(scores) * torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)
 
 
-def save_head(head: nn.Linear, classes: Sequence[str], parts: Sequence[str], folder: Path) -> None:
-    """Writes the linear map, what it maps from, and the names of its classes."""
-    folder.mkdir(exist_ok=True)
-    write_tensors(folder / HEAD_WEIGHTS, head.state_dict())
-    write_json(folder / HEAD_DESCRIPTION, _description(classes, parts))
+def angle_similarity(first: Tensor, second: Tensor) -> Tensor:
+    """|cos + sin| of vectors whose halves are parts of complex numbers, (n, dim) to (n,): AnglE (Li & Li 2024)."""
+    first, second = F.normalize(first, dim=-1), F.normalize(second, dim=-1)
+    real, imaginary = first.chunk(2, dim=-1)
+    other_real, other_imaginary = second.chunk(2, dim=-1)
+    sines = (imaginary * other_real - real * other_imaginary).sum(dim=-1)
+    similarity: Tensor = ((first * second).sum(dim=-1) + sines).abs()
+    return similarity
 
 
-def _description(classes: Sequence[str], parts: Sequence[str]) -> dict[str, list[str]]:
-    return {"classes": list(classes), "concatenation": list(parts)}
+def matryoshka(loss: Callable[..., Tensor], dimensions: Sequence[int], *vectors: Tensor) -> Tensor:
+    """The mean of `loss` over `vectors` (n, dim) cut to each of `dimensions`, and whole: Kusupati et al. (2022).
+
+    sentence-transformers' MatryoshkaLoss is the sum, whose size grows with the number of dimensions.
+    """
+    lengths = sorted({*dimensions, vectors[0].shape[-1]})
+    return torch.stack([loss(*(rows[:, :length] for rows in vectors)) for length in lengths]).mean()

@@ -32,11 +32,20 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_proce
 from bertrelay.settings import AnySettings, ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
-from bertrelay.training.in_batch import angle_similarity, contrastive_loss, cosent_loss, cosines, matryoshka
 from bertrelay.training.loop import Batch, train
 from teachers.data import MOST_CLASSES, Examples, log_shared_pairs, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
-from teachers.objectives import Teacher, cosine_loss, save_head, softmax_loss, start_head, triplet_loss
+from teachers.model import Teacher, save_head, start_head
+from teachers.objectives import (
+    angle_similarity,
+    contrastive_loss,
+    cosent_loss,
+    cosine_loss,
+    cosines,
+    matryoshka,
+    softmax_loss,
+    triplet_loss,
+)
 from teachers.settings import IN_BATCH, SCORED, TrainSettings
 
 STS_MEAN = "dev/sts/spearman_cosine"

@@ -20,7 +20,7 @@ from torch.nn import functional
 from bertrelay.errors import BertRelayError
 from bertrelay.process_group import SINGLE_PROCESS
 from bertrelay.training import checkpoint as checkpoints
-from bertrelay.training import in_batch, loop
+from bertrelay.training import loop
 from bertrelay.training.batches import plan_epoch
 from bertrelay.training.loop import Batch, Training, train
 from bertrelay.training.settings import TrainingSettings
@@ -122,14 +122,17 @@ class InBatch(TwoLosses):
         return torch.cat([(words * mask).sum(dim=1), is_next], dim=-1)
 
     def batch_losses(self, vectors, items, epoch):  # noqa: ARG002
-        groups, place = torch.from_numpy(self.groups[items]), {item: place for place, item in enumerate(items)}
-        following = [place[item // 3 * 3 + (item + 1) % 3] for item in items]
-        same = groups[:, None] == groups[None, :]
+        groups, rows = torch.from_numpy(self.groups[items]), {item: row for row, item in enumerate(items)}
+        following = torch.tensor([rows[item // 3 * 3 + (item + 1) % 3] for item in items])
+        excluded = (groups[:, None] == groups[None, :]).scatter(1, following[:, None], value=False)
 
         def loss(vectors):
-            return in_batch.contrastive_loss(in_batch.cosines(vectors, vectors) * 5, torch.tensor(following), same)
+            units = functional.normalize(vectors, dim=-1)
+            return functional.cross_entropy(
+                (units @ units.mT * 5).masked_fill(excluded, -torch.inf), following, reduction="sum"
+            )
 
-        return {"contrastive": in_batch.matryoshka(loss, [8], vectors)}
+        return {"contrastive": torch.stack([loss(vectors[:, :8]), loss(vectors)]).mean()}
 
 
 @dataclass(frozen=True)

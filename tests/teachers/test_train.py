@@ -14,7 +14,7 @@ from bertrelay.model.pooling import Projection
 from bertrelay.stage import StageContext
 from bertrelay.training.batches import micro_batches
 from bertrelay.training.loop import Batch
-from teachers.objectives import Teacher, start_head
+from teachers.model import Teacher, start_head
 from teachers.settings import TrainSettings
 from teachers.train import InBatchTeacherTask, TeacherData, TeacherTask, run, start_encoder
 
