@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import trainer
 from benchmarks.harness import OURS, Answer, main, timed
 from bertrelay.data.records import Rejects
-from bertrelay.leaves import with_stage_paths
+from bertrelay.fingerprint import with_stage_paths
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext

@@ -17,8 +17,7 @@ from pydantic import AfterValidator, Field
 from bertrelay.data.records import rows
 from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError
-from bertrelay.fingerprint import Digests, Parts, fingerprint
-from bertrelay.leaves import is_auto_precision, leaves, parts_of
+from bertrelay.fingerprint import Digests, Parts, fingerprint, is_auto_precision, leaves, stage_parts
 from bertrelay.model.kinds import model_fault
 from bertrelay.privacy import sensitive_data
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
@@ -258,7 +257,7 @@ def _plan_step(
 
     def draft(precision: str | None) -> PlannedStep:
         upstream, revision = (lambda name: needed[name].fingerprint), (lambda source: revisions[name_of(source)])
-        parts = parts_of(step.stage, step.settings, digests, upstream, revision, precision)
+        parts = stage_parts(step.stage.kind, step.stage.version, step.settings, digests, upstream, revision, precision)
         return PlannedStep(step, Action.RUN, (), parts, stage_folder)
 
     drafts = [draft(None)]

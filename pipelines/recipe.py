@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.data.encodings import conversion_of
 from bertrelay.errors import RequestError
-from bertrelay.leaves import flatten, leaves
+from bertrelay.fingerprint import flatten, leaves
 from bertrelay.privacy import is_sensitive
 from bertrelay.settings import InputFile, PathText, Seed, Settings, Source, absolute, names_sensitive, nearest
 from bertrelay.stage import Stage

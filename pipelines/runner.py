@@ -14,9 +14,8 @@ from pathlib import Path
 from bertrelay.compute.engine import Engine
 from bertrelay.errors import BertRelayError, WorkError
 from bertrelay.files import make_readable, read_json, write_json
-from bertrelay.fingerprint import Digests, Parts
+from bertrelay.fingerprint import Digests, Parts, content_parts, is_auto_precision, with_stage_paths, with_values
 from bertrelay.inputs import unchanged_inputs
-from bertrelay.leaves import content_parts, is_auto_precision, with_stage_paths, with_values
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
 from bertrelay.process_group import broadcast_from_main, check_shared, joined, wait_for_all
 from bertrelay.progress import log, working

@@ -17,9 +17,8 @@ from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.device import to_device
 from bertrelay.errors import check_dimensions
 from bertrelay.files import write_json
-from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.inference.encode_shards import encoder_digest
-from bertrelay.leaves import content_parts
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import working

@@ -33,7 +33,7 @@ from bertrelay.data.vectors import Vectors, open_vectors
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import atomic_write, check_name, read_json, write_error, write_json
-from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests, fingerprint
+from bertrelay.fingerprint import Digests, file_stamp, fingerprint, shows_changes
 from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.inputs import check_inputs, note_input
 from bertrelay.model.encoder import SentenceEncoder
@@ -126,7 +126,7 @@ class FileSeal:
 
     @classmethod
     def of(cls, path: Path) -> "FileSeal":
-        return cls(Digests().of_file(path), _stamp(path))
+        return cls(Digests().of_file(path), file_stamp(path))
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def check_files(folder: Path, manifest: IndexManifest, verify: bool = False) -> 
         path = folder / name
         if not path.is_file():
             raise damaged(folder, f"{name} is missing")
-        if (verify or _stamp(path) != seal.stamp) and Digests().of_file(path) != seal.sha256:
+        if (verify or file_stamp(path) != seal.stamp) and Digests().of_file(path) != seal.sha256:
             raise damaged(folder, f"{name} has other bytes than were written")
 
 
@@ -256,11 +256,6 @@ def damaged(folder: Path, how: str) -> RequestError:
         f"{folder}: expected a complete index, found a damaged one: {how}. Build it anew: "
         f"bertrelay search MODEL CORPUS --index {folder} --rebuild"
     )
-
-
-def _stamp(path: Path) -> list[int]:
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def origin_of(
@@ -279,12 +274,11 @@ def origin_of(
         path = Path(table.path)
         note_input(path)
         try:
-            stamp, now = _stamp(path), time.time_ns()
+            stamp, now = file_stamp(path), time.time_ns()
             content = known.content if known and known.stamp == stamp else Digests().of_file(path)
         except OSError as error:
             raise RequestError(f"{table.name} cannot be read: {error.strerror}; give one that may be") from error
-        # Changed again within the clock's grain, a file could keep its stamp: such a fresh one is not kept.
-        kept_stamp = stamp if now - max(stamp[1], stamp[2]) > CLOCK_GRAIN_NS else []
+        kept_stamp = stamp if shows_changes(stamp, now) else []
     return Origin(model, encoder_digest(encoder), encoder.dim, table.name, content, reading, kept_stamp)
 
 

@@ -28,9 +28,8 @@ from bertrelay.data.shards import MANIFEST, Compute, Shards, Span, SpanReader, c
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, sync, write_json
-from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.inputs import check_inputs
-from bertrelay.leaves import content_parts
 from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import Bar, log
 from domain.pretraining.readers import (

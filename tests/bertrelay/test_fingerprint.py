@@ -8,10 +8,8 @@ import pytest
 
 from bertrelay import fingerprint as prints
 from bertrelay.errors import RequestError
-from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.leaves import parts_of
+from bertrelay.fingerprint import Digests, fingerprint, stage_parts
 from bertrelay.settings import RUN_ONLY, WHEN_SET, DataSource, HubDataset, InputFile, ModelSource, Settings
-from bertrelay.stage import Stage
 
 
 class Inner(DataSource):
@@ -30,12 +28,10 @@ class Example(Settings):
     with_text: Annotated[bool, WHEN_SET] = False
 
 
-STAGE = Stage("example", 3, "", "")
-
-
 def parts(digests=None, upstream=None, revision=None, **settings):
-    return parts_of(
-        STAGE,
+    return stage_parts(
+        "example",
+        3,
         Example(**settings),
         digests or Digests(),
         upstream=lambda name: (upstream or {})[name],

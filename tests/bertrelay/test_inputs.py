@@ -10,13 +10,12 @@ from bertrelay.data.parquet import DatasetShards
 from bertrelay.data.readers import open_input
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write
-from bertrelay.fingerprint import Digests
+from bertrelay.fingerprint import Digests, content_parts
 from bertrelay.inference import encode as encoding
 from bertrelay.inference import encode_shards
 from bertrelay.inference.encode_datasets import encode_dataset
 from bertrelay.inference.encode_files import encode_file
 from bertrelay.inputs import check_inputs, note_input, unchanged_inputs
-from bertrelay.leaves import content_parts
 from bertrelay.settings import InputFile, Settings
 
 DOGS, CATS = "A dog runs.\nA dog plays.\n" * 20, "A cat runs.\nA cat plays.\n" * 20

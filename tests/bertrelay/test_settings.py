@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError
-from bertrelay.leaves import leaves, with_stage_paths
+from bertrelay.fingerprint import leaves, with_stage_paths
 from bertrelay.settings import (
     RUN_ONLY,
     HubDataset,

@@ -10,6 +10,7 @@ import pytest
 from filelock import FileLock
 from scipy.spatial.distance import cdist
 
+from bertrelay import fingerprint as fingerprints
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
@@ -377,7 +378,7 @@ def test_an_untouched_corpus_is_not_read_again(encoder, corpus, monkeypatch):
     os.utime(corpus, ns=(written.st_atime_ns, written.st_mtime_ns))
     with pytest.raises(RequestError, match="its content differs"):
         build(encoder, corpus)
-    monkeypatch.setattr(building, "CLOCK_GRAIN_NS", 10**15)  # as if it was written the moment before
+    monkeypatch.setattr(fingerprints, "CLOCK_GRAIN_NS", 10**15)  # as if it was written the moment before
     assert build(encoder, corpus, rebuild=True).manifest.origin.stamp == []
 
 

@@ -12,7 +12,7 @@ from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
 from bertrelay.errors import RequestError
-from bertrelay.leaves import leaves
+from bertrelay.fingerprint import leaves
 from bertrelay.model.tokenizer import load_tokenizer
 from bertrelay.stage import StageContext
 from domain.biomedical.ner import evaluate as evaluation

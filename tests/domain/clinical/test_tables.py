@@ -7,8 +7,7 @@ from hospital_tables import stay, write_hospital
 from pydantic import ValidationError
 
 from bertrelay.errors import RequestError
-from bertrelay.fingerprint import Digests
-from bertrelay.leaves import leaves, parts_of, with_stage_paths
+from bertrelay.fingerprint import Digests, leaves, stage_parts, with_stage_paths
 from domain.clinical.mimic import HOSPITAL, NOTES, find_tables, note_version, tables_of
 from domain.clinical.settings import CohortSettings
 from pipelines.plan import RunOptions, make_plan
@@ -65,7 +64,9 @@ def test_a_table_that_is_missing_or_there_twice_is_reported_with_what_is_there(t
 
 
 def parts(settings):
-    return parts_of(COHORT, settings, Digests(), upstream=lambda name: f"fingerprint of {name}", revision=str)
+    return stage_parts(
+        COHORT.kind, COHORT.version, settings, Digests(), upstream=lambda name: f"fingerprint of {name}", revision=str
+    )
 
 
 def test_a_fingerprint_counts_the_tables_that_are_read_and_nothing_else(tmp_path):
