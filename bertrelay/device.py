@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from bertrelay.errors import RequestError, check_choice, shown
-from bertrelay.settings import Precision
+from bertrelay.settings import PrecisionName
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +88,7 @@ def resolve_precision(
             "vectors= to encode_file, or take bertrelay.data.vectors.quantized of those you have"
         )
     precision = {"float32": "fp32", None: "auto"}.get(precision, precision)
-    check_choice("precision", precision, get_args(Precision))
+    check_choice("precision", precision, get_args(PrecisionName))
     if precision == "auto":
         return "bf16" if computes_in_bf16(device) else "fp32"
     if precision == "tf32" and not _has_tf32(device):

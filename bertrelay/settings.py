@@ -4,16 +4,21 @@ A fingerprint depends on these types: of a file it takes the content and not the
 a `RUN_ONLY` setting nothing. This module loads neither torch nor transformers, so that `plan` and `--help` stay fast.
 """
 
+import ast
 import importlib.util
+import inspect
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from functools import cache
+from itertools import pairwise
 from numbers import Number
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 from bertrelay.errors import RequestError, shown
@@ -25,15 +30,17 @@ SHOWN = 60  # characters of a value in an error
 
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
 MAX_SEED = 2**32 - 1
-Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED, description="Seed of every random choice.")]
 """A seed that the generators of Python, NumPy, torch and scikit-learn all accept."""
-Precision = Literal["auto", "bf16", "fp16", "tf32", "fp32"]
-"""Of the computation; `auto` is bf16 where the device computes in it, else fp32. `tf32` is fp32 whose matrix products a
-GPU computes from factors of ten bits after the point."""
+PrecisionName = Literal["auto", "bf16", "fp16", "tf32", "fp32"]
+Precision = Annotated[PrecisionName, Field(description="auto is bf16 where the hardware computes in it, else fp32.")]
+"""Number format of a computation. `tf32` is fp32 whose matrix products a GPU computes from factors with ten bits after
+the point."""
 Metric = Literal["cosine", "dot", "euclidean", "manhattan"]
-"""How two vectors are compared."""
+"""Measure by which two vectors are compared."""
 MaxTokens = Annotated[int, Field(ge=3, lt=2**31)]
-"""Of a sentence: two special tokens and one of its own."""
+"""Longest sentence: two special tokens and at least one of its text."""
+MaxRejects = Annotated[float, Field(ge=0, le=1, description="Fraction of records that may be unusable.")]
 
 AnySettings = TypeVar("AnySettings", bound="Settings")
 
@@ -43,36 +50,144 @@ RUN_ONLY = "run only"
 WHEN_SET = "when set"
 """Marks a setting that is part of the fingerprint only where it differs from its default: one that was added later,
 whose default gives the same result as before."""
+BatchTokens = Annotated[
+    Positive | None,
+    RUN_ONLY,
+    Field(description="Most tokens in a batch, padding included; chosen by the device when absent."),
+]
+
+
+class UsedWith:
+    """Marks a setting that has an effect only with certain values of others; help, tables and errors say so.
+
+    `UsedWith("gold")`: `gold` is set, neither absent nor empty, false or 0. `UsedWith("mse", "cosine")`: one of the two
+    is. `UsedWith(objective=("cosine", "angle"))`: `objective` has one of the values. Of several marks all must hold.
+    """
+
+    preposition = "Only with"
+
+    def __init__(self, *keys: str, **values: str | tuple[str, ...]) -> None:
+        self.values: dict[str, tuple[str, ...]] = dict.fromkeys(keys, ()) | {
+            key: (value,) if isinstance(value, str) else value for key, value in values.items()
+        }
+
+    def __str__(self) -> str:
+        words = [f"`{key}` {_one_of(values)}".strip() for key, values in self.values.items()]
+        return f"{self.preposition} {_one_of(words)}."
+
+    def is_met(self, settings: "Settings") -> bool:
+        return self._matches(settings)
+
+    def reason(self, settings: "Settings") -> str:
+        """The values for which the setting has no effect: `objective is softmax and not triplet`."""
+        return " and ".join(
+            f"{key} is {_shown_value(getattr(settings, key))}{f' and not {_one_of(values)}' if values else ''}"
+            for key, values in self.values.items()
+        )
+
+    def _matches(self, settings: "Settings") -> bool:
+        return any(
+            getattr(settings, key) in values if values else bool(getattr(settings, key))
+            for key, values in self.values.items()
+        )
+
+
+class UnusedWith(UsedWith):
+    """Marks a setting that has no effect with certain values of others, written as in `UsedWith`."""
+
+    preposition = "Not with"
+
+    def is_met(self, settings: "Settings") -> bool:
+        return not self._matches(settings)
+
+    def reason(self, settings: "Settings") -> str:
+        """The values for which the setting has no effect: `engine is local`."""
+        return " and ".join(f"{key} is {_shown_value(getattr(settings, key))}" for key in self.values)
+
+
+def _one_of(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def _shown_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float) or (isinstance(value, str) and value):
+        return str(value)
+    return "absent" if value is None else "set" if value else "empty"
 
 
 class Settings(BaseModel):
-    """Base of every settings model: frozen, unknown keys forbidden, no silent coercion."""
+    """Base of every settings model: frozen, unknown keys forbidden, no silent coercion.
+
+    The string under a field is its description.
+    """
 
     # Validators are built where a model is first used: a command has the settings of one stage, and `--help` of none.
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False, defer_build=True
     )
 
+    @model_validator(mode="after")
+    def _refuse_what_is_unused(self) -> Self:
+        unused: dict[str, list[str]] = {}
+        for name, field in type(self).model_fields.items():
+            for mark in field.metadata:
+                if isinstance(mark, UsedWith) and not mark.is_met(self):
+                    unused.setdefault(mark.reason(self), []).append(name)
+        for reason, names in unused.items():
+            refuse_idle(self, *names, because=reason)
+        return self
+
     def input_problems(self) -> Iterator[tuple[str, str]]:
-        """Keys of inputs that lack what is read from them, and what is wrong; asked of the stages that are planned."""
+        """Keys of inputs that lack what is read from them, and what is wrong; called for the stages of a plan."""
         return iter(())
 
 
-class DataSource(Settings):
-    """Base of every source of data.
+def descriptions(settings: type[BaseModel]) -> dict[str, str]:
+    """Field to description: the string under it in the class or, without one there, in the base; else that of its type.
 
-    sensitive: whether others must not see it, as with text about patients. What is made from it is then readable by
-        its owner only, and logs, errors and reports neither name nor quote its records.
+    The source is read on the first call: pydantic's own `use_attribute_docstrings` reads that of each class when it is
+    made, which would take every command 0.2 s.
     """
+    texts = {name: field.description or "" for name, field in settings.model_fields.items()}
+    for base in reversed(settings.__mro__):
+        if issubclass(base, Settings):
+            texts |= _strings_under_fields(base.__module__).get(base.__name__, {})
+    return texts
+
+
+@cache
+def _strings_under_fields(module: str) -> dict[str, dict[str, str]]:
+    """Class to field to the string under it, in the source of a module."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {
+        node.name: {
+            field.target.id: " ".join(below.value.value.split())
+            for field, below in pairwise(node.body)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            if isinstance(below.value.value, str)
+        }
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+class DataSource(Settings):
+    """Base of every source of data."""
 
     sensitive: Annotated[bool, RUN_ONLY] = False
+    """Data that others must not see, such as text about patients. Files made from it are readable by their owner only,
+    and logs, errors and reports neither name nor quote its records."""
 
     def tables_read(self) -> Sequence[Any]:
-        """The tables of which columns are named here, so that a plan finds those that are not there."""
+        """Tables of which columns are named here, so that a plan finds those that are missing."""
         return ()
 
 
 def names_sensitive(settings: Any) -> bool:
+    """Tells if any source in `settings`, nested ones included, is marked sensitive."""
     if isinstance(settings, Settings):
         return getattr(settings, "sensitive", False) is True or any(map(names_sensitive, dict(settings).values()))
     if isinstance(settings, dict):
@@ -81,35 +196,40 @@ def names_sensitive(settings: Any) -> bool:
 
 
 def refuse_idle(settings: Settings, *keys: str, because: str) -> None:
-    """Raises ValueError for those of `keys` that differ from their defaults: what a user sets must have an effect."""
+    """Raises ValueError for those of `keys` that differ from their defaults, as what a user sets must have an effect.
+
+    For a condition on another setting of the same class, mark the field with `UsedWith` instead.
+    """
     fields = type(settings).model_fields
-    idle = [key for key in keys if getattr(settings, key) != fields[key].default]
+    idle = [key for key in keys if getattr(settings, key) != fields[key].get_default(call_default_factory=True)]
     if idle:
         raise ValueError(f"{', '.join(idle)}: without effect, because {because}. Leave it out.")
 
 
-def options_of(model: type[AnySettings], given: dict[str, Any]) -> AnySettings:
-    """Keyword arguments of a Python function as `model`; a number of NumPy is one of Python.
+def options_of(model: type[AnySettings], keywords: dict[str, Any]) -> AnySettings:
+    """Keyword arguments of a Python function as `model`; a number of NumPy becomes one of Python.
 
     Raises RequestError, which names those that do not fit.
     """
     plain = {
         name: value.item() if isinstance(value, Number) and hasattr(value, "item") else value
-        for name, value in given.items()
+        for name, value in keywords.items()
     }
     try:
         return model(**plain)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
-        raise RequestError("; ".join(_fault(model, ".".join(map(str, each["loc"])), each) for each in faults)) from None
+        raise RequestError(
+            "; ".join(_fault(model, ".".join(map(str, fault["loc"])), fault) for fault in faults)
+        ) from None
 
 
 def _fault(model: type[Settings], name: str, fault: Any) -> str:
     if fault["type"] != "extra_forbidden":
         message = fault["msg"].removeprefix("Value error, ")
-        what = message.removeprefix("Input should be ")
-        expected = what if what == message else f"expected {what}, found {shown(fault['input'])}"
-        return f"{name}: {expected}" if name else expected  # of the settings as a whole
+        expected = message.removeprefix("Input should be ")
+        text = message if expected == message else f"expected {expected}, found {shown(fault['input'])}"
+        return f"{name}: {text}" if name else text  # without a name: of the settings as a whole
     near = get_close_matches(name, model.model_fields, n=1)
     hint = f" did you mean {near[0]}?" if near else ""
     return f"{name}: unknown;{hint} expected one of {', '.join(model.model_fields)}"

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from bertrelay.settings import Settings
+from bertrelay.settings import Settings, UsedWith, descriptions
 from bertrelay.stage import Stage, load
 from pipelines.registry import REGISTRY
 
@@ -49,7 +49,12 @@ def described(model: type[BaseModel]) -> dict[str, str]:
                 names = entry[1].split(", ") if entry else []
                 if entry and all(name in fields for name in names):
                     found |= {name: _sentence(entry[2], fields[name].annotation) for name in names}
-    return found
+    texts = {name: text for name, text in descriptions(model).items() if text}
+    marks = {
+        name: " ".join(str(mark) for mark in fields[name].metadata if isinstance(mark, UsedWith)) for name in fields
+    }
+    found |= {name: text for name, text in texts.items() if text != fields[name].description}
+    return {name: f"{found[name]} {marks[name]}".strip() for name in found}
 
 
 def _sentence(text: str, annotation: Any) -> str:

@@ -9,12 +9,13 @@ from pydantic import AfterValidator, Field, model_validator
 from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main
-from bertrelay.settings import Positive, Settings, options_of, refuse_idle
+from bertrelay.settings import Positive, Settings, UnusedWith, options_of
 
 if TYPE_CHECKING:
     import torch
 
 LOCAL, RAY = "local", "ray"
+OF_CLUSTERS = UnusedWith(engine=LOCAL)
 ADDRESS = re.compile(rf"{LOCAL}|{RAY}(://[\w.-]+:\d+)?")
 
 
@@ -25,29 +26,24 @@ def _address(value: str) -> str:
 
 
 class Engine(Settings):
-    """Where shards are computed. The results are the same bytes at the same precision, device and number of threads.
-
-    engine: local; ray, the cluster of $RAY_ADDRESS or of this machine, else a new one; or ray://HOST:PORT.
-    workers: number of workers; as many as fit into the cluster when absent.
-    cpus_per_worker: cores of each; when absent those of the smallest node, shared by the workers on it.
-    gpus_per_worker: GPUs of each, 0.5 for two workers on one; when absent 1 where there are any, else 0.
-    dashboard: allow sensitive data on a cluster whose dashboard runs.
-    """
+    """Engine that computes shards; results are the same bytes at the same precision, device and number of threads."""
 
     engine: Annotated[str, AfterValidator(_address)] = LOCAL
-    workers: Positive | None = None
-    cpus_per_worker: Positive | None = None
-    gpus_per_worker: Annotated[float | None, Field(ge=0)] = None
-    dashboard: bool = False
+    """`local`; `ray`, the cluster of $RAY_ADDRESS or of this machine, else a new one; or `ray://HOST:PORT`."""
+    workers: Annotated[Positive | None, OF_CLUSTERS] = None
+    """Number of workers; as many as fit into the cluster when absent."""
+    cpus_per_worker: Annotated[Positive | None, OF_CLUSTERS] = None
+    """Cores per worker; when absent those of the smallest node, shared by the workers on it."""
+    gpus_per_worker: Annotated[float | None, Field(ge=0), OF_CLUSTERS] = None
+    """GPUs per worker, 0.5 for two workers on one; when absent 1 where there are any, else 0."""
+    dashboard: Annotated[bool, OF_CLUSTERS] = False
+    """Allow sensitive data on a cluster whose dashboard runs."""
 
     @model_validator(mode="after")
-    def _cluster_counts(self) -> Self:
-        if self.is_local:
-            others = [name for name in Engine.model_fields if name != "engine"]
-            refuse_idle(self, *others, because="engine is local")
+    def _whole_gpus(self) -> Self:
         if self.gpus_per_worker and self.gpus_per_worker > 1 and self.gpus_per_worker % 1:
             raise ValueError(
-                f"gpus_per_worker: expected a share of one or a whole number, found {self.gpus_per_worker}"
+                f"gpus_per_worker: expected a fraction of one or a whole number, found {self.gpus_per_worker}"
             )
         return self
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from bertrelay.errors import RequestError
-from bertrelay.settings import WHEN_SET, DataSource, HubDataset, InputFile, Settings, refuse_idle
+from bertrelay.settings import WHEN_SET, DataSource, HubDataset, InputFile, Settings, UsedWith, refuse_idle
 
 Format = Literal["lines", "csv", "tsv", "jsonl", "parquet"]
 ABSENT: Any = ...
@@ -63,29 +63,28 @@ DEEPEST = 20  # objects in each other, of which one is a column
 
 
 class TableSource(DataSource):
-    """Where a table comes from: a file, or a split of a data set of the hub.
-
-    format: found by the suffix (without `.gz`) when not given; an unknown suffix means plain lines.
-    header: whether a CSV or TSV file starts with the names of its columns.
-    quoted: whether fields of a TSV file may stand in quotes, as those of CSV do; else quotes are text.
-    """
+    """A source of a table: a file, or a split of a data set of the hub."""
 
     path: InputFile | None = None
+    """File, or `@stage/path`."""
     hub: HubDataset | None = None
-    config: str | None = None
-    split: str = "train"
-    format: Format | None = None
-    header: bool = True
-    quoted: Annotated[bool, WHEN_SET] = False
+    """Data set of the hub, owner/name or owner/name@revision; in place of `path`."""
+    config: Annotated[str | None, UsedWith("hub")] = None
+    """Configuration of the data set."""
+    split: Annotated[str, UsedWith("hub")] = "train"
+    """Split of the data set."""
+    format: Annotated[Format | None, UsedWith("path")] = None
+    """Format of the file; by its suffix (before `.gz`) when absent, where an unknown one means plain lines."""
+    header: Annotated[bool, UsedWith("path")] = True
+    """A CSV or TSV file begins with the names of its columns."""
+    quoted: Annotated[bool, UsedWith("path"), WHEN_SET] = False
+    """Fields of a TSV file may stand in quotes, as those of CSV do; else quotes are text."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.path is None) == (self.hub is None):
             raise ValueError("expected either `path` (a file) or `hub` (a data set), and exactly one of them")
-        if self.path is None:
-            refuse_idle(self, "format", "header", "quoted", because="a data set of the hub is no file")
-        else:
-            refuse_idle(self, "config", "split", because="only data sets of the hub have one, and this is a file")
+        if self.path is not None:
             if self.format is None:
                 refuse_no_lines(self.path)
             refuse_idle_header(self, [self.file_format])
@@ -104,12 +103,10 @@ class TableSource(DataSource):
 
 
 class Table(TableSource):
-    """Where records come from.
-
-    columns: which ones to read; when not given, the default ones of its reader.
-    """
+    """A table from which records are read."""
 
     columns: Annotated[list[Column], Field(min_length=1, strict=False)] | None = None
+    """Columns to read, by name or by position from 0; those that the reader expects when absent."""
 
     def tables_read(self) -> Sequence["Table"]:
         return [self] if self.columns else []
@@ -247,19 +244,17 @@ def _what_there_is(column: str, names: Sequence[str], may_be_record: bool) -> st
 
 
 class StsTable(Table):
-    """Pairs with a gold similarity: sentence, sentence, score.
-
-    second: a row-aligned table of the same shape from which the second sentence is read instead, for pairs across
-        two languages, one file each.
-    scores: a row-aligned file with the score alone, a line each, such as `STS.gs.track5.en-en.txt` of SemEval.
-    where: column to value, such as `{ lang = "en-de" }`: rows with other values are left out.
-    reversed: a high score means that the sentences differ, as `Overall` of SemEval-2022 does.
-    """
+    """Pairs with a gold similarity: sentence, sentence, score."""
 
     second: InputFile | None = None
+    """Row-aligned table of the same shape from which the second sentence is read instead, for pairs across two
+    languages, one file each."""
     scores: Annotated[InputFile | None, WHEN_SET] = None
+    """Row-aligned file with the score alone, a line each, such as `STS.gs.track5.en-en.txt` of SemEval."""
     where: Annotated[dict[str, str | int] | None, WHEN_SET] = None
+    """Column to value, such as `{ lang = "en-de" }`: rows with other values are left out."""
     reversed: Annotated[bool, WHEN_SET] = False
+    """A high score means that the sentences differ, as `Overall` of SemEval-2022 does."""
 
     @model_validator(mode="after")
     def _one_way_to_read(self) -> Self:

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from bertrelay.data.tables import Table
 from bertrelay.progress import log
-from bertrelay.settings import RUN_ONLY, EncoderSource, Positive, Precision, Settings, refuse_idle
+from bertrelay.settings import BatchTokens, EncoderSource, Precision, Settings, UsedWith, refuse_idle
 from bertrelay.stage import Metrics, StageContext
 
 if TYPE_CHECKING:
@@ -14,30 +14,28 @@ if TYPE_CHECKING:
 
 
 class EncodeSettings(Settings):
-    """The vectors of a table's sentences, in `vectors.npy` or `vectors.parquet`: row i for sentence i.
-
-    sentences: one column of text: plain lines, `text` of a table, or the column it names.
-    output: `parquet` has the text beside the vectors, in columns `text` and `vector`. `dataset` reads a folder of
-        Parquet files and writes another, `vectors`.
-    keep: columns that a dataset has too.
-    vectors: in fewer bits: `int8`, each times 127 over its largest element, or `binary`, the signs, 8 in a byte.
-    prompt: which of the model's prompts precedes each sentence; the model's default when absent.
-    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
-    """
+    """The vectors of a table's sentences, in `vectors.npy` or `vectors.parquet`: row i for sentence i."""
 
     model: EncoderSource
+    """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
     sentences: Table
+    """One column of text: plain lines, `text` of a table, or the column it names."""
     output: Literal["npy", "parquet", "dataset"] = "npy"
-    keep: list[str] = Field(default=[])
+    """`parquet` has the text beside the vectors, in columns `text` and `vector`. `dataset` reads a folder of Parquet
+    files and writes another, `vectors`."""
+    keep: Annotated[list[str], UsedWith(output="dataset")] = Field(default=[])
+    """Columns of the input that the output has too."""
     vectors: Literal["float32", "int8", "binary"] = "float32"
+    """Number format of the vectors: `int8` is each number times 127 over the largest of its vector, `binary` the signs,
+    8 in a byte."""
     prompt: str | None = None
+    """Name of the model's prompt that precedes each sentence; the model's default when absent."""
     precision: Precision = "auto"
-    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    batch_tokens: BatchTokens = None
 
     @model_validator(mode="after")
     def _dataset(self) -> Self:
         if self.output != "dataset":
-            refuse_idle(self, "keep", because="output is no dataset")
             return self
         columns = self.sentences.columns or [""]
         if self.sentences.path is None or len(columns) > 1 or not isinstance(columns[0], str):

@@ -12,27 +12,27 @@ PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "la
 
 
 class NewEncoder(Settings):
-    """A network with random weights and a vocabulary trained on the corpus.
-
-    layers, dim, heads: of the network; `dim` is the size of its token vectors and a multiple of `heads`.
-    feed_forward: inner size of the feed-forward layers; four times `dim` when absent.
-    vocabulary: the most word pieces.
-    cased: whether a BERT's vocabulary is cased, which names need; an XLM-R's always is.
-    max_tokens: the longest input, special tokens included.
-    dropout: in every layer, while training.
-    positions: `sinusoidal` starts the position embeddings as sines and cosines (Vaswani et al. 2017), so that a small
-        network learns sooner to attend to neighbouring tokens; random by default. Either way they are trained.
-    """
+    """A network with random weights and a vocabulary trained on the corpus."""
 
     layers: Annotated[int, Field(ge=1, le=1_000)]
+    """Layers of the network."""
     dim: Annotated[int, Field(ge=1, le=65_536)]
+    """Size of its token vectors, a multiple of `heads`."""
     heads: Annotated[int, Field(ge=1, le=1_000)]
+    """Attention heads of each layer."""
     feed_forward: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Inner size of the feed-forward layers; four times `dim` when absent."""
     vocabulary: VocabularySize
+    """Most subwords of the vocabulary."""
     cased: bool = False
+    """Train a cased vocabulary for a BERT, which names need; an XLM-R's is always cased."""
     max_tokens: Annotated[int, Field(ge=3, le=1_000_000)] = 128
+    """Longest input, special tokens included."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Dropout in every layer while training."""
     positions: Annotated[Literal["sinusoidal"] | None, WHEN_SET] = None
+    """`sinusoidal` starts the position embeddings as sines and cosines (Vaswani et al. 2017), so that a small network
+    learns sooner to attend to neighbouring tokens; random by default. Either way they are trained."""
 
     @model_validator(mode="after")
     def _heads_divide_dim(self) -> Self:

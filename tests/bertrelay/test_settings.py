@@ -13,7 +13,11 @@ from bertrelay.settings import (
     InputFile,
     ModelSource,
     PathText,
+    Seed,
     Settings,
+    UnusedWith,
+    UsedWith,
+    descriptions,
     no_model_folder,
     options_of,
 )
@@ -22,6 +26,32 @@ from bertrelay.settings import (
 class Corpus(Settings):
     path: InputFile
     workers: Annotated[int, RUN_ONLY] = 2
+
+
+class Described(Settings):
+    layers: int = 1
+    """Layers of the network,
+    without the embeddings."""
+    seed: Seed = 0
+    heads: int = 1
+    """Heads of a layer."""
+    words: int = 0
+
+
+class DescribedAgain(Described):
+    layers: int = 2
+    """Layers to keep."""
+    heads: int = 2
+
+
+class Loss(Settings):
+    kind: str = "softmax"
+    mse: float = 0.0
+    cosine: float = 0.0
+    margin: Annotated[float, UsedWith(kind=("triplet", "angle"))] = 1.0
+    temperature: Annotated[float, UsedWith("mse", "cosine")] = 0.5
+    scale: Annotated[float, UsedWith("mse", "cosine")] = 2.0
+    folds: Annotated[int, UnusedWith(kind="cosine")] = 10
 
 
 class Example(Settings):
@@ -138,6 +168,35 @@ def test_stage_paths_are_filled_in_everywhere_and_the_settings_stay_as_they_were
     assert filled.base.folder == Path("/runs/teacher/model")
     assert [corpus.path for corpus in filled.train] == ["/runs/samples/a.tsv", "/x"]
     assert settings.base == "@teacher/model"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"margin": 2.0}, "margin: without effect, because kind is softmax and not triplet or angle. Leave it out."),
+        ({"temperature": 1.0, "scale": 1.0}, "temperature, scale: without effect, because mse is 0.0 and cosine is 0"),
+        ({"kind": "cosine", "folds": 2}, "folds: without effect, because kind is cosine. Leave it out."),
+    ],
+)
+def test_a_setting_without_effect_is_refused_with_the_reason(values, message):
+    with pytest.raises(RequestError, match=f"^{message}"):
+        options_of(Loss, values)
+
+
+@pytest.mark.parametrize("values", [{"kind": "angle", "margin": 2.0}, {"cosine": 1.0, "scale": 1.0}, {"margin": 1.0}])
+def test_a_setting_with_an_effect_or_at_its_default_is_accepted(values):
+    assert Loss(**values).model_dump(include=set(values)) == values
+
+
+def test_a_description_stands_under_its_field_or_under_that_of_the_base_or_is_that_of_the_type():
+    assert descriptions(Described) == {
+        "layers": "Layers of the network, without the embeddings.",
+        "seed": "Seed of every random choice.",
+        "heads": "Heads of a layer.",
+        "words": "",
+    }
+    assert descriptions(DescribedAgain)["layers"] == "Layers to keep."
+    assert descriptions(DescribedAgain)["heads"] == "Heads of a layer."
 
 
 def test_a_fault_of_the_settings_as_a_whole_begins_with_what_is_wrong():

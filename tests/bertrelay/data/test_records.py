@@ -342,7 +342,7 @@ def test_a_bad_beginning_of_a_good_file_does_not_stop_and_a_hopeless_file_stops_
     [
         ({}, "exactly one of them"),
         ({"path": "a", "hub": "owner/name"}, "exactly one of them"),
-        ({"path": "a", "config": "de"}, "config: without effect, because only data sets of the hub have one"),
+        ({"path": "a", "config": "de"}, "config: without effect, because hub is absent"),
         ({"hub": "owner/name", "format": "csv", "header": False}, "format, header: without effect"),
         ({"path": "a.txt", "header": False}, "header: without effect, because only csv and tsv .* read as lines"),
         ({"path": "a.csv", "format": "jsonl", "header": False}, "header: without effect, .* read as jsonl"),
