@@ -11,10 +11,11 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from enum import StrEnum
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from bertrelay.errors import RequestError, check_choice, shown
 from bertrelay.settings import PrecisionName
@@ -29,6 +30,15 @@ _tf32_lock = threading.Lock()
 _before_tf32: list[str] = []
 """What the precision of products was when each of those that are in TF32 now asked for it."""
 CUBLAS_CONFIG = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"  # read once, at the first product; deterministic with it
+
+
+class ComputePrecision(StrEnum):
+    """The precision that networks compute in: what `resolve_precision` makes of a setting, which may be `auto`."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+    TF32 = "tf32"
+    FP32 = "fp32"
 
 
 def default_device() -> "torch.device":
@@ -74,9 +84,7 @@ def cpu_is_requested() -> bool:
     return os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true", "yes", "y", "t", "on"}
 
 
-def resolve_precision(
-    precision: str | None, device: "torch.device | None" = None
-) -> Literal["bf16", "fp16", "tf32", "fp32"]:
+def resolve_precision(precision: str | None, device: "torch.device | None" = None) -> ComputePrecision:
     """`auto`, or none, becomes bf16 where the device really computes in it, else fp32; the others stay.
 
     device: of the network; the default one when there is no network yet.
@@ -87,16 +95,16 @@ def resolve_precision(
             f"precision: expected that of the computation, found {precision!r}; for vectors in fewer bits give "
             "vectors= to encode_file, or take bertrelay.data.vectors.quantized of those you have"
         )
-    precision = {"float32": "fp32", None: "auto"}.get(precision, precision)
+    precision = "auto" if precision is None else {"float32": "fp32"}.get(precision, precision)
     check_choice("precision", precision, get_args(PrecisionName))
     if precision == "auto":
-        return "bf16" if computes_in_bf16(device) else "fp32"
+        return ComputePrecision.BF16 if computes_in_bf16(device) else ComputePrecision.FP32
     if precision == "tf32" and not _has_tf32(device):
         raise RequestError(
             "precision: tf32 is for NVIDIA GPUs from Ampere on, and the network is on "
             f"{'another device' if device is None else device}; choose fp32 or auto"
         )
-    return cast(Literal["bf16", "fp16", "tf32", "fp32"], precision)
+    return ComputePrecision(precision)
 
 
 def _has_tf32(device: "torch.device | None") -> bool:
@@ -168,7 +176,7 @@ def _torch_is_built_for(platform: str) -> bool:
 
 
 @contextmanager
-def autocast(device: "torch.device", precision: str) -> Iterator[None]:
+def autocast(device: "torch.device", precision: ComputePrecision) -> Iterator[None]:
     """Autocast to bf16 or fp16 on `device`, or nothing for fp32; TF32 products for tf32.
 
     A GPU computes attention without cuDNN, which takes a quarter of a second to plan for each new shape of a batch.
@@ -176,11 +184,11 @@ def autocast(device: "torch.device", precision: str) -> Iterator[None]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    if precision in ("fp32", "tf32"):
+    if precision in (ComputePrecision.FP32, ComputePrecision.TF32):
         with matmul_precision(precision):
             yield
         return
-    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    dtype = torch.float16 if precision == ComputePrecision.FP16 else torch.bfloat16
     kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     attention = sdpa_kernel(kernels) if device.type == "cuda" else nullcontext()
     with torch.autocast(device.type, dtype=dtype), attention:
@@ -188,13 +196,13 @@ def autocast(device: "torch.device", precision: str) -> Iterator[None]:
 
 
 @contextmanager
-def matmul_precision(precision: str) -> Iterator[None]:
+def matmul_precision(precision: ComputePrecision) -> Iterator[None]:
     """Has GPUs compute all matrix products of float32 tensors in TF32 where `precision` is tf32, backward passes too.
 
     The setting is of the whole process: it ends with the last of those that ask for it at the same time, and until then
     another thread's float32 products are in TF32, too.
     """
-    if precision != "tf32":
+    if precision != ComputePrecision.TF32:
         yield
         return
     import torch

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertrelay.compute.engine import LOCAL_ENGINE
 from bertrelay.data.arrow import Mask
 from bertrelay.data.records import Column, Rejects, Table
 from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import locked_output
 from bertrelay.data.vectors import open_vectors
 from bertrelay.data.writing import write_table
-from bertrelay.device import resolve_precision
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.evaluation.statistics import with_interval
@@ -26,7 +26,7 @@ from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.model.encoder import SentenceEncoder, as_encoder
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, on_main
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
@@ -336,7 +336,7 @@ def _encode(
     process_group: ProcessGroup,
 ) -> str:
     """Fills both files of vectors; returns their key."""
-    precision = broadcast_from_main(resolve_precision(options.precision, encoder.device), process_group)
+    precision = LOCAL_ENGINE.precision(options.precision, encoder.device, process_group)
     digest = encoder_digest(encoder)
     keys = [fingerprint({"model": digest, "sentences": file.digest}) for file in files]
     for file, name, key in zip(files, VECTORS, keys, strict=True):

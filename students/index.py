@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, Unpack, get_args
 
 import pyarrow as pa
 
+from bertrelay.compute.engine import LOCAL_ENGINE
 from bertrelay.data.arrow import open_arrow
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
 from bertrelay.data.tables import Column, Table
 from bertrelay.data.vectors import open_vectors
-from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError, check_choice, check_count
 from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.inference.encode import EncodingOptions, check_finite
@@ -251,7 +251,7 @@ def build_index(
     check_is_index(folder)
     manifest = None if given.rebuild else read_manifest(folder)
     encoder = as_encoder(model, given.cache)
-    precision = broadcast_from_main(resolve_precision(given.precision, encoder.device), given.process_group)
+    precision = LOCAL_ENGINE.precision(given.precision, encoder.device, given.process_group)
     prompt_name = encoder.retrieval_prompts[1] if given.prompt_name is None else given.prompt_name or None
     given = given.model_copy(update={"precision": precision, "prompt_name": prompt_name})
     for prompt in (given.prompt_name, given.query_prompt_name):

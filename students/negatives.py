@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bertrelay.compute.engine import LOCAL_ENGINE
 from bertrelay.data.arrow import Mask
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
@@ -22,7 +23,6 @@ from bertrelay.data.shards import Shards, Span, json_line, locked_output
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
 from bertrelay.data.writing import write_table
-from bertrelay.device import resolve_precision
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.similarity import Vectors
 from bertrelay.files import check_output, refuse_symlink
@@ -30,7 +30,7 @@ from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.model.encoder import SentenceEncoder, as_encoder
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, on_main
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import Bar, log
 from bertrelay.settings import InputFile, options_of
 from bertrelay.stage import Metrics, StageContext
@@ -270,7 +270,7 @@ def _prepared(
     given = (options.query_prompt, options.prompt)
     names = (own if name is None else name or None for name, own in zip(given, encoder.retrieval_prompts, strict=True))
     options = options.model_copy(update=dict(zip(("query_prompt", "prompt"), names, strict=True)))
-    precision = broadcast_from_main(resolve_precision(options.precision, encoder.device), process_group)
+    precision = LOCAL_ENGINE.precision(options.precision, encoder.device, process_group)
     key = fingerprint({"model": encoder_digest(encoder), "texts": pairs.digest, "precision": precision})
     index = build_index(
         encoder,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.device import as_device, resolve_precision
+from bertrelay.device import ComputePrecision, as_device, resolve_precision
 from bertrelay.errors import RequestError, WorkError, check_count
 from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded, padded_rows, sorted_batches
 from bertrelay.inference.kernels import use_cpu_kernels, using
@@ -127,9 +127,9 @@ class PairScorer(nn.Module):
         else:
             pairs, single = list(each_pair(cast(Iterable[tuple[str, str]], inputs), "predict")), False
         orders = [pairs, [(second, first) for first, second in pairs]] if self.both_orders else [pairs]
-        precision, activation = resolve_precision(precision, self.device), activation_fn or torch.sigmoid
+        resolved, activation = resolve_precision(precision, self.device), activation_fn or torch.sigmoid
         with progress("scoring", len(orders) * len(pairs) if show_progress_bar else 0, "pairs") as bar:
-            in_orders = [self._scores(each, activation, precision, batch_size, batch_tokens, bar) for each in orders]
+            in_orders = [self._scores(each, activation, resolved, batch_size, batch_tokens, bar) for each in orders]
         scores: Any = np.mean(in_orders, axis=0)  # (pairs,)
         if convert_to_tensor:
             scores = torch.as_tensor(scores, device=self.device)
@@ -160,7 +160,7 @@ class PairScorer(nn.Module):
         self,
         pairs: Pairs,
         activation: Callable[[Tensor], Tensor],
-        precision: str,
+        precision: ComputePrecision,
         batch_size: int | None,
         batch_tokens: int | None,
         bar: Bar,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from bertrelay.device import resolve_precision
+from bertrelay.device import ComputePrecision, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main
 from bertrelay.settings import Positive, Settings, UnusedWith, options_of
@@ -70,13 +70,17 @@ class Engine(Settings):
 
         return connected(self)
 
-    def precision(self, asked: str | None, device: "torch.device", process_group: ProcessGroup = SINGLE_PROCESS) -> str:
-        """What `asked` is on `device`, or where the workers of the cluster compute."""
+    def precision(
+        self, requested: str | None, device: "torch.device", process_group: ProcessGroup = SINGLE_PROCESS
+    ) -> ComputePrecision:
+        """The `requested` precision on the main process's `device`, or where the workers of the cluster compute."""
+        if isinstance(requested, ComputePrecision):
+            return requested
         if self.is_local:
-            return broadcast_from_main(resolve_precision(asked, device), process_group)
+            return broadcast_from_main(resolve_precision(requested, device), process_group)
         from bertrelay.compute.ray import precision_of
 
-        return precision_of(self, asked)
+        return precision_of(self, requested)
 
 
 LOCAL_ENGINE = Engine()

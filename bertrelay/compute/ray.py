@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from bertrelay.compute.engine import RAY, Engine
 from bertrelay.data.shards import Compute, Span, SpanOutputs
-from bertrelay.device import resolve_precision
+from bertrelay.device import ComputePrecision, resolve_precision
 from bertrelay.errors import BertRelayError, RequestError, WorkError
 from bertrelay.privacy import GROUP_READS, current_umask, is_sensitive, sensitive_data
 from bertrelay.progress import Bar, log
@@ -244,16 +244,14 @@ def resources_of(engine: Engine) -> Resources:
     return Resources(engine.workers or max(1, workers), cpus, gpus)
 
 
-def precision_of(engine: Engine, asked: str | None) -> str:
-    """What `asked` is where a worker computes."""
-    if asked not in (None, "auto"):
-        return asked
+def precision_of(engine: Engine, requested: str | None) -> ComputePrecision:
+    """The `requested` precision where a worker computes."""
     ray, resources = _ray(), resources_of(engine)
-    call = resources.reserved(ray.remote(resolve_precision)).remote(asked)
+    call = resources.reserved(ray.remote(resolve_precision)).remote(requested)
     while not ray.wait([call], timeout=PATIENCE_SECONDS)[0]:
         _log_waiting(resources)
     try:
-        return str(_result(call))
+        return ComputePrecision(_result(call))
     except ray.exceptions.RayError as error:
         raise WorkError(
             f"a worker was lost before it began ({type(error).__name__}); run the same command again"

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bertrelay.device import autocast, release_memory, resolve_precision
+from bertrelay.device import ComputePrecision, autocast, release_memory
 from bertrelay.errors import check_count
 from bertrelay.inference.kernels import Packed, pack, using
 from bertrelay.model.graph import GraphNetwork
@@ -92,9 +92,9 @@ def best_batch_tokens(device: torch.device, requested: int | None = None) -> int
     return requested or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS)
 
 
-def pack_for(tokens: int, network: nn.Module, precision: str, batch_tokens: int) -> Packed:
+def pack_for(tokens: int, network: nn.Module, precision: ComputePrecision, batch_tokens: int) -> Packed:
     """The weights of `network` laid out for so many tokens; none for one batch, where it costs more than it saves."""
-    is_packed = precision == "bf16" and tokens > batch_tokens and not has_own_precision(network)
+    is_packed = precision == ComputePrecision.BF16 and tokens > batch_tokens and not has_own_precision(network)
     return pack(network) if is_packed else {}
 
 
@@ -104,7 +104,7 @@ def has_own_precision(network: nn.Module) -> bool:
     return isinstance(network, GraphNetwork) or (weights is not None and weights.dtype != torch.float32)
 
 
-def computed_precision(network: nn.Module, precision: str) -> str:
+def computed_precision(network: nn.Module, precision: ComputePrecision) -> str:
     """What a network computes in that was to do so in `precision`: a graph, or one that was converted, in its own."""
     if isinstance(network, GraphNetwork):
         return "the precision of its graph"
@@ -114,15 +114,15 @@ def computed_precision(network: nn.Module, precision: str) -> str:
 
 
 @contextmanager
-def computing(network: Network, precision: str) -> Iterator[None]:
-    """Without gradients or dropout, in `precision`: bf16, fp16, tf32 or fp32, which beside a graph is always fp32.
+def computing(network: Network, precision: ComputePrecision) -> Iterator[None]:
+    """Without gradients or dropout, in `precision`, which beside a graph is always fp32.
 
     A network whose weights were converted, by `half()` for example, computes in their type.
     Threads may do so with one network, unless it is in training mode: to that the first to end brings it back.
     """
     was_training = network.training
     network.train(False)
-    precision = "fp32" if has_own_precision(network.backbone) else precision
+    precision = ComputePrecision.FP32 if has_own_precision(network.backbone) else precision
     try:
         with torch.inference_mode(), autocast(network.device, precision):
             yield
@@ -139,15 +139,14 @@ def computed(
     blocks: Iterable[Block],
     count_tokens: Callable[[Block], int],
     compute: Callable[[Block, int], Result],
-    precision: str | None = None,
+    precision: ComputePrecision,
     batch_tokens: int | None = None,
 ) -> Iterator[Result]:
     """What `compute` makes of each block, given it and how many tokens make a batch; the next is made meanwhile.
 
     count_tokens: how many tokens the network reads of a block.
     """
-    device = network.device
-    precision, batch_tokens = resolve_precision(precision, device), best_batch_tokens(device, batch_tokens)
+    batch_tokens = best_batch_tokens(network.device, batch_tokens)
     packed: Packed = {}
     for block in prefetched(iter(blocks)):
         packed = packed or pack_for(count_tokens(block), network.backbone, precision, batch_tokens)

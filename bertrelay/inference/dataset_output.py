@@ -24,7 +24,7 @@ from bertrelay.data.parquet import (
     is_lance,
 )
 from bertrelay.data.shards import Compute, Span
-from bertrelay.device import default_device
+from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, fingerprint, note_folder
 from bertrelay.inputs import unchanged_inputs
@@ -169,7 +169,7 @@ def add_columns(
     output: str | Path,
     texts: Sequence[str],
     added: Sequence[pa.Field],
-    load: Callable[[Path, str], ComputeColumns],
+    load: Callable[[Path, ComputePrecision], ComputeColumns],
     *,
     keep: Sequence[str],
     precision: str,
@@ -192,14 +192,14 @@ def add_columns(
     with where.connected():
         folder = on_main(lambda: model_folder(model, cache_dir=cache and cache / "hub"), process_group)
         note_folder(folder)
-        precision = where.precision(precision, default_device(), process_group)
-        manifest = {"model": Digests().of_folder(folder), "source": inputs.digest, "precision": precision, **options}
+        resolved = where.precision(precision, default_device(), process_group)
+        manifest = {"model": Digests().of_folder(folder), "source": inputs.digest, "precision": resolved, **options}
         return fill_dataset(
             output,
             inputs.spans,
             [*inputs.schema, *added],
             manifest,
-            partial(_start, inputs, added, partial(load, folder, precision)),
+            partial(_start, inputs, added, partial(load, folder, resolved)),
             description=description,
             unit="rows",
             process_group=process_group,

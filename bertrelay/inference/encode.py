@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertrelay.data.vectors import Vectors, not_finite_row
-from bertrelay.device import to_device
+from bertrelay.device import resolve_precision, to_device
 from bertrelay.errors import WorkError, check_count
 from bertrelay.inference.batches import computed, padded, padded_rows, sorted_batches
 from bertrelay.model.encoder import SentenceEncoder
@@ -106,7 +106,8 @@ def encode_blocks(
     def compute(block: _Tokens, batch_tokens: int) -> Vectors:
         return _compute(replicas or [encoder], block, batch_tokens, bar, batch_size, prompt_tokens)
 
-    return computed(encoder, tokenized, lambda block: len(block.ids), compute, precision, batch_tokens)
+    resolved = resolve_precision(precision, encoder.device)
+    return computed(encoder, tokenized, lambda block: len(block.ids), compute, resolved, batch_tokens)
 
 
 def check_finite(encoder: SentenceEncoder, vectors: Vectors, place: Callable[[int], str], first: int = 0) -> None:

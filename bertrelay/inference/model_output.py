@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.shards import Shards, Span, locked_output
-from bertrelay.device import default_device
+from bertrelay.device import ComputePrecision, default_device
 from bertrelay.fingerprint import Digests, fingerprint, note_folder
 from bertrelay.inputs import check_inputs, unchanged_inputs
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main, wait_for_all
@@ -55,7 +55,7 @@ class ModelOutput(Generic[AnyScan]):
     """An output to be filled by the model of `folder`, from the input that `scan` describes."""
 
     folder: Path
-    precision: str
+    precision: ComputePrecision
     scan: AnyScan
     shards: Shards
 
@@ -89,12 +89,12 @@ def model_output(
     with unchanged_inputs(), locked_output(output, process_group), where.connected():
         folder = on_main(lambda: model_folder(model, cache_dir=cache and cache / "hub"), process_group)
         note_folder(folder)
-        precision = where.precision(precision, default_device(), process_group)
+        resolved = where.precision(precision, default_device(), process_group)
         scanned = on_main(scan, process_group)
         shards = Shards(output, scanned.spans, process_group, engine=where)
         key = fingerprint({"model": Digests().of_folder(folder), "input": scanned.digest, **options})
-        shards.begin({"key": key, "precision": precision, "block": block})
-        yield ModelOutput(folder, precision, scanned, shards)
+        shards.begin({"key": key, "precision": resolved, "block": block})
+        yield ModelOutput(folder, resolved, scanned, shards)
         if process_group.is_main:
             check_inputs()
             shards.remove()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, logsumexp
 
 from bertrelay.data.vectors import not_finite_row
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import WorkError
 from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
 from bertrelay.inference.kernels import Packed, using
@@ -33,14 +34,14 @@ def chunk_log_odds(
     model: OutcomeModel,
     tokens: ChunkTokens,
     chunks: NDArray[np.integer],
-    precision: str,
+    precision: ComputePrecision,
     batch_tokens: int | None = None,
     packed: Packed | None = None,
     bar: Bar | None = None,
 ) -> Floats:
     """The log-odds of each label of `chunks`, in their order, (chunks, labels).
 
-    precision: bf16, fp16, tf32 or fp32. packed: weights laid out before (`pack_for`); found here when not given.
+    packed: weights laid out before (`pack_for`); found here when not given.
     Raises WorkError where they are not finite: no comparison holds of such ones, and so there would be no alarm.
     """
     network, bar = model.network, bar or Bar()

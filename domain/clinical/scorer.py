@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from bertrelay.device import as_device, resolve_precision
+from bertrelay.device import ComputePrecision, as_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
 from bertrelay.inference.batches import best_batch_tokens, pack_for
@@ -183,7 +183,7 @@ class OutcomeScorer:
         log_odds = self._log_odds(tokens, resolve_precision(precision, self.model.network.device), batch_tokens)
         return list(self._scores(texts, tokens, expit(log_odds)))
 
-    def _log_odds(self, tokens: ChunkTokens, precision: str, batch_tokens: int | None = None) -> Floats:
+    def _log_odds(self, tokens: ChunkTokens, precision: ComputePrecision, batch_tokens: int | None = None) -> Floats:
         network = self.model.network
         size = best_batch_tokens(network.device, batch_tokens)
         packed = self._packed.get(precision) or pack_for(len(tokens.ids), network.network.base_model, precision, size)
@@ -230,13 +230,15 @@ class OutcomeScorer:
         (text,) = texts_of([text], "explain")
         text = text if cleaned else clean(text)
         tokens = chunk_tokens([text], self._chunker)
-        precision = resolve_precision(precision, self.model.network.device)
-        of_chunks = expit(self._log_odds(tokens, precision))
+        resolved = resolve_precision(precision, self.model.network.device)
+        of_chunks = expit(self._log_odds(tokens, resolved))
         (score,) = self._scores([text], tokens, of_chunks)
-        words = [] if score.top is None else list(self._words(text, score, of_chunks, precision))
+        words = [] if score.top is None else list(self._words(text, score, of_chunks, resolved))
         return Explanation(text, score, words)
 
-    def _words(self, text: str, score: OutcomeScore, of_chunks: Floats, precision: str) -> Iterator[MaskedWord]:
+    def _words(
+        self, text: str, score: OutcomeScore, of_chunks: Floats, precision: ComputePrecision
+    ) -> Iterator[MaskedWord]:
         """The words of the top chunk; of_chunks: the probabilities of all, (chunks, labels)."""
         top = list(score.chunks).index(score.top or score.chunks[0])
         chunk, label = score.chunks[top], int(np.argmax(score.by_label))

@@ -122,11 +122,11 @@ def vectors_of_tokens(
     summed = layers_summed(encoder, layers)
     if summed < LAYERS[layers]:
         log(f"the model has {summed} layers: a term's vector is their sum, where the paper's is that of the last four")
-    precision, size = resolve_precision(precision, encoder.device), best_batch_tokens(encoder.device, batch_tokens)
+    resolved, size = resolve_precision(precision, encoder.device), best_batch_tokens(encoder.device, batch_tokens)
     vectors = np.empty((len(tokens.lengths), encoder.backbone.config.hidden_size), np.float32)
-    packed = pack_for(int(tokens.lengths.sum()), encoder.backbone, precision, size)
+    packed = pack_for(int(tokens.lengths.sum()), encoder.backbone, resolved, size)
     mean = Pooling(["mean"])
-    with computing(encoder, precision), using(packed):
+    with computing(encoder, resolved), using(packed):
         for rows, width, height in sorted_batches(tokens.lengths, size, encoder.max_tokens):
             batch = tokens.batch(padded_rows(rows, height), width, encoder.pad_id)
             ids, mask, pieces = batch.to(encoder.device)  # (terms, tokens)

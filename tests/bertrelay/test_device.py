@@ -75,11 +75,11 @@ def test_tf32_is_for_the_gpus_that_have_it_and_ends_with_what_asks_for_it(machin
         hardware.resolve_precision("tf32")
     products = torch.backends.cuda.matmul
     before = products.fp32_precision
-    with hardware.autocast(torch.device("cpu"), "tf32"):
+    with hardware.autocast(torch.device("cpu"), hardware.ComputePrecision.TF32):
         assert products.fp32_precision == "tf32" != before
         assert not torch.is_autocast_enabled("cpu")
     assert products.fp32_precision == before
-    one, other = (hardware.matmul_precision("tf32") for _ in range(2))  # of two threads
+    one, other = (hardware.matmul_precision(hardware.ComputePrecision.TF32) for _ in range(2))  # of two threads
     one.__enter__()
     other.__enter__()
     one.__exit__(None, None, None)

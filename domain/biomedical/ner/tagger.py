@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertrelay.device import as_device
+from bertrelay.device import as_device, resolve_precision
 from bertrelay.inference.batches import computed
 from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
@@ -97,7 +97,8 @@ def decoded_blocks(
     """
     cut = map(model.splitter, blocks(sentences, len, block_words))
     decoding = partial(decode, model)
-    return computed(model.network, cut, lambda subwords: len(subwords.ids), decoding, precision, batch_tokens)
+    resolved = resolve_precision(precision, model.network.device)
+    return computed(model.network, cut, lambda subwords: len(subwords.ids), decoding, resolved, batch_tokens)
 
 
 # Texts and documents

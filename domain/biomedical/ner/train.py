@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from bertrelay.data.records import Rejects
 from bertrelay.data.splits import count_shared
 from bertrelay.data.swapped import FEWEST, check_labels
-from bertrelay.device import default_device
+from bertrelay.device import default_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computed
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
@@ -182,7 +182,8 @@ class NerTask:
     def _decoded(self, examples: Sequence[Example]) -> Decoded:
         subwords = self.entity_model.splitter([example.tokens for example in examples])
         decoding = partial(decode, self.entity_model)
-        (decoded,) = computed(self.model, [subwords], lambda cut: len(cut.ids), decoding, self.precision)
+        precision = resolve_precision(self.precision, self.model.device)
+        (decoded,) = computed(self.model, [subwords], lambda cut: len(cut.ids), decoding, precision)
         return decoded
 
 

@@ -17,7 +17,7 @@ from scipy.special import softmax
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bertrelay.device import as_device
+from bertrelay.device import as_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computed
 from bertrelay.inference.model_output import BLOCK_CHARACTERS
@@ -188,7 +188,8 @@ def answered_blocks(
 
     grouped = blocks(questions, lambda asked: len(asked.question) + len(asked.context), block_characters)
     cuts = ((block, splitter(block)) for block in grouped)
-    return computed(model.network, cuts, lambda cut: cut[1].to_read, compute, precision, batch_tokens)
+    resolved = resolve_precision(precision, model.network.device)
+    return computed(model.network, cuts, lambda cut: cut[1].to_read, compute, resolved, batch_tokens)
 
 
 def nbest_of(model: AnswerModel, splitter: PairSplitter, subwords: PairSubwords, batch_tokens: int) -> NBest:

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.splits import count_shared
-from bertrelay.device import default_device
+from bertrelay.device import default_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computed
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
@@ -214,7 +214,8 @@ class QaDevSet:
     def _nbest(self, model: AnswerModel, process_group: ProcessGroup = SINGLE_PROCESS) -> NBest:
         def rows(questions: Sequence[Question]) -> list[tuple[Any, ...]]:
             compute, subwords = partial(nbest_of, model, self.splitter), self.splitter(questions)
-            (nbest,) = computed(model.network, [subwords], lambda cut: cut.to_read, compute, self.precision)
+            precision = resolve_precision(self.precision, model.network.device)
+            (nbest,) = computed(model.network, [subwords], lambda cut: cut.to_read, compute, precision)
             return list(zip(*nbest, strict=True))
 
         shared = map_over_processes(rows, self.questions, process_group)
