@@ -23,7 +23,6 @@ BENCHMARKS = sorted(path.relative_to(ROOT) for path in (ROOT / "benchmarks").rgl
 STANDING_CIRCLES = {
     frozenset(circle.split())
     for circle in (
-        "bertrelay.model.graph bertrelay.model.network",
         "bertrelay.inference.encode bertrelay.model.encoder",
         "bertrelay.compute.engine bertrelay.compute.ray bertrelay.data.shards",
         "bertrelay.compute bertrelay.data bertrelay.evaluation bertrelay.inference bertrelay.model bertrelay.stage",

@@ -99,7 +99,7 @@ def test_a_moved_input_changes_nothing(relay, tmp_path, go, planned):
 
 
 def test_verify_finds_what_a_file_system_without_times_hides(relay, tmp_path, monkeypatch, go, planned):
-    monkeypatch.setattr("bertrelay.fingerprint._stamp", lambda path: [path.stat().st_size, 0, 0, 0])
+    monkeypatch.setattr("bertrelay.fingerprint.file_stamp", lambda path: [path.stat().st_size, 0, 0, 0])
     go(relay)
     (tmp_path / "pairs.tsv").write_text("a\tc\n")
     assert planned(relay)["teacher"][0] == "SKIP"
