@@ -113,7 +113,7 @@ def _shown_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float) or (isinstance(value, str) and value):
-        return str(value)
+        return str(value).removesuffix(".0")
     return "absent" if value is None else "set" if value else "empty"
 
 

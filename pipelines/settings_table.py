@@ -104,7 +104,7 @@ def _type(annotation: Any) -> str:
     if arguments:
         return " or ".join(dict.fromkeys(filter(None, map(_type, arguments))))
     name = getattr(annotation, "__name__", str(annotation))
-    return KINDS.get(name) or TYPES.get(name, f"table of {name}")
+    return KINDS.get(name) or TYPES.get(name, "table")
 
 
 def with_tables(page: str) -> str:

@@ -7,7 +7,17 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from bertrelay.data.tables import StsTable, Table
 from bertrelay.languages import EachOnce, LanguageCode, is_language
-from bertrelay.settings import WHEN_SET, EncoderSource, ModelSource, Positive, Precision, Settings, refuse_idle
+from bertrelay.settings import (
+    WHEN_SET,
+    EncoderSource,
+    MaxRejects,
+    ModelSource,
+    Positive,
+    Precision,
+    Settings,
+    UsedWith,
+    refuse_idle,
+)
 from students.search_settings import MiningTest
 from students.settings import (
     ENGLISH,
@@ -37,39 +47,41 @@ XsimPairs = Literal["english", "all"] | Annotated[list[LanguagePair], Field(min_
 
 
 class EvaluateSettings(Settings):
-    """A student on held-out sentences: translation accuracy, distance to the teacher, STS within and across languages.
-
-    prompt: which of the model's prompts precedes each sentence, or `{ text = "query: " }`, for a model that needs one;
-        the model's default when absent.
-    teacher: gives `mse/<language>`; left out, there is none.
-    teacher_prompt: as the student was taught; the teacher's default when absent.
-    recall_at: search the English sentences of `parallel`, as the teacher's vectors, with so many hits for a query: the
-        student's vector of English and of each language. Gives `recall_at_<k>/<language>`.
-    xsim: n-way test sets by name, each a list of sources with the same English: gives `xsim_error/<set>/<from>/<into>`,
-        the share in % of sentences whose translation is not the nearest by ratio margin, as LASER's xsim.
-    xsim_pairs: which languages: English with each other one, all with all, or pairs such as [["de", "ko"]], from the
-        first into the second.
-    mining: tests of bitext mining by name; gives `mining_f1/<name>/train` and `/test`, precision, recall and threshold.
-    lookup: training corpora for the dictionary of word-for-word lookup, a baseline.
-    dimensions: score vectors cut to these dimensions too.
-    picture_sentences: how many sentences, in every language, the picture of similarities shows; 0 for none.
-    """
+    """A student on held-out sentences: translation accuracy, distance to the teacher, STS, retrieval and mining."""
 
     model: EncoderSource
+    """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
     prompt: Annotated[Prompt | None, WHEN_SET] = None
-    teacher: Teacher | None = None
+    """Name of the model's prompt that precedes each sentence, or `{ text = "query: " }`, for a model that needs one;
+    the model's default when absent."""
+    teacher: Annotated[Teacher | None, UsedWith("parallel")] = None
+    """Teacher for `mse/<language>`, an encoder or its vectors, `{ vectors = "vectors.parquet" }`; not measured when
+    absent."""
     teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
-    recall_at: Annotated[Positive | None, WHEN_SET] = None
+    """Prompt of the teacher, as the student was taught; the teacher's default when absent."""
+    recall_at: Annotated[Positive | None, UsedWith("teacher"), WHEN_SET] = None
+    """Search the English sentences of `parallel`, as the teacher's vectors, with this many hits for a query: the
+    student's vector of English and of each language. Gives `recall_at_<k>/<language>`."""
     parallel: list[UnlimitedSource] = []
+    """Held-out parallel sentences for `translation_accuracy/<from>-<into>`."""
     sts: dict[str, StsTable] = {}
+    """STS sets by name, within a language or across two."""
     xsim: Annotated[dict[SetName, Annotated[list[UnlimitedSource], Field(min_length=1)]], WHEN_SET] = {}
-    xsim_pairs: Annotated[XsimPairs, WHEN_SET] = "english"
+    """n-way test sets by name, each a list of sources with the same English: gives `xsim_error/<set>/<from>/<into>`,
+    the percentage of sentences whose translation is not the nearest by ratio margin, as LASER's xsim."""
+    xsim_pairs: Annotated[XsimPairs, UsedWith("xsim"), WHEN_SET] = "english"
+    """Pairs of languages: English with each other one, all with all, or pairs such as [["de", "ko"]], from the first
+    into the second."""
     mining: Annotated[dict[SetName, MiningTest], WHEN_SET] = {}
-    lookup: list[UnlimitedSource] = []
+    """Tests of bitext mining by name; gives `mining_f1/<name>/train` and `/test`, precision, recall and threshold."""
+    lookup: Annotated[list[UnlimitedSource], UsedWith("parallel")] = []
+    """Training corpora for the dictionary of word-for-word lookup, a baseline."""
     dimensions: Annotated[list[Positive], WHEN_SET] = []
-    picture_sentences: Annotated[int, Field(ge=0)] = 4
+    """Score vectors cut to these dimensions too."""
+    picture_sentences: Annotated[int, Field(ge=0), UsedWith("parallel")] = 4
+    """Sentences, in every language, that the picture of similarities shows; 0 for none."""
     precision: Precision = "auto"
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+    max_rejects: MaxRejects = 0.01
 
     def input_problems(self) -> Iterator[tuple[str, str]]:
         yield from prompt_problems({"prompt": self.model, "teacher_prompt": self.teacher}, self)
@@ -78,36 +90,22 @@ class EvaluateSettings(Settings):
     def _something_to_score(self) -> Self:
         if not (self.parallel or self.sts or self.xsim or self.mining):
             raise ValueError("expected `parallel`, `sts`, `xsim` or `mining`: without any there is nothing to score")
-        if not self.xsim:
-            refuse_idle(self, "xsim_pairs", because="there are no sets in `xsim`")
-        elif not isinstance(self.xsim_pairs, str):
+        if not isinstance(self.xsim_pairs, str):
             known = {ENGLISH, *(of for sources in self.xsim.values() for source in sources for of in source.languages)}
             if missing := sorted({language for pair in self.xsim_pairs for language in pair} - known):
                 raise ValueError(f"xsim_pairs: expected languages of `xsim`, found {', '.join(missing)}, of no source")
         if not isinstance(self.teacher, ModelSource):
             refuse_idle(self, "teacher_prompt", because="there is no teacher that encodes")
-        if not self.parallel:
-            refuse_idle(self, "teacher", "lookup", "picture_sentences", because="it needs the sentences of `parallel`")
-        if self.teacher is None:
-            refuse_idle(self, "recall_at", because="there is no `teacher`, whose vectors are searched")
         return self
 
 
 class CorpusTable(Table):
-    """Text of a corpus: of a table all the columns that are named, else `text`.
-
-    language: of all of it, where it is known.
-    max_misplaced: the share of texts that may seem to be in another language.
-    """
+    """Text of a corpus: of a table all the columns that are named, else `text`."""
 
     language: LanguageCode | None = None
-    max_misplaced: MaxMisplaced = 0.2
-
-    @model_validator(mode="after")
-    def _language_counts(self) -> Self:
-        if self.language is None:
-            refuse_idle(self, "max_misplaced", because="there is no `language` to compare texts with")
-        return self
+    """Language of all of it, where it is known."""
+    max_misplaced: Annotated[MaxMisplaced, UsedWith("language")] = 0.2
+    """Fraction of texts that may seem to be in another language."""
 
     @property
     def languages(self) -> list[str]:
@@ -136,36 +134,36 @@ COVERAGE = 0.999
 class ShrinkSettings(Settings):
     """A smaller model, in `model/`, and size, speed and scores of both.
 
-    corpus: text in the languages the model is for: tables, `{ path = FILE, language = "de" }`, and parallel sources.
-    trim_vocabulary: leave out the pieces that the corpus does not use. Changes no vector of the corpus.
-    languages: keep pieces of these languages beyond the corpus, which has text of each: a tenth of it is held out.
-        Of English too, where the corpus has parallel sources.
-    coverage: the share of the tokens of held-out text, in each language, that must be cut as before.
-    layers: keep so many layers; each time the one whose removal moves the corpus's vectors least is left out.
-    intermediate_size: keep so many neurons of each feed-forward layer, those that its output depends on most.
-    dimensions: so many dimensions of a vector, along which those of the corpus are longest.
-    prompt: which of the model's prompts precedes each sentence where vectors are chosen by and compared, or
-        `{ text = "query: " }`; the model's default when absent. The smaller model has the prompts of the model.
-    sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, before and after; none of them is trained on.
-    max_rejects: the share of records that may be unusable.
-
     Fewer layers, neurons or dimensions give other vectors. `students.distill` can start from such a model, and train it
     again.
     """
 
     model: EncoderSource
+    """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
     corpus: Annotated[list[CorpusSource], Field(min_length=1)]
+    """Text in the languages the model is for: tables, `{ path = FILE, language = "de" }`, and parallel sources."""
     trim_vocabulary: bool = True
-    languages: Annotated[list[LanguageCode], EachOnce] = []
-    coverage: Annotated[float, Field(gt=0, le=1)] = COVERAGE
+    """Leave out the subwords that the corpus does not use. Changes no vector of the corpus."""
+    languages: Annotated[list[LanguageCode], EachOnce, UsedWith("trim_vocabulary")] = []
+    """Keep subwords of these languages beyond the corpus, which has text of each: a tenth of it is held out. English
+    too, where the corpus has parallel sources."""
+    coverage: Annotated[float, Field(gt=0, le=1), UsedWith("languages")] = COVERAGE
+    """Fraction of the tokens of held-out text, in each language, that must be cut as before."""
     layers: Positive | None = None
+    """Layers to keep; each time the one whose removal moves the corpus's vectors least is left out."""
     intermediate_size: Annotated[Positive | None, WHEN_SET] = None
+    """Neurons to keep of each feed-forward layer, those that its output depends on most."""
     dimensions: Positive | None = None
+    """Dimensions of a vector to keep, those along which the corpus's vectors are longest."""
     prompt: Annotated[Prompt | None, WHEN_SET] = None
+    """Name of the model's prompt that precedes each sentence whose vectors choose and compare, or `{ text = "query: "
+    }`; the model's default when absent. The smaller model has the prompts of the model."""
     sts: dict[str, StsTable] = {}
+    """STS sets by name for `sts/…`, before and after; not used for training."""
     parallel: list[UnlimitedSource] = []
+    """Parallel sentences for `translation_accuracy/…`, before and after; not used for training."""
     precision: Precision = "auto"
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+    max_rejects: MaxRejects = 0.01
 
     def input_problems(self) -> Iterator[tuple[str, str]]:
         yield from prompt_problems({"prompt": self.model}, self)
@@ -177,10 +175,6 @@ class ShrinkSettings(Settings):
                 "expected trim_vocabulary, layers, intermediate_size or dimensions: without any the model stays as it "
                 "is"
             )
-        if not self.trim_vocabulary:
-            refuse_idle(self, "languages", because="trim_vocabulary = false")
-        if not self.languages:
-            refuse_idle(self, "coverage", because="no languages are given")
         return self
 
     @model_validator(mode="after")
@@ -213,31 +207,26 @@ Opset = Literal[20, 23]
 class ExportSettings(Settings):
     """A model as graphs for other engines, in `model/`; how near their vectors are to the model's, and how fast.
 
-    formats: the engines to export for: onnx is ONNX Runtime.
-    precision: of the graphs; in int8 they are smaller, and vectors move a little.
-    lowest_cosine: of int8 graphs: as many products stay in fp32 as it takes that no cosine is lower.
-    opset: of ONNX: 23 has an operator for attention, which is faster; 20 is for runtimes that do not read 23.
-    parent: a model that this one is to be as good as, such as its teacher; it is measured beside it.
-    sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, of the model, its graphs and its parent.
-    max_rejects: the share of records that may be unusable.
-
     The model is an encoder, or a tagger, question answerer, scorer or cross-encoder; the vectors of these are the means
     of their tokens'. Cosines are of 150 sentences of many domains in 21 languages that come with the project, to the
     model in fp32.
     """
 
     model: ModelSource
+    """Encoder, tagger, question answerer, scorer or cross-encoder: a model folder, `@stage/model`, `package:name/path`
+    or a hub id."""
     formats: Annotated[list[Literal["onnx", "openvino"]], Field(min_length=1)] = ["onnx"]
+    """Engines to export for: onnx is ONNX Runtime."""
     precision: GraphPrecision = "fp32"
-    lowest_cosine: Annotated[float | None, Field(gt=0, lt=1), WHEN_SET] = None
+    """Number format of the graphs; in int8 they are smaller, and vectors move a little."""
+    lowest_cosine: Annotated[float | None, Field(gt=0, lt=1), UsedWith(precision="int8"), WHEN_SET] = None
+    """Lowest cosine of a vector to the model's: int8 graphs keep as many products in fp32 as that takes."""
     opset: Opset = 23
+    """Opset of ONNX: 23 has an operator for attention, which is faster; 20 is for runtimes that do not read 23."""
     parent: Annotated[ModelSource | None, WHEN_SET] = None
+    """Model that this one is to be as good as, such as its teacher; it is measured beside it."""
     sts: dict[str, StsTable] = {}
+    """STS sets by name for `sts/…`, of the model, its graphs and its parent."""
     parallel: list[UnlimitedSource] = []
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
-
-    @model_validator(mode="after")
-    def _only_int8_moves(self) -> Self:
-        if self.precision != "int8":
-            refuse_idle(self, "lowest_cosine", because="fp32 graphs differ by rounding alone")
-        return self
+    """Parallel sentences for `translation_accuracy/…`, of the model, its graphs and its parent."""
+    max_rejects: MaxRejects = 0.01

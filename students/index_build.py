@@ -39,7 +39,7 @@ from bertrelay.inputs import check_inputs, note_input
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, check_shared, wait_for_all
 from bertrelay.progress import log
-from bertrelay.settings import Positive, Precision, Settings
+from bertrelay.settings import BatchTokens, Precision, Settings
 from bertrelay.stage import Metrics
 from students.equal_vectors import AnyVectors, EqualRows, distinct, equal_rows
 from students.neighbours import (
@@ -68,35 +68,33 @@ RECALL, LOW_RECALL = "recall_at_10", 0.95
 
 
 class IndexOptions(Settings):
-    """How an index is built.
-
-    kind: `auto` takes what is there, the kind that was built last; where there is nothing, it is exact up to 100,000
-        sentences and int8 beyond. Another kind is built beside what is there, and the index returned searches by it.
-    show: columns of the corpus that come along in hits; they are added to an index without encoding again.
-    hnsw: of the graph; where there is one with other links, it is linked anew.
-    prompt_name: which of the model's prompts precedes each sentence; without one that for documents, or the default.
-    query_prompt_name: the prompt of each query; it is checked before anything is encoded.
-    rebuild: start from the beginning; a rebuild of the same that was stopped is resumed.
-    verify: read every file again, the corpus too, instead of trusting those that were not touched.
-    cache: where a model or data set of the hub is kept.
-    process_group: all processes encode, each its share of the blocks; the main one does the rest.
-    rejects: entered while the corpus is read; without it the first record that cannot be used raises.
-    """
+    """Options of building an index."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     kind: IndexKind = "auto"
+    """`auto` takes the kind that was built last; without an index it is exact up to 100,000 sentences and int8 beyond.
+    Another kind is built beside the existing one, and the index returned searches by it."""
     show: list[Column] = Field(default=[])
+    """Columns of the corpus that hits show too; they are added to an index without encoding it a second time."""
     hnsw: Hnsw | None = None
+    """Graph of kind hnsw; an existing one with other links is linked anew."""
     prompt_name: str | None = None
+    """Name of the model's prompt that precedes each sentence; when absent that for documents, or the default."""
     query_prompt_name: str | None = None
+    """Name of the prompt of each query; it is checked before anything is encoded."""
     precision: Precision = "auto"
-    batch_tokens: Positive | None = None
+    batch_tokens: BatchTokens = None
     rebuild: bool = False
+    """Build from the beginning; a stopped rebuild of the same index resumes."""
     verify: bool = False
+    """Read every file, the corpus too, instead of trusting those that were not touched."""
     cache: Path | None = None
+    """Folder of models and data sets from the hub."""
     process_group: ProcessGroup = SINGLE_PROCESS
+    """Processes that encode, each its part of the blocks; the main one does the rest."""
     rejects: Rejects | None = None
+    """Context manager, entered while the corpus is read; without it the first record that cannot be used raises."""
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,18 @@ from pydantic import AfterValidator, Field, model_validator
 from bertrelay.data.tables import StsTable, Table
 from bertrelay.model.settings import Base, PoolingMode
 from bertrelay.settings import (
-    RUN_ONLY,
     WHEN_SET,
+    BatchTokens,
     EncoderSource,
     InputFile,
+    MaxRejects,
     MaxTokens,
     ModelSource,
     Positive,
     Precision,
     ScorerSource,
     Settings,
-    refuse_idle,
+    UsedWith,
 )
 from bertrelay.training.settings import TrainingSettings
 
@@ -48,16 +49,6 @@ COLUMNS: dict[str, list[str | int]] = {
 SCORED: tuple[Objective, ...] = ("cosine", "cosent", "angle")
 IN_BATCH: tuple[Objective, ...] = ("contrastive", "cosent", "angle")
 """The objectives that compare the items of a batch."""
-USED_BY: dict[str, tuple[Objective, ...]] = {
-    "concatenation": ("softmax",),
-    "head": ("softmax",),
-    "score_range": SCORED,
-    "margin": ("triplet",),
-    "temperature": IN_BATCH,
-    "guide": ("contrastive",),
-    "dimensions": ("contrastive", *SCORED),
-}
-"""The settings that some objectives alone look at."""
 
 
 def _one_of_the_seven(parts: list[Part]) -> list[Part]:
@@ -76,7 +67,6 @@ def _lowest_first(scores: list[float]) -> list[float]:
 Concatenation = Annotated[list[Part], AfterValidator(_one_of_the_seven)]
 ScoreRange = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(_lowest_first)]
 Poolings = Annotated[list[PoolingMode], Field(min_length=1)]
-MaxRejects = Annotated[float, Field(ge=0, le=1)]
 
 
 def common_values(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
@@ -85,82 +75,60 @@ def common_values(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
 
 
 class LabelledTraining(TrainingSettings):
-    """What all trainings on labelled sentences share.
-
-    train: tables with the columns of the objective in `COLUMNS`, or with others that they name.
-    dev: the same kind of tables; the score on them chooses the best weights.
-    max_swapped: the share of examples whose columns may seem to be swapped: sentences without a letter, and classes
-        that are as many as sentences.
-    """
+    """Settings that all trainings on labelled sentences share."""
 
     train: Annotated[list[Table], Field(min_length=1)]
+    """Tables with the columns of the objective, or with others that they name."""
     dev: list[Table] = []
+    """Held-out tables of the same kind; the score on them chooses the best weights."""
     batch_items: Positive | None = 16
+    evaluate_every: Annotated[Positive | None, UsedWith("dev")] = None
+    patience: Annotated[Positive | None, UsedWith("dev")] = None
     max_rejects: MaxRejects = 0.01
     max_swapped: Annotated[float, Field(ge=0, le=1), WHEN_SET] = 0.2
-
-    @property
-    def has_dev(self) -> bool:
-        return bool(self.dev)
-
-    @model_validator(mode="after")
-    def _dev_data_where_it_is_used(self) -> Self:
-        if not self.has_dev:
-            refuse_idle(self, "evaluate_every", "patience", because="there is no dev data")
-        return self
+    """Fraction of examples whose columns may seem to be swapped: sentences without a letter, and classes that are as
+    many as sentences."""
 
 
 class TrainSettings(LabelledTraining):
-    """A teacher: what it starts from, what it learns from, and how. Defaults are those of the SBERT paper.
-
-    base: a model to start from, or the size of a new one.
-    objective: `softmax` over a linear map of the pair, `cosine` regression, `triplet` distances; `contrastive`, the
-        positive among all positives and negatives of the batch (MultipleNegativesRanking), where a table may have any
-        number of columns of hard negatives; `cosent` and `angle`, the order of the pairs of a batch by gold score.
-    dev: the same kind of tables, scored by the objective's own measure: accuracy, Spearman, accuracy of triplets, or
-        for `contrastive` how often the positive is the nearest of all positives.
-    dev_sts: STS sets by name, scored by Spearman of cosine; where given, their mean chooses the best weights.
-    pooling: the base's own when absent, else mean.
-    concatenation: what the linear map of the softmax objective sees, one of [u, v], [|u-v|], [u*v], [|u-v|, u*v],
-        [u, v, u*v], [u, v, |u-v|] and [u, v, |u-v|, u*v].
-    linear: a linear layer of equal size after the pooling, kept with the model.
-    dropout: on the sentence vectors, while training.
-    margin: of the triplet objective, in Euclidean distance.
-    score_range: the lowest and highest gold score, which become cosine 0 and 1.
-    temperature: similarities are divided by it.
-    guide: a model that excludes negatives which it finds nearer to the anchor than the positive (GISTEmbed).
-    dimensions: Matryoshka: the loss is the mean of it over vectors cut to these dimensions, and whole ones.
-    head: the softmax head of an earlier training, `@stage/head`.
-    max_tokens: the longest input, special tokens included; the base's own when absent.
-    """
+    """A teacher: its base, its training data and its objective. Defaults are those of the SBERT paper."""
 
     base: Base
+    """A model to start from, or the size of a new one."""
     objective: Objective
+    """`softmax` over a linear map of the pair, `cosine` regression, `triplet` distances; `contrastive`, the positive
+    among all positives and negatives of the batch (MultipleNegativesRanking), where a table may have any number of
+    columns of hard negatives; `cosent` and `angle`, the order of the pairs of a batch by gold score."""
+    dev: list[Table] = []
+    """Tables of the same kind, scored by the objective's own measure: accuracy, Spearman, accuracy of triplets, or for
+    `contrastive` how often the positive is the nearest of all positives."""
     dev_sts: dict[str, StsTable] = {}
+    """STS sets by name, scored by Spearman of cosine; where there are any, their mean chooses the best weights."""
+    evaluate_every: Annotated[Positive | None, UsedWith("dev", "dev_sts")] = None
+    patience: Annotated[Positive | None, UsedWith("dev", "dev_sts")] = None
     pooling: Poolings | None = None
-    concatenation: Concatenation = ["u", "v", "|u-v|"]
+    """Pooling of the token vectors; the base's own when absent, else mean."""
+    concatenation: Annotated[Concatenation, UsedWith(objective="softmax")] = ["u", "v", "|u-v|"]
+    """Input of the linear map of the softmax objective, one of [u, v], [|u-v|], [u*v], [|u-v|, u*v], [u, v, u*v], [u,
+    v, |u-v|] and [u, v, |u-v|, u*v]."""
     linear: bool = False
+    """Put a linear layer of equal size after the pooling, and keep it with the model."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    margin: Annotated[float, Field(gt=0)] = 1.0
-    score_range: ScoreRange = [0.0, 5.0]
-    temperature: Annotated[float, Field(gt=0)] = 0.05
-    guide: EncoderSource | None = None
-    dimensions: Annotated[list[Positive], WHEN_SET] = []
-    head: InputFile | None = None
+    """Dropout on the sentence vectors while training."""
+    margin: Annotated[float, Field(gt=0), UsedWith(objective="triplet")] = 1.0
+    """Margin in Euclidean distance."""
+    score_range: Annotated[ScoreRange, UsedWith(objective=SCORED)] = [0.0, 5.0]
+    """Lowest and highest gold score, which become cosine 0 and 1."""
+    temperature: Annotated[float, Field(gt=0), UsedWith(objective=IN_BATCH)] = 0.05
+    """Number by which similarities are divided."""
+    guide: Annotated[EncoderSource | None, UsedWith(objective="contrastive")] = None
+    """Model that excludes negatives which it finds nearer to the anchor than the positive (GISTEmbed)."""
+    dimensions: Annotated[list[Positive], UsedWith(objective=("contrastive", *SCORED)), WHEN_SET] = []
+    """Matryoshka: the loss is its mean over vectors cut to these dimensions, and whole ones."""
+    head: Annotated[InputFile | None, UsedWith(objective="softmax")] = None
+    """Softmax head of an earlier training, `@stage/head`."""
     max_tokens: MaxTokens | None = None
-
-    @property
-    def has_dev(self) -> bool:
-        return bool(self.dev or self.dev_sts)
-
-    @model_validator(mode="after")
-    def _keys_of_the_objective(self) -> Self:
-        for key, objectives in USED_BY.items():
-            if self.objective not in objectives:
-                of = " or ".join(objectives)
-                because = f"only the {of} objective uses it, and the objective is {self.objective}"
-                refuse_idle(self, key, because=because)
-        return self
+    """Longest input, special tokens included; the base's own when absent."""
 
     @model_validator(mode="after")
     def _halves_of_angle(self) -> Self:
@@ -171,93 +139,86 @@ class TrainSettings(LabelledTraining):
 
 
 class StsSettings(Settings):
-    """An encoder scored on STS sets without training: Spearman of cosine.
-
-    dimensions: score vectors cut to these dimensions too.
-    """
+    """An encoder scored on STS sets without training: Spearman of cosine."""
 
     model: EncoderSource
+    """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
     sts: Annotated[dict[str, StsTable], Field(min_length=1)]
+    """STS sets by name."""
     dimensions: Annotated[list[Positive], WHEN_SET] = []
+    """Score vectors cut to these dimensions too."""
     precision: Precision = "auto"
     max_rejects: MaxRejects = 0.01
 
 
 class PairSettings(LabelledTraining):
-    """A network that scores how alike two sentences are, from 0 to 1.
-
-    base: the BERT it starts from; a sentence encoder's is taken out of it.
-    train, dev: tables of sentence1, sentence2 and score, or with other columns that they name; dev chooses the best
-        weights by Spearman.
-    test: STS sets by name, scored after the training.
-    score_range: the lowest and highest gold score.
-    """
+    """A network that scores how alike two sentences are, from 0 to 1."""
 
     base: ModelSource
+    """BERT to start from; that of a sentence encoder is taken out of it."""
+    train: Annotated[list[Table], Field(min_length=1)]
+    """Tables of sentence1, sentence2 and score, or with other columns that they name."""
+    dev: list[Table] = []
+    """Held-out tables of the same kind, which choose the best weights by Spearman."""
     test: dict[str, StsTable] = {}
+    """STS sets by name, scored after the training."""
     score_range: ScoreRange = [0.0, 5.0]
+    """Lowest and highest gold score."""
 
 
 class CrossEncoderSettings(PairSettings):
-    """A BERT that reads both sentences at once.
-
-    max_tokens: the longest pair, special tokens included; as many as the base has positions, and 256 at most.
-    both_orders: each pair is trained on as (a, b) and as (b, a), and a score is the mean of both: for likeness, which
-        knows no order. Training and scoring take twice as long. sentence-transformers scores (a, b) alone.
-    """
+    """A BERT that reads both sentences at once."""
 
     max_tokens: Annotated[int, Field(ge=8, lt=2**31)] | None = None
+    """Longest pair, special tokens included; when absent as many as the base has positions, and 256 at most."""
     both_orders: bool = False
+    """Train on each pair as (a, b) and as (b, a), and score it by the mean of both: for likeness, which knows no order.
+    Training and scoring take twice as long. sentence-transformers scores (a, b) only."""
 
 
 class PolyEncoderSettings(PairSettings):
-    """For comparison with the papers: a poly-encoder, whose base may be any encoder of one pooling, not projected.
-
-    codes: how many learned ones attend to the first sentence.
-    """
+    """For comparison with the papers: a poly-encoder, whose base may be any encoder of one pooling, not projected."""
 
     codes: Annotated[int, Field(ge=1, le=65_536)] = 64
+    """Number of learned codes that attend to the first sentence."""
 
 
 class BiLstmSettings(LabelledTraining):
     """For comparison with the papers: InferSent's encoder, which learns labelled pairs.
 
-    Defaults are near those of its paper, but for the optimiser.
-
-    glove: a text file of word vectors; those of the words in train and dev are kept with the model.
-    train, dev: tables of premise, hypothesis and label, or with other columns that they name.
-    hidden: units of each direction; a sentence vector has twice as many.
-    concatenation: what the linear map of the softmax objective sees.
+    Defaults are near those of its paper, except for the optimiser.
     """
 
     glove: InputFile
+    """Text file of word vectors; those of the words in train and dev are kept with the model."""
+    train: Annotated[list[Table], Field(min_length=1)]
+    """Tables of premise, hypothesis and label, or with other columns that they name."""
+    dev: list[Table] = []
+    """Held-out tables of the same kind, which choose the best weights by accuracy."""
     hidden: Annotated[int, Field(ge=1, le=65_536)] = 2_048
+    """Units of each direction; a sentence vector has twice as many."""
     concatenation: Concatenation = ["u", "v", "|u-v|", "u*v"]
+    """Input of the linear map of the softmax objective."""
     batch_items: Positive | None = 64
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
 
 
 class RerankOptions(Settings):
-    """How pairs are scored.
-
-    top: ranks the candidates of each query, which are in consecutive rows, and keeps so many; answers of a search
-        are ranked without it too.
-    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
-    """
+    """Options of scoring pairs."""
 
     top: Positive | None = None
+    """Rank the candidates of each query, which are in consecutive rows, and keep this many; answers of a search are
+    ranked without it too."""
     precision: Precision = "auto"
-    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    batch_tokens: BatchTokens = None
 
 
 class RerankSettings(RerankOptions):
-    """Pairs of sentences scored from 0 to 1, in `scores.<output>`; candidates of queries ranked by their scores.
-
-    model: a cross-encoder or a poly-encoder.
-    pairs: a table with the columns sentence1 and sentence2, or two that it names; or the answers of a search.
-    output: `txt` has a score in each line; the others a row for each pair or candidate.
-    """
+    """Pairs of sentences scored from 0 to 1, in `scores.<output>`; candidates of queries ranked by their scores."""
 
     model: ScorerSource
+    """Cross-encoder or poly-encoder."""
     pairs: Table
+    """Table with the columns sentence1 and sentence2, or two that it names; or the answers of a search."""
     output: Literal["jsonl", "csv", "tsv", "parquet", "txt"] = "jsonl"
+    """Format of the file; `txt` has a score in each line, the others a row for each pair or candidate."""

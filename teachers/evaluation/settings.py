@@ -11,6 +11,7 @@ from bertrelay.settings import (
     WHEN_SET,
     EncoderSource,
     InputFile,
+    MaxRejects,
     MaxTokens,
     ModelSource,
     Positive,
@@ -18,10 +19,11 @@ from bertrelay.settings import (
     Seed,
     Settings,
     Source,
+    UsedWith,
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
-from teachers.settings import CONCATENATIONS, Concatenation, MaxRejects, Poolings
+from teachers.settings import CONCATENATIONS, Concatenation, Poolings
 
 Protocol = Literal["sts", "senteval", "facets", "sections", "mteb"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
@@ -96,16 +98,14 @@ class MtebTask(Source):
 
 
 class LocalTask(StsTable):
-    """A task of mteb's kind on files of one's own; several of one `task` are its subsets.
-
-    task: its name in results.
-    type: `sts` reads two sentences and their gold similarity, `bitext` two sentences that translate each other.
-    languages: of the two sentences; one where both are of it.
-    """
+    """A task of mteb's kind on local files; several of one `task` are its subsets."""
 
     task: Annotated[str, Field(pattern=r"^[\w.-]+$")]
+    """Name of the task in results."""
     type: Literal["sts", "bitext"]
+    """`sts` reads two sentences and their gold similarity, `bitext` two sentences that translate each other."""
     languages: Annotated[list[LanguageCode], Field(min_length=1, max_length=2)]
+    """Languages of the two sentences; one where both have the same."""
 
     @model_validator(mode="after")
     def _two_languages(self) -> Self:
@@ -124,49 +124,47 @@ class LocalTask(StsTable):
 class ProtocolSettings(Settings):
     """An encoder scored by protocols of the SBERT paper or by tasks of mteb, without training it.
 
-    Vectors are given by exactly one of `model`, `glove`, `bilstm` and `tfidf`.
-
-    model: any encoder; a plain BERT gives the mean of its token vectors.
-    pooling: of the model, in place of its own: `["cls"]` for the vector of [CLS].
-    truncate_dim: keep so many of the first dimensions of a model's vectors.
-    glove: a text file of word vectors, a word and its numbers in each line, `.gz` too; a sentence is their mean.
-    bilstm: the folder that a training of InferSent's encoder wrote.
-    tfidf: words weighted by how rare they are among the sentences of the set that is scored.
-    precision: fp32, as for published results; `auto` is faster, and moves a correlation by some 0.001.
-    protocols: `sts` (STS12 to 16, STSb, SICK-R), `senteval` (seven classifications), `facets` (Argument Facet
-        Similarity), `sections` (triplets of Wikipedia sections), `mteb` (tasks of the package of that name).
-    data: a folder that has the official files, wherever below it; mteb needs none.
-    sets: the names of some sets, such as STSb or MRPC, all of which must be there, at least one of each protocol;
-        without names, every set that is.
-    folds, seed: of the classifications without a test set.
-    tasks: of mteb, by name, such as STS17, or a whole benchmark; their data come from the hub.
-    local: tasks of mteb's kind on files of one's own.
-    languages: only the subsets of mteb's tasks that are in these languages alone; without any, all subsets.
+    Vectors come from exactly one of `model`, `glove`, `bilstm` and `tfidf`.
     """
 
     model: EncoderSource | None = None
-    pooling: Poolings | None = None
-    truncate_dim: Annotated[Positive | None, WHEN_SET] = None
+    """Any encoder; a plain BERT gives the mean of its token vectors."""
+    pooling: Annotated[Poolings | None, UsedWith("model")] = None
+    """Pooling in place of the model's own: `["cls"]` for the vector of [CLS]."""
+    truncate_dim: Annotated[Positive | None, UsedWith("model"), WHEN_SET] = None
+    """Number of the first dimensions of a model's vectors to keep."""
     glove: InputFile | None = None
+    """Text file of word vectors, a word and its numbers in each line, `.gz` too; a sentence is their mean."""
     bilstm: InputFile | None = None
+    """Folder that a training of InferSent's encoder wrote."""
     tfidf: bool = False
-    precision: Precision = "fp32"
+    """Weight words by how rare they are among the sentences of the set that is scored."""
+    precision: Annotated[Precision, UsedWith("model")] = "fp32"
+    """fp32, as for published results; `auto` is faster, and moves a correlation by some 0.001."""
     protocols: Annotated[list[Protocol], Field(min_length=1)]
+    """`sts` (STS12 to 16, STSb, SICK-R), `senteval` (seven classifications), `facets` (Argument Facet Similarity),
+    `sections` (triplets of Wikipedia sections), `mteb` (tasks of the package of that name)."""
     data: InputFile | None = None
+    """Folder that has the official files, at any depth; mteb needs none."""
     sets: list[str] = []
+    """Names of sets, such as STSb or MRPC, all of which must exist, at least one of each protocol; when empty, every
+    set that exists."""
     folds: Annotated[int, Field(ge=2)] = 10
+    """Folds of the classifications without a test set."""
     seed: Seed = 0
+    """Seed of the classifications without a test set."""
     tasks: list[MtebTask] = []
+    """Tasks of mteb by name, such as STS17, or a whole benchmark; their data come from the hub."""
     local: list[LocalTask] = []
+    """Tasks of mteb's kind on local files."""
     languages: Annotated[list[LanguageCode], EachOnce] = []
+    """Only the subsets of mteb's tasks that are in these languages; all subsets when empty."""
     max_rejects: MaxRejects = 0.01
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if sum(map(bool, (self.model, self.glove, self.bilstm, self.tfidf))) != 1:
             raise ValueError("expected exactly one of model, glove, bilstm and tfidf")
-        if self.model is None:
-            refuse_idle(self, "pooling", "truncate_dim", "precision", because="only a model has one")
         return self
 
     @model_validator(mode="after")
@@ -210,58 +208,52 @@ class ProtocolSettings(Settings):
 
 
 class FacetSettings(TrainingSettings):
-    """For comparison with the papers: Argument Facet Similarity, trained on some of the pairs and tested on the others.
-
-    learner: `encoder`, tested by its cosines, or `cross-encoder`, which reads both arguments at once, by its scores.
-    data: a folder that has the three official files, wherever below it.
-    split: `ten-fold` tests on each tenth of all pairs after training on the other nine; `cross-topic` on each
-        topic after training on the other two.
-    folds: of the former.
-    pooling, max_tokens: the base's own when absent; a cross-encoder reads 256 tokens at most.
-    """
+    """For comparison with the papers: Argument Facet Similarity, trained on some pairs and tested on the others."""
 
     learner: Literal["encoder", "cross-encoder"] = "encoder"
+    """`encoder`, tested by its cosines, or `cross-encoder`, which reads both arguments at once, by its scores."""
     base: Base
+    """A model to start from, or the size of a new one."""
     data: InputFile
+    """Folder that has the three official files, at any depth."""
     split: Literal["ten-fold", "cross-topic"] = "ten-fold"
-    folds: Annotated[int, Field(ge=2)] = 10
+    """`ten-fold` tests on each tenth of all pairs after training on the other nine; `cross-topic` on each topic after
+    training on the other two."""
+    folds: Annotated[int, Field(ge=2), UsedWith(split="ten-fold")] = 10
+    """Number of folds."""
     batch_items: Positive | None = 16
-    pooling: Poolings | None = None
+    pooling: Annotated[Poolings | None, UsedWith(learner="encoder")] = None
+    """Pooling of the token vectors; the base's own when absent."""
     max_tokens: MaxTokens | None = None
+    """Longest input; the base's own when absent. A cross-encoder reads 256 tokens at most."""
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:
         refuse_idle(self, "evaluate_every", "patience", because="all pairs are for training or test, none is dev data")
-        if self.split == "cross-topic":
-            refuse_idle(self, "folds", because="there is a fold for each topic")
-        if self.learner == "cross-encoder":
-            refuse_idle(self, "pooling", because="a cross-encoder has no sentence vectors")
-            if not isinstance(self.base, ModelSource):
-                raise ValueError(
-                    "base: expected a model for a cross-encoder to start from, found the size of a new one"
-                )
+        if self.learner == "cross-encoder" and not isinstance(self.base, ModelSource):
+            raise ValueError("base: expected a model for a cross-encoder to start from, found the size of a new one")
         return self
 
 
 class AblationSettings(TrainingSettings):
-    """For comparison with the papers: one training for each pooling under two objectives, and for each concatenation.
-
-    data: a folder that has SICK and the STS benchmark in their official files, wherever below it: softmax learns the
-        labels of SICK_train.txt, cosine the scores of sts-train.csv, and both are scored on sts-dev.csv.
-    part: of the STS benchmark, to score on; the paper's tables are those of dev.
-    nli: tables of premise, hypothesis and label for softmax to learn in place of SICK.
-    poolings: each under both objectives.
-    concatenations: each under softmax and mean pooling.
-    """
+    """For comparison with the papers: a training for each pooling under two objectives, and for each concatenation."""
 
     base: Base
+    """A model to start from, or the size of a new one."""
     data: InputFile
+    """Folder that has SICK and the STS benchmark in their official files, at any depth: softmax learns the labels of
+    SICK_train.txt, cosine the scores of sts-train.csv, and both are scored on sts-dev.csv."""
     part: Literal["dev", "test"] = "dev"
+    """Part of the STS benchmark to score on; the paper's tables are those of dev."""
     nli: list[Table] = []
+    """Tables of premise, hypothesis and label for softmax to learn in place of SICK."""
     poolings: list[PoolingMode] = ["mean", "max", "cls"]
+    """Poolings to train, each under both objectives."""
     concatenations: list[Concatenation] = [list(parts) for parts in CONCATENATIONS]
+    """Concatenations to train, each under softmax and mean pooling."""
     batch_items: Positive | None = 16
     max_tokens: MaxTokens | None = None
+    """Longest input, special tokens included; the base's own when absent."""
     max_rejects: MaxRejects = 0.01
 
     @model_validator(mode="after")

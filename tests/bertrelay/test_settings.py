@@ -174,7 +174,7 @@ def test_stage_paths_are_filled_in_everywhere_and_the_settings_stay_as_they_were
     ("values", "message"),
     [
         ({"margin": 2.0}, "margin: without effect, because kind is softmax and not triplet or angle. Leave it out."),
-        ({"temperature": 1.0, "scale": 1.0}, "temperature, scale: without effect, because mse is 0.0 and cosine is 0"),
+        ({"temperature": 1.0, "scale": 1.0}, "temperature, scale: without effect, because mse is 0 and cosine is 0"),
         ({"kind": "cosine", "folds": 2}, "folds: without effect, because kind is cosine. Leave it out."),
     ],
 )

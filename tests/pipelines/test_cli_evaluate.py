@@ -90,7 +90,7 @@ def test_an_encoder_folder_is_scored_by_the_pooling_asked_for(data, evaluate, tm
             "--protocol mteb --tasks none.toml",
             "expected a TOML file of tasks, found nothing of that name: 'none.toml'$",
         ),
-        ("--protocol sts --pooling cls --data .", "pooling: without effect, because only a model has"),
+        ("--protocol sts --pooling cls --data .", "pooling: without effect, because model is absent"),
     ],
 )
 def test_a_wrong_request_is_reported(call, tmp_path, monkeypatch, arguments, message):

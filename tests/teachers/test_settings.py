@@ -21,9 +21,18 @@ def test_what_may_be_given_is_taken():
     [
         ({"concatenation": ["v", "u"]}, r"u, v, \|u-v\|, u\*v; found v, u"),
         ({"objective": "cosine", "score_range": [5, 0]}, "lowest score first"),
-        ({"objective": "cosine", "head": "@nli/head"}, "head: without effect, because only the softmax objective"),
-        ({"objective": "softmax", "margin": 2.0}, "margin: without effect, because only the triplet objective"),
-        ({"objective": "triplet", "dimensions": [8]}, "dimensions: without effect, because only the contrastive or"),
+        (
+            {"objective": "cosine", "head": "@nli/head"},
+            "head: without effect, because objective is cosine and not",
+        ),
+        (
+            {"objective": "softmax", "margin": 2.0},
+            "margin: without effect, because objective is softmax and",
+        ),
+        (
+            {"objective": "triplet", "dimensions": [8]},
+            "dimensions: without effect, because objective is triplet",
+        ),
         ({"objective": "angle", "dimensions": [8, 3]}, r"two halves; expected even numbers, found \[3\]"),
         ({"evaluate_every": 10, "patience": 3}, "evaluate_every, patience: without effect"),
     ],
@@ -46,7 +55,7 @@ STS17 = {"tasks": ["STS17"]}
         ({"model": None}, "exactly one of model, glove, bilstm and tfidf"),
         ({"model": None, "tfidf": True, "glove": "a.txt"}, "exactly one of model, glove, bilstm and tfidf"),
         ({**STS17, "model": None, "tfidf": True}, "model: expected an encoder for the protocol mteb"),
-        ({"model": None, "tfidf": True, "pooling": ["cls"]}, "pooling: without effect, because only a model has one"),
+        ({"model": None, "tfidf": True, "pooling": ["cls"]}, "pooling: without effect, because model is absent"),
         ({}, "tasks: expected the name of a task of mteb, or tasks of your own"),
         ({**STS17, "protocols": ["sts"], "data": "."}, "tasks: without effect, because `mteb` is not among"),
         ({**STS17, "protocols": ["sts", "mteb"]}, "data: expected the folder of the official files of sts"),
