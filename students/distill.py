@@ -26,7 +26,8 @@ from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.log import accelerator
-from bertrelay.training.loop import Batch, train
+from bertrelay.training.loop import train
+from bertrelay.training.task import Batch
 from students.build import Targets, fill_targets, start_student
 from students.corpus import NO_TARGET, ParallelCorpus, build_corpus
 from students.given_vectors import open_teacher, prompt_of
@@ -35,10 +36,11 @@ from students.metrics import encoded_by, parallel_metrics, save_variance, transl
 from students.retention import (
     ACCURACY,
     average_with_start,
+    freeze_layers,
     general_sentences,
+    layer_rates,
     mean_accuracies,
     retained_targets,
-    set_rates,
 )
 from students.settings import DistillSettings
 from teachers.evaluation.sts import Encode
@@ -76,12 +78,13 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
             teacher, corpus.dev_texts, settings.precision, prompt=prompt, process_group=context.process_group
         )
     retained = retained_targets(student, corpus, context)
-    set_rates(student, settings.frozen_layers, settings.layer_decay)
+    freeze_layers(student, settings.frozen_layers)
+    rates = layer_rates(student, settings.layer_decay)
     del teacher  # its vectors are on the disk; its memory is the student's now
     with accelerator().main_process_first():
         tokens = tokens_of(corpus.texts, len(corpus), tokenizer_of(student), context.work / "tokens")
     kind = ContrastiveTask if settings.objectives.contrastive else DistillationTask
-    task = kind(student, settings, corpus, targets, retained, tokens, dev_teacher)
+    task = kind(student, settings, corpus, targets, retained, tokens, dev_teacher, rates)
     metrics = train(task, settings, context.output, context.work)
     if settings.average_with_start:
         metrics |= average_with_start(student, task.evaluate, context)
@@ -104,6 +107,7 @@ class DistillationTask:
 
     retained: the start's vectors of the retained texts, if there are any.
     dev_teacher: gives the teacher's vectors of the held-out sentences, without own vectors of the English alone.
+    rates: factors of the learning rate by parameter name.
     """
 
     model: SentenceEncoder
@@ -113,6 +117,7 @@ class DistillationTask:
     retained: Targets | None
     tokens: Tokens
     dev_teacher: Encode
+    rates: Mapping[str, float] = field(default_factory=dict)
     candidates: Candidates | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -120,6 +125,9 @@ class DistillationTask:
         self.criterion = CRITERION if self.corpus.dev else None
         if self.settings.objectives.ranking:
             self.candidates = Candidates.draw(self.targets, self.settings)
+
+    def rate_factors(self) -> Mapping[str, float]:
+        return self.rates
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
         ids, mask = self.tokens.padded(items, self.model.pad_id)

@@ -40,29 +40,39 @@ def general_sentences(among: Collection[str] | None = None) -> list[TranslationC
     return [TranslationColumns.model_validate({"path": str(GENERAL), "others": others})] if others else []
 
 
-def set_rates(encoder: SentenceEncoder, frozen_layers: int | None, layer_decay: float) -> None:
-    """Freezes the lowest weights of a network, and gives the others the rates that the training loop reads.
+def freeze_layers(encoder: SentenceEncoder, frozen_layers: int | None) -> None:
+    """Freezes the embeddings and the lowest `frozen_layers` layers; None freezes nothing.
 
-    frozen_layers: so many of the lowest layers stay as they are, and the embeddings; 0: these alone; None: nothing.
-    layer_decay: the rate of a layer, as a share of that of the layer above; the embeddings come below the first.
-    Raises RequestError when the network has fewer layers, or none of their own.
+    Raises RequestError when the network has fewer layers, or its layers share their weights.
     """
-    if frozen_layers is None and layer_decay == 1:
+    if frozen_layers is None:
         return
-    levels, depth = _levels(encoder)
-    if frozen_layers is not None and frozen_layers > depth:
+    levels = _levels(encoder)
+    depth = max(levels.values())
+    if frozen_layers > depth:
         raise RequestError(f"frozen_layers: expected at most the {depth} layers of the base, found {frozen_layers}")
-    encoder.rate_factors = {name: layer_decay ** (depth - level) for name, level in levels.items()}
     for name, parameter in encoder.named_parameters():
-        if frozen_layers is not None and levels[name] <= frozen_layers:
+        if levels[name] <= frozen_layers:
             parameter.requires_grad = False
 
 
-def _levels(encoder: SentenceEncoder) -> tuple[dict[str, int], int]:
-    """How high each parameter is, and how many layers there are.
+def layer_rates(encoder: SentenceEncoder, layer_decay: float) -> dict[str, float]:
+    """Factors of the learning rate by parameter name: a layer has `layer_decay` times that of the layer above.
 
-    0 is what comes before the layers, n the nth layer; what comes after is as the last. Positions that all layers
-    share, as in MPNet and T5, are as the embeddings.
+    The embeddings count as the layer below the first.
+    Raises RequestError when the network's layers share their weights, unless `layer_decay` is 1.
+    """
+    if layer_decay == 1:
+        return {}
+    levels = _levels(encoder)
+    depth = max(levels.values())
+    return {name: layer_decay ** (depth - level) for name, level in levels.items()}
+
+
+def _levels(encoder: SentenceEncoder) -> dict[str, int]:
+    """The level of each parameter: 0 before the layers, n in the nth layer, the last one's after the layers.
+
+    Relative positions that all layers share, as in MPNet and T5, are on level 0, as the embeddings are.
     """
     stack = f"backbone.{layer_stack(encoder.backbone, 'frozen_layers, layer_decay')}."
     levels, highest = {}, 0
@@ -70,7 +80,7 @@ def _levels(encoder: SentenceEncoder) -> tuple[dict[str, int], int]:
         if name.startswith(stack):
             highest = int(name.removeprefix(stack).split(".")[0]) + 1
         levels[name] = 0 if "relative_attention_bias" in name else highest
-    return levels, max(levels.values())
+    return levels
 
 
 def retained_targets(student: SentenceEncoder, corpus: ParallelCorpus, context: StageContext) -> Targets | None:

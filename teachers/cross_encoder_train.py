@@ -17,7 +17,8 @@ from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
-from bertrelay.training.loop import Batch, train
+from bertrelay.training.loop import train
+from bertrelay.training.task import Batch
 from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.cross_encoder import PairScorer, start_cross_encoder
 from teachers.data import Examples, log_shared_pairs, pairs_of, read_examples

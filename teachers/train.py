@@ -32,7 +32,8 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_proce
 from bertrelay.settings import AnySettings, ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
-from bertrelay.training.loop import Batch, train
+from bertrelay.training.loop import train
+from bertrelay.training.task import Batch
 from teachers.data import MOST_CLASSES, Examples, log_shared_pairs, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 from teachers.model import Teacher, save_head, start_head

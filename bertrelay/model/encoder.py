@@ -59,10 +59,8 @@ class SentenceEncoder(nn.Module):
     truncate_dim: keep the first dimensions of each vector only.
     spaces: digests of other encoders whose indexes it can search: of a student its teacher's, and that one's own
         spaces; of a trimmed encoder that of the whole one.
-    rate_factors: by a parameter's name, the multiple of the learning rate that it is trained with; 1 without them.
     """
 
-    rate_factors: dict[str, float]
     _prompts = Prompts()
     _similarity: Metric
     _truncate_dim: int | None = None

@@ -18,10 +18,9 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,14 +31,13 @@ from bertrelay.device import autocast, matmul_precision, resolve_precision, to_d
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.inference.batches import prefetched
 from bertrelay.inference.kernels import is_asynchronous
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, check_shared, host_group
+from bertrelay.process_group import ProcessGroup, broadcast_from_main, check_shared, host_group
 from bertrelay.progress import Bar, log, progress, working
 from bertrelay.signals import STOPPING, StopRequest, deferred_stop_signals
 from bertrelay.stage import Metrics
 from bertrelay.training.batches import (
     BatchSchedule,
     Items,
-    Lengths,
     learning_rate,
     lengths_in,
     micro_batches,
@@ -56,85 +54,7 @@ from bertrelay.training.checkpoint import (
 from bertrelay.training.cuda_graphs import can_replay, replaying
 from bertrelay.training.log import TrainingLog, accelerator, tracking
 from bertrelay.training.settings import TrainingSettings
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A micro-batch: tensors for the model, and what each loss is divided by.
-
-    inputs: `attention_mask` and whatever else the task's loss needs.
-    counts: the denominators by loss name, as whole numbers, so that adding them up is exact.
-    """
-
-    inputs: dict[str, Tensor]
-    counts: dict[str, int]
-
-    def pinned(self, device: torch.device) -> "Batch":
-        """The same in memory that a GPU reads by itself; elsewhere as it is."""
-        if device.type != "cuda":
-            return self
-        return Batch({name: tensor.pin_memory() for name, tensor in self.inputs.items()}, self.counts)
-
-    def to(self, device: torch.device) -> "Batch":
-        return Batch({name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}, self.counts)
-
-
-class Task(Protocol):
-    """What is trained. The loop knows nothing else about it.
-
-    model: every module with parameters to train, heads included.
-    lengths: tokens of each training item, (items,); a function of the epoch where every epoch has items of its own.
-    padded_lengths: padded tokens that an item adds to a micro-batch in which it is the longest, (items,); differs from
-        `lengths` where an item is several texts that are padded together.
-    criterion: the validation metric, higher is better, that selects the best weights; None without validation data.
-
-    A task may have `groups`, the number of each item's group, (items,): the items of a group come in one batch.
-    """
-
-    @property
-    def model(self) -> nn.Module: ...
-
-    @property
-    def lengths(self) -> Lengths: ...
-
-    @property
-    def padded_lengths(self) -> Lengths: ...
-
-    @property
-    def criterion(self) -> str | None: ...
-
-    def collate(self, items: Items, epoch: int) -> Batch:
-        """The micro-batch of `items`; whatever is random in it is a function of (seed, epoch, item).
-
-        Called by another thread while the model computes.
-        """
-        ...
-
-    def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        """Summed losses under the names of `batch.counts`; calls `model` once."""
-        ...
-
-    def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
-        """Validation metrics of the current weights; every process of the group calls it, and computes its share."""
-        ...
-
-
-@runtime_checkable
-class InBatchTask(Task, Protocol):
-    """A task whose losses compare the items of a batch with each other, such as those with in-batch negatives.
-
-    They are no sums over micro-batches, so `loss` is not called. The vectors of all items are computed first, then the
-    losses and their gradient by the vectors, then that of the weights, for which each micro-batch is computed again
-    (gradient caching, Gao et al. 2021); so the gradient depends on the batch alone.
-    """
-
-    def vectors(self, model: nn.Module, batch: Batch) -> Tensor:
-        """What is compared of the items of a micro-batch, (items, …); calls `model` once."""
-        ...
-
-    def batch_losses(self, vectors: Tensor, items: Items, epoch: int) -> Mapping[str, Tensor]:
-        """Summed losses of `items`, all those of the step, by their vectors, (items, …) in float32."""
-        ...
+from bertrelay.training.task import Batch, GroupedTask, InBatchTask, RatedTask, Task
 
 
 class RankBatch(NamedTuple):
@@ -171,14 +91,11 @@ class StepDone(NamedTuple):
     padded: int
 
 
-def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
-    """AdamW without weight decay on biases and norms (vectors); frozen parameters are left out.
-
-    A model may scale the learning rate of parameters in `rate_factors`, by name.
-    """
-    factors: Mapping[str, float] = getattr(model, "rate_factors", {})
+def build_optimizer(task: Task, settings: TrainingSettings) -> torch.optim.AdamW:
+    """AdamW without weight decay on biases and norms (vectors); frozen parameters are left out."""
+    factors = task.rate_factors() if isinstance(task, RatedTask) else {}
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in task.model.named_parameters():
         if parameter.requires_grad:
             groups.setdefault((parameter.ndim >= 2, factors.get(name, 1.0)), []).append(parameter)
     with_options = [
@@ -260,10 +177,10 @@ class Training:
         self.recomputing = enable_gradient_checkpointing(task.model) if settings.gradient_checkpointing else []
         self.is_replayed = can_replay(self.device, self.processes)
         self.host_group = host_group(self.device) if self.processes > 1 else None
-        self.optimizer = build_optimizer(task.model, settings)
+        self.optimizer = build_optimizer(task, settings)
         self.model = self.accelerator.prepare_model(task.model)
         self.weights = [each for each in self.model.parameters() if each.requires_grad]
-        self.schedule = BatchSchedule(task.lengths, settings, getattr(task, "groups", None))
+        self.schedule = BatchSchedule(task.lengths, settings, task.groups if isinstance(task, GroupedTask) else None)
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
         self.writing: Future[None] | None = None  # of the last checkpoint
         self.pending: list[StepDone] = []

@@ -32,7 +32,8 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_proce
 from bertrelay.progress import Bar
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
-from bertrelay.training.loop import Batch, train
+from bertrelay.training.loop import train
+from bertrelay.training.task import Batch
 from domain.clinical.chunks import (
     Chunker,
     ChunkTokens,

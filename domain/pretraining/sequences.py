@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import padded
 from bertrelay.training import batches
-from bertrelay.training.loop import Batch
+from bertrelay.training.task import Batch
 from domain.draws import uniform_draws
 from domain.pretraining.corpus import Corpus
 from domain.pretraining.items import Booleans, Integers, Items, within

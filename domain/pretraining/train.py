@@ -25,7 +25,8 @@ from bertrelay.stage import Metrics, StageContext, run_alone
 from bertrelay.training import batches
 from bertrelay.training.batches import micro_batches
 from bertrelay.training.log import accelerator
-from bertrelay.training.loop import Batch, train
+from bertrelay.training.loop import train
+from bertrelay.training.task import Batch
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.items import Items, Text, draw_pairs, pack
 from domain.pretraining.network import LABELS, Pretraining, losses, start_network

@@ -22,8 +22,9 @@ from bertrelay.process_group import SINGLE_PROCESS
 from bertrelay.training import checkpoint as checkpoints
 from bertrelay.training import loop
 from bertrelay.training.batches import plan_epoch
-from bertrelay.training.loop import Batch, Training, train
+from bertrelay.training.loop import Training, train
 from bertrelay.training.settings import TrainingSettings
+from bertrelay.training.task import Batch
 
 WORDS, DIM, PAD = 40, 12, 0
 SETTINGS = {
@@ -127,12 +128,11 @@ class InBatch(TwoLosses):
         excluded = (groups[:, None] == groups[None, :]).scatter(1, following[:, None], value=False)
 
         def loss(vectors):
-            units = functional.normalize(vectors, dim=-1)
-            return functional.cross_entropy(
-                (units @ units.mT * 5).masked_fill(excluded, -torch.inf), following, reduction="sum"
-            )
+            scores = functional.normalize(vectors, dim=-1) @ functional.normalize(vectors, dim=-1).mT * 5
+            scores = scores.masked_fill(excluded, -torch.inf)
+            return functional.cross_entropy(scores, following, reduction="sum")
 
-        return {"contrastive": torch.stack([loss(vectors[:, :8]), loss(vectors)]).mean()}
+        return {"contrastive": torch.stack([loss(vectors[:, :dim]) for dim in (8, vectors.shape[1])]).mean()}
 
 
 @dataclass(frozen=True)

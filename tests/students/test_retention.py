@@ -21,9 +21,10 @@ from students.retention import (
     SHARES,
     average_with_start,
     farthest_of_the_best,
+    freeze_layers,
     general_sentences,
+    layer_rates,
     mean_accuracies,
-    set_rates,
 )
 from students.settings import DistillSettings
 
@@ -47,19 +48,21 @@ def trained(toy, tiny_encoder, tmp_path):
 
 
 def test_rates_fall_with_the_depth_and_frozen_layers_have_no_gradient(student, tiny_encoder):
-    set_rates(student, frozen_layers=1, layer_decay=0.5)
-    rates = student.rate_factors
+    freeze_layers(student, 1)
+    rates = layer_rates(student, 0.5)
     assert rates["backbone.embeddings.word_embeddings.weight"] == 0.125
     assert [rates[f"backbone.encoder.layer.{n}.output.dense.weight"] for n in range(3)] == [0.25, 0.5, 1.0]
     frozen = {name for name, parameter in student.named_parameters() if not parameter.requires_grad}
     own = {name for name in rates if "embeddings" in name or ".layer.0." in name or ".pooler." in name}
     assert frozen == own
     with pytest.raises(RequestError, match="at most the 3 layers of the base, found 4"):
-        set_rates(student, frozen_layers=4, layer_decay=1.0)
+        freeze_layers(student, 4)
     albert = tiny_encoder("albert", ["a dog"])
-    with pytest.raises(RequestError, match="'albert' network has no layers of their own"):
-        set_rates(albert, frozen_layers=1, layer_decay=1.0)
-    set_rates(albert, frozen_layers=None, layer_decay=1.0)
+    for refused in (lambda: freeze_layers(albert, 1), lambda: layer_rates(albert, 0.5)):
+        with pytest.raises(RequestError, match="'albert' network has no layers of their own"):
+            refused()
+    freeze_layers(albert, None)
+    assert layer_rates(albert, 1.0) == {}
 
 
 LEVELS = {  # the embeddings, and what is of the last layer
@@ -82,8 +85,9 @@ def test_layers_are_found_in_networks_of_other_names(kind, tiny_encoder):
         encoder.backbone = T5EncoderModel(sizes)
     else:
         encoder.backbone = tiny_encoder(kind, ["a dog"]).backbone
-    set_rates(encoder, frozen_layers=1, layer_decay=0.5)
-    rates = [[encoder.rate_factors[f"backbone.{name}"] for name in names] for names in LEVELS[kind]]
+    freeze_layers(encoder, 1)
+    factors = layer_rates(encoder, 0.5)
+    rates = [[factors[f"backbone.{name}"] for name in names] for names in LEVELS[kind]]
     assert rates == [[0.25, 0.25], [1, 1]]
     trained = {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
     is_trained = [[f"backbone.{name}" in trained for name in names] for names in LEVELS[kind]]

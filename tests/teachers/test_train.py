@@ -13,7 +13,7 @@ from bertrelay.model.layout import Prompts
 from bertrelay.model.pooling import Projection
 from bertrelay.stage import StageContext
 from bertrelay.training.batches import micro_batches
-from bertrelay.training.loop import Batch
+from bertrelay.training.task import Batch
 from teachers.model import Teacher, start_head
 from teachers.settings import TrainSettings
 from teachers.train import InBatchTeacherTask, TeacherData, TeacherTask, run, start_encoder

@@ -209,13 +209,11 @@ class TokenClassifier(HeadNetwork):
 
     network: one of transformers' for token classification.
     crf: learned scores of neighbouring tags; None for a softmax at each word.
-    rate_factors: by a parameter's name, the multiple of the learning rate that it is trained with.
     """
 
     def __init__(self, network: PreTrainedModel, crf: LinearChain | None = None) -> None:
         super().__init__(network, network.classifier)
         self.crf = crf
-        self.rate_factors: dict[str, float] = {}
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, places: Tensor, token_type_ids: Tensor | None = None

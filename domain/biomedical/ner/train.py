@@ -19,7 +19,8 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_proce
 from bertrelay.progress import log, working
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
-from bertrelay.training.loop import Batch, train
+from bertrelay.training.loop import train
+from bertrelay.training.task import Batch
 from domain.biomedical.documents.tokens import converted, spans_of, types_of
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.examples import (
@@ -115,9 +116,7 @@ class NerTask:
         self, model: EntityModel, settings: NerSettings, examples: Sequence[Example], dev: Sequence[Example]
     ) -> None:
         self.model, self.entity_model, self.precision = model.network, model, settings.precision
-        if self.model.crf is not None and settings.crf_learning_rate is not None:
-            factor = settings.crf_learning_rate / settings.learning_rate
-            self.model.rate_factors = {f"crf.{name}": factor for name, _ in self.model.crf.named_parameters()}
+        self.learning_rate, self.crf_learning_rate = settings.learning_rate, settings.crf_learning_rate
         self.seed, self.mask_share, self.mask_id = settings.seed, settings.mask_share, model.tokenizer.mask_token_id
         if self.mask_share and self.mask_id is None:
             raise RequestError(
@@ -130,6 +129,13 @@ class NerTask:
         self.dev = dev
         self.gold = [spans_of(example.tags) for example in dev]
         self.criterion = "dev/f1" if dev else None
+
+    def rate_factors(self) -> dict[str, float]:
+        """Factors of the learning rate of the CRF's scores; the network has none."""
+        if self.model.crf is None or self.crf_learning_rate is None:
+            return {}
+        factor = self.crf_learning_rate / self.learning_rate
+        return {f"crf.{name}": factor for name, _ in self.model.crf.named_parameters()}
 
     def collate(self, items: Items, epoch: int) -> Batch:
         """The windows `items`, the tags of the words they own, and for a CRF these words as `WordSequences`."""

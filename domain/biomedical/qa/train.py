@@ -21,7 +21,8 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_proce
 from bertrelay.progress import log, working
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
-from bertrelay.training.loop import Batch, train
+from bertrelay.training.loop import train
+from bertrelay.training.task import Batch
 from domain.biomedical.documents.document import shown_id
 from domain.biomedical.qa.answerer import NBest, log_too_long, nbest_of
 from domain.biomedical.qa.metrics import Pools, best_threshold, squad_metrics

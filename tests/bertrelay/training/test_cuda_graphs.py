@@ -9,8 +9,9 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 from bertrelay.model.network import freeze_pooler
 from bertrelay.training import cuda_graphs, loop
 from bertrelay.training.cuda_graphs import replaying
-from bertrelay.training.loop import Batch, train
+from bertrelay.training.loop import train
 from bertrelay.training.settings import TrainingSettings
+from bertrelay.training.task import Batch
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 SETTINGS = {"seed": 1, "epochs": 3, "batch_items": 7, "learning_rate": 1e-3, "precision": "fp32"}

@@ -471,7 +471,7 @@ def test_a_gradient_of_16_bits_is_the_one_in_fp32_but_for_rounding(tmp_path, pre
 def test_a_step_is_the_one_adamw_takes_with_the_clipped_gradient(tmp_path):
     """One step by hand: m/√v is ±1 in the first, so a weight moves by the rate, and decays by rate · decay."""
     task, factors = TwoLosses(criterion=None), {"mix.weight": 3.0, "mix.bias": 20.0}
-    task.model.rate_factors = factors
+    task.rate_factors = lambda: factors
     before = {name: value.detach().clone() for name, value in task.model.named_parameters()}
     train(task, settings(epochs=1, batch_tokens=10_000, warmup=0, max_grad_norm=1e-3, weight_decay=0.5), tmp_path)
     _, gradient = reference(TwoLosses(), 0, np.arange(48), {})

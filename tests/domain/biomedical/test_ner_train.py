@@ -274,6 +274,6 @@ def test_the_transitions_of_a_crf_learn_at_a_rate_of_their_own(tiny_bert):
         counted(crf_learning_rate=0.01)
     settings = NerSettings.model_validate({**least, "decoder": "crf", "learning_rate": 1e-4})
     model = start_tagger(tiny_bert, DISEASE, max_tokens=40, decoder="crf")
-    factors = NerTask(model, settings, [], []).model.rate_factors
+    factors = NerTask(model, settings, [], []).rate_factors()
     assert factors == pytest.approx({f"crf.{name}": 100 for name in ("start", "follow", "end")})
     assert set(factors) <= {name for name, _ in model.network.named_parameters()}
