@@ -17,7 +17,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from bertrelay.errors import RequestError, check_choice, shown
+from bertrelay.checks import check_choice
+from bertrelay.errors import RequestError, describe
 from bertrelay.settings import PrecisionName
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def as_device(device: "str | torch.device | None") -> "torch.device":
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise RequestError(
-            f"device: expected cpu, or an accelerator of this machine such as cuda or cuda:1, found {shown(device)}; "
-            f"without one it is {default_device()}"
+            f"device: expected cpu, or an accelerator of this machine such as cuda or cuda:1, found "
+            f"{describe(device)}; without one it is {default_device()}"
         ) from error
 
 

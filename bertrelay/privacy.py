@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bertrelay.errors import BertRelayError, RequestError, WorkError, is_of_the_machine, place_of
+from bertrelay.errors import BertRelayError, RequestError, WorkError, describe_unforeseen, is_machine_error
 
 OWNER_ALONE, GROUP_READS = 0o077, 0o027
 WITHHELD = "(withheld)"
@@ -34,9 +34,10 @@ def sensitive_data(group_read: bool = False) -> Iterator[None]:
     except BertRelayError as error:
         raise error from None
     except Exception as error:
-        if is_of_the_machine(error):
+        if is_machine_error(error):
             raise
-        message = f"{place_of(error)}; its message may quote sensitive data and is withheld. What was done is kept"
+        origin = describe_unforeseen(error)
+        message = f"{origin}; its message may quote sensitive data and is withheld. What was done is kept"
         raise WorkError(message).with_traceback(error.__traceback__) from None
     finally:
         _umasks.pop()

@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-from bertrelay.errors import RequestError, shown
+from bertrelay.errors import RequestError, describe
 from bertrelay.files import NOT_UTF8, is_utf8
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w.-]+)?")
@@ -228,7 +228,7 @@ def _fault(model: type[Settings], name: str, fault: Any) -> str:
     if fault["type"] != "extra_forbidden":
         message = fault["msg"].removeprefix("Value error, ")
         expected = message.removeprefix("Input should be ")
-        text = message if expected == message else f"expected {expected}, found {shown(fault['input'])}"
+        text = message if expected == message else f"expected {expected}, found {describe(fault['input'])}"
         return f"{name}: {text}" if name else text  # without a name: of the settings as a whole
     near = get_close_matches(name, model.model_fields, n=1)
     hint = f" did you mean {near[0]}?" if near else ""

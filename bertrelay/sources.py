@@ -4,7 +4,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from bertrelay.errors import RequestError, shown
+from bertrelay.errors import RequestError, describe
 from bertrelay.settings import ModelSource, no_model_folder
 
 OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
@@ -13,7 +13,7 @@ OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msg
 def model_folder(source: str | Path, revision: str | None = None, cache_dir: str | Path | None = None) -> Path:
     """The folder of `source`: a folder, `package:name/path`, or a hub id (`@revision` or not), which is downloaded."""
     if not isinstance(source, str | os.PathLike):
-        raise RequestError(f"model: expected a folder or the name of a model, found {shown(source)}")
+        raise RequestError(f"model: expected a folder or the name of a model, found {describe(source)}")
     try:
         located = ModelSource.parse(str(source))
     except ValueError as error:

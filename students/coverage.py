@@ -20,12 +20,12 @@ import regex
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
+from bertrelay.checks import iterate_texts
 from bertrelay.errors import RequestError
 from bertrelay.languages import likely_scripts
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
-from bertrelay.texts import each_text
 from students.vocabulary import Document, always_kept, document_of, rules_of, rules_of_encoder, usage, with_parts
 
 HELD_OUT_SHARE = 0.1
@@ -52,7 +52,7 @@ def is_held_out(text: str) -> bool:
 def sample_of(texts: Iterable[str], count: int) -> list[str]:
     """At most `count` texts that are not blank, each once: those of the smallest digests, whatever their order."""
     by_digest: dict[bytes, str] = {}
-    for text in each_text(texts, "texts"):
+    for text in iterate_texts(texts, "texts"):
         if text.strip():
             by_digest[digest_of_text(text)] = text
         if len(by_digest) >= 4 * count:
@@ -177,7 +177,7 @@ def pieces_of_languages(
     """
     rules = rules_of_encoder(encoder)
     document, by_id = document_of(rules), piece_texts(rules)
-    learnt = (text for text in each_text(texts, "texts") if not is_held_out(text))
+    learnt = (text for text in iterate_texts(texts, "texts") if not is_held_out(text))
     shared = {index for index, text in by_id.items() if SHARED.fullmatch(text)}
     base = with_parts(document, usage(rules, document, learnt)[0] | always_kept(document, rules) | shared)
     read = {code: _read(code, of, rules) for code, of in languages.items()}
@@ -213,7 +213,7 @@ def _read(code: str, texts: Iterable[str], rules: Tokenizer) -> tuple[set[str], 
     """The letters of a language's text, and the part of it that is held out."""
     letters: set[str] = set()
     normalize = rules.normalizer.normalize_str if rules.normalizer else str
-    for text in each_text(texts, f"languages: {code}"):
+    for text in iterate_texts(texts, f"languages: {code}"):
         if not is_held_out(text):
             letters.update(normalize(text).casefold())  # as pieces have them: without accents, for example
     held_out = sample_of((text for text in texts if is_held_out(text)), HELD_OUT_SENTENCES)

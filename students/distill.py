@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertrelay.checks import check_dimensions
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.device import to_device
-from bertrelay.errors import check_dimensions
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.inference.encode_shards import encoder_digest

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
 
+from bertrelay.checks import check_dimensions, list_texts
 from bertrelay.data.records import Rejects
-from bertrelay.errors import RequestError, check_dimensions
+from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Metric, Vectors, matrix
 from bertrelay.files import write_json
 from bertrelay.inference.compare import compare_all, compare_pairs
@@ -16,7 +17,6 @@ from bertrelay.inference.encode import EncodingOptions
 from bertrelay.model.encoder import SentenceEncoder, as_encoder
 from bertrelay.progress import working
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.texts import texts_of
 from students.evaluation_settings import EvaluateSettings, ExportSettings, ShrinkSettings
 from students.given_vectors import open_teacher, prompt_of
 from students.metrics import encoded_by, english_of, parallel_metrics, read_variance, translation_metrics
@@ -47,7 +47,7 @@ def similarity(
     Raises RequestError for what are no lists of sentences, or cannot be paired, and for an unknown metric;
     WorkError for a vector that is not finite.
     """
-    lists = [texts_of(given, "similarity") for given in (first, second) if given is not None]
+    lists = [list_texts(given, "similarity") for given in (first, second) if given is not None]
     counts = [len(texts) for texts in lists]
     if 0 in counts or (not matrix and (len(counts) < 2 or counts[0] != counts[1])):
         raise RequestError(

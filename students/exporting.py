@@ -22,8 +22,9 @@ from torch.nn.functional import linear
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
+from bertrelay.checks import check_choice
 from bertrelay.data.records import Rejects
-from bertrelay.errors import RequestError, check_choice
+from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.files import read_json, write_json, write_tensors, writing_folder
 from bertrelay.model.encoder import SentenceEncoder

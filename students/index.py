@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, Unpack, get_args
 
 import pyarrow as pa
 
+from bertrelay.checks import check_choice, check_count, list_texts
 from bertrelay.compute.engine import LOCAL_ENGINE
 from bertrelay.data.arrow import open_arrow
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
 from bertrelay.data.tables import Column, Table
 from bertrelay.data.vectors import open_vectors
-from bertrelay.errors import RequestError, check_choice, check_count
+from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.inference.encode import EncodingOptions, check_finite
 from bertrelay.inference.encode_shards import encoder_digest
@@ -28,7 +29,6 @@ from bertrelay.process_group import broadcast_from_main
 from bertrelay.progress import log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.texts import texts_of
 from students.equal_vectors import EqualRows, distinct
 from students.index_build import (
     COLUMNS,
@@ -111,7 +111,7 @@ class SearchIndex:
         Raises RequestError for a query that is blank, and for `ef_search` where nothing is kept; WorkError for one
         whose vector is not finite.
         """
-        queries = texts_of(queries, "search")
+        queries = list_texts(queries, "search")
         check_count("k", k)
         blank = next((row for row, query in enumerate(queries) if not query.strip()), None)
         if blank is not None:

@@ -20,10 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from bertrelay.checks import check_count
 from bertrelay.data.arrow import open_arrow, write_arrow
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.sentences import text_column
-from bertrelay.errors import RequestError, check_count
+from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Vectors, pairwise
 from bertrelay.languages import is_language
 from bertrelay.model.encoder import SentenceEncoder, as_encoder

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from bertrelay.checks import iterate_texts
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.inference.encode_shards import encoder_digest
 from bertrelay.model.encoder import SentenceEncoder
@@ -28,7 +29,6 @@ from bertrelay.model.layout import Prompts
 from bertrelay.model.network import unused_positions
 from bertrelay.model.tokenizer import as_fast
 from bertrelay.progress import log, progress
-from bertrelay.texts import each_text
 
 TEXTS_AT_ONCE = 8192
 END_OF_TEXT = -1
@@ -201,14 +201,14 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str], also: Iterab
 
 def check_can_be_read_again(texts: Iterable[str]) -> None:
     """Raises RequestError for what are no texts, and for a generator, which can be read once only."""
-    each_text(texts, "texts")
+    iterate_texts(texts, "texts")
     if isinstance(texts, Iterator):
         raise RequestError("texts: expected a list, or what can be read again from its beginning; found a generator")
 
 
 def _with_prompts(texts: Iterable[str], prompts: Prompts) -> Iterator[str]:
     """Each text alone and after every prompt, because a piece may reach from one into the other."""
-    for text in each_text(texts, "texts"):
+    for text in iterate_texts(texts, "texts"):
         yield text
         yield from (prompt + text for prompt in dict.fromkeys(prompts.texts.values()))
 

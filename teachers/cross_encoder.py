@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
+from bertrelay.checks import check_count, iterate_pairs, list_texts
 from bertrelay.device import ComputePrecision, as_device, resolve_precision
-from bertrelay.errors import RequestError, WorkError, check_count
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded, padded_rows, sorted_batches
 from bertrelay.inference.kernels import use_cpu_kernels, using
 from bertrelay.model.files import read_model_file
@@ -27,7 +28,6 @@ from bertrelay.model.network import has_types, position_limit, save_network
 from bertrelay.model.tokenizer import pad_id_of, shortened, truncating, warn_of_special_tokens
 from bertrelay.progress import Bar, progress
 from bertrelay.sources import model_folder
-from bertrelay.texts import each_pair, texts_of
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -125,7 +125,7 @@ class PairScorer(nn.Module):
         if is_sequence and len(texts := tuple(inputs)) == 2 and all(isinstance(text, str) for text in texts):
             pairs, single = [cast(tuple[str, str], texts)], True
         else:
-            pairs, single = list(each_pair(cast(Iterable[tuple[str, str]], inputs), "predict")), False
+            pairs, single = list(iterate_pairs(cast(Iterable[tuple[str, str]], inputs), "predict")), False
         orders = [pairs, [(second, first) for first, second in pairs]] if self.both_orders else [pairs]
         resolved, activation = resolve_precision(precision, self.device), activation_fn or torch.sigmoid
         with progress("scoring", len(orders) * len(pairs) if show_progress_bar else 0, "pairs") as bar:
@@ -150,7 +150,7 @@ class PairScorer(nn.Module):
         options: as of `predict`.
         """
         check_count("top_k", top_k)
-        documents = texts_of(documents, "rank")
+        documents = list_texts(documents, "rank")
         scores = self.predict([(query, document) for document in documents], **options).tolist()
         order = sorted(range(len(scores)), key=lambda place: -scores[place])[:top_k]
         texts = {place: {"text": documents[place]} if return_documents else {} for place in order}

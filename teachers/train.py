@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import BertModel
 
+from bertrelay.checks import check_dimensions
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.data.vectors import open_vectors
 from bertrelay.device import to_device
-from bertrelay.errors import RequestError, check_dimensions
+from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import is_among_nearest, pairwise, unit
 from bertrelay.evaluation.statistics import share, spearman
 from bertrelay.files import read_json, write_json

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
+from bertrelay.checks import check_choice
 from bertrelay.data.vectors import Vectors as Vectors
-from bertrelay.errors import RequestError, check_choice
+from bertrelay.errors import RequestError
 from bertrelay.settings import Metric as Metric
 
 METRICS: tuple[Metric, ...] = get_args(Metric)

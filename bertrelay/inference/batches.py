@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from bertrelay.checks import check_count
 from bertrelay.device import ComputePrecision, autocast, release_memory
-from bertrelay.errors import check_count
 from bertrelay.inference.kernels import Packed, pack, using
 from bertrelay.model.graph import GraphNetwork
 

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Unpack
 
+from bertrelay.checks import check_choice, iterate_pairs, list_texts
 from bertrelay.data.vectors import Vectors
-from bertrelay.errors import RequestError, check_choice
+from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import METRICS, Metric, matrix, pairwise
 from bertrelay.inference.encode import BLOCK_SENTENCES, EncodingOptions, check_finite, encode, encode_blocks
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import Bar
-from bertrelay.texts import each_pair, texts_of
 
 CELLS_AT_ONCE = 8_000_000  # of a similarity matrix
 
@@ -37,7 +37,7 @@ def compare_pairs(
     Raises RequestError for an unknown metric, and WorkError for a vector that is not finite.
     """
     check_choice("metric", metric, METRICS)
-    stream, waiting, done = each_pair(pairs, "compare_pairs"), deque[tuple[list[str], list[str]]](), 0
+    stream, waiting, done = iterate_pairs(pairs, "compare_pairs"), deque[tuple[list[str], list[str]]](), 0
 
     def texts() -> Iterator[list[str]]:
         while block := list(islice(stream, BLOCK_SENTENCES // 2)):
@@ -69,8 +69,8 @@ def compare_all(
     Raises RequestError for an unknown metric or no sentences, and WorkError for a vector that is not finite.
     """
     check_choice("metric", metric, METRICS)
-    first = texts_of(first, "compare_all")
-    second = None if second is None else texts_of(second, "compare_all")
+    first = list_texts(first, "compare_all")
+    second = None if second is None else list_texts(second, "compare_all")
     counts = [len(texts) for texts in (first, second) if texts is not None]
     if 0 in counts:
         raise RequestError(f"compare_all: expected sentences in each list, found {' and '.join(map(str, counts))}")

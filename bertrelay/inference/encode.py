@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertrelay.checks import check_count, list_texts
 from bertrelay.data.vectors import Vectors, not_finite_row
 from bertrelay.device import resolve_precision, to_device
-from bertrelay.errors import WorkError, check_count
+from bertrelay.errors import WorkError
 from bertrelay.inference.batches import computed, padded, padded_rows, sorted_batches
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import Bar
 from bertrelay.progress import progress as progress_of
-from bertrelay.texts import texts_of
 
 BLOCK_SENTENCES = 8_192
 BLOCKS_OF_REPLICAS = (
@@ -63,7 +63,7 @@ def encode(
     if isinstance(sentences, str):
         one: Vectors = encode(encoder, [sentences], replicas=replicas, **options)[0]
         return one
-    sentences = texts_of(sentences, "encode")
+    sentences = list_texts(sentences, "encode")
     distinct, row_of = _distinct(sentences)
     size = BLOCK_SENTENCES * (BLOCKS_OF_REPLICAS * len(replicas) or 1)
     blocks = (distinct[start : start + size] for start in range(0, len(distinct), size))

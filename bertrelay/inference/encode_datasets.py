@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bertrelay.checks import check_choice
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.parquet import ROW, ParquetInput, check_outside
 from bertrelay.data.shards import Compute, Span
 from bertrelay.data.vectors import DTYPES, Stored, stored_columns
 from bertrelay.device import default_device
-from bertrelay.errors import check_choice
 from bertrelay.inference.batches import computed_precision
 from bertrelay.inference.dataset_output import fill_dataset
 from bertrelay.inference.encode import EncodingOptions

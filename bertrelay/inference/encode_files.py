@@ -4,12 +4,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple, Unpack
 
+from bertrelay.checks import check_choice
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.sentences import SentenceScan, as_table, block_reader, scan
 from bertrelay.data.shards import locked_output
 from bertrelay.data.vectors import DTYPES, SUFFIXES, Stored
-from bertrelay.errors import check_choice, plural
+from bertrelay.errors import plural
 from bertrelay.files import check_output
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.batches import computed_precision

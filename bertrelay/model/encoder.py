@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from bertrelay.checks import check_choice, check_count
 from bertrelay.device import as_device
-from bertrelay.errors import RequestError, check_choice, check_count, shown
+from bertrelay.errors import RequestError, describe
 from bertrelay.files import write_tensors, writing_folder
 from bertrelay.fingerprint import note_folder
 from bertrelay.inference.kernels import use_cpu_kernels
@@ -391,7 +392,7 @@ class SentenceEncoder(nn.Module):
         places = [as_device(each) for each in devices] if isinstance(devices, list | tuple) else []
         if len({place.type for place in places}) != 1:
             raise RequestError(
-                f"device: expected one or several of one kind, such as cuda:0 and cuda:1, found {shown(devices)}"
+                f"device: expected one or several of one kind, such as cuda:0 and cuda:1, found {describe(devices)}"
             )
         if isinstance(self.backbone, GraphNetwork) and places[0].type != "cpu":
             raise RequestError("device: a graph computes on the CPU alone; load the model with its weights")
@@ -434,7 +435,7 @@ class SentenceEncoder(nn.Module):
     def text_before(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """What precedes each sentence: `prompt`, else the model's of this name. Raises RequestError for none such."""
         if prompt is not None and not isinstance(prompt, str):
-            raise RequestError(f"prompt: expected text, found {shown(prompt)}")
+            raise RequestError(f"prompt: expected text, found {describe(prompt)}")
         return self.prompts.text(prompt_name) if prompt is None else prompt
 
     def _with_prompt(self, names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:

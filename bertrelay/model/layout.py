@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import Field
 
-from bertrelay.errors import RequestError, shown
+from bertrelay.errors import RequestError, describe
 from bertrelay.files import write_json
 from bertrelay.model.files import Description, Size, read_model_file
 from bertrelay.model.settings import PoolingMode
@@ -69,7 +69,7 @@ class Prompts(MutableMapping[str, str]):
 
     def __setitem__(self, name: str, text: str) -> None:
         if not (isinstance(name, str) and isinstance(text, str)):
-            raise RequestError(f"prompts: expected a text by name, found {shown(text)} under {shown(name)}")
+            raise RequestError(f"prompts: expected a text by name, found {describe(text)} under {describe(name)}")
         self.texts[name] = text
 
     def __delitem__(self, name: str) -> None:
@@ -94,7 +94,7 @@ class Prompts(MutableMapping[str, str]):
         if not isinstance(name, str) or name not in self.texts:
             expected = f"expected one of {sorted(self.texts)}" if self.texts else "the model has no prompts"
             hint = "leave it out, or in Python give the text as prompt="
-            raise RequestError(f"prompt: {expected}, found {shown(name)}; {hint}")
+            raise RequestError(f"prompt: {expected}, found {describe(name)}; {hint}")
         return self.texts[name]
 
 
@@ -217,7 +217,7 @@ def read_layout(folder: Path) -> Layout:
     similarity = model.similarity_fn_name
     if similarity not in (None, *get_args(Metric)):
         log(
-            f"warning: similarity_fn_name in {folder / MODEL_CONFIG} is {shown(similarity)}, none of "
+            f"warning: similarity_fn_name in {folder / MODEL_CONFIG} is {describe(similarity)}, none of "
             f"{', '.join(get_args(Metric))}: cosine is used"
         )
         similarity = None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertrelay.errors import check_count
+from bertrelay.checks import check_count
 from bertrelay.inference.batches import padded_rows, sorted_batches
 from bertrelay.model.heads import HeadNetwork
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from bertrelay.checks import list_texts
 from bertrelay.device import ComputePrecision, as_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
@@ -19,7 +20,6 @@ from bertrelay.inference.batches import best_batch_tokens, pack_for
 from bertrelay.inference.kernels import Packed
 from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
-from bertrelay.texts import texts_of
 from domain.clinical.chunks import (
     Chunker,
     ChunkTokens,
@@ -178,7 +178,7 @@ class OutcomeScorer:
         self, texts: Sequence[str], *, precision: str = "auto", batch_tokens: int | None = None
     ) -> list[OutcomeScore]:
         """The score of each text, which is all notes of an admission, `clean_and_join`; their chunks share batches."""
-        texts = texts_of(texts, "score")
+        texts = list_texts(texts, "score")
         tokens = chunk_tokens(texts, self._chunker)
         log_odds = self._log_odds(tokens, resolve_precision(precision, self.model.network.device), batch_tokens)
         return list(self._scores(texts, tokens, expit(log_odds)))
@@ -227,7 +227,7 @@ class OutcomeScorer:
 
         The text is cleaned as `score` cleans a note, unless it is `cleaned` already.
         """
-        (text,) = texts_of([text], "explain")
+        (text,) = list_texts([text], "explain")
         text = text if cleaned else clean(text)
         tokens = chunk_tokens([text], self._chunker)
         resolved = resolve_precision(precision, self.model.network.device)

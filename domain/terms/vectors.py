@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertrelay.checks import check_choice, list_texts
 from bertrelay.device import resolve_precision
-from bertrelay.errors import RequestError, check_choice
+from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
@@ -21,7 +22,6 @@ from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.pooling import Pooling
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
-from bertrelay.texts import texts_of
 from domain.terms.settings import Layers
 
 LAYERS: dict[Layers, int] = {"last_four": 4, "last": 1}
@@ -85,7 +85,7 @@ def term_vectors(
     encoder = model
     if not isinstance(encoder, SentenceEncoder):
         encoder = SentenceEncoder.load(encoder, backend="torch", cache_dir=cache_dir, is_base=True)
-    tokens = term_tokens(encoder, texts_of(terms, "terms"))
+    tokens = term_tokens(encoder, list_texts(terms, "terms"))
     for place in range(len(terms)):
         if fault := tokens.fault(place, encoder.max_tokens):
             raise RequestError(f"terms: expected terms that the model can read, found {fault} at position {place:,}")

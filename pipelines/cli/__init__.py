@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 
-from bertrelay.errors import BertRelayError, RequestError, is_of_the_machine, place_of
+from bertrelay.errors import BertRelayError, RequestError, describe_unforeseen, is_machine_error
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import printable
@@ -66,10 +66,10 @@ def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group
         return 1
     except Exception as error:
         # The error's words may hold text of a record, so only the machine's are shown.
-        words = f": {error}" if is_of_the_machine(error) else ""
+        words = f": {error}" if is_machine_error(error) else ""
         message = (
-            f"{place_of(error)}{words}\nWhat was done is kept. With {DEBUG} the same command shows the traceback, "
-            "which may hold text of your data."
+            f"{describe_unforeseen(error)}{words}\nWhat was done is kept. With {DEBUG} the same command shows the "
+            "traceback, which may hold text of your data."
         )
         _show(error, message, 1, debug)
         return 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 from pydantic import Field, model_validator
 
+from bertrelay.checks import list_texts
 from bertrelay.data.tables import Table
 from bertrelay.data.writing import on_one_line
 from bertrelay.errors import RequestError, plural
@@ -18,7 +19,6 @@ from bertrelay.files import atomic_write, check_output
 from bertrelay.inference.stage import EncodeSettings
 from bertrelay.progress import log, printable, progress
 from bertrelay.settings import Metric
-from bertrelay.texts import texts_of
 from pipelines.cli.options import (
     Fields,
     ModelArgument,
@@ -157,7 +157,7 @@ def _check(given: Sequence[str], options: SimilarityOptions) -> None:
     if given.count(DASH) > 1:
         raise RequestError(f"expected {NAME} ({DASH}) once, found it for A and B; write one of them to a file")
     if not options.reads_files:
-        texts_of(given, "similarity")
+        list_texts(given, "similarity")
         if not all(sentence.strip() for sentence in given):
             raise RequestError("expected two sentences, found an empty one")
         if DASH in given:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bertrelay.checks import check_dimensions
 from bertrelay.device import default_device
-from bertrelay.errors import check_dimensions
 from bertrelay.model.encoder import SentenceEncoder, as_encoder
 from bertrelay.model.pooling import Pooling
 from teachers.baselines.word_vectors import BiLstmEncoder, vectors_for

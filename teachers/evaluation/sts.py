@@ -10,9 +10,10 @@ from typing import Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.checks import check_dimensions
 from bertrelay.data.records import Rejects, aligned_rows, read
 from bertrelay.data.tables import Record, StsTable, Table, Unusable
-from bertrelay.errors import RequestError, WorkError, check_dimensions
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.similarity import Metric, pairwise
 from bertrelay.evaluation.statistics import Floats, spearman, with_interval
 from bertrelay.stage import Metrics, StageContext

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertrelay.checks import iterate_texts
 from bertrelay.device import as_device, resolve_precision
 from bertrelay.inference.batches import computed
 from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
-from bertrelay.texts import each_text
 from domain.biomedical.documents.document import Document, Entity, Span
 from domain.biomedical.documents.tokens import TokenSpan, word_spans
 from domain.biomedical.ner.decoding import span_probabilities, spans_of, viterbi
@@ -190,7 +190,7 @@ class _Sentence(NamedTuple):
 def _documents(texts: Iterable[str]) -> Iterator[Document]:
     """A document of each text. Logs in the end how many are in languages without spaces."""
     count = unspaced = 0
-    for count, text in enumerate(each_text(texts, "tag"), 1):
+    for count, text in enumerate(iterate_texts(texts, "tag"), 1):
         unspaced += is_unspaced(text)
         yield Document(str(count - 1), text)
     if unspaced:

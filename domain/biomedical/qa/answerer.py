@@ -17,13 +17,13 @@ from scipy.special import softmax
 from torch import Tensor
 from torch.nn.functional import pad
 
+from bertrelay.checks import iterate_pairs, iterate_texts
 from bertrelay.device import as_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computed
 from bertrelay.inference.model_output import BLOCK_CHARACTERS
 from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
-from bertrelay.texts import each_pair, each_text
 from domain.biomedical.documents.document import Span, shown_id
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.questions import Question
@@ -311,7 +311,7 @@ class QuestionAnswerer:
             return next(self.pipe([(question, context)], **options))
         asked: Any = question
         if context is not None:
-            asked = ((text, context) for text in each_text(asked, "answer: questions of the context"))
+            asked = ((text, context) for text in iterate_texts(asked, "answer: questions of the context"))
         replies = self.pipe(asked, **options)
         return replies if isinstance(question, Iterator) else list(replies)
 
@@ -327,7 +327,7 @@ class QuestionAnswerer:
         """
 
         def questions() -> Iterator[Question]:
-            for place, pair in enumerate(each_pair(asked, "answer")):
+            for place, pair in enumerate(iterate_pairs(asked, "answer")):
                 for name, text in zip(("question", "context"), pair, strict=True):
                     if not text.strip():
                         found = f"found an empty one at position {place}"
