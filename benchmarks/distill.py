@@ -48,6 +48,7 @@ from benchmarks.harness import (
 )
 from benchmarks.machine import MINILM, matrix_rate
 from benchmarks.trainer import train_with_sbert
+from bertrelay.cache import Cache
 from bertrelay.data.tokens import tokens_of
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import EncoderSource, InputFile, ModelSource
@@ -104,7 +105,7 @@ def prepare(scratch: str, teacher: str, variant: str, seed: int) -> Work:
         sentences = sentences_for(rows, batch_size)
         settings = settings_of(rows, begin, seed + (number or 0), batch_items=sentences, precision=precision)
         with tempfile.TemporaryDirectory() as name:
-            context = StageContext(Path(name, "output"), Path(name, "cache"))
+            context = StageContext(Path(name, "output"), Cache(Path(name, "cache")))
             _, seconds = timed(distill, student, known, settings, context)
         student.save(Path(scratch, f"{variant}-{number}"))
         return {"seconds": seconds}
@@ -189,9 +190,9 @@ def distill(
     student: SentenceEncoder, teacher: SentenceEncoder, settings: DistillSettings, context: StageContext
 ) -> None:
     """The stage `students.distill` once its models are loaded."""
-    corpus = build_corpus(context.cache / "corpus", settings)
+    corpus = build_corpus(context.cache.folder / "corpus", settings)
     targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
-    tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.cache / "tokens")
+    tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.cache.folder / "tokens")
     train(DistillationTask(student, settings, corpus, targets, None, tokens, teacher.encode), settings, context.output)
 
 
@@ -220,8 +221,11 @@ def write_rows(options: Namespace) -> None:
 
 def save_start(settings: DistillSettings, scratch: Path) -> None:
     """The student before its first step, from which all start."""
-    context = StageContext(scratch / "output", scratch / "cache")
-    corpus, teacher = build_corpus(context.cache / "corpus", settings), SentenceEncoder.load(str(settings.teacher))
+    context = StageContext(scratch / "output", Cache(scratch / "cache"))
+    corpus, teacher = (
+        build_corpus(context.cache.folder / "corpus", settings),
+        SentenceEncoder.load(str(settings.teacher)),
+    )
     targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
     start_student(settings, corpus, teacher, targets, context)[0].save(scratch / "start")
 

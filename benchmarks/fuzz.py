@@ -47,6 +47,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.fuzz_inputs import SURFACES
 from benchmarks.harness import Claim, main
+from bertrelay.cache import Cache
 from bertrelay.errors import BertRelayError, Stopped
 from bertrelay.fingerprint import Digests
 from bertrelay.model.encoder import SentenceEncoder
@@ -165,7 +166,7 @@ def change_folder(folder: Path, random: Random) -> bool:
 
 def pretrained(folder: Path) -> Callable[[], Any]:
     settings = {"base": str(folder), "documents": [{"path": "/none"}], "max_tokens": 8}
-    network, tokenizer = start_network(PretrainSettings.model_validate(settings), folder)
+    network, tokenizer = start_network(PretrainSettings.model_validate(settings), Cache(folder))
     ids = torch.tensor([tokenizer(TEXTS[0])["input_ids"]])
     return lambda: network.eval()(ids).prediction_logits.tolist()
 

@@ -27,6 +27,7 @@ from transformers import AutoTokenizer
 
 from benchmarks.harness import Claim, main
 from benchmarks.machine import Memory, growth_claim, memories, save_stand_in
+from bertrelay.cache import Cache
 from bertrelay.data.tables import Table
 from bertrelay.device import private_memory_mb
 from bertrelay.fingerprint import Digests
@@ -102,12 +103,12 @@ def settings_of(folder: Path, **more: Any) -> DistillSettings:
 
 def write_targets(encoder: SentenceEncoder, folder: Path) -> None:
     corpus = ParallelCorpus.open(folder / "corpus")
-    fill_targets(encoder, corpus, StageContext(folder, folder / "cache"), "key", "auto")
+    fill_targets(encoder, corpus, StageContext(folder, Cache(folder / "cache")), "key", "auto")
 
 
 def prepare_documents(encoder: SentenceEncoder, folder: Path) -> None:
     documents = DocumentSource(path=InputFile(folder / "documents.txt"))
-    build_document_corpus([documents], encoder.tokenizer, folder / "cache", Digests(), held_out_share=0.1)
+    build_document_corpus([documents], encoder.tokenizer, Cache(folder / "cache"), Digests(), held_out_share=0.1)
 
 
 def build_pairs(_: SentenceEncoder, folder: Path) -> None:
@@ -136,7 +137,7 @@ WORKS: dict[str, Callable[[SentenceEncoder, Path], object]] = {
     "fill the targets": write_targets,
     "prepare documents": prepare_documents,
     DISTILLING: lambda _, folder: distill.run(  # the stand-in is its own teacher
-        settings_of(folder), StageContext(folder / "student", folder / "cache")
+        settings_of(folder), StageContext(folder / "student", Cache(folder / "cache"))
     ),
 }
 

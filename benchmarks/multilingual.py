@@ -35,6 +35,7 @@ from benchmarks.harness import (
     print_results,
     timed,
 )
+from bertrelay.cache import Cache
 from bertrelay.stage import StageContext
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
@@ -94,7 +95,7 @@ def train(options: Namespace, name: str, folder: Path) -> float:
         objectives = {**replaced["objectives"], "temperature": settings.objectives.temperature}
         replaced = {**replaced, "objectives": objectives}
     settings = DistillSettings.model_validate({**given, **replaced})
-    return timed(distill, settings, StageContext(folder, folder / "cache"))[1]
+    return timed(distill, settings, StageContext(folder, Cache(folder / "cache")))[1]
 
 
 def train_peer(scratch: Path, settings: DistillSettings, folder: Path, *, is_best: bool) -> float:
@@ -122,7 +123,7 @@ def metrics_of(options: Namespace, model: Path) -> dict[str, dict[str, Any]]:
         settings = EvaluateSettings.model_validate({**tests, "model": str(model)})
         folder = options.scratch / "evaluated"
         folder.mkdir(exist_ok=True)
-        found[name] = dict(evaluate(settings, StageContext(folder, folder)))
+        found[name] = dict(evaluate(settings, StageContext(folder, Cache(folder))))
     return found
 
 

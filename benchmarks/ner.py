@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks import trainer
 from benchmarks.harness import OURS, Answer, Claim, main
 from benchmarks.machine import MINILM
+from bertrelay.cache import Cache
 from bertrelay.stage import StageContext
 from domain.biomedical.ner import evaluate
 from domain.biomedical.ner.decoding import LabelSet
@@ -37,7 +38,7 @@ def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
     file, test = (trainer.beginning(options.data / path, options.sentences, folder, end="\n\n") for path in FILES)
     given = {**SETTINGS, "train": [{"path": str(file)}], "seed": seed, "epochs": options.epochs}
     settings = NerSettings.model_validate(given)
-    context = StageContext(folder, options.scratch / "cache")
+    context = StageContext(folder, Cache(options.scratch / "cache"))
     if name == OURS:
         seconds = run(settings, context)["train_seconds"]
     else:

@@ -21,6 +21,7 @@ from typing import Any, cast
 from benchmarks import trainer
 from benchmarks.harness import OURS, Answer, Claim, Spread, at_least, main
 from benchmarks.machine import MINILM
+from bertrelay.cache import Cache
 from bertrelay.fingerprint import Digests
 from bertrelay.model.network import save_network
 from bertrelay.stage import StageContext
@@ -48,12 +49,14 @@ def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
     documents = [{"path": str(trainer.beginning(options.data / text, options.documents, folder))} for text in TEXTS]
     given = {**SETTINGS, "documents": documents, "seed": seed, "epochs": options.epochs}
     heads = PretrainSettings.model_validate({**given, "base": MINILM, "objectives": ["mlm", "nsp"]})
-    network, tokenizer = start_network(heads, folder / "cache")
+    network, tokenizer = start_network(heads, Cache(folder / "cache"))
     save_network(network, tokenizer, folder / "start")
 
     objectives = ["mlm", "nsp"] if name == WITH_NSP else ["mlm"]
     settings = PretrainSettings.model_validate({**given, "base": str(folder / "start"), "objectives": objectives})
-    corpus = build_corpus(settings.documents, tokenizer, folder / "cache", Digests(None), settings.held_out_share)
+    corpus = build_corpus(
+        settings.documents, tokenizer, Cache(folder / "cache"), Digests(None), settings.held_out_share
+    )
     sequences = Sequences(corpus, tokenizer, settings)
     epochs = [draw_items(Text(corpus, ~corpus.held_out), settings, seed, epoch) for epoch in range(options.epochs)]
     if name == PEER:
@@ -62,11 +65,11 @@ def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
         rows = [{"input_ids": sequences.ids(begin, count).tolist()} for begin, count in places]
         seconds = train_peer(settings, folder, tokenizer, rows)
     else:
-        seconds = cast(float, run(settings, StageContext(folder, folder / "cache"))["train_seconds"])
+        seconds = cast(float, run(settings, StageContext(folder, Cache(folder / "cache")))["train_seconds"])
 
     tested = PretrainSettings.model_validate({**given, "base": str(folder / "model"), "objectives": ["mlm"], "seed": 0})
     items = draw_items(Text(corpus, corpus.held_out), tested, SEED, 0)
-    trained = Pretraining(start_network(tested, folder / "cache")[0], ["mlm"])
+    trained = Pretraining(start_network(tested, Cache(folder / "cache"))[0], ["mlm"])
     metrics = HeldOut(items, sequences, tested).metrics(trained)
     return {**metrics, "seconds": seconds, RATE: sum(int(drawn.lengths.sum()) for drawn in epochs) / seconds}
 

@@ -24,6 +24,7 @@ import numpy as np
 from benchmarks import trainer
 from benchmarks.harness import OURS, Answer, Claim, Spread, at_least, main
 from benchmarks.machine import MINILM
+from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.stage import StageContext, run_alone
 from bertrelay.training.batches import lengths_in
@@ -53,7 +54,7 @@ def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
         given = of_stage[stage].model_dump(exclude={"base", "train", "dev"}, exclude_unset=True)
         given |= {"base": base, "train": [{"path": str(file)}], "seed": seed}
         settings = QaSettings.model_validate(given | ({"epochs": options.epochs} if options.epochs else {}))
-        context = StageContext(folder / stage, options.scratch / "cache")
+        context = StageContext(folder / stage, Cache(options.scratch / "cache"))
         context.output.mkdir()
         if name == OURS:
             seconds.append(cast(float, run(settings, context)["train_seconds"]))

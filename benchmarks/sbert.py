@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks import trainer
 from benchmarks.harness import OURS, Answer, main, timed
+from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.fingerprint import with_stage_paths
 from bertrelay.model.encoder import SentenceEncoder
@@ -44,7 +45,7 @@ def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
         settings[stage] = settings[stage].model_copy(update={"train": [first]})
     model, seconds = timed(train_ours if name == OURS else train_peer, settings, stages, folder)
     with Rejects(None) as rejects:
-        pairs = read_sts(settings["test-stsb"].sts["STSb"], StageContext(folder, folder), rejects)
+        pairs = read_sts(settings["test-stsb"].sts["STSb"], StageContext(folder, Cache(folder)), rejects)
     encode = partial(SentenceEncoder.load(model).encode, precision="fp32")
     metrics = sts_metrics({"stsb": pairs}, encode, intervals=False)
     return {METRIC: metrics["sts/stsb/spearman_cosine"], "seconds": seconds}
@@ -54,7 +55,7 @@ def train_ours(settings: dict[str, Any], stages: list[str], folder: Path) -> Pat
     for name in stages:
         (folder / name).mkdir()
         located = with_stage_paths(settings[name], lambda stage, inner: folder / stage / inner)
-        run(located, StageContext(folder / name, folder / "cache"))
+        run(located, StageContext(folder / name, Cache(folder / "cache")))
     return folder / name / "model"
 
 
@@ -73,7 +74,7 @@ def train_peer_stage(model: Any, settings: TrainSettings, folder: Path) -> None:
     from sentence_transformers.losses import CosineSimilarityLoss, SoftmaxLoss
 
     with Rejects(None, settings.max_rejects) as rejects:  # read by our own reader: the same pairs and labels
-        context = StageContext(folder, folder / "cache")
+        context = StageContext(folder, Cache(folder / "cache"))
         examples = read_examples(settings.train, settings.objective, context, rejects, settings.score_range)
     first, second = ([examples.sentences[row] for row in column] for column in examples.indices.T)
     labels: list[Any] = list(examples.labels)

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.harness import Claim, main
 from benchmarks.machine import MINILM
+from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
@@ -53,7 +54,7 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     folder = ModelSource.parse(MINILM).folder
     assert folder is not None
     with Rejects(None) as rejects:
-        context = StageContext(options.scratch, options.scratch)
+        context = StageContext(options.scratch, Cache(options.scratch))
         sets = read_sets(OfficialFiles(options.data / "sts"), SETS, context, rejects)
     known = {name: each for name, each in sets.items() if each is not None}
     peer = SentenceTransformer(str(folder))

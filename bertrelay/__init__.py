@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bertrelay.cache import Cache
     from bertrelay.compute.engine import Engine
     from bertrelay.data.tables import Table
     from bertrelay.inference.compare import compare_all, compare_pairs
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from bertrelay.plots import write_heatmap
 
 __all__ = [
+    "Cache",
     "Engine",
     "SentenceEncoder",
     "Table",
@@ -44,6 +46,7 @@ def loader(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
 __getattr__ = loader(
     __name__,
     {
+        "Cache": "cache",
         "Engine": "compute.engine",
         "SentenceEncoder": "model.encoder",
         "Table": "data.tables",

@@ -4,13 +4,14 @@ import os
 from functools import partial
 from pathlib import Path
 
+from bertrelay.cache import Cache
 from bertrelay.errors import RequestError, describe
 from bertrelay.settings import ModelSource, no_model_folder
 
 OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
 
 
-def model_folder(source: str | Path, revision: str | None = None, cache_dir: str | Path | None = None) -> Path:
+def model_folder(source: str | Path, revision: str | None = None, cache: Cache | None = None) -> Path:
     """The folder of `source`: a folder, `package:name/path`, or a hub id (`@revision` or not), which is downloaded."""
     if not isinstance(source, str | os.PathLike):
         raise RequestError(f"model: expected a folder or the name of a model, found {describe(source)}")
@@ -24,7 +25,8 @@ def model_folder(source: str | Path, revision: str | None = None, cache_dir: str
         return located.folder
     from huggingface_hub import snapshot_download
 
-    fetch = partial(snapshot_download, str(located.hub_id), revision=revision or located.revision, cache_dir=cache_dir)
+    options = {"revision": revision or located.revision, "cache_dir": cache and cache.hub}
+    fetch = partial(snapshot_download, str(located.hub_id), **options)
     try:
         folder = Path(fetch(ignore_patterns=[*OTHER_FRAMEWORKS, "pytorch_model*.bin"]))
         return folder if any(folder.rglob("*.safetensors")) else Path(fetch(ignore_patterns=OTHER_FRAMEWORKS))

@@ -9,6 +9,7 @@ from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_name, check_place, write_json, writing_folder
@@ -35,7 +36,7 @@ class StageContext:
     """
 
     output: Path
-    cache: Path
+    cache: Cache
     process_group: ProcessGroup = SINGLE_PROCESS
     sensitive: bool = False
     engine: Engine = LOCAL_ENGINE
@@ -59,7 +60,7 @@ def run_alone(
     run: Callable[[AnySettings, StageContext], Metrics],
     settings: AnySettings,
     folder: Path,
-    cache: Path | None = None,
+    cache: Cache | None = None,
     sensitive: bool = False,
 ) -> Metrics:
     """A stage outside of a recipe: writes into `folder` and returns the metrics; stopped and called again, it resumes.
@@ -70,7 +71,7 @@ def run_alone(
     sensitive = sensitive or names_sensitive(settings)
     with sensitive_data() if sensitive else nullcontext():
         folder.mkdir(parents=True, exist_ok=True)
-        context = StageContext(folder, cache or folder / "cache", ProcessGroup.from_environment(), sensitive)
+        context = StageContext(folder, cache or Cache(folder / "cache"), ProcessGroup.from_environment(), sensitive)
         metrics = run(settings, context)
         check_inputs()
         if context.process_group.is_main:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import rows
 from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError
@@ -109,12 +110,12 @@ class RunOptions(Settings):
     process_group: ProcessGroup = SINGLE_PROCESS
 
     @property
-    def cache(self) -> Path:
-        return self.runs / ".cache"
+    def cache(self) -> Cache:
+        return Cache(self.runs / ".cache")
 
     def digests(self) -> Digests:
         """The digests that all runs in the folder remember."""
-        return Digests(self.cache / "digests.json", self.verify)
+        return Digests(self.cache.folder / "digests.json", self.verify)
 
 
 def save_digests(recipe: Recipe, digests: Digests) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL_ENGINE
 from bertrelay.data.arrow import Mask
 from bertrelay.data.records import Column, Rejects, Table
@@ -218,7 +219,7 @@ def mine_files(
     gold: Table | str | Path | None = None,
     id_column: Column | None = None,
     work: Path | None = None,
-    cache: Path | None = None,
+    cache: Cache | None = None,
     rejects: Rejects | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     **options: Any,
@@ -296,7 +297,7 @@ def _read(
     gold: Table | None,
     ids: tuple[Table, Table] | None,
     folder: Path,
-    cache: Path | None,
+    cache: Cache | None,
     rejects: Rejects | None,
 ) -> tuple[tuple[SentenceFile, SentenceFile], Rows | None]:
     """Source and target, written to `folder`, and the true pairs where there is gold."""

@@ -96,7 +96,7 @@ def fill_targets(
     before = {} if prompt is None else {"prompt": prompt}
     key = fingerprint({"teacher": teacher_digest, "text": text.hexdigest(), **before})
     if isinstance(teacher, VectorTable):
-        path = context.cache / "targets" / key[:32] / "vectors.npy"
+        path = context.cache.folder / "targets" / key[:32] / "vectors.npy"
         if context.process_group.is_main:
             teacher.require(chain(corpus.blocks(rows), [corpus.dev_texts]), context.output / "without-vector.txt")
         if context.process_group.is_main and not path.is_file():
@@ -108,7 +108,7 @@ def fill_targets(
         engine = context.engine_before_training
         with engine.connected():
             precision = engine.precision(precision, teacher.device, context.process_group)
-            path = context.cache / "targets" / f"{key[:32]}-{precision}" / "vectors.npy"
+            path = context.cache.folder / "targets" / f"{key[:32]}-{precision}" / "vectors.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
             fill_vectors(
                 teacher,
@@ -269,7 +269,7 @@ def _made_student(
         assert isinstance(teacher, SentenceEncoder)  # the settings refuse layers of vectors
         bare = copy_of(teacher, train_unigram(_sample(corpus), settings.base.vocabulary, settings.max_tokens))
     else:
-        bare = SentenceEncoder.load(settings.base, backend="torch", cache_dir=context.cache / "hub", is_base=True)
+        bare = SentenceEncoder.load(settings.base, backend="torch", cache=context.cache, is_base=True)
     bare.prompts, bare.truncate_dim = prompts_of(settings, bare), None  # the teacher's vectors decide the size
     before, sizes = counts(bare), Metrics()
     if settings.trim_vocabulary:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from bertrelay.cache import Cache
 from bertrelay.data.arrow import (
     SENTENCE_SCHEMA,
     Sentences,
@@ -50,7 +51,7 @@ Scores = NDArray[np.float32]
 
 
 def drop_low_margins(
-    path: Path, counts: PairCounts, margin: MarginFilter, precision: str, cache: Path
+    path: Path, counts: PairCounts, margin: MarginFilter, precision: str, cache: Cache
 ) -> dict[str, Any]:
     """Writes the Arrow file of pairs at `path` anew, without those of a margin below the threshold, which are counted.
 
@@ -78,16 +79,16 @@ def drop_low_margins(
 
 
 def pair_margins(
-    table: pa.Table, language_of: NDArray[np.str_], margin: MarginFilter, precision: str, cache: Path
+    table: pa.Table, language_of: NDArray[np.str_], margin: MarginFilter, precision: str, cache: Cache
 ) -> Scores:
     """The ratio margin of every pair, (pairs,): from the cache, or computed."""
-    encoder = at_unit_length(SentenceEncoder.load(margin.model, cache_dir=cache / "hub"))
+    encoder = at_unit_length(SentenceEncoder.load(margin.model, cache=cache))
     digest = hashlib.sha256()
     for chunk in table["pair"].chunks:
         digest.update(b"".join(chunk.to_pylist()))
     decides = {"model": encoder_digest(encoder), "pairs": digest.hexdigest(), "k": margin.k, "most": NEIGHBOURHOOD}
     key = fingerprint({**decides, "precision": resolve_precision(precision, encoder.device)})
-    folder = cache / "margins" / key[:32]
+    folder = cache.folder / "margins" / key[:32]
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / SCORES).is_file():

@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from bertrelay.cache import Cache
 from bertrelay.data.arrow import (
     DIGEST,
     SENTENCE_SCHEMA,
@@ -153,11 +154,11 @@ class ParallelCorpus:
         return len(self.english) + len(self.translations)
 
 
-def build_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | None = None) -> ParallelCorpus:
+def build_corpus(folder: Path, settings: DistillSettings, cache: Cache | None = None) -> ParallelCorpus:
     """The corpus of `settings` in `folder`, built unless it exists; another process that wants it waits.
 
     folder: its name identifies the content of the files and the settings; a corpus that it has is taken as it is.
-    hub_cache: where data sets of the hub are kept.
+    cache: where data sets of the hub are kept.
     Raises RequestError for input that cannot be a parallel corpus, WorkError for too many unusable records (a broken
     row, invalid UTF-8). A pair that a filter leaves out is usable: it is counted with its reason.
     """
@@ -168,7 +169,7 @@ def build_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | None
             _remove_abandoned(folder.parent)
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir()
-            _write_corpus(building, settings, hub_cache)
+            _write_corpus(building, settings, cache)
             check_inputs()
             sync_contents(building)
             building.rename(folder)
@@ -184,9 +185,9 @@ def build_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | None
     return corpus
 
 
-def _remove_abandoned(cache: Path) -> None:
+def _remove_abandoned(folder: Path) -> None:
     """Removes what killed runs have left: half a corpus is of no use, and as large as a whole one."""
-    for building in cache.glob("*.partial"):
+    for building in folder.glob("*.partial"):
         try:
             with FileLock(building.with_suffix(".lock"), blocking=False):
                 shutil.rmtree(building, ignore_errors=True)
@@ -195,18 +196,18 @@ def _remove_abandoned(cache: Path) -> None:
 
 
 @working("reading parallel text")
-def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | None) -> None:
+def _write_corpus(folder: Path, settings: DistillSettings, cache: Cache | None) -> None:
     counts, dev_counts = PairCounts(settings.parallel), PairCounts(settings.dev)
     with Rejects(folder / REJECTS, settings.max_rejects) as rejects:
-        dev = read_translations(settings.dev, hub_cache, rejects, dev_counts)
-        untrained = read_translations(settings.dev_untrained, hub_cache, rejects)
-        kept = filtered(read_pairs(settings.parallel, hub_cache, rejects, counts), settings.filters, counts)
+        dev = read_translations(settings.dev, cache, rejects, dev_counts)
+        untrained = read_translations(settings.dev_untrained, cache, rejects)
+        kept = filtered(read_pairs(settings.parallel, cache, rejects, counts), settings.filters, counts)
         write_arrow(folder / SPOOL, SPOOLED, _spooled(kept, counts.languages, settings.seed))
-        write_arrow(folder / SPOOLED_TEXTS, SENTENCE_SCHEMA, _distinct_texts(settings.retained, hub_cache, rejects))
+        write_arrow(folder / SPOOLED_TEXTS, SENTENCE_SCHEMA, _distinct_texts(settings.retained, cache, rejects))
     cleaning: dict[str, Any] = {}
     if (margin := settings.filters.margin) is not None:
-        cache = hub_cache or folder.parent
-        cleaning = {"margin": drop_low_margins(folder / SPOOL, counts, margin, settings.precision, cache)}
+        where = cache or Cache(folder.parent)
+        cleaning = {"margin": drop_low_margins(folder / SPOOL, counts, margin, settings.precision, where)}
     spool = open_arrow(folder / SPOOL)
     outcomes = split_pairs(spool, counts.languages, settings, [*dev.values(), *untrained.values()])
     for outcome, mask in outcomes.items():
@@ -325,11 +326,11 @@ def _spooled(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator
         yield {**columns, "pair": list(map(text_digest, whole))}
 
 
-def _distinct_texts(tables: Sequence[Table], hub_cache: Path | None, rejects: Rejects) -> Iterator[dict[str, Any]]:
+def _distinct_texts(tables: Sequence[Table], cache: Cache | None, rejects: Rejects) -> Iterator[dict[str, Any]]:
     """Blocks of the texts of `tables`, clean; blank ones and repetitions are left out."""
     seen: set[bytes] = set()
     for table in tables:
-        records = sentence_records(table, hub_cache, rejects)
+        records = sentence_records(table, cache, rejects)
         while block := list(islice(records, BLOCK_PAIRS)):
             rejects.used(len(block))
             texts = filter(None, (clean(record.values[0]) for record in block))

@@ -54,7 +54,7 @@ CORPUS_VERSION = 3
 
 def run(settings: DistillSettings, context: StageContext) -> Metrics:
     """Builds the corpus, computes the teacher's vectors, trains the student, and writes `model/`."""
-    digests = Digests(context.cache / "digests.json")
+    digests = Digests(context.cache.folder / "digests.json")
     drawn = [] if settings.dev else ["dev_sentences", "seed"]  # a dev split that is given is not drawn
     if not settings.dev_untrained and (settings.has_dev or settings.average_with_start):
         trained = {language for source in settings.parallel for language in source.languages}
@@ -63,7 +63,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     parts = content_parts(settings, ["parallel", "filters", "dev", "dev_untrained", "retained", *drawn], digests)
     corpus_key = fingerprint({"version": CORPUS_VERSION, **parts})
     with accelerator().main_process_first():
-        corpus = build_corpus(context.cache / "corpora" / corpus_key[:32], settings, context.cache)
+        corpus = build_corpus(context.cache.folder / "corpora" / corpus_key[:32], settings, context.cache)
     with accelerator().main_process_first():
         teacher = open_teacher(settings.teacher, context.cache)
     check_dimensions(settings.objectives.dimensions, teacher.dim)

@@ -22,6 +22,7 @@ from torch.nn.functional import linear
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
+from bertrelay.cache import Cache
 from bertrelay.checks import check_choice
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
@@ -65,13 +66,13 @@ class _Exported(NamedTuple):
     folder: Path | None = None
 
     @classmethod
-    def load(cls, source: str | Path, cache_dir: Path | None = None) -> "_Exported":
-        folder = model_folder(source, cache_dir=cache_dir)
+    def load(cls, source: str | Path, cache: Cache | None = None) -> "_Exported":
+        folder = model_folder(source, cache=cache)
         modules = read_model_file(folder / "modules.json", list[dict[str, Any]]) or []  # of cross-encoders too
         is_encoder = any("Pooling" in str(module.get("type")) for module in modules)
         network = None if is_encoder else load_with_head(folder)
         if network is None:
-            return cls(SentenceEncoder.load(source, "cpu", backend="torch", cache_dir=cache_dir))
+            return cls(SentenceEncoder.load(source, "cpu", backend="torch", cache=cache))
         backbone = cast(PreTrainedModel, network.eval().base_model)
         return cls(SentenceEncoder(backbone, load_tokenizer(folder)), network, folder)
 
@@ -435,10 +436,10 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         tests = EvaluationSets.read(settings, context, rejects)
     sentences = _general_sentences()
-    exported, folder = _Exported.load(settings.model, context.cache / "hub"), context.output / "model"
+    exported, folder = _Exported.load(settings.model, context.cache), context.output / "model"
     model, encoders = exported.encoder, dict[str, SentenceEncoder]()
     if settings.parent is not None:
-        encoders["parent"] = _Exported.load(settings.parent, context.cache / "hub").encoder
+        encoders["parent"] = _Exported.load(settings.parent, context.cache).encoder
     for left in (folder, *folder.parent.glob(f".{folder.name}.*")):  # by a stage that was stopped
         rmtree(left, ignore_errors=True)
     how = settings.formats, settings.precision, settings.lowest_cosine, settings.opset

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from bertrelay.cache import Cache
 from bertrelay.data.arrow import text_digest
 from bertrelay.data.sentences import sentences_of
 from bertrelay.data.tables import Table
@@ -41,12 +42,12 @@ class VectorTable:
         self._refuse_contradictions()
 
     @classmethod
-    def open(cls, source: GivenVectors, cache: Path) -> "VectorTable":
+    def open(cls, source: GivenVectors, cache: Cache) -> "VectorTable":
         """Raises RequestError for files that do not belong together, and for two vectors of one text."""
         path = Path(source.vectors)
         name = str(path)
         if source.texts is None:
-            path = cache / "given-vectors" / f"{Digests().of_file(path)[:32]}.npy"
+            path = cache.folder / "given-vectors" / f"{Digests().of_file(path)[:32]}.npy"
             digests = _unpacked(name, path)
         else:
             digests = _digests(sentences_of(Table(path=source.texts, format="lines")))
@@ -104,7 +105,7 @@ class VectorTable:
             )
 
 
-def open_teacher(source: ModelSource | GivenVectors, cache: Path) -> SentenceEncoder | VectorTable:
+def open_teacher(source: ModelSource | GivenVectors, cache: Cache) -> SentenceEncoder | VectorTable:
     """The teacher of a recipe; models of the hub and unpacked vectors are kept under `cache`."""
     if isinstance(source, GivenVectors):
         return VectorTable.open(source, cache)
@@ -126,14 +127,14 @@ def _digests(texts: Iterable[str]) -> NDArray[np.bytes_]:
     return np.array([text_digest(clean(text)) for text in texts], DIGEST)
 
 
-def _in_float32(path: Path, cache: Path) -> Path:
+def _in_float32(path: Path, cache: Cache) -> Path:
     """`path`, or a copy under `cache` of a `.npy` file of float64 or float16."""
     for kind in (np.float64, np.float16):
         try:
             vectors = open_vectors(path, np.dtype(kind))
         except RequestError:
             continue
-        copy = cache / "given-vectors" / f"{Digests().of_file(path)[:32]}.npy"
+        copy = cache.folder / "given-vectors" / f"{Digests().of_file(path)[:32]}.npy"
         if not copy.is_file():
             copy.parent.mkdir(parents=True, exist_ok=True)
             blocks = (vectors[start : start + BLOCK].astype(np.float32) for start in range(0, len(vectors), BLOCK))

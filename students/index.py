@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Unpack, get_args
 
 import pyarrow as pa
 
+from bertrelay.cache import Cache
 from bertrelay.checks import check_choice, check_count, list_texts
 from bertrelay.compute.engine import LOCAL_ENGINE
 from bertrelay.data.arrow import open_arrow
@@ -166,7 +167,7 @@ def open_index(
     kind: IndexKind = "auto",
     show: Sequence[Column] = (),
     verify: bool = False,
-    cache: Path | None = None,
+    cache: Cache | None = None,
 ) -> SearchIndex:
     """The index in `folder`, for queries of the model it was built with, or of one that has
     that model in its `spaces`: a student, a student of a student, or either trimmed.

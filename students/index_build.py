@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from bertrelay.cache import Cache
 from bertrelay.data.arrow import open_arrow
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import text_column
@@ -89,7 +90,7 @@ class IndexOptions(Settings):
     """Build from the beginning; a stopped rebuild of the same index resumes."""
     verify: bool = False
     """Read every file, the corpus too, instead of trusting those that were not touched."""
-    cache: Path | None = None
+    cache: Cache | None = None
     """Folder of models and data sets from the hub."""
     process_group: ProcessGroup = SINGLE_PROCESS
     """Processes that encode, each its part of the blocks; the main one does the rest."""
@@ -448,7 +449,7 @@ def _missing_columns(manifest: IndexManifest, options: IndexOptions) -> list[Col
 
 
 def _with_columns(
-    folder: Path, table: Table, manifest: IndexManifest, missing: list[Column], cache: Path | None
+    folder: Path, table: Table, manifest: IndexManifest, missing: list[Column], cache: Cache | None
 ) -> IndexManifest:
     """Writes the columns that hits show, those that are there and those that are missing, from the corpus."""
     columns, path = [*manifest.columns, *missing], folder / COLUMNS

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL_ENGINE
 from bertrelay.data.arrow import Mask
 from bertrelay.data.records import Rejects
@@ -85,7 +86,7 @@ def mine_negatives(
     *,
     corpus: Table | str | Path | None = None,
     work: Path | None = None,
-    cache: Path | None = None,
+    cache: Cache | None = None,
     rejects: Rejects | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     **options: Any,
@@ -143,7 +144,7 @@ def run(settings: NegativeSettings, context: StageContext) -> Metrics:
 
 
 def _read(
-    pairs: Table, corpus: Table | None, folder: Path, cache: Path | None, rejects: Rejects | None
+    pairs: Table, corpus: Table | None, folder: Path, cache: Cache | None, rejects: Rejects | None
 ) -> TrainingPairs:
     try:
         return TrainingPairs.read(pairs, corpus, folder, cache, rejects)
@@ -263,7 +264,7 @@ def _prepared(
     encoder: SentenceEncoder,
     pairs: TrainingPairs,
     options: NegativeOptions,
-    cache: Path | None,
+    cache: Cache | None,
     process_group: ProcessGroup,
 ) -> Miner:
     """Builds the index of the candidates and encodes the anchors, with all processes."""

@@ -5,12 +5,12 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import Record, Rejects, Row, Unusable, aligned_rows, rows
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
@@ -96,7 +96,7 @@ def clean(text: str) -> str:
 
 
 def read_pairs(
-    sources: Sequence[ParallelSource], hub_cache: Path | None, rejects: Rejects, counts: PairCounts
+    sources: Sequence[ParallelSource], cache: Cache | None, rejects: Rejects, counts: PairCounts
 ) -> Iterator[Pair]:
     """Streams the pairs of all `sources`, those with an empty side too; what a source itself drops is counted.
 
@@ -109,7 +109,7 @@ def read_pairs(
         first += len(streams)
         found: dict[str, FileCounts] = {}
         given = usable = 0
-        for record in _records(source, hub_cache, found):
+        for record in _records(source, cache, found):
             if isinstance(record, Unusable):
                 rejects.add(record.file, record.line, record.reason, detail=record.detail)
                 continue
@@ -140,17 +140,17 @@ def _no_pairs(source: ParallelSource, found: dict[str, FileCounts]) -> RequestEr
 
 
 def _records(
-    source: ParallelSource, hub_cache: Path | None, found: dict[str, FileCounts]
+    source: ParallelSource, cache: Cache | None, found: dict[str, FileCounts]
 ) -> Iterator[list[Translation] | Unusable]:
     """The translations of each record of `source`; a side that is missing is empty."""
     if isinstance(source, TranslationFiles):
-        yield from read_translation_files(source, hub_cache, found)
+        yield from read_translation_files(source, cache, found)
         return
     table_rows: Iterator[tuple[Row, ...]]
     if isinstance(source, AlignedFiles):
         table_rows = aligned_rows(*source.tables(), ())
     else:
-        table_rows = zip(rows(source.table(), (), hub_cache))
+        table_rows = zip(rows(source.table(), (), cache))
     for row in table_rows:
         unusable = next((part for part in map(_as_text, row) if isinstance(part, Unusable)), None)
         if unusable is not None:
@@ -167,11 +167,11 @@ def _as_text(row: Row) -> Row:
 
 
 def read_translations(
-    sources: Sequence[ParallelSource], hub_cache: Path | None, rejects: Rejects, counts: PairCounts | None = None
+    sources: Sequence[ParallelSource], cache: Cache | None, rejects: Rejects, counts: PairCounts | None = None
 ) -> dict[str, Translations]:
     """All pairs of held-out `sources` by language; those with an empty side are left out and counted."""
     counts = counts or PairCounts(sources)
-    translations = counts.by_language(filtered(read_pairs(sources, hub_cache, rejects, counts), None, counts, DEV))
+    translations = counts.by_language(filtered(read_pairs(sources, cache, rejects, counts), None, counts, DEV))
     if empty := counts.total().get(EMPTY):
         log(f"left out {empty:,} pairs with an empty side")
     return translations

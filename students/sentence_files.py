@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bertrelay.cache import Cache
 from bertrelay.data.arrow import Sentences, number_distinct, open_arrow, text_digests, write_arrow
 from bertrelay.data.records import Column, Record, Rejects, Table, canonical_id, read, rows
 from bertrelay.data.sentences import sentence_records
@@ -82,7 +83,7 @@ class SentenceFile:
 def write_sentences(
     table: Table,
     path: Path,
-    cache: Path | None,
+    cache: Cache | None,
     rejects: Rejects | None,
     prepare: Callable[[str], str] = str,
 ) -> int:
@@ -118,7 +119,7 @@ def _numbered(records: Iterator[Record], rejects: Rejects | None) -> Iterator[tu
         yield used + (rejects.counts.total() - before if rejects else 0), record
 
 
-def check_columns(table: Table, columns: Sequence[Column], cache: Path | None) -> None:
+def check_columns(table: Table, columns: Sequence[Column], cache: Cache | None) -> None:
     """Raises RequestError where `table` has not the `columns`."""
     if table.path is not None and table.file_format == "lines":
         raise RequestError(f"show: expected a table with columns, found plain lines in {table.name}; leave it out")
@@ -126,7 +127,7 @@ def check_columns(table: Table, columns: Sequence[Column], cache: Path | None) -
 
 
 def write_columns(
-    table: Table, columns: Sequence[Column], lines: Sequence[int], path: Path, cache: Path | None
+    table: Table, columns: Sequence[Column], lines: Sequence[int], path: Path, cache: Cache | None
 ) -> None:
     """Writes the `columns` of the records at `lines`, each value as JSON; null where a record has none.
 
@@ -153,7 +154,7 @@ def _as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def read_sentences(table: Table, path: Path, cache: Path | None, rejects: Rejects | None) -> SentenceFile:
+def read_sentences(table: Table, path: Path, cache: Cache | None, rejects: Rejects | None) -> SentenceFile:
     """Writes the sentences of `table` to `path`, and logs what is left out. Raises RequestError when all are blank."""
     blank, written = write_sentences(table, path, cache, rejects, clean), open_arrow(path)
     digests = text_digests(text for chunk in written["text"].chunks for text in chunk.to_pylist())
@@ -172,7 +173,7 @@ def read_gold(
     table: Table,
     source: SentenceFile,
     target: SentenceFile,
-    cache: Path | None = None,
+    cache: Cache | None = None,
     ids: tuple[Table, Table] | None = None,
 ) -> NDArray[np.int64]:
     """The true pairs, each once, as source row × targets + target row.
@@ -224,7 +225,7 @@ def _line_number(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _lines_of_ids(table: Table, wanted: set[str], cache: Path | None) -> dict[str, int]:
+def _lines_of_ids(table: Table, wanted: set[str], cache: Cache | None) -> dict[str, int]:
     """The lines of the sentences that have the identifiers `wanted`, which stand in the first column of `table`.
 
     Raises RequestError for one that several sentences have.

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from bertrelay.cache import Cache
 from bertrelay.checks import check_count
 from bertrelay.data.arrow import open_arrow, write_arrow
 from bertrelay.data.records import Rejects, read
@@ -219,7 +220,7 @@ class CorpusTexts:
     codes: list[str] | None = None
 
     @classmethod
-    def write(cls, path: Path, settings: ShrinkSettings, cache: Path, rejects: Rejects) -> "CorpusTexts":
+    def write(cls, path: Path, settings: ShrinkSettings, cache: Cache, rejects: Rejects) -> "CorpusTexts":
         """Reads all sources once; what cannot be used is counted, and what is blank left out."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_arrow(path, TEXTS, _blocks(_labelled(settings, cache, rejects)))
@@ -241,7 +242,7 @@ def _blocks(texts: Iterator[tuple[str, str]]) -> Iterator[dict[str, Sequence[str
         yield dict(zip(TEXTS.names, zip(*block, strict=True), strict=True))
 
 
-def _labelled(settings: ShrinkSettings, cache: Path, rejects: Rejects) -> Iterator[tuple[str, str]]:
+def _labelled(settings: ShrinkSettings, cache: Cache, rejects: Rejects) -> Iterator[tuple[str, str]]:
     """The language, where it is known, and the text, of all sources."""
     for source in settings.corpus:
         if not isinstance(source, CorpusTable):

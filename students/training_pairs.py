@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bertrelay.cache import Cache
 from bertrelay.data.arrow import number_distinct, open_arrow, select_rows, text_digests, write_arrow
 from bertrelay.data.records import Record, Rejects, read
 from bertrelay.data.tables import Table
@@ -54,7 +55,7 @@ class TrainingPairs:
 
     @classmethod
     def read(
-        cls, pairs: Table, corpus: Table | None, folder: Path, cache: Path | None, rejects: Rejects | None
+        cls, pairs: Table, corpus: Table | None, folder: Path, cache: Cache | None, rejects: Rejects | None
     ) -> "TrainingPairs":
         """Writes `pairs.arrow` and `candidates.jsonl`.
 
@@ -111,7 +112,7 @@ class TrainingPairs:
 
 
 def _pair_blocks(
-    table: Table, cache: Path | None, rejects: Rejects | None, dropped: Counter[str]
+    table: Table, cache: Cache | None, rejects: Rejects | None, dropped: Counter[str]
 ) -> Iterator[dict[str, list[Any]]]:
     """Blocks of the pairs, without those with an empty side, which are counted."""
     records = (record for record in read(table, PAIR, cache, rejects) if _is_pair(record, rejects))

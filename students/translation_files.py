@@ -15,6 +15,7 @@ from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple, cast
 
+from bertrelay.cache import Cache
 from bertrelay.data.readers import QuotedFields, hub_configs, open_input, refuse_damaged, text_lines
 from bertrelay.data.records import rows
 from bertrelay.data.tables import NO_LINES, Table, Unusable, suffix_of
@@ -75,7 +76,7 @@ class FileCounts:
 
 
 def read_translation_files(
-    source: TranslationFiles, hub_cache: Path | None, found: dict[str, FileCounts] | None = None
+    source: TranslationFiles, cache: Cache | None, found: dict[str, FileCounts] | None = None
 ) -> Records:
     """The records of `source` in the order of its files: a segment, a message, or a row.
 
@@ -84,7 +85,7 @@ def read_translation_files(
     """
     found = {} if found is None else found
     is_empty = True
-    for record in _of_hub(source, hub_cache, found) if source.hub else _of_files(source, found):
+    for record in _of_hub(source, cache, found) if source.hub else _of_files(source, found):
         is_empty = False
         yield record
     if is_empty:
@@ -132,10 +133,10 @@ def _counted(records: Records, source: TranslationFiles, counts: FileCounts) -> 
         yield pairs
 
 
-def _of_hub(source: TranslationFiles, hub_cache: Path | None, found: dict[str, FileCounts]) -> Records:
+def _of_hub(source: TranslationFiles, cache: Cache | None, found: dict[str, FileCounts]) -> Records:
     """The rows of the configuration of each language: `en-de`, or `en-zh-cn` where zh is asked for."""
     whole = Table(hub=source.hub, split=source.split, columns=[*PAIR_COLUMNS])
-    named = (HUB_CONFIG.fullmatch(name) for name in hub_configs(whole, hub_cache))
+    named = (HUB_CONFIG.fullmatch(name) for name in hub_configs(whole, cache))
     configs = {match[1]: match[0] for match in named if match and is_known(match[1])}
     for language in source.languages:
         code = closest_code(configs, language)
@@ -144,12 +145,12 @@ def _of_hub(source: TranslationFiles, hub_cache: Path | None, found: dict[str, F
             continue
         config = whole.model_copy(update={"config": configs[code]})
         counts = found.setdefault(config.name, FileCounts())
-        yield from _counted(_rows(config, language, hub_cache), source, counts)
+        yield from _counted(_rows(config, language, cache), source, counts)
 
 
-def _rows(table: Table, language: str, hub_cache: Path | None = None) -> Records:
+def _rows(table: Table, language: str, cache: Cache | None = None) -> Records:
     """The rows of a table of English and `language`."""
-    for row in rows(table, (), hub_cache):
+    for row in rows(table, (), cache):
         if isinstance(row, Unusable):
             yield row
         elif all(isinstance(value, str) for value in row.values):

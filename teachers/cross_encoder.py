@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
+from bertrelay.cache import Cache
 from bertrelay.checks import check_count, iterate_pairs, list_texts
 from bertrelay.device import ComputePrecision, as_device, resolve_precision
 from bertrelay.errors import RequestError, WorkError
@@ -213,7 +214,7 @@ class CrossEncoder(PairScorer):
         cls,
         source: str | Path,
         device: str | torch.device | None = None,
-        cache_dir: Path | None = None,
+        cache: Cache | None = None,
         *,
         backend: BackendChoice = None,
     ) -> "CrossEncoder":
@@ -224,7 +225,7 @@ class CrossEncoder(PairScorer):
         """
         check_backend(backend, device)
         place = as_device(device)
-        folder = model_folder(source, cache_dir=cache_dir)
+        folder = model_folder(source, cache=cache)
         stated = read_model_file(folder / MODEL_CONFIG, dict[str, Any]) or {}
         if (stated.get("prompts") or {}).get(stated.get("default_prompt_name")):
             raise RequestError(
@@ -279,11 +280,11 @@ def start_cross_encoder(
     base: str | Path,
     max_tokens: int | None = None,
     seed: int = 0,
-    cache_dir: Path | None = None,
+    cache: Cache | None = None,
     *,
     both_orders: bool = False,
 ) -> CrossEncoder:
     """A cross-encoder before its first step: the BERT of `base`, a sentence encoder's among them, and a new head."""
     config = {"num_labels": 1, "both_orders": both_orders}
-    network, tokenizer = HEAD.start(base, config, seed=seed, cache_dir=cache_dir)
+    network, tokenizer = HEAD.start(base, config, seed=seed, cache=cache)
     return CrossEncoder(network, tokenizer, max_tokens)

@@ -32,7 +32,7 @@ def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
     """Trains a network that reads both sentences at once."""
     return _run(
         lambda: start_cross_encoder(
-            settings.base, settings.max_tokens, settings.seed, context.cache / "hub", both_orders=settings.both_orders
+            settings.base, settings.max_tokens, settings.seed, context.cache, both_orders=settings.both_orders
         ),
         settings,
         context,
@@ -43,7 +43,7 @@ def run_poly(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
     """Trains a network whose learned codes attend to one sentence alone."""
 
     def start() -> PairScorer:
-        encoder = SentenceEncoder.load(settings.base, backend="torch", cache_dir=context.cache / "hub", is_base=True)
+        encoder = SentenceEncoder.load(settings.base, backend="torch", cache=context.cache, is_base=True)
         return PolyEncoder(encoder, settings.codes, settings.seed)
 
     return _run(start, settings, context)

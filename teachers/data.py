@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import MISSING_WORDS, Rejects, log_copies, read, rows
 from bertrelay.data.splits import count_shared
 from bertrelay.data.swapped import check_labels, check_swapped, has_letter
@@ -113,7 +113,7 @@ def _without_copies(indices: list[list[int]], labels: list[Any], name: str) -> t
     return [list(each[:-1]) for each in examples], [each[-1] for each in examples]
 
 
-def _columns(table: Table, objective: Objective, cache: Path | None) -> list[str | int]:
+def _columns(table: Table, objective: Objective, cache: Cache | None) -> list[str | int]:
     """The columns that `objective` reads by default: of a contrastive one those of negatives too that `table` has."""
     columns = COLUMNS[objective]
     if objective != "contrastive" or table.columns or not table.header:

@@ -12,6 +12,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.records import read, rows
 from bertrelay.data.sentences import as_table
@@ -65,7 +66,7 @@ class RerankedFile(NamedTuple):
 
 
 def load_scorer(
-    model: str | Path, cache: Path | None = None, device: "str | torch.device | None" = None
+    model: str | Path, cache: Cache | None = None, device: "str | torch.device | None" = None
 ) -> "PairScorer":
     """The cross-encoder or poly-encoder of a folder or hub id. Raises RequestError for another.
 
@@ -75,7 +76,7 @@ def load_scorer(
     from teachers.baselines.poly_encoder import POLY_ENCODER, PolyEncoder
     from teachers.cross_encoder import CrossEncoder
 
-    folder = model_folder(model, cache_dir=cache and cache / "hub")
+    folder = model_folder(model, cache=cache)
     return (PolyEncoder if (folder / POLY_ENCODER).is_file() else CrossEncoder).load(folder, device=device)
 
 
@@ -84,7 +85,7 @@ def rerank_file(
     pairs: Table | str | Path,
     output: str | Path,
     *,
-    cache: Path | None = None,
+    cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
     **options: Any,
@@ -173,10 +174,10 @@ class PairSource:
     table: Table
     kind: Literal["pairs", "candidates", "answers"]
     top: int | None = None
-    cache: Path | None = None
+    cache: Cache | None = None
 
     @classmethod
-    def of(cls, table: Table, top: int | None, output: Path, cache: Path | None = None) -> "PairSource":
+    def of(cls, table: Table, top: int | None, output: Path, cache: Cache | None = None) -> "PairSource":
         """Answers by their columns, candidates by `top`, else pairs.
 
         Raises RequestError for other than two columns, and for ranked candidates in an `output` of scores alone.

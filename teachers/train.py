@@ -70,7 +70,7 @@ def start_encoder(settings: TrainSettings, sentences: Sequence[str], context: St
         network = new_network(BertModel, bert_config(size, tokenizer), size, settings.seed)
         encoder = SentenceEncoder(network, tokenizer)
     else:
-        encoder = SentenceEncoder.load(settings.base, backend="torch", cache_dir=context.cache / "hub", is_base=True)
+        encoder = SentenceEncoder.load(settings.base, backend="torch", cache=context.cache, is_base=True)
     pooling = encoder.pooling
     if settings.pooling:
         pooling = Pooling(in_folder_order(settings.pooling), pooling.include_prompt)
@@ -160,7 +160,7 @@ def guide_vectors(
     path = context.work / "guide.npy"
     path.parent.mkdir(parents=True, exist_ok=True)
     fill_vectors(
-        SentenceEncoder.load(source, backend="torch", cache_dir=context.cache / "hub"),
+        SentenceEncoder.load(source, backend="torch", cache=context.cache),
         lambda first, end: list(sentences[first:end]),
         len(sentences),
         path,

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
+from bertrelay.cache import Cache
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.new import train_unigram, train_wordpiece
 from bertrelay.process_group import ProcessGroup
@@ -99,7 +100,7 @@ def evaluated_twice(monkeypatch):
 def context(tmp_path):
     for name in ("output", "cache"):
         (tmp_path / name).mkdir()
-    return StageContext(tmp_path / "output", tmp_path / "cache")
+    return StageContext(tmp_path / "output", Cache(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import IO, TYPE_CHECKING, Any
 
+from bertrelay.cache import Cache
 from bertrelay.data.encodings import NOT_UTF8, SAMPLE_BYTES, conversion_of, refuse_other_formats, remedy, sample_after
 from bertrelay.data.tables import (
     ABSENT,
@@ -374,34 +375,34 @@ def parquet_rows(table: Table, columns: Sequence[str | int], optional: Sequence[
 
 
 def hub_rows(
-    table: Table, columns: Sequence[str | int], context_cache: Path | None, optional: Sequence[str] = ()
+    table: Table, columns: Sequence[str | int], cache: Cache | None, optional: Sequence[str] = ()
 ) -> Iterator[Record]:
-    """The rows of a split of a data set of the hub, kept under `context_cache / "hub"`."""
-    with _hub(table, context_cache) as (datasets, options):
+    """The rows of a split of a data set of the hub, kept in the cache."""
+    with _hub(table, cache) as (datasets, options):
         dataset: Any = datasets.load_dataset(name=table.config, split=table.split, **options)
     names, tops = _arrow_columns(table, columns, dataset.features.arrow_schema, optional)
     yield from _arrow_records(table, names, dataset.select_columns(tops).with_format("arrow").iter(BATCH_ROWS))
 
 
-def hub_configs(table: Table, context_cache: Path | None) -> list[str]:
-    with _hub(table, context_cache) as (datasets, options):
+def hub_configs(table: Table, cache: Cache | None) -> list[str]:
+    with _hub(table, cache) as (datasets, options):
         names: list[str] = datasets.get_dataset_config_names(**options)
     return names
 
 
 @contextmanager
-def _hub(table: Table, context_cache: Path | None) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _hub(table: Table, cache: Cache | None) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The library `datasets` with the options of all its calls; its errors become ours."""
-    if context_cache is None or table.hub is None:
+    if cache is None or table.hub is None:
         raise RequestError(f"{table.name}: a data set of the hub needs a cache folder to be kept in.")
     import datasets
     from huggingface_hub import constants
 
-    folder, home = context_cache / "hub", constants.HF_HUB_CACHE
-    constants.HF_HUB_CACHE = str(folder)  # `load_dataset` has no argument for downloads, and takes the home folder
+    hub, home = cache.hub, constants.HF_HUB_CACHE
+    constants.HF_HUB_CACHE = str(hub)  # `load_dataset` has no argument for downloads, and takes the home folder
     try:
-        cache = str(folder / "datasets")
-        yield datasets, {"path": table.hub.hub_id, "revision": table.hub.revision, "cache_dir": cache}
+        source = {"path": table.hub.hub_id, "revision": table.hub.revision}
+        yield datasets, {**source, "cache_dir": str(hub / "datasets")}
     except RequestError:
         raise
     except (FileNotFoundError, ValueError) as error:
@@ -410,7 +411,7 @@ def _hub(table: Table, context_cache: Path | None) -> Iterator[tuple[Any, dict[s
         ) from None
     except (OSError, datasets.exceptions.DatasetsError) as error:
         raise WorkError(
-            f"{table.name} cannot be fetched: {_first_line(error)}. Check the network and the space in {folder}, "
+            f"{table.name} cannot be fetched: {_first_line(error)}. Check the network and the space in {hub}, "
             "or download the data and give its `path`."
         ) from None
     finally:

@@ -14,6 +14,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Self, SupportsInt, TextIO, cast
 
+from bertrelay.cache import Cache
 from bertrelay.data.encodings import LOOKS, remedy
 from bertrelay.data.readers import delimited_rows, hub_rows, jsonl_rows, line_rows, parquet_rows
 from bertrelay.data.tables import Column, Format, Record, Row, Table, Unusable
@@ -248,7 +249,7 @@ def log_copies(copies: int, of: int, what: str, equal: str, but: str = "and coun
 def read(
     table: Table,
     default_columns: Sequence[str | int],
-    context_cache: Path | None = None,
+    cache: Cache | None = None,
     rejects: Rejects | None = None,
 ) -> Iterator[Record]:
     """Streams the records of `table`: of its own columns, else of `default_columns`.
@@ -260,7 +261,7 @@ def read(
     the first one raises RequestError. The caller counts the used ones with `rejects.used()`.
     Raises RequestError for what concerns the whole table: no such file, a damaged one, no such column, no records.
     """
-    for row in rows(table, default_columns, context_cache):
+    for row in rows(table, default_columns, cache):
         if isinstance(row, Record) and all(value is not None for value in row.values):
             yield row
             continue
@@ -272,13 +273,13 @@ def read(
 
 
 def aligned_rows(
-    first: Table, second: Table, default_columns: Sequence[str | int], context_cache: Path | None = None
+    first: Table, second: Table, default_columns: Sequence[str | int], cache: Cache | None = None
 ) -> Iterator[tuple[Row, Row]]:
     """Two tables side by side, where row n of one belongs to row n of the other; as `rows` gives them.
 
     Raises RequestError, with the rows of both, when one of them is longer.
     """
-    walk = zip_longest(rows(first, default_columns, context_cache), rows(second, default_columns, context_cache))
+    walk = zip_longest(rows(first, default_columns, cache), rows(second, default_columns, cache))
     for done, (left, right) in enumerate(walk):
         if left is not None and right is not None:
             yield left, right
@@ -297,7 +298,7 @@ def aligned_rows(
 def rows(
     table: Table,
     default_columns: Sequence[str | int],
-    context_cache: Path | None = None,
+    cache: Cache | None = None,
     optional: Sequence[str] = (),
 ) -> Iterator[Row]:
     """Every row in its place, usable or not.
@@ -308,7 +309,7 @@ def rows(
     """
     columns = table.columns or default_columns
     if table.path is None:
-        stream: Iterator[Row] = hub_rows(table, columns, context_cache, optional)
+        stream: Iterator[Row] = hub_rows(table, columns, cache, optional)
     else:
         stream = READERS[table.file_format](table, columns, optional)
     first = next(stream, None)

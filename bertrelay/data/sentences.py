@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import Column, Record, Rejects, Table, read
 from bertrelay.data.shards import Span, SpanReader
 from bertrelay.data.vectors import ReadBlock
@@ -38,12 +39,12 @@ def as_table(source: Table | str | Path) -> Table:
     return options_of(Table, {"path": path})
 
 
-def sentences_of(table: Table, cache: Path | None = None) -> Iterator[str]:
+def sentences_of(table: Table, cache: Cache | None = None) -> Iterator[str]:
     """The texts of `sentence_records`, as a stream."""
     return (record.values[0] for record in sentence_records(table, cache))
 
 
-def sentence_records(table: Table, cache: Path | None = None, rejects: Rejects | None = None) -> Iterator[Record]:
+def sentence_records(table: Table, cache: Cache | None = None, rejects: Rejects | None = None) -> Iterator[Record]:
     """Streams the sentences: of the one column that `table` names, else of `text`, or each line of plain lines.
 
     cache: where a data set of the hub is kept.
@@ -74,7 +75,7 @@ def check_first(table: Table, rejects: Rejects | None = None) -> None:
     next(sentence_records(table, rejects=rejects), None)
 
 
-def scan(table: Table, cache: Path | None = None, rejects: Rejects | None = None) -> SentenceScan:
+def scan(table: Table, cache: Cache | None = None, rejects: Rejects | None = None) -> SentenceScan:
     """Reads `table` through; `rejects` takes records that cannot be used.
 
     Raises RequestError when there is none that can, and without `rejects` at the first that cannot, with file and line.
@@ -93,7 +94,7 @@ def scan(table: Table, cache: Path | None = None, rejects: Rejects | None = None
     return SentenceScan(sentences, blank, digest.hexdigest())
 
 
-def block_reader(table: Table, cache: Path | None = None, skip_invalid: bool = False) -> ReadBlock:
+def block_reader(table: Table, cache: Cache | None = None, skip_invalid: bool = False) -> ReadBlock:
     """Reads blocks of `table`, in one pass those that rise, skipping those that are not wanted.
 
     skip_invalid: whether records that cannot be used are left out, as `scan` with rejects does.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.parquet import (
     MANIFEST_KEY,
@@ -174,7 +175,7 @@ def add_columns(
     keep: Sequence[str],
     precision: str,
     description: str,
-    cache: Path | None = None,
+    cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
     overwrite: bool = False,
@@ -190,7 +191,7 @@ def add_columns(
     inputs = on_main(lambda: ParquetInput(source, texts, keep, names), process_group)
     where = Engine.of(engine, process_group)
     with where.connected():
-        folder = on_main(lambda: model_folder(model, cache_dir=cache and cache / "hub"), process_group)
+        folder = on_main(lambda: model_folder(model, cache=cache), process_group)
         note_folder(folder)
         resolved = where.precision(precision, default_device(), process_group)
         manifest = {"model": Digests().of_folder(folder), "source": inputs.digest, "precision": resolved, **options}

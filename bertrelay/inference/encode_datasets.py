@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bertrelay.cache import Cache
 from bertrelay.checks import check_choice
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.parquet import ROW, ParquetInput, check_outside
@@ -35,7 +36,7 @@ def encode_dataset(
     *,
     column: str = "text",
     keep: Sequence[str] = (),
-    cache: Path | None = None,
+    cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
     vectors: Stored = "float32",

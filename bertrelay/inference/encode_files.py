@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple, Unpack
 
+from bertrelay.cache import Cache
 from bertrelay.checks import check_choice
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.records import Rejects, Table
@@ -40,7 +41,7 @@ def encode_file(
     source: Table | str | Path,
     output: str | Path,
     *,
-    cache: Path | None = None,
+    cache: Cache | None = None,
     rejects: Rejects | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,

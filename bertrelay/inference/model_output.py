@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.shards import Shards, Span, locked_output
 from bertrelay.device import ComputePrecision, default_device
@@ -72,7 +73,7 @@ def model_output(
     *,
     block: object,
     precision: str,
-    cache: Path | None = None,
+    cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
     **options: object,
@@ -87,7 +88,7 @@ def model_output(
     """
     where = Engine.of(engine, process_group)
     with unchanged_inputs(), locked_output(output, process_group), where.connected():
-        folder = on_main(lambda: model_folder(model, cache_dir=cache and cache / "hub"), process_group)
+        folder = on_main(lambda: model_folder(model, cache=cache), process_group)
         note_folder(folder)
         resolved = where.precision(precision, default_device(), process_group)
         scanned = on_main(scan, process_group)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from bertrelay.cache import Cache
 from bertrelay.checks import check_choice, check_count
 from bertrelay.device import as_device
 from bertrelay.errors import RequestError, describe
@@ -135,7 +136,7 @@ class SentenceEncoder(nn.Module):
         *,
         backend: BackendChoice = None,
         revision: str | None = None,
-        cache_dir: str | Path | None = None,
+        cache: Cache | None = None,
         is_base: bool = False,
     ) -> "SentenceEncoder":
         """The encoder of a sentence-transformers folder, of a plain transformers folder (mean pooling), or of a hub id.
@@ -149,7 +150,7 @@ class SentenceEncoder(nn.Module):
         """
         place = as_device(device)
         check_backend(backend, device)
-        folder = model_folder(source, revision, cache_dir)
+        folder = model_folder(source, revision, cache)
         if not is_base:
             check_kind(folder, "encoder")
         layout = read_layout(folder)
@@ -460,14 +461,14 @@ class SentenceEncoder(nn.Module):
         return torch.from_numpy(similarity(*map(_rows, embeddings), self.similarity_fn_name))
 
 
-def as_encoder(model: SentenceEncoder | str | Path, cache: Path | None = None) -> SentenceEncoder:
+def as_encoder(model: SentenceEncoder | str | Path, cache: Cache | None = None) -> SentenceEncoder:
     """`model` itself, or the encoder of that folder or hub id; `cache` is where a download goes.
 
     Raises RequestError for a model of another kind, whose inner BERT would else pass for an encoder.
     """
     if isinstance(model, SentenceEncoder):
         return model
-    folder = model_folder(model, cache_dir=cache and cache / "hub")
+    folder = model_folder(model, cache=cache)
     note_folder(folder)
     return SentenceEncoder.load(folder)
 

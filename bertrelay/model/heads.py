@@ -24,6 +24,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from bertrelay.cache import Cache
 from bertrelay.device import default_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computing, pack_for
@@ -126,14 +127,14 @@ class Head:
         *,
         dropout: float | None = None,
         seed: int = 0,
-        cache_dir: Path | None = None,
+        cache: Cache | None = None,
     ) -> Loaded:
         """The BERT of `source`, a sentence encoder's among them, under a new head drawn from `seed`, and its tokenizer.
 
         config: values for the network's configuration.
         dropout: in every layer and before the head; the BERT's own when None.
         """
-        folder = model_folder(source, cache_dir=cache_dir)
+        folder = model_folder(source, cache=cache)
         layout = read_layout(folder)
         folder = folder / layout.transformer_folder
         with torch.random.fork_rng(devices=[]):

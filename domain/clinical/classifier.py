@@ -12,6 +12,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
+from bertrelay.cache import Cache
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.model.files import read_model_file
@@ -91,7 +92,7 @@ def start_model(
     *,
     dropout: float | None = None,
     seed: int = 0,
-    cache_dir: Path | None = None,
+    cache: Cache | None = None,
 ) -> OutcomeModel:
     """A model before its first step: the BERT of `source`, a sentence encoder's among them, and a new head.
 
@@ -106,7 +107,7 @@ def start_model(
         "id2label": dict(enumerate(settings.labels)),
         "label2id": {label: row for row, label in enumerate(settings.labels)},
     }
-    network, tokenizer = HEAD.start(source, config, dropout=dropout, seed=seed, cache_dir=cache_dir)
+    network, tokenizer = HEAD.start(source, config, dropout=dropout, seed=seed, cache=cache)
     check_positions(network, settings.chunking.max_tokens, "chunking.max_tokens")
     return OutcomeModel(ChunkClassifier(network, settings.pooling), tokenizer, settings)
 
@@ -120,14 +121,14 @@ def save_model(model: OutcomeModel, folder: Path) -> None:
 def load_model(
     source: str | Path,
     task: OutcomeName | None = None,
-    cache_dir: Path | None = None,
+    cache: Cache | None = None,
     backend: BackendChoice = None,
 ) -> OutcomeModel:
     """The model of a folder that a stage wrote. Raises RequestError for any other, a damaged one, or another task.
 
     backend: as of `SentenceEncoder.load`.
     """
-    folder = model_folder(source, cache_dir=cache_dir)
+    folder = model_folder(source, cache=cache)
     settings = read_description(folder, task)
     network, tokenizer = HEAD.load(folder, backend)
     if network.config.num_labels != len(settings.labels):

@@ -196,7 +196,7 @@ def _flow(
 
 def _begin(settings: NotesSettings, tables: Mapping[str, Path], context: StageContext) -> None:
     """Keeps the work of a killed run of these settings and files, and no other: its notes were chosen otherwise."""
-    digests = Digests(context.cache / "digests.json")
+    digests = Digests(context.cache.folder / "digests.json")
     files = {name: digests.of(path) for name, path in {**tables, "cohort": Path(settings.cohort)}.items()}
     chosen_by = {"inputs": fingerprint(settings.model_dump(exclude={"mimic", "cohort"}) | files)}
     context.work.mkdir(parents=True, exist_ok=True)

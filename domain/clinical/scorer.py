@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from bertrelay.cache import Cache
 from bertrelay.checks import list_texts
 from bertrelay.device import ComputePrecision, as_device, resolve_precision
 from bertrelay.errors import RequestError
@@ -121,7 +122,7 @@ class OutcomeScorer:
         *,
         task: OutcomeName | None = None,
         backend: BackendChoice = None,
-        cache_dir: Path | None = None,
+        cache: Cache | None = None,
     ) -> Self:
         """The scorer of a folder that `domain.readmission` or `domain.outcome` wrote.
 
@@ -130,7 +131,7 @@ class OutcomeScorer:
         """
         check_backend(backend, device)
         place = as_device(device)
-        model = load_model(source, task or cls.only_task, cache_dir, backend)
+        model = load_model(source, task or cls.only_task, cache, backend)
         model.network.to(place)
         how = model.settings
         if how.outcome.early_only:  # nothing in a note says which kind it is

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.shards import Compute, Span, cut_spans, json_line
@@ -88,7 +89,7 @@ def score_file(
     page: str | Path | None = None,
     admission: str | int | None = None,
     overwrite: bool = True,
-    cache: Path | None = None,
+    cache: Cache | None = None,
     engine: Engine | str = LOCAL,
     **options: Any,
 ) -> ScoredFile:
@@ -116,7 +117,7 @@ def score_file(
     from domain.clinical.classifier import read_description
     from domain.clinical.scorer import OutcomeScorer, admission_page, clean_and_join
 
-    folder = model_folder(model, cache_dir=cache and cache / "hub")
+    folder = model_folder(model, cache=cache)
     how = read_description(folder, task)
     rejects = Rejects(output.with_name(f"{output.name}.rejects.jsonl"), settings.max_rejects, keep_empty=False)
     chosen = NoteKinds(how, table.name)
@@ -158,7 +159,7 @@ def score_dataset(
     *,
     task: OutcomeName | None = None,
     overwrite: bool = False,
-    cache: Path | None = None,
+    cache: Cache | None = None,
     engine: Engine | str = LOCAL,
     **options: Any,
 ) -> ScoredFile:
@@ -181,7 +182,7 @@ def score_dataset(
     check_outside(output, notes)
     settings, where = options_of(ScoreOptions, options), Engine.of(engine)
     source, place = notes_source(notes, settings), Location(output)
-    folder = model_folder(model, cache_dir=cache and cache / "hub")
+    folder = model_folder(model, cache=cache)
     how = read_description(folder, task)
     types, chosen = score_types(score_columns(how, settings.with_text)), NoteKinds(how, source.name)
     columns = [pa.field(*each) for each in types.items()]

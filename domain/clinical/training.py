@@ -149,14 +149,12 @@ def _trained(
         c=PAPERS_C if settings.c == "chosen" else settings.c,
         **{name: getattr(settings, name) for name in ("pooling", "chunking", "aggregation")},
     )
-    model = start_model(
-        settings.base, how, dropout=settings.dropout, seed=settings.seed, cache_dir=context.cache / "hub"
-    )
+    model = start_model(settings.base, how, dropout=settings.dropout, seed=settings.seed, cache=context.cache)
     model.network.to(default_device())
     chunker = Chunker(model.tokenizer, settings.chunking)
     rules = plain_rules(model.tokenizer).to_str()
     parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": settings.chunking.model_dump()}
-    folder = context.cache / "chunks" / fingerprint(parts | {"format": FORMAT})[:32]
+    folder = context.cache.folder / "chunks" / fingerprint(parts | {"format": FORMAT})[:32]
     engine = context.engine_before_training
     tokens = stored_chunk_tokens(notes.texts, notes.table["characters"].tolist(), chunker, folder, engine)
     unknown, is_unreadable = unknown_shares(tokens, len(notes), chunker)

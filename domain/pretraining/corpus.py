@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.data.records import Rejects, log_copies
 from bertrelay.data.shards import MANIFEST, Compute, Shards, Span, SpanReader, cut_spans
@@ -163,7 +164,7 @@ def _starts(counts: NDArray[np.integer] | list[int]) -> NDArray[np.int64]:
 def build_corpus(
     sources: Sequence[DocumentSource],
     tokenizer: PreTrainedTokenizerBase,
-    cache: Path,
+    cache: Cache,
     digests: Digests,
     held_out_share: float = 0.0,
     rejects_limit: float = 0.01,
@@ -185,7 +186,7 @@ def build_corpus(
         "held_out_share": held_out_share,
     }
     key = fingerprint(decisive)[:32]
-    folder = cache / "documents" / key
+    folder = cache.folder / "documents" / key
     building = Shards(folder, ()).folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):

@@ -11,6 +11,7 @@ from torch import Tensor, float32, nn, promote_types
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForPreTraining, BertForPreTraining, PreTrainedModel, PreTrainedTokenizerFast
 
+from bertrelay.cache import Cache
 from bertrelay.data.encodings import conversion_of
 from bertrelay.errors import RequestError
 from bertrelay.inference.kernels import use_cpu_kernels
@@ -80,7 +81,7 @@ POOLER = "bert.pooler.dense.weight"
 NAMES: dict[Objective, str] = {"mlm": "masked words", "nsp": "next sentences"}
 
 
-def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def start_network(settings: PretrainSettings, cache: Cache) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """The network before its first step, with a head for each objective, and its tokenizer, with the new tokens.
 
     Raises RequestError for a base without heads for these objectives, has fewer positions than `max_tokens`, or a
@@ -115,8 +116,8 @@ def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedMo
     return network, tokenizer
 
 
-def _load(source: str, objectives: list[Objective], cache: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    folder = model_folder(source, cache_dir=cache / "hub")
+def _load(source: str, objectives: list[Objective], cache: Cache) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    folder = model_folder(source, cache=cache)
     layout = read_layout(folder)
     folder = folder / layout.transformer_folder
     network, missing = load_network(folder, AutoModelForPreTraining)

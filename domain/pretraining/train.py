@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertrelay.cache import Cache
 from bertrelay.device import autocast, default_device, resolve_precision
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import write_json
@@ -94,7 +95,7 @@ def _perplexity(loss: Floats, count: Floats) -> float | None:
     return None if mean is None else math.exp(mean)
 
 
-def pretrain(settings: PretrainSettings, folder: Path, cache: Path | None = None) -> Metrics:
+def pretrain(settings: PretrainSettings, folder: Path, cache: Cache | None = None) -> Metrics:
     """The stage outside of a recipe: writes `folder/model`, returns the metrics; stopped and called again, it resumes.
 
     cache: keeps the prepared corpus, for other trainings too; `folder/cache` when there is none.
@@ -107,7 +108,7 @@ def run(settings: PretrainSettings, context: StageContext) -> Metrics:
     network, tokenizer = start_network(settings, context.cache)
     engine = context.engine_before_training
     with accelerator().main_process_first():
-        digests = Digests(context.cache / "digests.json")
+        digests = Digests(context.cache.folder / "digests.json")
         corpus = build_corpus(
             settings.documents, tokenizer, context.cache, digests, settings.held_out_share, settings.max_rejects, engine
         )

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import Record, Rejects, Row, is_missing, rows
 from bertrelay.data.tables import ABSENT, Column, Table
 from bertrelay.errors import RequestError
@@ -75,21 +75,21 @@ class RatedPairs(NamedTuple):
     repeated: int
 
 
-def check_files(settings: TermsSettings, cache: Path | None = None) -> None:
+def check_files(settings: TermsSettings, cache: Cache | None = None) -> None:
     """Reads a row of each file, which shows most of what can be wrong with a request. Raises RequestError."""
     next(_term_rows(settings.terms, cache))
     if settings.ratings:
         next(rows(settings.ratings, RATING, cache))
 
 
-def _term_rows(table: Table, cache: Path | None) -> Iterator[Row]:
+def _term_rows(table: Table, cache: Cache | None) -> Iterator[Row]:
     """Term and group: of the columns that `table` names, else of what it has."""
     is_lines = table.path is not None and table.file_format == "lines"
     has_own = len(table.columns or []) < 2
     return rows(table, [0 if is_lines else TERM], cache, optional=[GROUP] if has_own else [])
 
 
-def read_terms(table: Table, rejects: Rejects, cache: Path | None = None) -> list[Term]:
+def read_terms(table: Table, rejects: Rejects, cache: Cache | None = None) -> list[Term]:
     """The terms of `table` without blanks around them, each where it first occurs.
 
     cache: where a data set of the hub is kept.
@@ -110,7 +110,7 @@ def read_terms(table: Table, rejects: Rejects, cache: Path | None = None) -> lis
     return list(terms.values())
 
 
-def read_ratings(table: Table, row_of: Mapping[str, int], rejects: Rejects, cache: Path | None = None) -> RatedPairs:
+def read_ratings(table: Table, row_of: Mapping[str, int], rejects: Rejects, cache: Cache | None = None) -> RatedPairs:
     """The pairs of `table` whose terms both have a row; a pair that is rated more than once has the mean score.
 
     Logs how many pairs have a term without a row, and how many ratings were of a pair that had one.

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.data.vectors import write_vectors
 from bertrelay.errors import RequestError
@@ -39,7 +40,9 @@ def run(settings: TermsSettings, context: StageContext) -> Metrics:
     return describe_terms(settings, context.output, context.cache) if context.process_group.is_main else {}
 
 
-def describe_terms(settings: TermsSettings, output: Path, cache: Path | None = None, overwrite: bool = True) -> Metrics:
+def describe_terms(
+    settings: TermsSettings, output: Path, cache: Cache | None = None, overwrite: bool = True
+) -> Metrics:
     """Writes into the folder `output` vectors, neighbours and a picture of the terms, and returns the metrics.
 
     `vectors.npy` or `.parquet`, row i for line i + 1 of `terms.csv` below its header; `neighbours.csv`; `tsne.svg` and
@@ -71,9 +74,9 @@ def _check_output(settings: TermsSettings, output: Path, overwrite: bool) -> Non
         )
 
 
-def _describe(settings: TermsSettings, output: Path, cache: Path | None) -> Metrics:
+def _describe(settings: TermsSettings, output: Path, cache: Cache | None) -> Metrics:
     output.mkdir(parents=True, exist_ok=True)
-    encoder = SentenceEncoder.load(settings.model, backend="torch", cache_dir=cache and cache / "hub", is_base=True)
+    encoder = SentenceEncoder.load(settings.model, backend="torch", cache=cache, is_base=True)
     with Rejects(output / REJECTS, settings.max_rejects) as rejects:
         terms, tokens = _usable_terms(settings, encoder, rejects, cache)
         row_of = {term.text: row for row, term in enumerate(terms)}
@@ -103,7 +106,7 @@ def _describe(settings: TermsSettings, output: Path, cache: Path | None) -> Metr
 
 
 def _usable_terms(
-    settings: TermsSettings, encoder: SentenceEncoder, rejects: Rejects, cache: Path | None
+    settings: TermsSettings, encoder: SentenceEncoder, rejects: Rejects, cache: Cache | None
 ) -> tuple[list[Term], TermTokens]:
     """The terms that the model can read, and their tokens."""
     listed = read_terms(settings.terms, rejects, cache)

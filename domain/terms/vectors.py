@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertrelay.cache import Cache
 from bertrelay.checks import check_choice, list_texts
 from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError
@@ -70,7 +71,7 @@ def term_vectors(
     layers: Layers = "last_four",
     precision: str = "auto",
     batch_tokens: int | None = None,
-    cache_dir: Path | None = None,
+    cache: Cache | None = None,
 ) -> Vectors:
     """Vectors of `terms`, float32 (terms, dim), row i for term i: the mean of a layer's token vectors over its pieces.
 
@@ -84,7 +85,7 @@ def term_vectors(
     check_choice("layers", layers, [*LAYERS])
     encoder = model
     if not isinstance(encoder, SentenceEncoder):
-        encoder = SentenceEncoder.load(encoder, backend="torch", cache_dir=cache_dir, is_base=True)
+        encoder = SentenceEncoder.load(encoder, backend="torch", cache=cache, is_base=True)
     tokens = term_tokens(encoder, list_texts(terms, "terms"))
     for place in range(len(terms)):
         if fault := tokens.fault(place, encoder.max_tokens):

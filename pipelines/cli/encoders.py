@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output
@@ -180,7 +181,7 @@ def evaluate(
     settings = validated(ProtocolSettings, whole, EVALUATE_OPTIONS)
     nowhere = Path()  # nothing but mteb's results is written, and nothing of the hub read but the model and its data
     with Rejects(None) as rejects:
-        scores = read_protocols(settings, StageContext(nowhere, nowhere), rejects, shown.results)
+        scores = read_protocols(settings, StageContext(nowhere, Cache(nowhere)), rejects, shown.results)
     metrics = scored(settings, scores, cache=None)
     if shown.as_json:
         write_out(json.dumps({"model": model, "metrics": metrics}, ensure_ascii=False, indent=2))

@@ -68,7 +68,7 @@ def run(settings: CardSettings, context: StageContext) -> Metrics:
     """Writes `model/` with its card; only the main process does."""
     if not context.process_group.is_main:
         return {}
-    source, output = model_folder(settings.model, cache_dir=context.cache / "hub"), context.output / "model"
+    source, output = model_folder(settings.model, cache=context.cache), context.output / "model"
     results = [read_result(Path(folder), source) for folder in settings.results]
     shutil.rmtree(output, ignore_errors=True)
     shutil.copytree(source, output, copy_function=shutil.copyfile, ignore=shutil.ignore_patterns(".*"))

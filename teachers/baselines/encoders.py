@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bertrelay.cache import Cache
 from bertrelay.checks import check_dimensions
 from bertrelay.device import default_device
 from bertrelay.model.encoder import SentenceEncoder, as_encoder
@@ -18,7 +19,7 @@ from teachers.evaluation.sts import Encode, Fit, finite
 TERMS = 5_000  # the most frequent ones: enough for these sets, and small enough to hold them dense
 
 
-def fit_of(settings: ProtocolSettings, cache: Path | None = None) -> Fit:
+def fit_of(settings: ProtocolSettings, cache: Cache | None = None) -> Fit:
     """What gives the vectors that `settings` name, float32 (sentences, dim), all of them finite.
 
     A network is loaded when vectors are first asked for.
@@ -40,14 +41,14 @@ def fit_of(settings: ProtocolSettings, cache: Path | None = None) -> Fit:
     return lambda _: network()
 
 
-def encoder_at(model: str | Path, precision: str, cache: Path | None = None) -> Encode:
+def encoder_at(model: str | Path, precision: str, cache: Cache | None = None) -> Encode:
     """What gives the vectors of the encoder of a folder or hub id, all of them finite."""
     return finite(partial(load_encoder(model, cache).encode, precision=precision))
 
 
 def load_encoder(
     model: str | Path,
-    cache: Path | None = None,
+    cache: Cache | None = None,
     pooling: Sequence[str] | None = None,
     truncate_dim: int | None = None,
 ) -> SentenceEncoder:

@@ -15,6 +15,7 @@ from langcodes import Language, standardize_tag
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from bertrelay.cache import Cache
 from bertrelay.data import records
 from bertrelay.data.records import Rejects
 from bertrelay.device import resolve_precision
@@ -120,7 +121,7 @@ def evaluate_tasks(
     options = options_of(ProtocolSettings, {"protocols": ["mteb"], "model": str(model), **given})
     nowhere = Path()
     with Rejects(None, options.max_rejects) as rejects:
-        read = read_tasks(options, StageContext(nowhere, nowhere), rejects)
+        read = read_tasks(options, StageContext(nowhere, Cache(nowhere)), rejects)
     return task_metrics(options, read, None, None if results is None else Path(results))
 
 
@@ -135,7 +136,7 @@ def read_tasks(settings: ProtocolSettings, context: StageContext, rejects: Rejec
 
 
 def task_metrics(
-    settings: ProtocolSettings, tasks: Sequence["AbsTask"], cache: Path | None, results: Path | None
+    settings: ProtocolSettings, tasks: Sequence["AbsTask"], cache: Cache | None, results: Path | None
 ) -> Metrics:
     """The main score of every subset of `tasks`. cache: of models of the hub. results: None for mteb's own folder."""
     mteb, model = _package(), settings.model
@@ -281,7 +282,7 @@ def _columns(table: LocalTask, context: StageContext, rejects: Rejects) -> dict[
     return dict(zip(PAIR, map(list, zip(*found, strict=True)), strict=True))
 
 
-def _translations(table: LocalTask, cache: Path, rejects: Rejects) -> Iterator[records.Record]:
+def _translations(table: LocalTask, cache: Cache, rejects: Rejects) -> Iterator[records.Record]:
     """Records of two sentences, of one table or of two side by side."""
     if table.second is None:
         yield from records.read(table, PAIR, cache, rejects)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
@@ -85,7 +86,7 @@ def _read_mteb(settings: ProtocolSettings, context: StageContext, rejects: Rejec
     return lambda _: task_metrics(settings, tasks, context.cache, results)
 
 
-def scored(settings: ProtocolSettings, scores: list[Score], cache: Path | None) -> Metrics:
+def scored(settings: ProtocolSettings, scores: list[Score], cache: Cache | None) -> Metrics:
     """The metrics of the encoder that `settings` name; `cache` is where a model of the hub is kept."""
     fit = fit_of(settings, cache)
     return {name: value for score in scores for name, value in score(fit).items()}

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, compress
-from pathlib import Path
 from typing import Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.cache import Cache
 from bertrelay.checks import check_dimensions
 from bertrelay.data.records import Rejects, aligned_rows, read
 from bertrelay.data.tables import Record, StsTable, Table, Unusable
@@ -97,7 +97,7 @@ def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPai
     return replace(pairs, scores=-pairs.scores) if table.reversed else pairs
 
 
-def _records(table: StsTable, columns: Sequence[str | int], cache: Path | None, rejects: Rejects) -> Iterator[Record]:
+def _records(table: StsTable, columns: Sequence[str | int], cache: Cache | None, rejects: Rejects) -> Iterator[Record]:
     """Sentence, sentence, score of each row, wherever `table` has them."""
     if table.second is not None:
         other = table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
@@ -119,7 +119,7 @@ def _records(table: StsTable, columns: Sequence[str | int], cache: Path | None, 
 
 
 def aligned_records(
-    first: Table, second: Table, columns: Sequence[str | int], cache: Path | None, rejects: Rejects
+    first: Table, second: Table, columns: Sequence[str | int], cache: Cache | None, rejects: Rejects
 ) -> Iterator[tuple[Record, Record]]:
     """The rows of two tables that belong together; where one of them cannot be used, both are rejected."""
     for pair in aligned_rows(first, second, columns, cache):

@@ -19,6 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
+from bertrelay.cache import Cache
 from bertrelay.stage import StageContext
 from pipelines.samples.grammar import load
 from pipelines.samples.hospital import write_hospital
@@ -127,7 +128,7 @@ def test_the_cohort_returns_as_its_true_risk_says(form, request, tmp_path):
     from domain.clinical.settings import CohortSettings
 
     hospital = request.getfixturevalue(form)
-    make_cohort(CohortSettings(mimic=str(hospital.folder / "mimic")), StageContext(tmp_path, tmp_path))
+    make_cohort(CohortSettings(mimic=str(hospital.folder / "mimic")), StageContext(tmp_path, Cache(tmp_path)))
     cohort = pd.read_parquet(tmp_path / "cohort.parquet")
     stays = [stay for number in range(SUBJECTS) for stay in draw_subject(7, number)[0].stays if stay.prognosis]
     drawn = {str(stay.hadm_id): stay.prognosis.returns for stay in stays}

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from bertrelay.cache import Cache
 from bertrelay.stage import StageContext
 from domain.biomedical.documents import read_documents
 from domain.biomedical.documents.document import Document, Entity
@@ -71,7 +72,7 @@ def test_a_lookup_marks_the_longest_names_it_knows_and_nothing_else():
 
 def test_the_files_hold_what_was_drawn(tmp_path):
     settings = EntitySettings(train=12, dev=5, test=6)
-    metrics = run_entities(settings, StageContext(tmp_path, tmp_path))
+    metrics = run_entities(settings, StageContext(tmp_path, Cache(tmp_path)))
     assert metrics["documents/train"] == 12.0
     parts = draw_documents(settings)
     for part, documents in parts.items():
@@ -89,7 +90,7 @@ def test_the_files_hold_what_was_drawn(tmp_path):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("questions")
-    run_questions(QuestionSettings(train=120, dev=20, test=30), StageContext(path, path))
+    run_questions(QuestionSettings(train=120, dev=20, test=30), StageContext(path, Cache(path)))
     return path
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bertrelay.cache import Cache
 from bertrelay.stage import StageContext
 from pipelines.registry import REGISTRY
 
@@ -27,7 +28,7 @@ def digest(kind: str, folder: Path, **settings: object) -> str:
     """Of the names and the uncompressed content of all files that the stage writes."""
     folder.mkdir()
     stage = STAGES[kind]
-    stage.load_run()(stage.load_settings().model_validate(settings), StageContext(folder, folder))
+    stage.load_run()(stage.load_settings().model_validate(settings), StageContext(folder, Cache(folder)))
     found = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = path.read_bytes()

@@ -247,7 +247,7 @@ def test_a_copy_that_learns_leaves_its_teacher_as_it_is(teacher_of):
 
 
 def test_a_start_is_made_once_and_read_again_bit_for_bit(corpus, make_teacher, tiny_encoder, context, toy, monkeypatch):
-    base = context.cache / "base"
+    base = context.cache.folder / "base"
     tiny_encoder("xlm-roberta", [text for row in toy.train for text in row]).save(base)
     chosen, teacher = settings(str(base), trim_vocabulary=True, layers=1, dropout=0.3), make_teacher()
     targets = fill_targets(teacher, corpus, context, "key", "fp32")

@@ -6,6 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from bertrelay.cache import Cache
 from bertrelay.data.shards import Shards
 from bertrelay.model.encoder import SentenceEncoder
 from students import cleaning
@@ -100,13 +101,13 @@ def test_a_killed_cleaning_resumes_and_another_threshold_encodes_nothing(
     settings, tmp_path, monkeypatch, kill_at, owner, name, call
 ):
     monkeypatch.setattr(cleaning, "NEIGHBOURHOOD", 30)
-    whole = build_corpus(tmp_path / "whole/corpora/a", settings(threshold=1.1), tmp_path / "whole").facts
+    whole = build_corpus(tmp_path / "whole/corpora/a", settings(threshold=1.1), Cache(tmp_path / "whole")).facts
     folder = tmp_path / "corpora/a"
-    kill_at(owner, name, call, lambda: build_corpus(folder, settings(threshold=1.1), tmp_path))
+    kill_at(owner, name, call, lambda: build_corpus(folder, settings(threshold=1.1), Cache(tmp_path)))
     assert not folder.exists()
-    assert build_corpus(folder, settings(threshold=1.1), tmp_path).facts == whole
+    assert build_corpus(folder, settings(threshold=1.1), Cache(tmp_path)).facts == whole
     monkeypatch.setattr(SentenceEncoder, "tokenize", None)
-    other = build_corpus(tmp_path / "corpora/b", settings(threshold=0.9), tmp_path).facts["margin"]
+    other = build_corpus(tmp_path / "corpora/b", settings(threshold=0.9), Cache(tmp_path)).facts["margin"]
     for language, facts in other["languages"].items():
         assert facts["deciles"] == whole["margin"]["languages"][language]["deciles"]
         assert facts["below"] < whole["margin"]["languages"][language]["below"]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from bertrelay.cache import Cache
 from bertrelay.errors import RequestError, WorkError
 from students import corpus as corpus_files
 from students.corpus import ParallelCorpus, build_corpus
@@ -37,7 +38,7 @@ def settings(*sources, **given):
 
 def build(folder, sources, **given):
     shutil.rmtree(folder / "cache", ignore_errors=True)
-    return build_corpus(folder / "cache/key", settings(*sources, **given), folder)
+    return build_corpus(folder / "cache/key", settings(*sources, **given), Cache(folder))
 
 
 def items(corpus):

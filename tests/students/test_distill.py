@@ -11,6 +11,7 @@ from device_waits import waits_in_steps
 from safetensors.torch import load_file
 from transformers.models.bert.modeling_bert import BertIntermediate
 
+from bertrelay.cache import Cache
 from bertrelay.data.tokens import tokens_of
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
@@ -225,7 +226,7 @@ def distill(context, given, **more):
 def distilled(given, tmp_path_factory):
     """The folders of a finished training, and its metrics."""
     folder = tmp_path_factory.mktemp("distilled")
-    context = StageContext(folder / "output", folder / "cache")
+    context = StageContext(folder / "output", Cache(folder / "cache"))
     context.output.mkdir()
     return context, distill(context, given)
 
@@ -288,9 +289,9 @@ def test_sentence_transformers_loads_the_student_and_gives_the_same_vectors(dist
 def test_own_vectors_are_the_teachers_of_all_texts_and_of_the_held_out_ones(context, given, objectives):
     metrics = distill(context, given, own_vectors=True, epochs=1, objectives=objectives)
     teacher, student = (SentenceEncoder.load(path) for path in (given["teacher"], context.output / "model"))
-    [folder] = (context.cache / "corpora").glob("*/")
+    [folder] = (context.cache.folder / "corpora").glob("*/")
     corpus = ParallelCorpus.open(folder)
-    [path] = context.cache.glob("targets/*/vectors.npy")
+    [path] = context.cache.folder.glob("targets/*/vectors.npy")
     np.testing.assert_allclose(np.load(path), teacher.encode(list(corpus), precision="fp32"), atol=1e-5)
     german = corpus.dev["de"].other
     errors = student.encode(german, precision="fp32") - teacher.encode(german, precision="fp32")

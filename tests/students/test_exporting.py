@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from bertrelay import SentenceEncoder
+from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
@@ -167,7 +168,7 @@ def test_int8_goes_no_farther_than_it_may(tiny_encoder, tmp_path, capsys, monkey
     monkeypatch.setattr(exporting, "_write_onnx", write_once)
 
     def exported(name, lowest_cosine):
-        context = StageContext(tmp_path / name, tmp_path / "cache")
+        context = StageContext(tmp_path / name, Cache(tmp_path / "cache"))
         context.output.mkdir()
         given = {"model": str(tmp_path / "model"), "precision": "int8", "lowest_cosine": lowest_cosine}
         metrics = run(ExportSettings.model_validate(given), context)

@@ -16,6 +16,7 @@ from transformers import (
     AutoTokenizer,
 )
 
+from bertrelay.cache import Cache
 from bertrelay.errors import RequestError
 from bertrelay.model.graph import import_openvino
 from bertrelay.stage import StageContext
@@ -187,7 +188,7 @@ def test_the_head_of_an_int8_graph_stays_in_fp32(saved, tmp_path):
 
 def made(folder):
     folder.mkdir()
-    return StageContext(folder, folder / "cache")
+    return StageContext(folder, Cache(folder / "cache"))
 
 
 def test_faults_of_an_exported_head_are_reported(saved, tmp_path, capsys):

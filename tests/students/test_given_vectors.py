@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertrelay.cache import Cache
 from bertrelay.errors import RequestError
 from bertrelay.inference.encode_files import encode_file
 from bertrelay.inference.encode_shards import encoder_digest
@@ -37,7 +38,7 @@ def given(request, tmp_path):
 
 def test_vectors_are_found_by_text_whatever_its_spaces_and_its_form(given, tmp_path):
     vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    table = VectorTable.open(given(TEXTS, vectors), tmp_path / "cache")
+    table = VectorTable.open(given(TEXTS, vectors), Cache(tmp_path / "cache"))
     assert table.dim == 3
     np.testing.assert_array_equal(table.encode(["Café", "a bird", "a dog", "two cats"]), vectors[[2, 3, 0, 1]])
 
@@ -49,12 +50,12 @@ def test_vectors_of_other_floats_are_converted(tmp_path, kind):
     (tmp_path / "t.txt").write_text("\n".join(TEXTS))
     source = GivenVectors(vectors=str(tmp_path / "v.npy"), texts=str(tmp_path / "t.txt"))
     for _ in range(2):  # the second from the cache
-        table = VectorTable.open(source, tmp_path / "cache")
+        table = VectorTable.open(source, Cache(tmp_path / "cache"))
         np.testing.assert_array_equal(table.encode(TEXTS), vectors.astype(np.float32))
 
 
 def test_what_is_missing_or_contradicts_is_reported(given, tmp_path):
-    table = VectorTable.open(given(TEXTS, np.eye(4)), tmp_path / "cache")
+    table = VectorTable.open(given(TEXTS, np.eye(4)), Cache(tmp_path / "cache"))
     with pytest.raises(RequestError, match=r"2 of 3 sentences have no vector in .*v\."):
         table.encode(["a dog", "a wolf", "a fox"])
     listed = tmp_path / "listed.txt"
@@ -64,30 +65,32 @@ def test_what_is_missing_or_contradicts_is_reported(given, tmp_path):
     table.require([["a dog"], ["a bird"]], listed)
     assert not listed.exists()
     same = np.eye(4)[[0, 1, 2, 1]]
-    VectorTable.open(given(["a dog", "a cat", "an owl", "a  cat"], same), tmp_path / "same")
+    VectorTable.open(given(["a dog", "a cat", "an owl", "a  cat"], same), Cache(tmp_path / "same"))
     with pytest.raises(RequestError, match=r"several for 1 of them, the first in rows 2 and 4"):
-        VectorTable.open(given(["a dog", "a cat", "an owl", "a  cat"], np.eye(4)), tmp_path / "others")
+        VectorTable.open(given(["a dog", "a cat", "an owl", "a  cat"], np.eye(4)), Cache(tmp_path / "others"))
 
 
 def test_numbers_that_are_not_finite_and_files_that_do_not_fit_are_refused(given, tmp_path):
     with pytest.raises(RequestError, match=r"expected finite numbers in .*row 2"):
-        VectorTable.open(given(["a", "b"], [[1, 2], [np.nan, 1]]), tmp_path / "cache")
+        VectorTable.open(given(["a", "b"], [[1, 2], [np.nan, 1]]), Cache(tmp_path / "cache"))
     np.save(tmp_path / "w.npy", np.eye(3, dtype=np.float32))
     (tmp_path / "two.txt").write_text("a\nb\n")
     source = GivenVectors(vectors=str(tmp_path / "w.npy"), texts=str(tmp_path / "two.txt"))
     with pytest.raises(RequestError, match="found 2 lines and 3 vectors"):
-        VectorTable.open(source, tmp_path / "cache")
+        VectorTable.open(source, Cache(tmp_path / "cache"))
     pq.write_table(pa.table({"text": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}), tmp_path / "ragged.parquet")
     with pytest.raises(RequestError, match="expected a text and a vector of 2 numbers in every row"):
-        VectorTable.open(GivenVectors(vectors=str(tmp_path / "ragged.parquet")), tmp_path / "cache")
+        VectorTable.open(GivenVectors(vectors=str(tmp_path / "ragged.parquet")), Cache(tmp_path / "cache"))
     for columns in ({"text": [1], "vector": [[1.0]]}, {"text": ["a"], "vector": [1.0]}):
         pq.write_table(pa.table(columns), tmp_path / "numbers.parquet")
         with pytest.raises(RequestError, match=r"expected text and lists of numbers in .*numbers\.parquet"):
-            VectorTable.open(GivenVectors(vectors=str(tmp_path / "numbers.parquet")), tmp_path / "cache")
+            VectorTable.open(GivenVectors(vectors=str(tmp_path / "numbers.parquet")), Cache(tmp_path / "cache"))
     np.save(tmp_path / "none.npy", np.zeros((0, 4), np.float32))
     (tmp_path / "none.txt").write_text("")
     with pytest.raises(RequestError, match=r"none\.txt has no records"):
-        VectorTable.open(GivenVectors(vectors=str(tmp_path / "none.npy"), texts=str(tmp_path / "none.txt")), tmp_path)
+        VectorTable.open(
+            GivenVectors(vectors=str(tmp_path / "none.npy"), texts=str(tmp_path / "none.txt")), Cache(tmp_path)
+        )
 
 
 def test_a_student_of_the_vectors_is_the_student_of_the_model_that_made_them(tiny_encoder, toy, tmp_path):
@@ -101,7 +104,7 @@ def test_a_student_of_the_vectors_is_the_student_of_the_model_that_made_them(tin
     settings = {"base": size, "parallel": [toy.source()], "dev_sentences": 30, "precision": "fp32", "batch_tokens": 300}
     results = []
     for teacher in (str(tmp_path / "teacher"), {"vectors": str(tmp_path / "english.parquet")}):
-        context = StageContext(tmp_path / f"output{len(results)}", tmp_path / f"cache{len(results)}")
+        context = StageContext(tmp_path / f"output{len(results)}", Cache(tmp_path / f"cache{len(results)}"))
         context.output.mkdir()
         metrics = run(DistillSettings.model_validate({"teacher": teacher, **settings}), context)
         scored = EvaluateSettings.model_validate(

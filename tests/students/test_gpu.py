@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bertrelay.cache import Cache
 from bertrelay.errors import Stopped
 from bertrelay.stage import StageContext
 from bertrelay.training import cuda_graphs
@@ -74,7 +75,7 @@ def given(tiny_encoder, toy, tmp_path_factory):
 def distill(folder, given, **more):
     for name in ("output", "cache"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    context = StageContext(folder / "output", folder / "cache")
+    context = StageContext(folder / "output", Cache(folder / "cache"))
     metrics = run(DistillSettings.model_validate({**given, **more}), context)
     return metrics, load_file(context.output / "model/model.safetensors")
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.inference import encode_shards
@@ -54,7 +55,7 @@ def test_the_workers_of_a_cluster_compute_the_same(teacher, corpus, context, tmp
     here_alone = "bertrelay.inference.encode_shards.encode_blocks"  # workers import the real one
     monkeypatch.setattr(here_alone, lambda *_, **__: pytest.fail("encoded in this process"))
     try:
-        elsewhere = StageContext(tmp_path / "output", tmp_path / "elsewhere", engine=Engine(engine="ray"))
+        elsewhere = StageContext(tmp_path / "output", Cache(tmp_path / "elsewhere"), engine=Engine(engine="ray"))
         there = fill(teacher, corpus, elsewhere)
     finally:
         ray.shutdown()

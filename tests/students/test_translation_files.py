@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertrelay.cache import Cache
 from bertrelay.data import readers
 from bertrelay.data.records import Rejects, Unusable
 from bertrelay.errors import RequestError, WorkError
@@ -637,7 +638,7 @@ def test_each_language_of_a_hub_data_set_is_its_closest_configuration(tmp_path, 
     source = TranslationFiles(hub="owner/talks", languages=["de", "zh", "zh-Hant", "pt", "pt-BR", "ko"])
     counts = PairCounts([source])
     with Rejects(tmp_path / "rejects.jsonl", 1.0) as rejects:
-        pairs = list(read_pairs([source], tmp_path, rejects, counts))
+        pairs = list(read_pairs([source], Cache(tmp_path), rejects, counts))
     found = {counts.languages[pair.stream]: pair.other for pair in pairs}
     assert found == {
         "de": "en-de 1", "zh": "en-zh-cn 1", "zh-Hant": "en-zh-tw 1", "pt": "en-pt 1", "pt-BR": "en-pt-br 1"
@@ -645,7 +646,7 @@ def test_each_language_of_a_hub_data_set_is_its_closest_configuration(tmp_path, 
     assert {pair.english for pair in pairs} == {"Good day 0", "Good day 1"}
     assert [json.loads(line)["reason"] for line in (tmp_path / "rejects.jsonl").open()] == ["not text"] * 5
     with pytest.raises(RequestError, match="no translations into ko"):
-        list(read_translation_files(TranslationFiles(hub="owner/talks", languages=["ko"]), tmp_path))
+        list(read_translation_files(TranslationFiles(hub="owner/talks", languages=["ko"]), Cache(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from teachers.settings import TrainSettings
 
 def read(context, objective, *rows, limit=1.0, **settings):
     """The examples of a JSONL file whose records are `rows`; what is rejected is listed in the output folder."""
-    path = context.cache / "train.jsonl"
+    path = context.cache.folder / "train.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     given = {"base": "./base", "objective": objective, "train": [{"path": str(path)}], **settings}
     chosen = TrainSettings.model_validate(given)
@@ -130,7 +130,7 @@ def test_too_many_rejects_and_nothing_usable_are_errors(context):
 
 
 def test_a_wrong_number_of_columns_is_refused_with_the_right_ones(context):
-    path = context.cache / "train.jsonl"
+    path = context.cache.folder / "train.jsonl"
     with pytest.raises(RequestError, match=r"reads 3 columns \(premise, hypothesis, label\), found 2"):
         read(context, "softmax", pair("a", "b", "x"), train=[{"path": str(path), "columns": ["premise", "label"]}])
 

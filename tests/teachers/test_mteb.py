@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from sklearn.metrics import f1_score
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.model.encoder import SentenceEncoder
@@ -143,7 +144,7 @@ def read(**given):
 
     settings = ProtocolSettings.model_validate({"protocols": ["mteb"], "model": "owner/name", **given})
     with Rejects(None) as rejects:
-        return read_tasks(settings, StageContext(Path(), Path()), rejects)
+        return read_tasks(settings, StageContext(Path(), Cache(Path())), rejects)
 
 
 def test_a_benchmark_is_all_of_its_tasks():

@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation import statistics
@@ -119,7 +120,7 @@ def test_arguments_without_a_header_or_a_topic_are_refused_and_none_at_all_is_no
 def sections(data, *lines, header="Sentence1,Sentence2,Sentence3"):
     write(data, "wikipedia-sections/test.csv", [header, *lines])
     with Rejects(None) as rejects:
-        return read_sections(OfficialFiles(data), StageContext(data, data), rejects)
+        return read_sections(OfficialFiles(data), StageContext(data, Cache(data)), rejects)
 
 
 def test_sections_by_hand_and_equally_near_is_no_hit(tmp_path):

@@ -7,6 +7,7 @@ import os
 import pytest
 from forked import CONTEXT, finish
 
+from bertrelay.cache import Cache
 from bertrelay.evaluation import statistics
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, joined
 from bertrelay.stage import StageContext
@@ -72,7 +73,7 @@ def learn(folder, kind, settings, process_group=SINGLE_PROCESS):
     for each in ("output", "cache"):
         (folder / each).mkdir(parents=True, exist_ok=True)
     [stage] = [each for each in REGISTRY if each.kind == kind]
-    context = StageContext(folder / "output", folder / "cache", process_group)
+    context = StageContext(folder / "output", Cache(folder / "cache"), process_group)
     return stage.load_run()(stage.load_settings().model_validate(settings), context)
 
 

@@ -8,6 +8,7 @@ import pytest
 from scipy.spatial.distance import cityblock, cosine, euclidean
 from scipy.stats import pearsonr, spearmanr
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation import statistics
@@ -55,7 +56,7 @@ def change(path, line, text):
 
 def read(data, *names, limit=0.01):
     with Rejects(None, limit) as rejects:
-        return read_sets(OfficialFiles(data), names, StageContext(data, data), rejects)
+        return read_sets(OfficialFiles(data), names, StageContext(data, Cache(data)), rejects)
 
 
 def scores_of(data, *names, intervals=False):
@@ -119,7 +120,7 @@ def test_files_of_a_year_in_a_folder_that_names_none_or_several_are_named(tmp_pa
     write_sick(tmp_path / "STS13")
     expected = rf"{folder}/STS\.gs\.FNWN\.txt is a file of an STS year, but no folder below DIR names one year"
     given = {"protocols": ["sts"], "data": str(tmp_path / "STS13"), "tfidf": True}
-    context = StageContext(tmp_path, tmp_path)
+    context = StageContext(tmp_path, Cache(tmp_path))
     with Rejects(None) as rejects:
         with pytest.raises(RequestError, match=expected):
             read_protocols(ProtocolSettings.model_validate({**given, "sets": ["STS13"]}), context, rejects)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertrelay.cache import Cache
 from bertrelay.data.tokens import Tokens, tokens_of
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
@@ -81,7 +82,7 @@ def test_two_processes_that_share_an_evaluation_find_what_one_does(context, tmp_
 def in_folder(folder):
     for name in ("output", "cache"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    return StageContext(folder / "output", folder / "cache")
+    return StageContext(folder / "output", Cache(folder / "cache"))
 
 
 def lines(context, key):
@@ -122,13 +123,15 @@ def test_a_teacher_from_scratch_learns_and_its_linear_layer_with_it(context, tmp
 
 def task_of(kind, context, columns, rows, **given):
     """The task of items whose vectors are given, so that their tokens do not matter."""
-    path = context.cache / "items.tsv"
+    path = context.cache.folder / "items.tsv"
     path.write_text("".join("\t".join(map(str, row)) + "\n" for row in [columns, *rows]))
     train = [{"path": str(path), "columns": columns}]
     settings = TrainSettings.model_validate({**SETTINGS, "train": train, **given})
     data = TeacherData.read(settings, context)
     texts = data.train.sentences
-    tokens = tokens_of(lambda a, b: texts[a:b], len(texts), lambda rows: [[1] for _ in rows], context.cache / "tokens")
+    tokens = tokens_of(
+        lambda a, b: texts[a:b], len(texts), lambda rows: [[1] for _ in rows], context.cache.folder / "tokens"
+    )
     return kind(None, settings, data, tokens)
 
 

@@ -45,7 +45,7 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
     """
     if not context.process_group.is_main:
         return {}
-    model = load_model(settings.model, cache_dir=context.cache / "hub")
+    model = load_model(settings.model, cache=context.cache)
     examples = of_types(read_examples(settings.test, only_legal=False), settings.types)
     _check_types(model, examples, settings)
     model.network.to(default_device())

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
+from bertrelay.cache import Cache
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
 from bertrelay.inference.batches import padded
@@ -283,16 +284,14 @@ class EntityModel:
         return Chain(*(scores + more for scores, more in zip(legal, trained, strict=True)))
 
 
-def start_model(settings: NerSettings, labels: LabelSet, cache_dir: Path | None = None) -> EntityModel:
+def start_model(settings: NerSettings, labels: LabelSet, cache: Cache | None = None) -> EntityModel:
     """A model before its first step: the BERT of `settings.base`, a sentence encoder's among them, and a new head.
 
     The token type of capitals begins as the first one is. Raises RequestError for a model that cannot tag, or has not
     the positions for such windows.
     """
     tags = {"id2label": dict(enumerate(labels.tags)), "label2id": dict(labels.number)}
-    network, tokenizer = HEAD.start(
-        settings.base, tags, dropout=settings.dropout, seed=settings.seed, cache_dir=cache_dir
-    )
+    network, tokenizer = HEAD.start(settings.base, tags, dropout=settings.dropout, seed=settings.seed, cache=cache)
     capitals = settings.capitals and _can_mark_capitals(network, tokenizer)
     if capitals:
         token_types = network.base_model.get_parameter("embeddings.token_type_embeddings.weight").data  # (types, dim)
@@ -330,14 +329,14 @@ def save_model(model: EntityModel, folder: Path) -> None:
     write_json(folder / DESCRIPTION, {**kinds, **windows})
 
 
-def load_model(source: str | Path, cache_dir: Path | None = None, backend: BackendChoice = None) -> EntityModel:
+def load_model(source: str | Path, cache: Cache | None = None, backend: BackendChoice = None) -> EntityModel:
     """The model of a folder that a training here wrote, or of any token classifier whose tags are IOB2 or IOBES.
 
     Tags of no entity, such as `X` and `PAD`, count as O, which is logged.
     backend: as of `SentenceEncoder.load`.
     Raises RequestError for a folder that has none, or one that is damaged.
     """
-    folder = model_folder(source, cache_dir=cache_dir)
+    folder = model_folder(source, cache=cache)
     network, tokenizer = HEAD.load(folder, backend)
     file = folder / DESCRIPTION
     found = read_model_file(file, _NerDescription)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertrelay.cache import Cache
 from bertrelay.checks import iterate_texts
 from bertrelay.device import as_device, resolve_precision
 from bertrelay.inference.batches import computed
@@ -117,7 +118,7 @@ class EntityTagger:
         device: str | torch.device | None = None,
         *,
         backend: BackendChoice = None,
-        cache_dir: Path | None = None,
+        cache: Cache | None = None,
     ) -> Self:
         """The tagger of a model folder or hub id.
 
@@ -126,7 +127,7 @@ class EntityTagger:
         """
         check_backend(backend, device)
         place = as_device(device)
-        model = load_model(source, cache_dir, backend)
+        model = load_model(source, cache, backend)
         model.network.to(place)
         return cls(model)
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans
@@ -82,7 +83,7 @@ def tag_file(
     source_format: FormatName | None = None,
     output_format: FormatName | None = None,
     keep: Sequence[str] = (),
-    cache: Path | None = None,
+    cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
     **options: Any,
@@ -239,7 +240,7 @@ def tag_dataset(
     *,
     column: str = "text",
     keep: Sequence[str] = (),
-    cache: Path | None = None,
+    cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
     overwrite: bool = False,

@@ -52,7 +52,7 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
     if summary := divided_summary(divided_tokens(examples), sum(len(each.in_entities) for each in examples)):
         log(f"train: {summary}")
     labels = LabelSet.of_types(_types(examples, dev, settings), settings.scheme)
-    model = start_model(settings, labels, context.cache / "hub")
+    model = start_model(settings, labels, context.cache)
     model.network.to(default_device())
     task = NerTask(model, settings, examples, dev)
     metrics = train(task, settings, context.output, context.work)

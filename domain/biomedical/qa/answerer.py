@@ -17,6 +17,7 @@ from scipy.special import softmax
 from torch import Tensor
 from torch.nn.functional import pad
 
+from bertrelay.cache import Cache
 from bertrelay.checks import iterate_pairs, iterate_texts
 from bertrelay.device import as_device, resolve_precision
 from bertrelay.errors import RequestError
@@ -266,7 +267,7 @@ class QuestionAnswerer:
         device: str | torch.device | None = None,
         *,
         backend: BackendChoice = None,
-        cache_dir: Path | None = None,
+        cache: Cache | None = None,
         whole_words: bool | None = None,
     ) -> Self:
         """The answerer of a model folder or hub id.
@@ -277,7 +278,7 @@ class QuestionAnswerer:
         """
         check_backend(backend, device)
         place = as_device(device)
-        model = load_model(source, cache_dir, backend)
+        model = load_model(source, cache, backend)
         model.network.to(place)
         return cls(model if whole_words is None else replace(model, whole_words=whole_words))
 

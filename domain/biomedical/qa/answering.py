@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from markupsafe import Markup
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans, json_line
@@ -183,7 +184,7 @@ def answer_file(
     context_column: str = "context",
     page: str | Path | None = None,
     keep: Sequence[str] = (),
-    cache: Path | None = None,
+    cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
     **options: Any,
@@ -248,7 +249,7 @@ def answer_dataset(
     question_column: str = "question",
     context_column: str = "context",
     keep: Sequence[str] = (),
-    cache: Path | None = None,
+    cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
     overwrite: bool = False,

@@ -59,7 +59,7 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
     """
     if not context.process_group.is_main:
         return {}
-    model = load_model(settings.model, cache_dir=context.cache / "hub")
+    model = load_model(settings.model, cache=context.cache)
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         questions = read_all(settings.test, rejects, max_swapped=settings.max_swapped)
     model.network.to(default_device())

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
 
+from bertrelay.cache import Cache
 from bertrelay.files import write_json
 from bertrelay.model.dropout import set_dropout
 from bertrelay.model.files import Description, read_model_file
@@ -90,13 +91,13 @@ class _QaDescription(Description):
     whole_words: bool = True
 
 
-def start_model(settings: QaSettings, cache_dir: Path | None = None) -> AnswerModel:
+def start_model(settings: QaSettings, cache: Cache | None = None) -> AnswerModel:
     """A model before its first step: the BERT of `settings.base`, a sentence encoder's among them, under a new head.
 
     A model that answers questions already keeps its head. Raises RequestError for a model that cannot answer, or has
     not the positions for such windows.
     """
-    folder = model_folder(settings.base, cache_dir=cache_dir)
+    folder = model_folder(settings.base, cache=cache)
     config = read_network_config(folder)
     if any(name.endswith("ForQuestionAnswering") for name in (config and config.architectures) or ()):
         network, tokenizer = HEAD.load(folder, "torch")
@@ -123,13 +124,13 @@ def save_model(model: AnswerModel, folder: Path) -> None:
     write_json(folder / DESCRIPTION, {name: getattr(model, name) for name in _QaDescription.model_fields})
 
 
-def load_model(source: str | Path, cache_dir: Path | None = None, backend: BackendChoice = None) -> AnswerModel:
+def load_model(source: str | Path, cache: Cache | None = None, backend: BackendChoice = None) -> AnswerModel:
     """The model of a folder that a training here wrote, or of any BERT of transformers that answers questions.
 
     backend: as of `SentenceEncoder.load`.
     Raises RequestError for a folder that has none, or one that is damaged.
     """
-    folder = model_folder(source, cache_dir=cache_dir)
+    folder = model_folder(source, cache=cache)
     network, tokenizer = HEAD.load(folder, backend)
     PairSplitter(tokenizer)  # raises for one that cannot frame a pair of texts
     finder, found = AnswerFinder(network).eval(), read_model_file(folder / DESCRIPTION, _QaDescription)

@@ -43,7 +43,7 @@ from domain.calibration import fit_temperature
 
 def run(settings: QaSettings, context: StageContext) -> Metrics:
     """Trains a model, settles its threshold and temperature on the dev data, and writes `model/`."""
-    model = start_model(settings, context.cache / "hub")
+    model = start_model(settings, context.cache)
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
     with Rejects(listed, settings.max_rejects) as rejects, working("reading questions"):
         questions = read_all(settings.train, rejects, once=True, max_swapped=settings.max_swapped)

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertrelay.cache import Cache
 from bertrelay.compute import ray as ray_workers
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.data import parquet
@@ -450,7 +451,7 @@ class TestWorkers:
         (tmp_path / "in.jsonl").write_text("".join(map(json_line, [*rows, {"text": ""}])))
         source, built = DocumentSource(path=InputFile(tmp_path / "in.jsonl"), group="owner"), []
         for name, engine in (("here", LOCAL_ENGINE), ("there", ONE)):
-            built.append(build_corpus([source], word_piece, tmp_path / name, Digests(), 0.3, engine=engine))
+            built.append(build_corpus([source], word_piece, Cache(tmp_path / name), Digests(), 0.3, engine=engine))
             monkeypatch.setattr(Shards, "_fill_own", None)  # this process computes nothing any more
         here, there = built
         for name in ("sentence_starts", "document_starts", "groups", "held_out"):

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from bertrelay.cache import Cache
 from bertrelay.data import readers
 from bertrelay.data.records import Record, Rejects, Table, aligned_rows, read
 from bertrelay.data.sentences import as_table
@@ -152,10 +153,10 @@ def test_a_data_set_of_the_hub_is_loaded_at_its_revision_into_the_given_cache_an
     for raised, expected in ((ValueError("Unknown split"), RequestError), (ConnectionError("no network"), WorkError)):
         monkeypatch.setattr(datasets, "load_dataset", mock.Mock(side_effect=raised))
         with pytest.raises(expected, match=str(raised)):
-            next(read(Table(hub="owner/corpus"), ("text",), context_cache=tmp_path))
+            next(read(Table(hub="owner/corpus"), ("text",), cache=Cache(tmp_path)))
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     source = Table(hub="owner/corpus@abc123", config="de-en", split="validation")
-    found = list(read(source, ("translation.en", "n"), context_cache=tmp_path))
+    found = list(read(source, ("translation.en", "n"), cache=Cache(tmp_path)))
     assert found[1] == Record(("yes", 1), "hub:owner/corpus@abc123:de-en:validation", 2)
     assert (asked["path"], asked["name"]) == ("owner/corpus", "de-en")
     assert (asked["split"], asked["revision"]) == ("validation", "abc123")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.swapped import check_labels
 from bertrelay.errors import RequestError
@@ -26,7 +27,7 @@ from teachers.data import read_examples
 def test_labels_and_scores_in_the_place_of_sentences_are_refused(tmp_path, columns, error_text):
     rows = (f"A dog {n} runs.\tA man {n} sleeps.\t{('no', 'yes')[n % 2]}\t{n % 5}\n" for n in range(50))
     (tmp_path / "a.tsv").write_text("".join(rows))
-    context = StageContext(tmp_path, tmp_path)
+    context = StageContext(tmp_path, Cache(tmp_path))
 
     def read(columns, limit):
         table = Table(path=str(tmp_path / "a.tsv"), columns=columns, header=False)

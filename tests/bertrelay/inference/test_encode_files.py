@@ -12,6 +12,7 @@ from device_waits import Waits
 from forked import CONTEXT, finish
 from torch import nn
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import Table
 from bertrelay.data.vectors import open_vectors, quantized, shape_of, write_block
 from bertrelay.device import private_memory_mb
@@ -263,7 +264,7 @@ def test_the_stage_writes_the_vectors_and_reports_their_count(make_encoder, tmp_
     settings = EncodeSettings.model_validate(
         {"model": str(tmp_path / "model"), "sentences": table, "output": "parquet"}
     )
-    context = StageContext(tmp_path, tmp_path / "cache")
+    context = StageContext(tmp_path, Cache(tmp_path / "cache"))
     metrics = run(settings, context)
     assert (metrics["sentences"], metrics["dim"]) == (2, 16)
     assert (metrics["sentences_per_second"] or 0) > 0
@@ -280,7 +281,7 @@ def test_the_stage_writes_a_dataset_of_a_dataset(make_encoder, many, tmp_path):
         pq.write_table(table, tmp_path / f"in/{part}.parquet")
     given = {"model": str(tmp_path / "model"), "sentences": {"path": str(tmp_path / "in"), "columns": ["said"]}}
     settings = EncodeSettings.model_validate({**given, "output": "dataset", "keep": ["id"], "precision": "fp32"})
-    metrics = run(settings, StageContext(tmp_path, tmp_path / "cache"))
+    metrics = run(settings, StageContext(tmp_path, Cache(tmp_path / "cache")))
     found = pq.read_table(tmp_path / "vectors").sort_by("id")
     assert metrics["sentences"] == len(many) and found["said"].to_pylist() == many
     expected = make_encoder().encode(many, precision="fp32")

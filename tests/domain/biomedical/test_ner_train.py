@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
+from bertrelay.cache import Cache
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import leaves
 from bertrelay.model.tokenizer import load_tokenizer
@@ -58,13 +59,13 @@ def write_sentences(file, count, seed=0, plain=8, types=("Disease", "Chemical"))
 
 def learn(given, output, **more):
     output.mkdir(exist_ok=True)
-    return training.run(NerSettings.model_validate({**given, **more}), StageContext(output, output.parent))
+    return training.run(NerSettings.model_validate({**given, **more}), StageContext(output, Cache(output.parent)))
 
 
 def evaluate(folder, tmp_path, test, **more):
     (tmp_path / "scores").mkdir(exist_ok=True)
     given = {"model": str(folder / "model"), "precision": "fp32", "test": test, **more}
-    return evaluation.run(NerEvaluateSettings.model_validate(given), StageContext(tmp_path / "scores", tmp_path))
+    return evaluation.run(NerEvaluateSettings.model_validate(given), StageContext(tmp_path / "scores", Cache(tmp_path)))
 
 
 def read_tsv(file):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from asked_texts import ask, find_answers, many, start_answerer, write
 
+from bertrelay.cache import Cache
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import evaluate as evaluation
 from domain.biomedical.qa.answerer import NBest
@@ -35,7 +36,7 @@ def evaluate(folder, model, questions, **more):
     written = [write(folder / "test.jsonl", questions)]
     given = {"model": str(folder / "model"), "precision": "fp32", "test": written}
     settings = QaEvaluateSettings.model_validate({**given, **more})
-    return evaluation.run(settings, StageContext(folder / "scores", folder / "cache"))
+    return evaluation.run(settings, StageContext(folder / "scores", Cache(folder / "cache")))
 
 
 def bare(text):

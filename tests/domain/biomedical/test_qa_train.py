@@ -8,6 +8,7 @@ import pytest
 import torch
 from asked_texts import WORDS, ask, asked, find_answers, many, stopped_and_resumed, write
 
+from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
@@ -34,7 +35,7 @@ LEARNING = {
 def learn(folder, base, **more):
     (folder / "output").mkdir(parents=True, exist_ok=True)
     settings = QaSettings.model_validate({**LEARNING, "base": str(base), **more})
-    return training.run(settings, StageContext(folder / "output", folder / "cache"))
+    return training.run(settings, StageContext(folder / "output", Cache(folder / "cache")))
 
 
 @pytest.fixture(scope="module")

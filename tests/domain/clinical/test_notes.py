@@ -14,6 +14,7 @@ import pytest
 from hospital_tables import COLUMNS, write_table
 from pydantic import ValidationError
 
+from bertrelay.cache import Cache
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
@@ -474,7 +475,7 @@ def other(context, name):
     folder = context.output.parent / name
     for inner in ("output", "cache"):
         (folder / inner).mkdir(parents=True, exist_ok=True)
-    return StageContext(folder / "output", folder / "cache")
+    return StageContext(folder / "output", Cache(folder / "cache"))
 
 
 KILLED = """

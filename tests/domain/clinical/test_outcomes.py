@@ -12,6 +12,7 @@ from noted_patients import stays, write_early_stays
 from scipy.special import expit, softmax
 from sklearn.metrics import roc_auc_score
 
+from bertrelay.cache import Cache
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
 from domain.clinical.labelled_notes import group_of, labels_of, read_labelled_notes
@@ -44,7 +45,7 @@ def learnt(clinic, bert, tmp_path_factory):
         if task not in known:
             folder = tmp_path_factory.mktemp(task)
             given = settings(clinic, bert, task, c="chosen", epochs=8 if task == "length-of-stay" else 4)
-            metrics = run_outcome(given, StageContext(folder, folder / "cache"))
+            metrics = run_outcome(given, StageContext(folder, Cache(folder / "cache")))
             known[task] = metrics, folder
         return known[task]
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from scipy.special import expit
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
@@ -47,7 +48,7 @@ def trained(clinic, bert, tmp_path_factory):
     """The metrics of a training, and the folder it wrote."""
     folder = tmp_path_factory.mktemp("stage")
     more = {"c": "chosen", "risk": str(clinic / "risk.csv"), "alarm_precision": 0.6}
-    return run(settings(clinic, bert, **more), StageContext(folder, folder / "cache")), folder
+    return run(settings(clinic, bert, **more), StageContext(folder, Cache(folder / "cache"))), folder
 
 
 def test_two_processes_that_share_an_evaluation_find_what_one_does(
@@ -55,7 +56,7 @@ def test_two_processes_that_share_an_evaluation_find_what_one_does(
 ):
     found = evaluated_twice("domain.clinical.training")
     monkeypatch.setattr(training, "evaluate_model", lambda *_: {})  # of test, which is another's
-    run(settings(clinic, bert, epochs=1), StageContext(tmp_path, tmp_path / "cache"))
+    run(settings(clinic, bert, epochs=1), StageContext(tmp_path, Cache(tmp_path / "cache")))
     [(alone, shared)] = found
     assert shared == pytest.approx(alone, abs=1e-5) and 0.5 < alone["dev/auprc"] < 1
 
@@ -171,7 +172,7 @@ def test_stored_chunks_are_those_in_memory_and_a_failure_costs_a_shard(bert, tmp
 
 def test_chunks_are_cut_on_the_engine_of_the_stage(clinic, bert, tmp_path):
     with pytest.raises(RequestError, match=r"engine: expected (a )?Ray"):
-        run(settings(clinic, bert), StageContext(tmp_path, tmp_path / "cache", engine=NOWHERE))
+        run(settings(clinic, bert), StageContext(tmp_path, Cache(tmp_path / "cache"), engine=NOWHERE))
 
 
 def test_the_score_while_reading_is_that_of_the_first_chunks():

@@ -13,6 +13,7 @@ import pytest
 from datasets import Dataset
 
 import domain.pretraining.corpus as corpus_module
+from bertrelay.cache import Cache
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
 from bertrelay.model.new import train_unigram, train_wordpiece
@@ -43,7 +44,7 @@ def written(path, documents):
 
 def build(folder, *files, share=0.0, tokenizer=TOKENIZER, **settings):
     sources = [DocumentSource(path=str(file), **settings) for file in files]
-    return build_corpus(sources, tokenizer, folder / "cache", Digests(), share)
+    return build_corpus(sources, tokenizer, Cache(folder / "cache"), Digests(), share)
 
 
 def sentences_of(corpus):
@@ -156,8 +157,8 @@ def test_too_many_unusable_documents_stop_and_a_larger_limit_resumes_from_there(
     file = written(tmp_path / "a.jsonl", [*texts(50), {"text": 3}, {"text": 4}])
     source = [DocumentSource(path=str(file))]
     with pytest.raises(WorkError, match=r"2 of 52 records cannot be used.*2 × not text"):
-        build_corpus(source, TOKENIZER, tmp_path / "cache", Digests())
-    assert build_corpus(source, TOKENIZER, tmp_path / "cache", Digests(), 0.0, 0.05).facts["documents"] == 50
+        build_corpus(source, TOKENIZER, Cache(tmp_path / "cache"), Digests())
+    assert build_corpus(source, TOKENIZER, Cache(tmp_path / "cache"), Digests(), 0.0, 0.05).facts["documents"] == 50
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_a_killed_preparation_resumes_at_its_shard_and_ends_the_same(tmp_path, s
 
     def prepare(run):
         source = DocumentSource(path=str(tmp_path / "in"), group="p")
-        return build_corpus([source], TOKENIZER, tmp_path / run, Digests(), rejects_limit=0.1)
+        return build_corpus([source], TOKENIZER, Cache(tmp_path / run), Digests(), rejects_limit=0.1)
 
     whole = prepare("whole")
     numbers = [step for step in steps if step.isdigit()]

@@ -16,6 +16,7 @@ from transformers import (
     BertForPreTraining,
 )
 
+from bertrelay.cache import Cache
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.network import save_network
@@ -78,7 +79,7 @@ def settings_of(base, **settings):
 
 def started(tmp_path, kind, **settings):
     folder = written(tmp_path / "base", kind)
-    return start_network(settings_of(str(folder), **settings), tmp_path / "cache")
+    return start_network(settings_of(str(folder), **settings), Cache(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_a_pooler_of_zeros_is_one_that_never_was(tmp_path, capsys):
     for parameter in encoder.backbone.pooler.parameters():
         parameter.data.zero_()
     encoder.save(tmp_path / "encoder")
-    network, _ = start_network(settings_of(str(tmp_path / "encoder")), tmp_path / "cache")
+    network, _ = start_network(settings_of(str(tmp_path / "encoder")), Cache(tmp_path / "cache"))
     assert network.bert.pooler.dense.weight.std() > 0.005
     assert "no whole head for next sentences" in capsys.readouterr().err
 
@@ -136,10 +137,10 @@ def test_absent_weights_and_a_tokenizer_that_does_not_fit_are_refused(tmp_path):
     folder = written(tmp_path / "base", "bert")
     save_tokenizer(train_wordpiece([*TEXTS, "another vocabulary, 0123456789"], 140, 40), folder, 40, has_types=True)
     with pytest.raises(RequestError, match="the vocabulary does not fit the model"):
-        start_network(settings_of(str(folder)), tmp_path / "cache")
+        start_network(settings_of(str(folder)), Cache(tmp_path / "cache"))
     BertConfig.from_pretrained(folder, num_hidden_layers=2).save_pretrained(folder)
     with pytest.raises(RequestError, match=r"lack 16 that its config\.json asks for"):
-        start_network(settings_of(str(folder)), tmp_path / "cache")
+        start_network(settings_of(str(folder)), Cache(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(

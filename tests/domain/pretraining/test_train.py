@@ -11,6 +11,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from bertrelay.cache import Cache
 from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.model.encoder import SentenceEncoder
@@ -84,7 +85,7 @@ def given(tmp_path_factory):
 
 def pretrain(folder, given, cache=None, **more):
     (folder / "output").mkdir(parents=True, exist_ok=True)
-    context = StageContext(folder / "output", cache or folder / "cache")
+    context = StageContext(folder / "output", Cache(cache or folder / "cache"))
     return run(PretrainSettings.model_validate({**given, **more}), context)
 
 
@@ -126,7 +127,10 @@ def test_it_learns_and_shows_before_and_after(trained):
 def test_documents_are_prepared_on_the_engine_of_the_stage(given, tmp_path):
     nowhere = Engine(engine="ray://127.0.0.1:9")  # a cluster that does not answer
     with pytest.raises(RequestError, match=r"engine: expected (a )?Ray"):
-        run(PretrainSettings.model_validate(given), StageContext(tmp_path, tmp_path / "cache", engine=nowhere))
+        run(
+            PretrainSettings.model_validate(given),
+            StageContext(tmp_path, Cache(tmp_path / "cache"), engine=nowhere),
+        )
 
 
 def test_the_model_can_be_trained_on(trained, given, tmp_path):
@@ -177,7 +181,7 @@ def test_one_objective_alone_with_the_last_weights_and_new_tokens(tmp_path, give
 @pytest.fixture(scope="module")
 def task(random_corpus, given, tmp_path_factory):
     corpus, settings = random_corpus(60, (2, 7), (2, 9), vocabulary=(6, 40)), PretrainSettings.model_validate(given)
-    network, tokenizer = start_network(settings, tmp_path_factory.mktemp("cache"))
+    network, tokenizer = start_network(settings, Cache(tmp_path_factory.mktemp("cache")))
     model = Pretraining(network, settings.objectives).double().eval()
     text = Text(corpus, corpus.groups >= 0)
     return PretrainingTask(model, settings, text, Sequences(corpus, tokenizer, settings), None)
