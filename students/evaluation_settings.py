@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from bertrelay.data.tables import StsTable, Table
+from bertrelay.data.tables import Table
 from bertrelay.languages import EachOnce, LanguageCode, is_language
 from bertrelay.settings import (
     WHEN_SET,
@@ -31,6 +31,7 @@ from students.settings import (
     prompt_problems,
     without_limit,
 )
+from teachers.settings import StsTable
 
 
 def _two_languages(pair: list[str]) -> list[str]:

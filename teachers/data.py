@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from bertrelay.cache import Cache
 from bertrelay.data.records import MISSING_WORDS, Rejects, log_copies, read, rows
-from bertrelay.data.splits import count_shared
-from bertrelay.data.swapped import check_labels, check_swapped, has_letter
+from bertrelay.data.sanity import check_labels, check_swapped, count_leaked, has_letter
 from bertrelay.data.tables import ABSENT, Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.progress import log, working
@@ -55,7 +54,7 @@ def log_shared_pairs(train: Examples, dev: Examples | None, sets: Mapping[str, I
     held_out = {**({"dev": pairs_of(dev)} if dev else {}), **sets}
     known = pairs_of(train) if held_out else []
     for name, pairs in held_out.items():
-        count_shared(known, pairs, name, "pairs")
+        count_leaked(known, pairs, name, "pairs")
 
 
 @working("reading examples")

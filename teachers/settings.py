@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from bertrelay.data.tables import StsTable, Table
+from bertrelay.data.tables import Table
 from bertrelay.model.settings import Base, PoolingMode
 from bertrelay.settings import (
     WHEN_SET,
@@ -72,6 +72,28 @@ Poolings = Annotated[list[PoolingMode], Field(min_length=1)]
 def common_values(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
     """The values of `settings` under the keys that settings of `kind` have too."""
     return {key: getattr(settings, key) for key in type(settings).model_fields if key in kind.model_fields}
+
+
+class StsTable(Table):
+    """Pairs with a gold similarity: sentence, sentence, score."""
+
+    second: InputFile | None = None
+    """Row-aligned table of the same shape from which the second sentence is read instead, for pairs across two
+    languages, one file each."""
+    scores: Annotated[InputFile | None, WHEN_SET] = None
+    """Row-aligned file with only the score, a line each, such as `STS.gs.track5.en-en.txt` of SemEval."""
+    where: Annotated[dict[str, str | int] | None, WHEN_SET] = None
+    """Column to value, such as `{ lang = "en-de" }`: rows with other values are left out."""
+    reversed: Annotated[bool, WHEN_SET] = False
+    """A high score means that the sentences differ, as `Overall` of SemEval-2022 does."""
+
+    @model_validator(mode="after")
+    def _one_way_to_read(self) -> Self:
+        if len(ways := [name for name in ("second", "scores", "where") if getattr(self, name)]) > 1:
+            raise ValueError(
+                f"{' and '.join(ways)}: expected one of them, as rows are aligned or chosen, found several"
+            )
+        return self
 
 
 class LabelledTraining(TrainingSettings):

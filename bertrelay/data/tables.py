@@ -241,25 +241,3 @@ def _what_there_is(column: str, names: Sequence[str], may_be_record: bool) -> st
         )
     more = ", …" if len(names) > COLUMNS_SHOWN else ""
     return f"Its columns are {', '.join(names[:COLUMNS_SHOWN])}{more}.{hint}"
-
-
-class StsTable(Table):
-    """Pairs with a gold similarity: sentence, sentence, score."""
-
-    second: InputFile | None = None
-    """Row-aligned table of the same shape from which the second sentence is read instead, for pairs across two
-    languages, one file each."""
-    scores: Annotated[InputFile | None, WHEN_SET] = None
-    """Row-aligned file with the score alone, a line each, such as `STS.gs.track5.en-en.txt` of SemEval."""
-    where: Annotated[dict[str, str | int] | None, WHEN_SET] = None
-    """Column to value, such as `{ lang = "en-de" }`: rows with other values are left out."""
-    reversed: Annotated[bool, WHEN_SET] = False
-    """A high score means that the sentences differ, as `Overall` of SemEval-2022 does."""
-
-    @model_validator(mode="after")
-    def _one_way_to_read(self) -> Self:
-        if len(given := [name for name in ("second", "scores", "where") if getattr(self, name)]) > 1:
-            raise ValueError(
-                f"{' and '.join(given)}: expected one of them, as rows are aligned or chosen, found several"
-            )
-        return self

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.tables import StsTable, Table
+from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.settings import InputFile
@@ -18,7 +18,7 @@ from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.settings import AblationSettings
 from teachers.evaluation.sts import read_sts
 from teachers.evaluation.sts_sets import SCALES
-from teachers.settings import TrainSettings, common_values
+from teachers.settings import StsTable, TrainSettings, common_values
 from teachers.train import train_once
 
 WORDS = {"|u-v|": "difference", "u*v": "product"}  # in names of folders

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from bertrelay.data.tables import StsTable, Table
+from bertrelay.data.tables import Table
 from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.model.settings import Base, PoolingMode
 from bertrelay.settings import (
@@ -23,7 +23,7 @@ from bertrelay.settings import (
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
-from teachers.settings import CONCATENATIONS, Concatenation, Poolings
+from teachers.settings import CONCATENATIONS, Concatenation, Poolings, StsTable
 
 Protocol = Literal["sts", "senteval", "facets", "sections", "mteb"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from bertrelay.cache import Cache
 from bertrelay.checks import check_dimensions
 from bertrelay.data.records import Rejects, aligned_rows, read
-from bertrelay.data.tables import Record, StsTable, Table, Unusable
+from bertrelay.data.tables import Record, Table, Unusable
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.similarity import Metric, pairwise
 from bertrelay.evaluation.statistics import Floats, spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
 from teachers.data import parse_score, usable, values_of
-from teachers.settings import COLUMNS
+from teachers.settings import COLUMNS, StsTable
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 """Sentences to their vectors, float32 (sentences, dim)."""

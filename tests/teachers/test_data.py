@@ -167,3 +167,23 @@ def test_an_example_given_twice_counts_once_and_one_with_another_label_is_anothe
     expected = "3 of 6 examples of .* are copies of an earlier one, with its label, and count once; so many are seldom"
     assert re.search(expected, capsys.readouterr().err)
     assert len(read(context, "cosine", scored(1), scored(2), scored(1.0)).labels) == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "error_text"),
+    [
+        ([2, 1, 0], r"a\.tsv: 50 of 50 \(100\.0%\) labels differ from all others.*max_swapped, now 0\.2"),
+        ([3, 1, 2], r"a\.tsv: 50 of 50 \(100\.0%\) have a sentence without a letter"),
+    ],
+)
+def test_labels_and_scores_in_the_place_of_sentences_are_refused(tmp_path, context, columns, error_text):
+    rows = (f"A dog {n} runs.\tA man {n} sleeps.\t{('no', 'yes')[n % 2]}\t{n % 5}\n" for n in range(50))
+    (tmp_path / "a.tsv").write_text("".join(rows))
+
+    def labels(columns, limit):
+        table = Table(path=str(tmp_path / "a.tsv"), columns=columns, header=False)
+        return read_examples([table], "softmax", context, Rejects(None), max_swapped=limit).labels
+
+    with pytest.raises(RequestError, match=error_text):
+        labels(columns, 0.2)
+    assert len(labels(columns, 1.0)) == len(labels([0, 1, 2], 0.2)) == 50

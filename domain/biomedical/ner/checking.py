@@ -10,8 +10,7 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertrelay.data.splits import MAX_LEAKED
-from bertrelay.data.swapped import FEWEST, MAX_SWAPPED
+from bertrelay.data.sanity import MAX_LEAKED, MAX_SWAPPED, MIN_RECORDS
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.privacy import is_sensitive
@@ -265,7 +264,7 @@ def _types(surveys: Surveys) -> Finding:
     elif lacks_dev:
         summary.append("dev has no entity: no evaluation could choose the best weights")
     entities = sum(found.entities.total() for found in surveys.values())
-    if are_swapped := len(known) >= FEWEST and len(known) > MAX_SWAPPED * entities:
+    if are_swapped := len(known) >= MIN_RECORDS and len(known) > MAX_SWAPPED * entities:
         summary.append(f"{len(known):,} types of {entities:,} entities: mentions seem to stand in the place of types")
     severity: Severity = "warn" if unscored else "good"
     if unknown or not known or lacks_dev or are_swapped:

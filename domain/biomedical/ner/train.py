@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.splits import count_shared
-from bertrelay.data.swapped import FEWEST, check_labels
+from bertrelay.data.sanity import MIN_RECORDS, check_labels, count_leaked
 from bertrelay.device import default_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computed
@@ -79,8 +78,8 @@ def _shared_with_dev(examples: Sequence[Example], dev: Sequence[Example]) -> Met
             "sentences with one of train. Leave them out of one of the two."
         )
     in_train, in_dev = ([example.tokens for example in some] for some in (examples, dev))
-    shared, distinct = count_shared(in_train, in_dev, "dev", "sentences"), len(set(in_dev))
-    if distinct >= FEWEST and shared > distinct / 2:
+    shared, distinct = count_leaked(in_train, in_dev, "dev", "sentences"), len(set(in_dev))
+    if distinct >= MIN_RECORDS and shared > distinct / 2:
         raise RequestError(
             f"dev: expected sentences that are not in train, found {shared:,} of {distinct:,} that are. Leave them out "
             "of one of the two."

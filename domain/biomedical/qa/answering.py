@@ -16,8 +16,8 @@ from markupsafe import Markup
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.data.records import Rejects, canonical_id, rows
+from bertrelay.data.sanity import MAX_SWAPPED, MIN_RECORDS
 from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans, json_line
-from bertrelay.data.swapped import FEWEST, MAX_SWAPPED
 from bertrelay.data.tables import ABSENT, Table, Unusable, format_of
 from bertrelay.data.writing import write_table
 from bertrelay.errors import RequestError
@@ -150,7 +150,7 @@ def scan(source: QuestionFile, listed: Path, max_rejects: float) -> Scan:
         raise RequestError(f"{source.path} holds no question that can be asked. Is it the right file, and complete?")
     if absent:
         raise RequestError(f"keep: expected fields of {source.path}, found none named {', '.join(sorted(absent))}")
-    if spans[-1].end >= FEWEST and longer > MAX_SWAPPED * spans[-1].end:
+    if spans[-1].end >= MIN_RECORDS and longer > MAX_SWAPPED * spans[-1].end:
         log(
             f"{source.path}: {longer:,} of {spans[-1].end:,} questions are longer than their contexts; "
             "are the two columns swapped?"

@@ -11,8 +11,7 @@ from itertools import combinations, compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from bertrelay.data.splits import MAX_LEAKED
-from bertrelay.data.swapped import FEWEST, MAX_SWAPPED
+from bertrelay.data.sanity import MAX_LEAKED, MAX_SWAPPED, MIN_RECORDS
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import reasons, shown_id
@@ -263,7 +262,7 @@ def _answers(surveys: Surveys) -> Finding:
 def _swapped(surveys: Surveys) -> Iterator[Finding]:
     """Questions longer than their contexts, where there are any: with many the two are swapped."""
     longer, asked = _total(surveys, "longer"), _total(surveys, "questions")
-    if longer and asked >= FEWEST:
+    if longer and asked >= MIN_RECORDS:
         severity = by_share(longer, asked, MAX_SWAPPED)
         summary = f"{longer:,} of {asked:,} questions are longer than their contexts"
         summary += "; the two seem to be swapped" if severity == "fail" else ""

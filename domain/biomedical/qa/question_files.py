@@ -21,8 +21,8 @@ from typing import Any, Literal
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from bertrelay.data.records import Rejects, log_copies
+from bertrelay.data.sanity import check_swapped
 from bertrelay.data.shards import json_line, write_lines
-from bertrelay.data.swapped import check_swapped
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, refuse_packed

@@ -13,7 +13,7 @@ from torch.nn.functional import log_softmax
 from torch.nn.utils.rnn import pad_sequence
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.splits import count_shared
+from bertrelay.data.sanity import count_leaked
 from bertrelay.device import default_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computed
@@ -81,7 +81,7 @@ def _shared_with_dev(questions: Sequence[Question], dev: Sequence[Question]) -> 
     metrics: Metrics = {}
     for what, name in {"contexts": "context", "articles": "document"}.items():
         in_train, in_dev = ([getattr(each, name) for each in some] for some in (questions, dev))
-        metrics[f"dev_{what}_in_train"] = count_shared(in_train, in_dev, "dev", what)
+        metrics[f"dev_{what}_in_train"] = count_leaked(in_train, in_dev, "dev", what)
     return metrics
 
 

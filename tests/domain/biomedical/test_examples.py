@@ -11,7 +11,8 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical.documents.document import Document, Entity
 from domain.biomedical.ner.examples import Example, of_document, of_types, read_examples, types_in
-from domain.biomedical.ner.settings import EntitySource
+from domain.biomedical.ner.settings import EntitySource, NerSettings
+from domain.biomedical.ner.train import _types
 
 TEXT = "No sign of gout. Acute gouty arthritis was seen."
 
@@ -173,3 +174,18 @@ def test_equal_sentences_of_no_document_are_warned_of_where_they_are_many(tmp_pa
     assert (
         "303 of 604 sentences are copies of an earlier one, with their tags, and count each" in capsys.readouterr().err
     )
+
+
+def test_mentions_in_the_place_of_types_are_refused(tmp_path):
+    def types(kind, limit):
+        document = {"text": "Aspirin and gout.", "entities": [{"start": 0, "end": 7}]}
+        lines = [document | {"id": str(n), "entities": [{"start": 0, "end": 7, "type": kind(n)}]} for n in range(30)]
+        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        source = {"path": str(tmp_path / "a.jsonl")}
+        settings = {"base": "./b", "train": [source], "max_swapped": limit}
+        examples = list(read_examples([EntitySource.model_validate(source)], Rejects(None)))
+        return _types(examples, [], NerSettings.model_validate(settings))
+
+    with pytest.raises(RequestError, match=r"types of entities: 30 of 30 \(100\.0%\) labels differ"):
+        types("Aspirin{}".format, 0.2)
+    assert len(types("Aspirin{}".format, 1.0)) == 30 and types(lambda _: "Chemical", 0.0) == ["Chemical"]

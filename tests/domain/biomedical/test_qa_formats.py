@@ -318,3 +318,18 @@ def test_a_question_given_twice_counts_once_in_training_and_each_time_in_a_score
     )
     assert len(read_all(sources, Rejects(None))) == 6
     assert "and are scored each; so many are seldom meant" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_swapped", [True, False])
+def test_questions_in_the_place_of_contexts_are_refused(tmp_path, is_swapped):
+    texts = "What is given against gout?", "Aspirin is given against gout in many hospitals of the country."
+    question, context = reversed(texts) if is_swapped else texts
+    lines = (json.dumps({"question": question, "context": context, "answers": []}) for _ in range(30))
+    (tmp_path / "q.jsonl").write_text("\n".join(lines))
+    source = [QuestionSource(path=str(tmp_path / "q.jsonl"))]
+    assert len(read_all(source, Rejects(None), max_swapped=1.0)) == 30
+    if is_swapped:
+        with pytest.raises(RequestError, match=r"q\.jsonl: 30 of 30 \(100\.0%\) questions are longer"):
+            read_all(source, Rejects(None), max_swapped=0.2)
+    else:
+        assert len(read_all(source, Rejects(None), max_swapped=0.0)) == 30
