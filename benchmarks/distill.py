@@ -49,7 +49,7 @@ from benchmarks.harness import (
 from benchmarks.machine import MINILM, matrix_rate
 from benchmarks.trainer import train_with_sbert
 from bertrelay.cache import Cache
-from bertrelay.data.tokens import tokens_of
+from bertrelay.data.tokens import store_tokens
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import EncoderSource, InputFile, ModelSource
 from bertrelay.stage import StageContext
@@ -192,7 +192,7 @@ def distill(
     """The stage `students.distill` once its models are loaded."""
     corpus = build_corpus(context.cache.folder / "corpus", settings)
     targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
-    tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.cache.folder / "tokens")
+    tokens = store_tokens(corpus.texts, len(corpus), student.tokenize, context.cache.folder / "tokens")
     train(DistillationTask(student, settings, corpus, targets, None, tokens, teacher.encode), settings, context.output)
 
 

@@ -29,6 +29,7 @@ from bertrelay.data.arrow import (
     write_arrow,
 )
 from bertrelay.data.shards import Shards, Span
+from bertrelay.data.tables import BLOCK_ROWS
 from bertrelay.data.vectors import open_vectors, write_block, write_npy
 from bertrelay.device import resolve_precision
 from bertrelay.evaluation.similarity import Vectors
@@ -44,7 +45,6 @@ from students.settings import MarginFilter
 LOW_MARGIN = "low margin"
 NEIGHBOURHOOD = 32_768
 """Pairs that are compared with each other: 100 MB of vectors of 768 dimensions for each side."""
-COSINES_AT_ONCE = 4096
 SIDES, SHARDS, SCORES = ("english", "other"), "scores", "margins.npy"
 
 Scores = NDArray[np.float32]
@@ -177,7 +177,7 @@ def block_margins(rows: Sequence[NDArray[np.integer]], vectors: Sequence[Vectors
     sides = [np.asarray(vectors[side][distinct[side]]) for side in (0, 1)]  # (sentences, dim)
     nearness = [neighbours.cosines.mean(axis=1) for neighbours in exact_knn(sides[0], sides[1], k)]
     cosines = np.empty(len(own[0]))
-    for start in range(0, len(cosines), COSINES_AT_ONCE):
-        some = slice(start, start + COSINES_AT_ONCE)
+    for start in range(0, len(cosines), BLOCK_ROWS):
+        some = slice(start, start + BLOCK_ROWS)
         cosines[some] = np.einsum("nd,nd->n", *(side[places[some]] for side, places in zip(sides, own, strict=True)))
     return ratio_margins(cosines, (nearness[0][own[0]] + nearness[1][own[1]]) / 2).astype(np.float32)

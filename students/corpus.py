@@ -33,7 +33,7 @@ from bertrelay.data.arrow import (
 )
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import sentence_records
-from bertrelay.data.tables import Table
+from bertrelay.data.tables import BLOCK_ROWS, Table
 from bertrelay.device import release_memory
 from bertrelay.errors import RequestError
 from bertrelay.files import sync_contents, write_json
@@ -60,7 +60,6 @@ NO_TARGET = -1
 DIGESTS = dict.fromkeys(("target", "sentence", "pair"), DIGEST)
 """Of an English sentence; of that sentence but for case, keyed by the seed; of the pair and its language."""
 
-BLOCK_PAIRS = 4096
 SPOOL, SPOOLED_TEXTS = "pairs.arrow", "texts.arrow"
 SPOOLED = pa.schema({"stream": pa.int16(), "english": pa.string(), "other": pa.string(), **DIGESTS})
 REJECTS = "rejects.jsonl"
@@ -118,7 +117,7 @@ class ParallelCorpus:
 
     def blocks(self, stop: int) -> Iterator[list[str]]:
         """The sentences of the items before `stop`, in blocks."""
-        return (self.texts(start, min(start + BLOCK_PAIRS, stop)) for start in range(0, stop, BLOCK_PAIRS))
+        return (self.texts(start, min(start + BLOCK_ROWS, stop)) for start in range(0, stop, BLOCK_ROWS))
 
     def texts(self, start: int, stop: int) -> list[str]:
         """The sentences of items `start` to `stop`, the last one not included."""
@@ -318,7 +317,7 @@ def _beyond(spool: pa.Table, train: Mask, limits: Sequence[int | None]) -> Mask:
 
 def _spooled(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator[dict[str, Any]]:
     """Blocks of the pairs that passed the filters, with their digests."""
-    while block := list(islice(pairs, BLOCK_PAIRS)):
+    while block := list(islice(pairs, BLOCK_ROWS)):
         columns: dict[str, Any] = dict(zip(Pair._fields, zip(*block, strict=True), strict=True))
         whole = ("\n".join((languages[stream], english, other)) for stream, english, other in block)
         columns["target"] = list(map(text_digest, columns["english"]))
@@ -331,7 +330,7 @@ def _distinct_texts(tables: Sequence[Table], cache: Cache | None, rejects: Rejec
     seen: set[bytes] = set()
     for table in tables:
         records = sentence_records(table, cache, rejects)
-        while block := list(islice(records, BLOCK_PAIRS)):
+        while block := list(islice(records, BLOCK_ROWS)):
             rejects.used(len(block))
             texts = filter(None, (clean(record.values[0]) for record in block))
             new = {digest: text for text in texts if (digest := text_digest(text)) not in seen}

@@ -24,9 +24,10 @@ from bertrelay.checks import iterate_texts
 from bertrelay.errors import RequestError
 from bertrelay.languages import likely_scripts
 from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.tokenizer import plain_rules
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
-from students.vocabulary import Document, always_kept, document_of, rules_of, rules_of_encoder, usage, with_parts
+from students.vocabulary import Document, always_kept, document_of, rules_of, usage, with_parts
 
 HELD_OUT_SHARE = 0.1
 HELD_OUT_SENTENCES = 4000  # of a language, at most
@@ -175,7 +176,7 @@ def pieces_of_languages(
     before. Where no more pieces of its scripts help, that is logged with what was reached.
     Raises RequestError for a language without text, or whose script is not known.
     """
-    rules = rules_of_encoder(encoder)
+    rules = plain_rules(encoder.tokenizer)
     document, by_id = document_of(rules), piece_texts(rules)
     learnt = (text for text in iterate_texts(texts, "texts") if not is_held_out(text))
     shared = {index for index, text in by_id.items() if SHARED.fullmatch(text)}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.checks import check_dimensions
-from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
+from bertrelay.data.tokens import Tokens, prompt_tokenizer, store_tokens
 from bertrelay.device import to_device
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
@@ -82,7 +82,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     rates = layer_rates(student, settings.layer_decay)
     del teacher  # its vectors are on the disk; its memory is the student's now
     with accelerator().main_process_first():
-        tokens = tokens_of(corpus.texts, len(corpus), tokenizer_of(student), context.work / "tokens")
+        tokens = store_tokens(corpus.texts, len(corpus), prompt_tokenizer(student), context.work / "tokens")
     kind = ContrastiveTask if settings.objectives.contrastive else DistillationTask
     task = kind(student, settings, corpus, targets, retained, tokens, dev_teacher, rates)
     metrics = train(task, settings, context.output, context.work)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bertrelay.cache import Cache
 from bertrelay.data.arrow import text_digest
 from bertrelay.data.sentences import sentences_of
-from bertrelay.data.tables import Table
+from bertrelay.data.tables import BLOCK_ROWS, Table
 from bertrelay.data.vectors import Vectors, not_finite_row, open_vectors, write_npy
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
@@ -24,7 +24,6 @@ from bertrelay.settings import ModelSource
 from students.pairs import clean
 from students.settings import GivenVectors, Prompt, PromptText, unknown_prompt
 
-BLOCK = 4096
 DIGEST = np.dtype("S16")
 
 
@@ -137,7 +136,8 @@ def _in_float32(path: Path, cache: Cache) -> Path:
         copy = cache.folder / "given-vectors" / f"{Digests().of_file(path)[:32]}.npy"
         if not copy.is_file():
             copy.parent.mkdir(parents=True, exist_ok=True)
-            blocks = (vectors[start : start + BLOCK].astype(np.float32) for start in range(0, len(vectors), BLOCK))
+            starts = range(0, len(vectors), BLOCK_ROWS)
+            blocks = (vectors[start : start + BLOCK_ROWS].astype(np.float32) for start in starts)
             with atomic_write(copy) as building:
                 write_npy(building, blocks, *vectors.shape)
         return copy
@@ -176,7 +176,7 @@ def _blocks(name: str, file: pq.ParquetFile, digests: list[NDArray[np.bytes_]]) 
     if not (pa.types.is_string(kinds[0]) or pa.types.is_large_string(kinds[0])) or not hasattr(kinds[1], "value_type"):
         raise RequestError(f"teacher: expected text and lists of numbers in {name}, found {kinds[0]} and {kinds[1]}")
     dim = 0
-    for batch in file.iter_batches(BLOCK, columns=["text", "vector"]):
+    for batch in file.iter_batches(BLOCK_ROWS, columns=["text", "vector"]):
         texts, vectors = batch["text"], batch["vector"]
         lengths = set(pc.list_value_length(vectors).to_pylist())
         dim = dim or max(lengths - {None}, default=0)

@@ -17,6 +17,7 @@ from bertrelay.cache import Cache
 from bertrelay.data.arrow import Sentences, number_distinct, open_arrow, text_digests, write_arrow
 from bertrelay.data.records import Column, Record, Rejects, Table, canonical_id, read, rows
 from bertrelay.data.sentences import sentence_records
+from bertrelay.data.tables import BLOCK_ROWS
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.progress import log
@@ -25,7 +26,6 @@ from students.pairs import clean
 LINES = ("source_line", "target_line")
 IDS = ("source_id", "target_id")
 SIDES = ("source", "target")
-READ_AT_ONCE = 4096
 TEXT_AND_LINE = pa.schema({"text": pa.string(), "line": pa.int64(), "record": pa.int64()})
 
 
@@ -96,7 +96,7 @@ def write_sentences(
 
     def blocks() -> Iterator[dict[str, list[Any]]]:
         nonlocal seen
-        while block := list(islice(records, READ_AT_ONCE)):
+        while block := list(islice(records, BLOCK_ROWS)):
             seen += len(block)
             if rejects is not None:
                 rejects.used(len(block))
@@ -137,9 +137,9 @@ def write_columns(
     names = list(map(str, columns))
 
     def blocks() -> Iterator[dict[str, list[str]]]:
-        for first in range(0, len(lines), READ_AT_ONCE):
+        for first in range(0, len(lines), BLOCK_ROWS):
             block: list[Sequence[Any]] = []
-            for line in lines[first : first + READ_AT_ONCE]:
+            for line in lines[first : first + BLOCK_ROWS]:
                 row = next((row for row in records if row.line >= line), None)
                 if row is None or row.line != line:
                     raise RequestError(f"{table.name}: expected a record at line {line:,}, found none; did it change?")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from bertrelay.cache import Cache
 from bertrelay.data.arrow import number_distinct, open_arrow, select_rows, text_digests, write_arrow
 from bertrelay.data.records import Record, Rejects, read
-from bertrelay.data.tables import Table
+from bertrelay.data.tables import BLOCK_ROWS, Table
 from bertrelay.data.writing import write_jsonl
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_error
@@ -25,7 +25,6 @@ from students.neighbours import Rows
 from students.pairs import clean
 from students.sentence_files import write_sentences
 
-READ_AT_ONCE = 4096
 EMPTY = "empty_side"
 PAIR: tuple[str, str] = ("anchor", "positive")
 FILES = PAIRS, CORPUS, CANDIDATES = "pairs.arrow", "corpus.arrow", "candidates.jsonl"
@@ -116,7 +115,7 @@ def _pair_blocks(
 ) -> Iterator[dict[str, list[Any]]]:
     """Blocks of the pairs, without those with an empty side, which are counted."""
     records = (record for record in read(table, PAIR, cache, rejects) if _is_pair(record, rejects))
-    while block := list(islice(records, READ_AT_ONCE)):
+    while block := list(islice(records, BLOCK_ROWS)):
         kept = [record.values for record in block if all(value.strip() for value in record.values)]
         dropped[EMPTY] += len(block) - len(kept)
         yield {name: [pair[place] for pair in kept] for place, name in enumerate(PAIR)}

@@ -22,15 +22,15 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from bertrelay.checks import iterate_texts
+from bertrelay.data.tables import BLOCK_ROWS
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.inference.encode_shards import encoder_digest
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
 from bertrelay.model.network import unused_positions
-from bertrelay.model.tokenizer import as_fast
+from bertrelay.model.tokenizer import as_fast, plain_rules
 from bertrelay.progress import log, progress
 
-TEXTS_AT_ONCE = 8192
 END_OF_TEXT = -1
 
 Ids = NDArray[np.int64]
@@ -153,17 +153,6 @@ def _renumbered(processor: Any, number: Mapping[int, int]) -> Any:
     return processor
 
 
-def rules_of_encoder(encoder: SentenceEncoder) -> Tokenizer:
-    """The tokenizer of `encoder`, which neither cuts a text off nor pads it.
-
-    A piece behind the cut is used as well: another `max_tokens` may bring it up.
-    """
-    rules = Tokenizer.from_str(encoder.tokenizer.backend_tokenizer.to_str())
-    rules.no_truncation()
-    rules.no_padding()
-    return rules
-
-
 def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str], also: Iterable[int] = ()) -> SentenceEncoder:
     """An encoder with the pieces that `texts` use, alone or after one of the model's prompts, and all characters.
 
@@ -172,7 +161,7 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str], also: Iterab
     are not unigram, WordPiece or BPE; WorkError if a text should be cut otherwise than before.
     """
     check_can_be_read_again(texts)
-    rules = rules_of_encoder(encoder)
+    rules = plain_rules(encoder.tokenizer)
     document = document_of(rules)
     used, count, digest = usage(rules, document, _with_prompts(texts, encoder.prompts))
     named = {*range(unused_positions(encoder.backbone)), *_named_ids(encoder.backbone.config).values()}
@@ -231,7 +220,7 @@ def usage(rules: Tokenizer, document: Document, texts: Iterable[str]) -> tuple[s
 def _encoded(rules: Tokenizer, texts: Iterable[str]) -> Iterator[tuple[list[str], Ids]]:
     """Blocks of texts with the ids of all, one after the other, each with END_OF_TEXT behind it."""
     stream = iter(texts)
-    while block := list(islice(stream, TEXTS_AT_ONCE)):
+    while block := list(islice(stream, BLOCK_ROWS)):
         lists = (encoding.ids for encoding in rules.encode_batch_fast(block))
         yield block, np.fromiter(chain.from_iterable((*ids, END_OF_TEXT) for ids in lists), np.int64)
 

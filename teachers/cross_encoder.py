@@ -17,9 +17,11 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 
 from bertrelay.cache import Cache
 from bertrelay.checks import check_count, iterate_pairs, list_texts
+from bertrelay.data.tokens import pad_rows
+from bertrelay.data.vectors import check_finite_rows
 from bertrelay.device import ComputePrecision, as_device, resolve_precision
-from bertrelay.errors import RequestError, WorkError
-from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded, padded_rows, sorted_batches
+from bertrelay.errors import RequestError
+from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
 from bertrelay.inference.kernels import use_cpu_kernels, using
 from bertrelay.model.files import read_model_file
 from bertrelay.model.graph import BackendChoice, GraphNetwork, check_backend
@@ -71,10 +73,10 @@ class PairTokens:
         starts = (np.cumsum(self.sizes) - self.sizes.ravel()).reshape(self.sizes.shape)
         sizes = self.sizes[:, pairs].ravel()  # (rows,)
         where = starts[:, pairs].ravel(), sizes, width or int(sizes.max())
-        ids, mask = padded(self.ids, *where, pad_id)
+        ids, mask = pad_rows(self.ids, *where, pad_id)
         named = {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
         if self.types is not None:
-            named["token_type_ids"], _ = padded(self.types, *where, 0)
+            named["token_type_ids"], _ = pad_rows(self.types, *where, 0)
         return {name: torch.from_numpy(values) for name, values in named.items()}
 
 
@@ -180,12 +182,7 @@ class PairScorer(nn.Module):
                 logits = self(**{name: each.to(self.device) for name, each in inputs.items()})  # (height,)
                 scores[rows] = activation(logits[: len(rows)]).float().cpu().numpy()
                 bar.advance(len(rows))
-        invalid = np.flatnonzero(~np.isfinite(scores))
-        if len(invalid):
-            raise WorkError(
-                f"expected finite scores, found {len(invalid):,} of {len(scores):,} that are not, the first for pair "
-                f"{invalid[0]:,} counted from 0. Check the model's weights, or use precision fp32."
-            )
+        check_finite_rows(scores[:, None], None, lambda row: f"pair {row + 1:,}", "a score")
         return scores
 
 

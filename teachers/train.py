@@ -16,7 +16,7 @@ from transformers import BertModel
 from bertrelay.checks import check_dimensions
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
-from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
+from bertrelay.data.tokens import Tokens, prompt_tokenizer, store_tokens
 from bertrelay.data.vectors import open_vectors
 from bertrelay.device import to_device
 from bertrelay.errors import RequestError
@@ -145,7 +145,8 @@ def learn(
     check_dimensions(settings.dimensions, encoder.dim)
     sentences = data.train.sentences
     head = start_head(settings, encoder, data.classes) if settings.objective == "softmax" else None
-    tokens = tokens_of(lambda a, b: sentences[a:b], len(sentences), tokenizer_of(encoder), context.work / "tokens")
+    tokenize = prompt_tokenizer(encoder)
+    tokens = store_tokens(lambda a, b: sentences[a:b], len(sentences), tokenize, context.work / "tokens")
     teacher = Teacher(encoder, head, settings.dropout, settings.concatenation)
     kind = InBatchTeacherTask if settings.objective in IN_BATCH else TeacherTask
     guide = None if settings.guide is None else guide_vectors(settings.guide, sentences, settings, context)

@@ -12,6 +12,8 @@ from bertrelay.errors import RequestError
 from bertrelay.settings import WHEN_SET, DataSource, HubDataset, InputFile, Settings, UsedWith, refuse_idle
 
 Format = Literal["lines", "csv", "tsv", "jsonl", "parquet"]
+BLOCK_ROWS = 4096
+"""Rows, texts or vectors that are read, computed or written at once; no result depends on it."""
 ABSENT: Any = ...
 """The value of an optional column where there is no such column."""
 

@@ -1,7 +1,8 @@
-"""Token ids of many sentences on disk: tokenized once, memory-mapped ever after, padded when a batch is made."""
+"""Token ids of many sentences on disk: tokenized once, memory-mapped, padded when a batch is made."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -9,20 +10,25 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertrelay.data.tables import BLOCK_ROWS
 from bertrelay.files import sync_contents, write_json
-from bertrelay.inference.batches import padded
-from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import progress
-
-BLOCK = 8192  # sentences tokenized at once
 
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
 
 
-class Tokens:
-    """The ids of sentences, one after the other in one file, and where each sentence starts in another.
+class Encoder(Protocol):
+    """An encoder as far as tokenizing goes."""
 
-    lengths: tokens of each sentence, special ones among them, (sentences,).
+    def text_before(self) -> str: ...
+
+    def tokenize(self, sentences: Sequence[str]) -> list[list[int]]: ...
+
+
+class Tokens:
+    """The ids of sentences, end to end in one file, and the position at which each sentence starts in another.
+
+    lengths: tokens of each sentence, special tokens included, (sentences,).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,21 +43,36 @@ class Tokens:
     def padded(self, sentences: NDArray[np.integer], pad_id: int) -> tuple[Tensor, Tensor]:
         """Ids and attention mask of `sentences`, both (len(sentences), longest), int64."""
         lengths = self.lengths[sentences]
-        longest = int(lengths.max(initial=1))
-        ids, mask = padded(self._ids, self._starts[sentences], lengths, longest, pad_id)
+        ids, mask = pad_rows(self._ids, self._starts[sentences], lengths, int(lengths.max(initial=1)), pad_id)
         return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
-def tokenizer_of(encoder: SentenceEncoder) -> Tokenize:
-    """Sentences to ids as `encode` makes them, the model's default prompt before each: what is trained is used."""
-    prompt = encoder.prompts.text()
+def pad_rows(
+    ids: NDArray[np.integer], starts: NDArray[np.integer], lengths: NDArray[np.integer], width: int, pad_id: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Cuts rows out of `ids` and pads them: `10 11 12 13` from 1 and 3, 2 and 1 long, gives `11 12` and `13 pad`.
+
+    starts, lengths: of the rows, (rows,). Returns the ids and their mask, both (rows, width).
+    """
+    columns = np.arange(width)  # (width,)
+    mask = columns < lengths[:, None]  # (rows, width)
+    rows = np.full(mask.shape, pad_id, np.int64)
+    rows[mask] = ids[(starts[:, None] + columns)[mask]]
+    return rows, mask
+
+
+def prompt_tokenizer(encoder: Encoder) -> Tokenize:
+    """Tokenizes sentences as `encode` does, after the model's default prompt, so that training sees what use does."""
+    prompt = encoder.text_before()
     return lambda sentences: encoder.tokenize([prompt + sentence for sentence in sentences])
 
 
-def tokens_of(read_block: Callable[[int, int], Sequence[str]], count: int, tokenize: Tokenize, folder: Path) -> Tokens:
-    """The tokens of `count` sentences, read from `folder` or written there first, by whoever comes first.
+def store_tokens(
+    read_block: Callable[[int, int], Sequence[str]], count: int, tokenize: Tokenize, folder: Path
+) -> Tokens:
+    """Opens the tokens of `count` sentences in `folder`; the first process to come tokenizes, the others wait.
 
-    read_block: (first, end) -> the sentences of these rows, so that they need not be in memory.
+    read_block: (first, end) → the sentences of these rows, so that they need not be in memory.
     folder: named by the caller after everything the ids depend on.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -61,10 +82,10 @@ def tokens_of(read_block: Callable[[int, int], Sequence[str]], count: int, token
         folder.mkdir(exist_ok=True)
         lengths = np.zeros(count + 1, dtype=np.int64)
         with (folder / "ids.bin").open("wb") as file, progress("tokenizing", count, "sentences") as bar:
-            for start in range(0, count, BLOCK):
-                rows = tokenize(read_block(start, min(start + BLOCK, count)))
+            for start in range(0, count, BLOCK_ROWS):
+                rows = tokenize(read_block(start, min(start + BLOCK_ROWS, count)))
                 lengths[start + 1 : start + 1 + len(rows)] = [len(row) for row in rows]
-                # NumPy's own writing hides that it was the disk that was full.
+                # numpy.tofile would hide that the disk is full.
                 file.write(np.concatenate([np.asarray(row, dtype=np.int32) for row in rows]).data)
                 bar.advance(len(rows))
         (folder / "starts.bin").write_bytes(np.cumsum(lengths).data)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from bertrelay.data.tables import BLOCK_ROWS
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write
 
@@ -22,7 +23,6 @@ ReadBlock = Callable[[int, int], list[str]]
 """(first, end) -> the sentences of these rows; called in rising order, from one thread."""
 
 SUFFIXES = (".npy", ".parquet")
-CHECKED_AT_ONCE = 4096
 
 Stored = Literal["float32", "int8", "binary"]
 """How vectors are kept: as they are, rounded to int8, or as one bit of each dimension."""
@@ -158,11 +158,26 @@ def shape_of(output: Path, stored: Stored = "float32") -> tuple[int, int]:
 
 def not_finite_row(vectors: NDArray[np.floating]) -> int | None:
     """The first row of `vectors` (n, dim) that has a NaN or an infinity; None where all are finite."""
-    for start in range(0, len(vectors), CHECKED_AT_ONCE):
-        is_finite = np.isfinite(vectors[start : start + CHECKED_AT_ONCE]).all(axis=1)
+    for start in range(0, len(vectors), BLOCK_ROWS):
+        is_finite = np.isfinite(vectors[start : start + BLOCK_ROWS]).all(axis=1)
         if not is_finite.all():
             return start + int(np.flatnonzero(~is_finite)[0])
     return None
+
+
+def check_finite_rows(
+    values: NDArray[np.floating], model: str | None, name_row: Callable[[int], str], kind: str = "a vector"
+) -> None:
+    """Raises WorkError for a row of `values`, (n, dim), with a NaN or an infinity.
+
+    model: its name, where it has one. name_row: row → the input it was computed from, for the error.
+    kind: the row in words, `a score`.
+    """
+    if (row := not_finite_row(values)) is not None:
+        raise WorkError(
+            f"{model or 'the model'} gives {kind} that is not finite for {name_row(row)}. Check the model, or try "
+            "precision fp32"
+        )
 
 
 def _in_units(size: int) -> str:

@@ -54,17 +54,6 @@ def rounded_up(number: int, bits: int) -> int:
     return -(-number // step) * step
 
 
-def padded(
-    ids: NDArray[np.integer], starts: NDArray[np.integer], lengths: NDArray[np.integer], width: int, pad_id: int
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The runs of `ids` from `starts` on, (rows,), padded, and their mask, both (rows, width)."""
-    places = np.arange(width)  # (width,)
-    mask = places < lengths[:, None]  # (rows, width)
-    rows = np.full(mask.shape, pad_id, np.int64)
-    rows[mask] = ids[(starts[:, None] + places)[mask]]
-    return rows, mask
-
-
 CPU_BATCH_TOKENS = 2_048  # as much as stays in the caches; more is slower
 GPU_BATCH_TOKENS = 65_536
 

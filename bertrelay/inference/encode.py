@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from bertrelay.checks import check_count, list_texts
-from bertrelay.data.vectors import Vectors, not_finite_row
+from bertrelay.data.tokens import pad_rows
+from bertrelay.data.vectors import Vectors, check_finite_rows
 from bertrelay.device import resolve_precision, to_device
-from bertrelay.errors import WorkError
-from bertrelay.inference.batches import computed, padded, padded_rows, sorted_batches
+from bertrelay.inference.batches import computed, padded_rows, sorted_batches
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import Bar
 from bertrelay.progress import progress as progress_of
@@ -115,13 +115,7 @@ def check_finite(encoder: SentenceEncoder, vectors: Vectors, place: Callable[[in
 
     place: what to call the sentence of a row; `first` is the row of the first vector.
     """
-    row = not_finite_row(vectors)
-    if row is not None:
-        model = encoder.backbone.name_or_path or "the model"
-        raise WorkError(
-            f"{model} gives a vector that is not finite for {place(first + row)}. Check the model, or try precision "
-            "fp32"
-        )
+    check_finite_rows(vectors, encoder.backbone.name_or_path, lambda row: place(first + row))
 
 
 class _Tokens(NamedTuple):
@@ -157,7 +151,7 @@ def _compute(
     parts, orders = list[torch.Tensor](), list[NDArray[np.int64]]()
     for replica, (rows, width, height) in zip(cycle(replicas), batches, strict=False):
         filled = padded_rows(rows, height)
-        ids, mask = padded(block.ids, block.starts[filled], block.lengths[filled], width, pad_id)
+        ids, mask = pad_rows(block.ids, block.starts[filled], block.lengths[filled], width, pad_id)
         inputs = (to_device(torch.from_numpy(each.astype(np.int64)), replica.device) for each in (ids, mask))
         vectors = replica(*inputs, prompt_tokens)  # (height, dim)
         parts.append(vectors[: len(rows)])

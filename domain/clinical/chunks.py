@@ -17,8 +17,8 @@ from tokenizers import Encoding
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from bertrelay.data.tokens import pad_rows
 from bertrelay.errors import RequestError
-from bertrelay.inference.batches import padded
 from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import log
 from domain.clinical.outcomes import ChunkSettings
@@ -193,7 +193,7 @@ class ChunkTokens:
 
     def batch(self, chunks: NDArray[np.integer], width: int, pad_id: int) -> tuple[Tensor, Tensor]:
         """Ids and attention mask of `chunks`, both (chunks, width), int64."""
-        ids, mask = padded(self.ids, self.starts[chunks], self.lengths[chunks], width, pad_id)
+        ids, mask = pad_rows(self.ids, self.starts[chunks], self.lengths[chunks], width, pad_id)
         return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 

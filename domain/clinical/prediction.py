@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit, logsumexp
 
-from bertrelay.data.vectors import not_finite_row
+from bertrelay.data.vectors import check_finite_rows
 from bertrelay.device import ComputePrecision
-from bertrelay.errors import WorkError
 from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
 from bertrelay.inference.kernels import Packed, using
 from bertrelay.progress import Bar
@@ -55,12 +54,9 @@ def chunk_log_odds(
             logits = network(*(each.to(network.device) for each in tokens.batch(rows, width, model.pad_id)))
             log_odds[places] = logits[: len(places)].float().cpu().numpy()
             bar.advance(len(places))
-    row = not_finite_row(log_odds)
-    if row is not None:
-        raise WorkError(
-            f"{network.network.name_or_path or 'the model'} gives log-odds that are not finite for chunk {row + 1:,} "
-            f"of {len(chunks):,}. Check the model, or try precision fp32"
-        )
+    check_finite_rows(
+        log_odds, network.network.name_or_path, lambda row: f"chunk {row + 1:,} of {len(chunks):,}", "a row of log-odds"
+    )
     return one_vs_rest_log_odds(log_odds) if model.settings.outcome.kind == "multi-class" else log_odds
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tokenizers.models import WordPiece
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from bertrelay.data.tokens import pad_rows
 from bertrelay.errors import RequestError
-from bertrelay.inference.batches import padded
 from bertrelay.training import batches
 from bertrelay.training.task import Batch
 from domain.draws import uniform_draws
@@ -133,8 +133,8 @@ class Sequences:
         if "mlm" in self.objectives:
             seen, masked = self.masker(ids, uniform_draws(seed, epoch, chosen[rows], places, DRAWS))
         width, begins = int(lengths.max()), np.cumsum(lengths) - lengths
-        input_ids, mask = padded(seen, begins, lengths, width, self.pad)
-        types, _ = padded((places > tokens[rows, 0] + 1).astype(np.int64), begins, lengths, width, 0)
+        input_ids, mask = pad_rows(seen, begins, lengths, width, self.pad)
+        types, _ = pad_rows((places > tokens[rows, 0] + 1).astype(np.int64), begins, lengths, width, 0)
         inputs = {
             "input_ids": torch.from_numpy(input_ids),
             "attention_mask": torch.from_numpy(mask.astype(np.int64)),

@@ -13,7 +13,8 @@ from bertrelay.cache import Cache
 from bertrelay.checks import check_dimensions
 from bertrelay.data.records import Rejects, aligned_rows, read
 from bertrelay.data.tables import Record, Table, Unusable
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.data.vectors import check_finite_rows
+from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Metric, pairwise
 from bertrelay.evaluation.statistics import Floats, spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
@@ -142,12 +143,7 @@ def finite(encode: Encode) -> Encode:
 
     def checked(sentences: Sequence[str]) -> NDArray[np.float32]:
         vectors = encode(sentences)
-        invalid = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        if len(invalid):
-            raise WorkError(
-                f"expected finite vectors, found {len(invalid):,} of {len(vectors):,} with NaN or infinity, the first "
-                f"for sentence {invalid[0]:,} counted from 0. Check the model's weights, or use precision fp32."
-            )
+        check_finite_rows(vectors, None, lambda row: f"sentence {row + 1:,}")
         return vectors
 
     return checked

@@ -11,10 +11,11 @@ from transformers import AutoTokenizer
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.new import train_unigram, train_wordpiece
+from bertrelay.model.tokenizer import plain_rules
 from students.coverage import candidates_of, is_held_out, piece_texts, pieces_of_languages, scripts_of
 from students.evaluation_settings import ShrinkSettings
 from students.shrinking import run, shrink
-from students.vocabulary import document_of, rules_of, rules_of_encoder, trim_vocabulary
+from students.vocabulary import document_of, rules_of, trim_vocabulary
 
 LETTERS = {"de": "abdefghilnorstuäöü", "ru": "абвдеиклмностуяш", "el": "αβγδεηικλμνοπρστ"}
 
@@ -67,7 +68,7 @@ def counted(before, after, texts):
 def test_the_bar_is_reached_on_text_that_was_held_out_and_reported_as_it_is(encoder):
     texts = corpus(120)
     found = pieces_of_languages(encoder, [*texts["de"], *texts["ru"]], texts, 0.99)
-    before = rules_of_encoder(encoder)
+    before = plain_rules(encoder.tokenizer)
     after = rules_of(document_of(before), found.ids)
     for language, given in texts.items():
         held_out = sorted({text for text in given if is_held_out(text)})
@@ -87,13 +88,14 @@ def test_a_higher_bar_needs_more_pieces_and_other_text_of_the_languages_keeps_it
     by_language = [shrink(encoder, every, languages=texts, coverage=bar).encoder for bar in (0.9, 0.99, 1.0)]
     sizes = [len(smaller.tokenizer) for smaller in (by_corpus, *by_language, encoder)]
     assert sizes == sorted(sizes) and sizes[0] < sizes[2] < sizes[-1]
-    before = rules_of_encoder(encoder)
+    before = plain_rules(encoder.tokenizer)
     for language in texts:
         unseen = sentences(language, 100, seed=1)
-        narrow, broad = (counted(before, rules_of_encoder(small), unseen)[0] for small in (by_corpus, by_language[-1]))
+        after = (plain_rules(small.tokenizer) for small in (by_corpus, by_language[-1]))
+        narrow, broad = (counted(before, rules, unseen)[0] for rules in after)
         assert narrow < broad
     for text in every:  # what was held out to measure on stays too
-        cut = [rules.encode(text).tokens for rules in (before, rules_of_encoder(by_language[0]))]
+        cut = [rules.encode(text).tokens for rules in (before, plain_rules(by_language[0].tokenizer))]
         assert cut[0] == cut[1]
 
 
@@ -101,8 +103,8 @@ def test_pieces_of_other_scripts_go(encoder):
     texts = corpus(40)
     small = shrink(encoder, [*texts["de"], *texts["ru"]], languages=texts, coverage=1.0).encoder
     greek, left = (
-        {text for text in piece_texts(rules_of_encoder(each)).values() if "α" in text and len(text.strip("# ▁")) > 1}
-        for each in (encoder, small)
+        {text for text in piece_texts(rules).values() if "α" in text and len(text.strip("# ▁")) > 1}
+        for rules in (plain_rules(encoder.tokenizer), plain_rules(small.tokenizer))
     )
     assert len(greek) > 5 and not left
 
@@ -132,7 +134,7 @@ def test_a_bar_that_cannot_be_reached_is_reported_with_what_is(encoder, capsys):
 
 def test_pieces_of_familiar_letters_come_first_then_the_tokenizers_own_order(tiny_encoder):
     encoder = tiny_encoder("xlm-roberta", train_unigram(ALL, 3000, 32), layers=1)
-    rules = rules_of_encoder(encoder)
+    rules = plain_rules(encoder.tokenizer)
     document, texts = document_of(rules), piece_texts(rules)
     letters = set("abdefghilnorst")
     places = candidates_of("de", letters, texts, document)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers.models.bert.modeling_bert import BertIntermediate
 
 from bertrelay.cache import Cache
-from bertrelay.data.tokens import tokens_of
+from bertrelay.data.tokens import store_tokens
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
 from students.build import Targets
@@ -58,7 +58,7 @@ def task(tiny_encoder, corpus, tmp_path):
     settings = DistillSettings.model_validate(
         {"teacher": "./t", "base": "./b", "parallel": [{"path": "x.tsv", "others": {"qaa": "qaa"}}]}
     )
-    tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, tmp_path / "tokens")
+    tokens = store_tokens(corpus.texts, len(corpus), student.tokenize, tmp_path / "tokens")
     return DistillationTask(student, settings, corpus, Targets(vectors, 2.5, False), None, tokens, student.encode)
 
 

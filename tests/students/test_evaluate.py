@@ -156,10 +156,10 @@ def test_a_model_without_finite_vectors_and_one_that_scores_pairs_have_no_scores
     weights = load_file(path)
     next(tensor for name, tensor in weights.items() if name.endswith("output.dense.weight"))[0, 0] = torch.nan
     save_file(weights, path, {"format": "pt"})
-    with pytest.raises(WorkError, match="expected finite vectors"):
+    with pytest.raises(WorkError, match="a vector that is not finite for sentence 1"):
         evaluate(context, model=models["model"], parallel=[toy.source("test")])
     for model, error, message in (
-        (models["model"], WorkError, "expected finite vectors"),
+        (models["model"], WorkError, "a vector that is not finite for sentence 1"),
         (tmp_path / "pairs", RequestError, "a network that scores pairs"),
     ):
         for asked in ({"layers": 1}, {"intermediate_size": 8}, {"dimensions": 8}):

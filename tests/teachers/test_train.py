@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bertrelay.cache import Cache
-from bertrelay.data.tokens import Tokens, tokens_of
+from bertrelay.data.tokens import Tokens, store_tokens
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
@@ -129,7 +129,7 @@ def task_of(kind, context, columns, rows, **given):
     settings = TrainSettings.model_validate({**SETTINGS, "train": train, **given})
     data = TeacherData.read(settings, context)
     texts = data.train.sentences
-    tokens = tokens_of(
+    tokens = store_tokens(
         lambda a, b: texts[a:b], len(texts), lambda rows: [[1] for _ in rows], context.cache.folder / "tokens"
     )
     return kind(None, settings, data, tokens)
@@ -244,7 +244,7 @@ def toy_task(context, given):
     data = TeacherData.read(settings, context)
     texts = data.train.sentences
     encoder = start_encoder(settings, texts, context)
-    tokens = tokens_of(lambda a, b: texts[a:b], len(texts), encoder.tokenize, context.output / "tokens")
+    tokens = store_tokens(lambda a, b: texts[a:b], len(texts), encoder.tokenize, context.output / "tokens")
     head = start_head(settings, encoder, data.classes) if settings.objective == "softmax" else None
     return TeacherTask(Teacher(encoder, head, settings.dropout, settings.concatenation), settings, data, tokens)
 

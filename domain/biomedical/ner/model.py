@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.cache import Cache
+from bertrelay.data.tokens import pad_rows
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
-from bertrelay.inference.batches import padded
 from bertrelay.model.files import Description, explain_unreadable, read_model_file
 from bertrelay.model.graph import BackendChoice
 from bertrelay.model.heads import Head, HeadNetwork, window_shape
@@ -117,7 +117,7 @@ class WordSplitter:
         are in the flattened batch, window by window, (words,).
         """
         rows = windows.filled(height)
-        content, mask = padded(subwords.ids, rows.starts, rows.lengths, width - SPECIALS, self.pad)
+        content, mask = pad_rows(subwords.ids, rows.starts, rows.lengths, width - SPECIALS, self.pad)
         ids = np.pad(content, ((0, 0), (1, 1)), constant_values=self.pad)
         ids[:, 0] = self._cls
         ids[np.arange(height), rows.lengths + 1] = self._sep
@@ -130,7 +130,7 @@ class WordSplitter:
             "places": row_of * width + 1 + firsts - windows.starts[row_of],
         }
         if subwords.token_types is not None:
-            token_types, _ = padded(subwords.token_types, rows.starts, rows.lengths, width - SPECIALS, 0)
+            token_types, _ = pad_rows(subwords.token_types, rows.starts, rows.lengths, width - SPECIALS, 0)
             batch["token_type_ids"] = np.pad(token_types, ((0, 0), (1, 1)))
         return {name: torch.from_numpy(each) for name, each in batch.items()}
 
@@ -157,7 +157,7 @@ class WordSequences(NamedTuple):
     def of(cls, lengths: Integers, opens: NDArray[np.bool_], closes: NDArray[np.bool_]) -> "WordSequences":
         """Sequences of so many words each, (sequences,), which follow each other; empty ones are left out."""
         own, starts = lengths > 0, np.cumsum(lengths) - lengths
-        words, mask = padded(np.arange(lengths.sum()), starts[own], lengths[own], int(lengths.max(initial=1)), 0)
+        words, mask = pad_rows(np.arange(lengths.sum()), starts[own], lengths[own], int(lengths.max(initial=1)), 0)
         return cls(*map(torch.from_numpy, (words, mask, opens[own], closes[own])))
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bertrelay.data import tokens as token_files
-from bertrelay.data.tokens import tokenizer_of, tokens_of
+from bertrelay.data.tokens import pad_rows, prompt_tokenizer, store_tokens
 from bertrelay.model.layout import Prompts
 
 SENTENCES = ["a", "a longer one of six words", "", "two words"]
@@ -23,7 +23,7 @@ def word_lengths(sentences):
 @pytest.fixture
 def make(tmp_path):
     def make_tokens(sentences=SENTENCES, tokenize=word_lengths):
-        return tokens_of(lambda first, end: sentences[first:end], len(sentences), tokenize, tmp_path / "tokens")
+        return store_tokens(lambda first, end: sentences[first:end], len(sentences), tokenize, tmp_path / "tokens")
 
     return make_tokens
 
@@ -39,8 +39,14 @@ def test_ids_come_back_padded(make):
     assert make(tokenize=None).lengths.tolist() == [3, 8, 2, 4]  # a second call tokenizes nothing
 
 
+def test_rows_are_cut_out_of_the_ids_and_padded_at_their_ends():
+    ids, mask = pad_rows(np.arange(10, 20), np.array([7, 0, 4]), np.array([3, 1, 0]), width=4, pad_id=-1)
+    assert ids.tolist() == [[17, 18, 19, -1], [10, -1, -1, -1], [-1, -1, -1, -1]]
+    assert mask.sum(axis=1).tolist() == [3, 1, 0]
+
+
 def test_blocks_are_joined_as_if_there_were_none(make, monkeypatch):
-    monkeypatch.setattr(token_files, "BLOCK", 7)
+    monkeypatch.setattr(token_files, "BLOCK_ROWS", 7)
     sentences = [" ".join("x" * (n % 5 + 1) for _ in range(n % 11)) for n in range(100)]
     found = make(sentences)
     assert found.lengths.tolist() == [len(row) for row in word_lengths(sentences)]
@@ -79,7 +85,7 @@ def test_a_models_default_prompt_stands_before_what_is_learnt_as_before_what_is_
     sentences = ["a dog runs", "the cat sleeps"]
     prompts = Prompts({"query": "the dog "}, default="query")
     encoder = tiny_encoder("bert", sentences, prompts=prompts)
-    found = tokens_of(lambda a, b: sentences[a:b], 2, tokenizer_of(encoder), tmp_path / "tokens")
+    found = store_tokens(lambda a, b: sentences[a:b], 2, prompt_tokenizer(encoder), tmp_path / "tokens")
     ids, mask = found.padded(np.arange(2), encoder.pad_id)
     with torch.inference_mode():
         np.testing.assert_allclose(encoder(ids, mask), encoder.encode(sentences, precision="fp32"), atol=1e-5)

@@ -1,12 +1,6 @@
 import numpy as np
 
-from bertrelay.inference.batches import batch_shape, padded, sorted_batches
-
-
-def test_stretches_stand_in_rows_with_padding_behind_them():
-    ids, mask = padded(np.arange(10, 20), np.array([7, 0, 4]), np.array([3, 1, 0]), width=4, pad_id=-1)
-    assert ids.tolist() == [[17, 18, 19, -1], [10, -1, -1, -1], [-1, -1, -1, -1]]
-    assert mask.sum(axis=1).tolist() == [3, 1, 0]
+from bertrelay.inference.batches import batch_shape, sorted_batches
 
 
 def test_batches_hold_their_longest_row_and_stay_within_the_budget():

@@ -110,7 +110,7 @@ def test_a_text_that_cannot_be_read_has_no_probability_and_says_why(scorer, caps
 def test_a_network_that_is_not_finite_is_an_error_and_not_an_admission_without_alarm(bert):
     model = random_model(bert, SETTINGS)
     model.network.network.classifier.bias.data[0] = np.inf
-    with pytest.raises(WorkError, match="log-odds that are not finite for chunk 1 of 1"):
+    with pytest.raises(WorkError, match="log-odds that is not finite for chunk 1 of 1"):
         OutcomeScorer(model).score(pd.DataFrame({"hadm_id": [1], "text": HARMLESS[:1]}))
 
 
