@@ -19,7 +19,7 @@ from bertrelay.data.records import rows
 from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, Parts, fingerprint, is_auto_precision, leaves, stage_parts
-from bertrelay.model.kinds import model_fault
+from bertrelay.model.folder import ModelFolder
 from bertrelay.privacy import sensitive_data
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import working
@@ -200,7 +200,7 @@ def _model_fault(source: ModelSource) -> str:
     if not folder.is_dir():
         return no_model_folder(folder, source.written)
     try:
-        return model_fault(folder, source.kind)
+        return ModelFolder(folder).fault(source.kind)
     except RequestError as error:
         return str(error)
 

@@ -26,7 +26,7 @@ from bertrelay.files import check_output, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.inputs import unchanged_inputs
-from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import log
 from bertrelay.settings import options_of
@@ -247,7 +247,7 @@ def mine_files(
     ids = None if id_column is None or gold is None else _ids(tables, id_column)
     with locked_output(output, process_group):
         files, true_pairs = on_main(lambda: _read(tables, gold_table, ids, folder, cache, rejects), process_group)
-        key = _encode(at_unit_length(as_encoder(model, cache)), files, folder, given, process_group)
+        key = _encode(at_unit_length(open_encoder(model, cache)), files, folder, given, process_group)
 
         def compare() -> Mining:
             vectors = open_vectors(folder / VECTORS[0]), open_vectors(folder / VECTORS[1])

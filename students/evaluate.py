@@ -14,7 +14,7 @@ from bertrelay.evaluation.similarity import Metric, Vectors, matrix
 from bertrelay.files import write_json
 from bertrelay.inference.compare import compare_all, compare_pairs
 from bertrelay.inference.encode import EncodingOptions
-from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.progress import working
 from bertrelay.stage import Metrics, StageContext
 from students.evaluation_settings import EvaluateSettings, ExportSettings, ShrinkSettings
@@ -54,7 +54,7 @@ def similarity(
             f"similarity: expected two lists of one length, found {' and '.join(map(str, counts))} sentences. For all "
             "with all, of one list or two that are not empty: matrix=True"
         )
-    encoder = as_encoder(model)
+    encoder = open_encoder(model)
     if matrix:
         blocks = compare_all(encoder, lists[0], lists[1] if second is not None else None, metric, **options)
     else:
@@ -127,7 +127,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         tests = EvaluationSets.read(settings, context, rejects)
         dictionaries = read_translations(settings.lookup, context.cache, rejects)
-    student, teacher, encode_teacher = as_encoder(settings.model, context.cache), None, None
+    student, teacher, encode_teacher = open_encoder(settings.model, context.cache), None, None
     student = student.with_default_prompt(prompt_of(settings.prompt, student))
     check_dimensions(settings.dimensions, student.dim)
     if settings.teacher is not None:

@@ -29,13 +29,13 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.files import read_json, write_json, write_tensors, writing_folder
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.model.files import GRAPHS, WEIGHTS, GraphBackend, fail_with, read_model_file
-from bertrelay.model.graph import PACKAGES, SENTENCE, TOKENS, import_openvino
+from bertrelay.model.files import GRAPHS, PACKAGES, WEIGHTS, GraphBackend, fail_with, read_model_file
+from bertrelay.model.folder import ModelFolder
+from bertrelay.model.graph import SENTENCE, TOKENS, import_openvino
 from bertrelay.model.heads import HEAD_WEIGHTS, head_weights, load_with_head
 from bertrelay.model.network import has_types, position_limit
 from bertrelay.model.tokenizer import load_tokenizer
 from bertrelay.progress import log
-from bertrelay.sources import model_folder
 from bertrelay.stage import Metrics, StageContext
 from students.evaluate import EvaluationSets
 from students.evaluation_settings import ExportSettings, GraphPrecision, Opset
@@ -67,14 +67,14 @@ class _Exported(NamedTuple):
 
     @classmethod
     def load(cls, source: str | Path, cache: Cache | None = None) -> "_Exported":
-        folder = model_folder(source, cache=cache)
-        modules = read_model_file(folder / "modules.json", list[dict[str, Any]]) or []  # of cross-encoders too
+        folder = ModelFolder.find(source, cache=cache)
+        modules = read_model_file(folder.path / "modules.json", list[dict[str, Any]]) or []  # of cross-encoders too
         is_encoder = any("Pooling" in str(module.get("type")) for module in modules)
         network = None if is_encoder else load_with_head(folder)
         if network is None:
-            return cls(SentenceEncoder.load(source, "cpu", backend="torch", cache=cache))
+            return cls(SentenceEncoder.load(folder, "cpu", backend="torch"))
         backbone = cast(PreTrainedModel, network.eval().base_model)
-        return cls(SentenceEncoder(backbone, load_tokenizer(folder)), network, folder)
+        return cls(SentenceEncoder(backbone, load_tokenizer(folder.path)), network, folder.path)
 
     def save(self, folder: Path) -> None:
         """Writes the folder without the weights that become a graph."""

@@ -19,7 +19,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import Digests
 from bertrelay.inputs import note_input
-from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.settings import ModelSource
 from students.pairs import clean
 from students.settings import GivenVectors, Prompt, PromptText, unknown_prompt
@@ -108,7 +108,7 @@ def open_teacher(source: ModelSource | GivenVectors, cache: Cache) -> SentenceEn
     """The teacher of a recipe; models of the hub and unpacked vectors are kept under `cache`."""
     if isinstance(source, GivenVectors):
         return VectorTable.open(source, cache)
-    return as_encoder(source, cache)
+    return open_encoder(source, cache)
 
 
 def prompt_of(prompt: Prompt | None, model: SentenceEncoder | VectorTable, key: str = "teacher_prompt") -> str | None:

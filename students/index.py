@@ -25,7 +25,7 @@ from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.inference.encode import EncodingOptions, check_finite
 from bertrelay.inference.encode_shards import encoder_digest
 from bertrelay.inputs import unchanged_inputs
-from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.process_group import broadcast_from_main
 from bertrelay.progress import log
 from bertrelay.settings import options_of
@@ -182,7 +182,7 @@ def open_index(
     folder = Path(folder)
     check_choice("kind", kind, get_args(IndexKind))
     manifest = require_manifest(folder)
-    encoder = as_encoder(model, cache)
+    encoder = open_encoder(model, cache)
     if manifest.origin.model_digest in encoder.spaces:
         log(f"{folder}: made by another model, in whose space this one's vectors are")
     else:
@@ -251,7 +251,7 @@ def build_index(
     table, folder = as_table(corpus), Path(folder)
     check_is_index(folder)
     manifest = None if given.rebuild else read_manifest(folder)
-    encoder = as_encoder(model, given.cache)
+    encoder = open_encoder(model, given.cache)
     precision = LOCAL_ENGINE.precision(given.precision, encoder.device, given.process_group)
     prompt_name = encoder.retrieval_prompts[1] if given.prompt_name is None else given.prompt_name or None
     given = given.model_copy(update={"precision": precision, "prompt_name": prompt_name})

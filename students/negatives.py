@@ -30,7 +30,7 @@ from bertrelay.files import check_output, refuse_symlink
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.inputs import unchanged_inputs
-from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import Bar, log
 from bertrelay.settings import InputFile, options_of
@@ -114,7 +114,7 @@ def mine_negatives(
     refuse_symlink(folder)
     with locked_output(output, process_group):
         training_pairs = on_main(lambda: _read(table, others, folder, cache, rejects), process_group)
-        miner = _prepared(as_encoder(model, cache), training_pairs, given, cache, process_group)
+        miner = _prepared(open_encoder(model, cache), training_pairs, given, cache, process_group)
         shards = miner.fill(process_group)
 
         def write() -> NegativeMining:

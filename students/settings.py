@@ -18,7 +18,7 @@ from bertrelay.data.tables import (
     suffix_of,
 )
 from bertrelay.languages import EachOnce, LanguageCode
-from bertrelay.model.kinds import prompts_in
+from bertrelay.model.folder import ModelFolder
 from bertrelay.model.settings import NewEncoder, VocabularySize, kind_of_base
 from bertrelay.settings import (
     WHEN_SET,
@@ -314,7 +314,7 @@ def prompt_problem(prompt: Any, model: Any) -> str:
         return unknown_prompt(prompt, [])
     if not isinstance(model, ModelSource) or model.folder is None or not model.folder.is_dir():
         return ""
-    names = prompts_in(model.folder)
+    names = ModelFolder(model.folder).prompt_names
     return "" if prompt in names else unknown_prompt(prompt, names)
 
 

@@ -28,7 +28,7 @@ from bertrelay.data.sentences import text_column
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Vectors, pairwise
 from bertrelay.languages import is_language
-from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.model.pooling import Projection, projection_of, projections_of
 from bertrelay.stage import Metrics, StageContext
 from students.build import linear_projection
@@ -151,7 +151,7 @@ def shrink(
     check_count("intermediate_size", intermediate_size)
     check_count("dimensions", dimensions)
     check_can_be_read_again(texts)
-    own = as_encoder(model)
+    own = open_encoder(model)
     encoder = own.with_default_prompt(prompt)
     if dimensions is not None and encoder.truncate_dim is not None:
         raise RequestError(
@@ -189,7 +189,7 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
         tests = EvaluationSets.read(settings, context, rejects)
     if not sample:
         raise RequestError("corpus: expected text, found blank lines alone; check that it is the right file")
-    larger = as_encoder(settings.model, context.cache)
+    larger = open_encoder(settings.model, context.cache)
     options = settings.model_dump(include={"coverage", "layers", "intermediate_size", "dimensions", "precision"})
     by_language = {language: texts.of(language) for language in settings.kept_languages}
     prompt = prompt_of(settings.prompt, larger)

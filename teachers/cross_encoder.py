@@ -24,13 +24,13 @@ from bertrelay.errors import RequestError
 from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
 from bertrelay.inference.kernels import use_cpu_kernels, using
 from bertrelay.model.files import read_model_file
+from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import BackendChoice, GraphNetwork, check_backend
 from bertrelay.model.heads import Head
 from bertrelay.model.layout import MODEL_CONFIG
 from bertrelay.model.network import has_types, position_limit, save_network
 from bertrelay.model.tokenizer import pad_id_of, shortened, truncating, warn_of_special_tokens
 from bertrelay.progress import Bar, progress
-from bertrelay.sources import model_folder
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -46,7 +46,7 @@ HEAD = Head(
     "train it with teachers.cross-encoder",
     # On BERT's pooled first token, or on all token vectors, as RoBERTa's.
     layers=(frozenset({"dropout", "classifier"}), frozenset({"classifier"})),
-    reads_pooler=True,
+    pooler="with head",
 )
 
 
@@ -222,20 +222,20 @@ class CrossEncoder(PairScorer):
         """
         check_backend(backend, device)
         place = as_device(device)
-        folder = model_folder(source, cache=cache)
-        stated = read_model_file(folder / MODEL_CONFIG, dict[str, Any]) or {}
+        folder = ModelFolder.find(source, cache=cache)
+        stated = read_model_file(folder.path / MODEL_CONFIG, dict[str, Any]) or {}
         if (stated.get("prompts") or {}).get(stated.get("default_prompt_name")):
             raise RequestError(
                 "model: expected a cross-encoder without a prompt, found default_prompt_name in "
-                f"{folder / MODEL_CONFIG}; sentence-transformers itself can use it"
+                f"{folder.path / MODEL_CONFIG}; sentence-transformers itself can use it"
             )
         network, tokenizer = HEAD.load(folder, backend)
         if network.config.num_labels != 1:
             raise RequestError(
-                f"model: expected a cross-encoder with one score, found {network.config.num_labels} in {folder}"
+                f"model: expected a cross-encoder with one score, found {network.config.num_labels} in {folder.path}"
             )
         if not isinstance(getattr(network.config, "both_orders", False), bool):
-            raise RequestError(f"model: expected both_orders to be true or false in {folder / 'config.json'}")
+            raise RequestError(f"model: expected both_orders to be true or false in {folder.path / 'config.json'}")
         warn_of_special_tokens(tokenizer, pairs=True)
         encoder = cls(network, tokenizer, tokenizer.model_max_length).eval()
         return encoder if isinstance(network.base_model, GraphNetwork) else encoder.to(place)

@@ -22,7 +22,7 @@ from bertrelay.inference.encode import EncodingOptions
 from bertrelay.inference.encode_files import EncodedFile
 from bertrelay.inference.encode_shards import encoder_digest, on_cpu, prompt_before, stored_blocks
 from bertrelay.inputs import unchanged_inputs
-from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.model.graph import GraphNetwork
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import Bar
@@ -56,7 +56,7 @@ def encode_dataset(
     where = Engine.of(engine, process_group)
     check_outside(output, source)
     inputs = on_main(lambda: ParquetInput(source, [column], keep, ["vector"]), process_group)
-    encoder = as_encoder(model, cache)
+    encoder = open_encoder(model, cache)
     width = stored_columns(encoder.dim, vectors)
     vector = pa.field("vector", pa.list_(pa.from_numpy_dtype(DTYPES[vectors]), width))
     with where.connected():

@@ -18,7 +18,7 @@ from bertrelay.inference.batches import computed_precision
 from bertrelay.inference.encode import EncodingOptions
 from bertrelay.inference.encode_shards import encoder_digest, fill_file
 from bertrelay.inputs import unchanged_inputs
-from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import log
 
@@ -82,7 +82,7 @@ def encode_file(
 
     with locked_output(output, process_group), where.connected():
         scanned = on_main(scan_table, process_group)
-        encoder = as_encoder(model, cache)
+        encoder = open_encoder(model, cache)
         precision = where.precision(options.get("precision"), encoder.device, process_group)
         options["precision"] = precision
         key = fingerprint({"model": encoder_digest(encoder), "source": scanned.digest})

@@ -9,7 +9,7 @@ from copy import copy, deepcopy
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, TypedDict, Unpack, cast, get_args
 
 import numpy as np
 import torch
@@ -21,26 +21,18 @@ from bertrelay.cache import Cache
 from bertrelay.checks import check_choice, check_count
 from bertrelay.device import as_device
 from bertrelay.errors import RequestError, describe
+from bertrelay.evaluation.similarity import matrix, pairwise
 from bertrelay.files import write_tensors, writing_folder
 from bertrelay.fingerprint import note_folder
 from bertrelay.inference.kernels import use_cpu_kernels
 from bertrelay.model.files import GRAPHS, Backend
-from bertrelay.model.graph import (
-    UNLIMITED,
-    BackendChoice,
-    GraphNetwork,
-    check_backend,
-    fastest,
-    load_graph,
-    usable_backends,
-)
-from bertrelay.model.kinds import check_kind
-from bertrelay.model.layout import Layout, Prompts, in_folder_order, read_layout, write_layout
+from bertrelay.model.folder import ModelFolder
+from bertrelay.model.graph import UNLIMITED, BackendChoice, GraphNetwork, check_backend, fastest, load_graph
+from bertrelay.model.layout import Layout, Prompts, in_folder_order, write_layout
 from bertrelay.model.network import freeze_pooler, load_text_network, longest_input, position_limit, save_network
 from bertrelay.model.pooling import Pooling, Projection, load_projection, projection_of, projections_of
 from bertrelay.model.tokenizer import load_tokenizer, pad_id_of, shortened, truncating
 from bertrelay.settings import Metric
-from bertrelay.sources import model_folder
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
@@ -48,6 +40,37 @@ WORDS = ["dog", "river", "letter", "blue", "seven", "doctor", "music", "city", "
 TIMED = [f"{n} {' '.join(WORDS[n * step % 13] for step in range(1, 3 * (n % 8 + 1)))}" for n in range(1, 129)]
 """Sentences of different words and lengths, by which the fastest backend is found."""
 QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first that a model has
+
+
+class EncoderParts(TypedDict, total=False):
+    """The arguments that make a `SentenceEncoder`, but for its device."""
+
+    backbone: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    pooling: Pooling | Sequence[str]
+    projection: Projection | nn.Sequential | None
+    normalize: bool
+    max_tokens: int | None
+    prompts: Prompts | Mapping[str, str] | None
+    similarity_fn_name: str | Enum | None
+    truncate_dim: int | None
+    spaces: Sequence[str]
+
+
+class EncodeArguments(TypedDict, total=False):
+    """The keyword arguments of `SentenceEncoder.encode`."""
+
+    prompt_name: str | None
+    prompt: str | None
+    batch_size: int | None
+    show_progress_bar: bool | None
+    precision: str | None
+    convert_to_numpy: bool
+    convert_to_tensor: bool
+    device: str | torch.device | Sequence[str | torch.device] | None
+    normalize_embeddings: bool
+    truncate_dim: int | None
+    batch_tokens: int | None
 
 
 class SentenceEncoder(nn.Module):
@@ -66,6 +89,7 @@ class SentenceEncoder(nn.Module):
     _prompts = Prompts()
     _similarity: Metric
     _truncate_dim: int | None = None
+    _counted_prompt: tuple[str, int, int] = ("", 0, 0)
 
     def __init__(
         self,
@@ -84,12 +108,13 @@ class SentenceEncoder(nn.Module):
     ) -> None:
         super().__init__()
         if isinstance(backbone, str | os.PathLike):
-            given: dict[str, object] = {"tokenizer": tokenizer, "projection": projection, "normalize": normalize}
-            given |= {"pooling": pooling != ("mean",), "max_tokens": max_tokens, "prompts": prompts}
-            given |= {"similarity_fn_name": similarity_fn_name, "truncate_dim": truncate_dim, "spaces": spaces}
-            if extra := [name for name, value in given.items() if value]:
+            parts: dict[str, object] = {"tokenizer": tokenizer, "projection": projection, "normalize": normalize}
+            parts |= {"pooling": pooling != ("mean",), "max_tokens": max_tokens, "prompts": prompts}
+            parts |= {"similarity_fn_name": similarity_fn_name, "truncate_dim": truncate_dim, "spaces": spaces}
+            if extra := [name for name, part in parts.items() if part]:
                 raise RequestError(f"{', '.join(extra)}: the model in {backbone} has its own; set them after loading")
-            vars(self).update(vars(SentenceEncoder.load(backbone, device)))
+            device, read = as_device(device), read_parts(ModelFolder.find(backbone))
+            SentenceEncoder.__init__(self, device=device, **cast(Any, read))
             return
         if tokenizer is None:
             raise RequestError("model: expected a tokenizer with the network, found none")
@@ -111,7 +136,7 @@ class SentenceEncoder(nn.Module):
         # As its network: one that was loaded has no dropout, before, while and after it encodes.
         self.train(backbone.training)
         self._check_sizes()
-        if device is not None:
+        if device is not None and not isinstance(backbone, GraphNetwork):  # a graph is computed on the CPU
             self.to(as_device(device))
 
     def _check_sizes(self) -> None:
@@ -131,7 +156,7 @@ class SentenceEncoder(nn.Module):
     @classmethod
     def load(
         cls,
-        source: str | Path,
+        source: str | Path | ModelFolder,
         device: str | torch.device | None = None,
         *,
         backend: BackendChoice = None,
@@ -148,44 +173,16 @@ class SentenceEncoder(nn.Module):
         is_base: whether the network of another kind of model will do, as for what a training starts from.
         Raises RequestError when it is not found, incomplete, or of another or an unknown kind.
         """
-        place = as_device(device)
+        torch_device = as_device(device)
         check_backend(backend, device)
-        folder = model_folder(source, revision, cache)
-        if not is_base:
-            check_kind(folder, "encoder")
-        layout = read_layout(folder)
-        transformer = folder / layout.transformer_folder
-        usable = usable_backends(transformer)
-        if backend == "auto" and len(usable) > 1:
-            devices = {each: None if each in GRAPHS else device for each in usable}
-            encoders = {each: cls.load(folder, on, backend=each) for each, on in devices.items()}
-            return encoders[fastest({each: partial(one.encode, TIMED) for each, one in encoders.items()}, folder)]
-        chosen = usable[0] if backend in (None, "auto") else cast(Backend, backend)
-        if is_graph := chosen in GRAPHS:  # which has of a network what an encoder uses
-            tokenizer = load_tokenizer(transformer, layout.lower_case)
-            longest = layout.max_tokens or tokenizer.model_max_length
-            network = cast(PreTrainedModel, load_graph(transformer, chosen, longest))
-        else:
-            network = load_text_network(transformer)
-            tokenizer = load_tokenizer(transformer, layout.lower_case)
-        if layout.token_dim not in (None, network.config.hidden_size):
-            raise RequestError(
-                f"model: the pooling in {folder} expects token vectors of {layout.token_dim} dimensions "
-                f"and the network gives {network.config.hidden_size}"
-            )
-        return cls(
-            network,
-            tokenizer,
-            device=None if is_graph else place,
-            pooling=Pooling(layout.pooling, layout.include_prompt),
-            projection=projection_of([load_projection(folder, dense) for dense in layout.dense]),
-            normalize=layout.normalize,
-            max_tokens=layout.max_tokens,
-            prompts=layout.prompts,
-            similarity_fn_name=layout.similarity,
-            truncate_dim=layout.truncate_dim,
-            spaces=layout.spaces,
-        )
+        folder = ModelFolder.find(source, revision, cache)
+        usable = folder.transformer.backends
+        if backend != "auto" or len(usable) == 1:
+            chosen = usable[0] if backend in (None, "auto") else cast(Backend, backend)
+            return cls(device=torch_device, **cast(Any, read_parts(folder, chosen, is_base=is_base)))
+        read = {name: read_parts(folder, name, is_base=is_base) for name in usable}
+        encoders = {name: cls(device=torch_device, **cast(Any, parts)) for name, parts in read.items()}
+        return encoders[fastest({name: partial(each.encode, TIMED) for name, each in encoders.items()}, folder.path)]
 
     def save(self, folder: str | Path) -> None:
         """Writes a sentence-transformers folder, which its versions 3 to 6 load too."""
@@ -199,11 +196,11 @@ class SentenceEncoder(nn.Module):
 
     save_pretrained = save  # its name in sentence-transformers
 
-    def with_parts(self, **parts: Any) -> "SentenceEncoder":
-        """A new encoder that has all parts of this one but `parts`, named as where one is made; the rest is shared."""
+    def with_parts(self, **parts: Unpack[EncoderParts]) -> "SentenceEncoder":
+        """A new encoder of `parts` and, for the rest, of this one's, which both then share; `spaces` are not copied."""
         names = ("backbone", "tokenizer", "pooling", "projection", "normalize", "max_tokens", "prompts")
-        own = {name: getattr(self, name) for name in (*names, "similarity_fn_name", "truncate_dim")}
-        return SentenceEncoder(**(own | parts))
+        shared = {name: getattr(self, name) for name in (*names, "similarity_fn_name", "truncate_dim")}
+        return SentenceEncoder(**(shared | cast(dict[str, Any], parts)))
 
     @property
     def layout(self) -> Layout:
@@ -332,8 +329,11 @@ class SentenceEncoder(nn.Module):
         """How many tokens the pooling leaves out of sentences after `prompt`, special ones before it included."""
         if not prompt or self.pooling.include_prompt:
             return 0
-        ids = self.tokenize([prompt])[0]
-        return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
+        if self._counted_prompt[:2] != (prompt, self.max_tokens):  # once, and not for every batch of a training
+            ids = self.tokenize([prompt])[0]
+            special = ids[-1] in self.tokenizer.all_special_ids
+            self._counted_prompt = prompt, self.max_tokens, len(ids) - special
+        return self._counted_prompt[2]
 
     def encode(
         self,
@@ -400,14 +400,14 @@ class SentenceEncoder(nn.Module):
         places.sort(key=lambda place: place != self.device)  # the first one's mode is set while it encodes
         return [self if place == self.device else deepcopy(self).eval().to(place) for place in places]
 
-    def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:
+    def encode_query(self, sentences: str | Iterable[str], **options: Unpack[EncodeArguments]) -> Any:
         """`encode` with the model's prompt for queries, or none where the model has none; `prompt` overrides it.
 
         Without one in a mapping that was set as `prompts`, it is the default prompt, as in sentence-transformers 6.
         """
         return self.encode(sentences, **self._with_prompt(QUERY_PROMPTS, options))
 
-    def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Any:
+    def encode_document(self, sentences: str | Iterable[str], **options: Unpack[EncodeArguments]) -> Any:
         """`encode` with the model's prompt for documents, or none where the model has none; else as `encode_query`."""
         return self.encode(sentences, **self._with_prompt(DOCUMENT_PROMPTS, options))
 
@@ -439,7 +439,7 @@ class SentenceEncoder(nn.Module):
             raise RequestError(f"prompt: expected text, found {describe(prompt)}")
         return self.prompts.text(prompt_name) if prompt is None else prompt
 
-    def _with_prompt(self, names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+    def _with_prompt(self, names: Sequence[str], options: EncodeArguments) -> EncodeArguments:
         if options.get("prompt_name") is not None or options.get("prompt") is not None:
             return options
         text = next((self.prompts.texts[name] for name in names if name in self.prompts.texts), None)
@@ -447,29 +447,57 @@ class SentenceEncoder(nn.Module):
 
     def similarity(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
         """Similarity (n, m) by `similarity_fn_name` of all `embeddings1` (n, dim) with all `embeddings2` (m, dim)."""
-        from bertrelay.evaluation.similarity import matrix
-
         return self._compared(matrix, embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
         """Similarity (n,) of row i of `embeddings1` (n, dim) with row i of `embeddings2` (n, dim)."""
-        from bertrelay.evaluation.similarity import pairwise
-
         return self._compared(pairwise, embeddings1, embeddings2)
 
     def _compared(self, similarity: Callable[..., NDArray[np.float32]], *embeddings: ArrayLike | Tensor) -> Tensor:
         return torch.from_numpy(similarity(*map(_rows, embeddings), self.similarity_fn_name))
 
 
-def as_encoder(model: SentenceEncoder | str | Path, cache: Cache | None = None) -> SentenceEncoder:
-    """`model` itself, or the encoder of that folder or hub id; `cache` is where a download goes.
+def read_parts(folder: ModelFolder, backend: Backend | None = None, *, is_base: bool = False) -> EncoderParts:
+    """The parts of the encoder of `folder`, its network computed by `backend`, by default the first that is usable.
 
-    Raises RequestError for a model of another kind, whose inner BERT would else pass for an encoder.
+    is_base: accept the network of another kind of model. Raises RequestError as `SentenceEncoder.load`.
     """
+    if not is_base:
+        folder.check_kind("encoder")
+    layout, inner = folder.layout, folder.transformer
+    backend = backend or inner.backends[0]
+    if backend in GRAPHS:  # has of a network only the use of an encoder
+        tokenizer = load_tokenizer(inner.path, layout.lower_case)
+        graph = load_graph(inner, backend, layout.max_tokens or tokenizer.model_max_length)
+        network = cast(PreTrainedModel, graph)
+    else:
+        network = load_text_network(inner)
+        tokenizer = load_tokenizer(inner.path, layout.lower_case)
+    if layout.token_dim not in (None, network.config.hidden_size):
+        raise RequestError(
+            f"model: the pooling in {folder.path} expects token vectors of {layout.token_dim} dimensions "
+            f"and the network gives {network.config.hidden_size}"
+        )
+    return {
+        "backbone": network,
+        "tokenizer": tokenizer,
+        "pooling": Pooling(layout.pooling, layout.include_prompt),
+        "projection": projection_of([load_projection(folder.path, dense) for dense in layout.dense]),
+        "normalize": layout.normalize,
+        "max_tokens": layout.max_tokens,
+        "prompts": layout.prompts,
+        "similarity_fn_name": layout.similarity,
+        "truncate_dim": layout.truncate_dim,
+        "spaces": layout.spaces,
+    }
+
+
+def open_encoder(model: SentenceEncoder | str | Path, cache: Cache | None = None) -> SentenceEncoder:
+    """`model` itself, or the encoder of that folder or hub id, noted as an input of the run; `cache` has downloads."""
     if isinstance(model, SentenceEncoder):
         return model
-    folder = model_folder(model, cache=cache)
-    note_folder(folder)
+    folder = ModelFolder.find(model, cache=cache)
+    note_folder(folder.path)
     return SentenceEncoder.load(folder)
 
 

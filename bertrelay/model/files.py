@@ -25,6 +25,8 @@ WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 GRAPHS: dict[Backend, str] = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
 """Where sentence-transformers and text-embeddings-inference look for a graph."""
 
+PACKAGES: dict[Backend, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
+
 MAX_BYTES = 64 << 20
 SHOWN = 3
 
@@ -123,6 +125,11 @@ def explain_unreadable(file: Path, what: str) -> AbstractContextManager[None]:
             "damaged, or of another model: copy the folder again"
         )
     )
+
+
+def has_weights(folder: Path) -> bool:
+    """True if the weights of a whole network lie in `folder`."""
+    return any(any(folder.glob(name)) for name in WEIGHTS)
 
 
 def graph_files(path: Path) -> list[Path]:

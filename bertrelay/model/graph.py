@@ -23,7 +23,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.fingerprint import Digests
-from bertrelay.model.files import GRAPHS, WEIGHTS, Backend, fail_with, graph_files
+from bertrelay.model.files import GRAPHS, PACKAGES, Backend, fail_with, graph_files
+from bertrelay.model.folder import ModelFolder
 from bertrelay.model.network import load_config
 from bertrelay.progress import log
 
@@ -40,7 +41,6 @@ LARGEST_ERROR = 0.25
 """Of a graph's vectors to those of the weights, as a share of their variance: rounding to int8 makes some 0.03, other
 weights make more."""
 TOKENS, SENTENCE = "last_hidden_state", "sentence_embedding"
-PACKAGES: dict[Backend, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 
 class GraphNetwork(nn.Module):
@@ -121,15 +121,15 @@ class GraphNetwork(nn.Module):
         )
 
 
-def load_graph(folder: Path, backend: Backend, max_tokens: int | None = None) -> GraphNetwork:
+def load_graph(folder: ModelFolder, backend: Backend, max_tokens: int | None = None) -> GraphNetwork:
     """The graph of a model's folder, which reads so many tokens at most.
 
     Raises RequestError for an absent, damaged or unfitting one, and without the package.
     """
-    path = folder / GRAPHS[backend]
+    path = folder.path / GRAPHS[backend]
     if not path.is_file():
-        there = [name for name, inner in GRAPHS.items() if (folder / inner).is_file()]
-        found = f"one for {' and '.join(there)}" if there else "none"
+        others = [name for name, inner in GRAPHS.items() if (folder.path / inner).is_file()]
+        found = f"one for {' and '.join(others)}" if others else "none"
         raise RequestError(
             f"backend: expected a graph for {backend} at {path}, found {found}; `bertrelay export` writes one"
         )
@@ -151,21 +151,11 @@ def load_graph(folder: Path, backend: Backend, max_tokens: int | None = None) ->
 def _read_again(path: Path, max_tokens: int | None, digest: Tensor, pooler: nn.Module | None) -> GraphNetwork:
     """The graph at `path` in another process. Raises RequestError where it is not there, or another."""
     backend = next(each for each, inner in GRAPHS.items() if path.match(inner))
-    network = load_graph(path.parents[1], backend, max_tokens)
+    network = load_graph(ModelFolder(path.parents[1]), backend, max_tokens)
     if not torch.equal(network.digest, digest):
         raise RequestError(f"model: expected {path} to be the same on every node, found another; copy the folder there")
     network.pooler = pooler
     return network
-
-
-def usable_backends(folder: Path) -> list[Backend]:
-    """The backends for a folder here, by its weights, its graphs and the packages; the graphs alone if none fits."""
-    graphs = [backend for backend, path in GRAPHS.items() if (folder / path).is_file()]
-    has_weights = any(any(folder.glob(name)) for name in WEIGHTS)
-    usable = [backend for backend in graphs if find_spec(PACKAGES[backend])]
-    if has_weights or not graphs:
-        return ["torch", *usable]
-    return usable or graphs
 
 
 def fastest(computations: Mapping[Backend, Callable[[], NDArray[np.float32]]], folder: Path) -> Backend:

@@ -8,7 +8,7 @@ classifiers share this. Of an exported one the BERT is a graph, and the head's w
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -31,26 +32,10 @@ from bertrelay.inference.batches import computing, pack_for
 from bertrelay.inference.kernels import use_cpu_kernels, using
 from bertrelay.model.dropout import set_dropout
 from bertrelay.model.files import GRAPHS, Backend, explain_unreadable, fail_with
-from bertrelay.model.graph import (
-    BackendChoice,
-    GraphNetwork,
-    check_backend,
-    fastest,
-    load_graph,
-    usable_backends,
-)
-from bertrelay.model.kinds import check_kind, model_fault
-from bertrelay.model.layout import read_layout
-from bertrelay.model.network import (
-    load_backbone,
-    load_config,
-    load_network,
-    position_limit,
-    read_network_config,
-    refuse_missing,
-)
+from bertrelay.model.folder import CONFIG, ModelFolder
+from bertrelay.model.graph import BackendChoice, GraphNetwork, check_backend, fastest, load_graph
+from bertrelay.model.network import load_backbone, load_config, load_network, position_limit, refuse_missing
 from bertrelay.model.tokenizer import check_vocabulary, load_tokenizer
-from bertrelay.sources import model_folder
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerFast]
 
@@ -88,9 +73,9 @@ class HeadNetwork(nn.Module):
     def device(self) -> torch.device:
         return self.network.device
 
-    def to(self, *given: Any, **named: Any) -> Self:
-        """As of any module; but where a graph computes, the head stays with it on the CPU."""
-        return self if isinstance(self.backbone, GraphNetwork) else super().to(*given, **named)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves or converts all weights, as `to` and `half` do; the head of a graph stays with it on the CPU."""
+        return self if isinstance(self.backbone, GraphNetwork) else super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     @property
     def backbone(self) -> Any:
@@ -106,8 +91,8 @@ class Head:
     kind: of models, as in `bertrelay.model.kinds`.
     noun, purpose, remedy: for errors: the name of such a network, what it does, and how to get one.
     layers: the modules that may be on the BERT, one set for each supported way; any when empty.
-    reads_pooler: whether the head reads the BERT's pooler, which is dropped otherwise.
-    pooler_first: the seed draws a pooler that the files lack before all else, not with the head.
+    pooler: `dropped`, as the head reads token vectors; or read by the head, and where the files lack it drawn from the
+        seed `with head` or, as in transformers, `first`.
     """
 
     auto_class: Any
@@ -117,12 +102,11 @@ class Head:
     purpose: str
     remedy: str
     layers: tuple[frozenset[str], ...] = ()
-    reads_pooler: bool = False
-    pooler_first: bool = False
+    pooler: Literal["dropped", "with head", "first"] = "dropped"
 
     def start(
         self,
-        source: str | Path,
+        source: str | Path | ModelFolder,
         config: Mapping[str, object] | None = None,
         *,
         dropout: float | None = None,
@@ -134,62 +118,63 @@ class Head:
         config: values for the network's configuration.
         dropout: in every layer and before the head; the BERT's own when None.
         """
-        folder = model_folder(source, cache=cache)
-        layout = read_layout(folder)
-        folder = folder / layout.transformer_folder
+        folder = ModelFolder.find(source, cache=cache)
+        inner = folder.transformer
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if self.pooler_first:
-                backbone, missing = load_network(folder)
-                refuse_missing(folder, missing)
+            if self.pooler == "first":
+                backbone, missing = load_network(inner)
+                refuse_missing(inner.path, missing)
             else:
-                backbone = load_backbone(folder)
-            tokenizer = load_tokenizer(folder, layout.lower_case)
+                backbone = load_backbone(inner)
+                torch.manual_seed(seed)  # the head does not depend on what the files lack
+            tokenizer = load_tokenizer(inner.path, folder.layout.lower_case)
             check_vocabulary(tokenizer, backbone.config.vocab_size)
             for name, value in (config or {}).items():
                 setattr(backbone.config, name, value)
-            if not self.pooler_first:
-                torch.manual_seed(seed)
-            network = self._put_on(backbone)
+            network = self._draw(backbone.config)
+        drawn = None if self.pooler == "dropped" else getattr(network.base_model, "pooler", None)
+        _replace_base(network, backbone, drawn)
         if dropout is not None:
             set_dropout(network, dropout)
         return network, tokenizer
 
-    def load(self, folder: Path, backend: BackendChoice = None) -> Loaded:
+    def load(self, folder: ModelFolder, backend: BackendChoice = None) -> Loaded:
         """The network of `folder` and its tokenizer. Raises RequestError for one without this head, or damaged.
 
-        backend: as of `SentenceEncoder.load`; `auto` is measured on the CPU, and torch where there is an accelerator.
+        backend: see `SentenceEncoder.load`; `auto` is measured on the CPU, and torch where there is an accelerator.
         """
         check_backend(backend, None)
-        check_kind(folder, self.kind)
+        folder.check_kind(self.kind)
         load_config(folder)  # so that a folder without a model is reported as that
-        usable, has_head = usable_backends(folder), (folder / HEAD_WEIGHTS).is_file()
-        if usable[0] != "torch" and not has_head and (fault := model_fault(folder, self.kind)):
+        usable, has_head = folder.backends, (folder.path / HEAD_WEIGHTS).is_file()
+        if usable[0] != "torch" and not has_head and (fault := folder.fault(self.kind)):
             raise RequestError(f"model: {fault}")
         if usable[0] == "torch" and not has_head:
             usable = usable[:1]  # graphs that others wrote
-        tokenizer = load_tokenizer(folder)
+        tokenizer = load_tokenizer(folder.path)
         if backend == "auto" and len(usable) > 1 and default_device().type == "cpu":
-            networks = {each: self._load(folder, tokenizer, each) for each in usable}
+            networks = {name: self._load(folder, tokenizer, name) for name in usable}
             tokens = min(TIMED_TOKENS, tokenizer.model_max_length)
-            batches = {each: _timed_batch(network, tokens) for each, network in networks.items()}
-            network = networks[fastest(batches, folder)]
+            batches = {name: _timed_batch(network, tokens) for name, network in networks.items()}
+            network = networks[fastest(batches, folder.path)]
         else:
             chosen = usable[0] if backend in (None, "auto") else cast(Backend, backend)
             network = self._load(folder, tokenizer, chosen)
         check_vocabulary(tokenizer, network.config.vocab_size)
         return network, tokenizer
 
-    def _load(self, folder: Path, tokenizer: PreTrainedTokenizerFast, backend: Backend) -> PreTrainedModel:
+    def _load(self, folder: ModelFolder, tokenizer: PreTrainedTokenizerFast, backend: Backend) -> PreTrainedModel:
+        path = folder.path
         if backend in GRAPHS:
             network, missing = _on_graph(folder, self.auto_class, tokenizer.model_max_length, backend)
         else:
             network, missing = load_network(folder, self.auto_class)
         if any(name.startswith(self.weights) for name in missing):
-            raise RequestError(f"model: expected one that {self.purpose}, found none in {folder}; {self.remedy}")
-        refuse_missing(folder, missing)
-        if self.reads_pooler and missing:
-            raise RequestError(f"model: the weights in {folder} lack a pooler, which the head reads; copy it again")
+            raise RequestError(f"model: expected one that {self.purpose}, found none in {path}; {self.remedy}")
+        refuse_missing(path, missing)
+        if self.pooler != "dropped" and missing:
+            raise RequestError(f"model: the weights in {path} lack a pooler, which the head reads; copy it again")
         self.check(network)
         return network
 
@@ -203,20 +188,23 @@ class Head:
                 f"has {', '.join(sorted(found))} there"
             )
 
-    def _put_on(self, backbone: PreTrainedModel) -> PreTrainedModel:
+    def _draw(self, config: PreTrainedConfig) -> PreTrainedModel:
         try:
-            network = self.auto_class.from_config(backbone.config)
+            network = self.auto_class.from_config(config)
         except ValueError as error:
-            raise RequestError(f"base: transformers has no {self.noun} for {backbone.config.model_type!r}") from error
+            raise RequestError(f"base: transformers has no {self.noun} for {config.model_type!r}") from error
         self.check(network)
-        pooler = getattr(network.base_model, "pooler", None) if self.reads_pooler else None
-        own: Any = getattr(backbone, "pooler", None)
-        if pooler is not None and own is not None and any(weight.any() for weight in own.parameters()):
-            own.requires_grad_(True)  # sentence encoders freeze it
-        elif pooler is not None or own is not None:  # zeros in a folder mean that there never was one
-            setattr(backbone, "pooler", pooler)  # noqa: B010 (to mypy a module's attribute is no None)
-        setattr(network, network.base_model_prefix, backbone)
         return cast(PreTrainedModel, network)
+
+
+def _replace_base(network: PreTrainedModel, backbone: PreTrainedModel, drawn: nn.Module | None) -> None:
+    """Puts `backbone` under the head of `network`, with its trained pooler, or else the `drawn` one or none."""
+    trained: Any = getattr(backbone, "pooler", None)
+    if drawn is not None and trained is not None and any(weight.any() for weight in trained.parameters()):
+        trained.requires_grad_(True)  # sentence encoders freeze it
+    elif drawn is not None or trained is not None:  # zeros in a folder mean that there never was one
+        setattr(backbone, "pooler", drawn)  # noqa: B010 (to mypy a module's attribute is no None)
+    setattr(network, network.base_model_prefix, backbone)
 
 
 def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], NDArray[np.float32]]:
@@ -234,34 +222,36 @@ def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], NDArray[
     return compute
 
 
-def _on_graph(folder: Path, auto_class: Any, max_tokens: int, backend: Backend) -> tuple[PreTrainedModel, set[str]]:
+def _on_graph(
+    folder: ModelFolder, auto_class: Any, max_tokens: int, backend: Backend
+) -> tuple[PreTrainedModel, set[str]]:
     """A network whose BERT is the graph of `folder`, and the weights that its head lacks there."""
     graph = load_graph(folder, backend, max_tokens)
-    with fail_with(lambda error: f"no network can be built from {folder / 'config.json'} ({type(error).__name__})"):
+    with fail_with(lambda error: f"no network can be built from {folder.path / CONFIG} ({type(error).__name__})"):
         with torch.device("meta"):
             network = auto_class.from_config(load_config(folder))
         graph.pooler = getattr(network.base_model, "pooler", None)
         setattr(network, network.base_model_prefix, graph)
-    with explain_unreadable(file := folder / HEAD_WEIGHTS, "the weights of a head"):
+    with explain_unreadable(file := folder.path / HEAD_WEIGHTS, "the weights of a head"):
         missing, unexpected = network.load_state_dict(load_file(file), strict=False, assign=True)
     if unexpected:
         raise RequestError(f"model: {file} is of another network than config.json; export the model again")
     return network.eval(), {name for name in missing if not name.endswith(".digest")}
 
 
-def load_with_head(folder: Path) -> PreTrainedModel | None:
+def load_with_head(folder: ModelFolder) -> PreTrainedModel | None:
     """The network of `folder` with the head that its config.json names; None where it names none.
 
     Raises RequestError where weights of either, or of a pooler between them, are not there.
     """
-    config = read_network_config(folder)
+    config = folder.network_config
     for name in (config and config.architectures) or ():
         for ending, auto_class in AUTO_CLASSES.items():
             if name.endswith(ending):
                 network, missing = load_network(folder, auto_class)
                 if missing:
                     raise RequestError(
-                        f"model: the weights in {folder} lack {len(missing)} that {name} has "
+                        f"model: the weights in {folder.path} lack {len(missing)} that {name} has "
                         f"({', '.join(sorted(missing)[:3])}); copy the folder again"
                     )
                 return network
@@ -280,11 +270,10 @@ def head_weights(network: PreTrainedModel) -> dict[str, Tensor]:
 
 def read_tokenizer(model: str) -> tuple[PreTrainedTokenizerFast, int | None]:
     """The tokenizer of a model folder or hub id, and how many positions the model has, where its files name them."""
-    folder = model_folder(model)
-    layout = read_layout(folder)
-    folder = folder / layout.transformer_folder
-    config = read_network_config(folder)
-    return load_tokenizer(folder, layout.lower_case), config.max_position_embeddings if config else None
+    folder = ModelFolder.find(model)
+    config = folder.transformer.network_config
+    tokenizer = load_tokenizer(folder.transformer.path, folder.layout.lower_case)
+    return tokenizer, config.max_position_embeddings if config else None
 
 
 def check_positions(network: PreTrainedModel, wanted: int | None, key: str = "max_tokens") -> int | None:

@@ -188,8 +188,11 @@ class _NormalizeConfig(Description):
     module_output_name: str | None = None
 
 
-class _ModelConfig(Description):
+class _PromptTexts(Description):
     prompts: dict[str, str | None] | None = None
+
+
+class _ModelConfig(_PromptTexts):
     default_prompt_name: str | None = None
     similarity_fn_name: str | None = None
     truncate_dim: Size | None = None
@@ -235,6 +238,12 @@ def read_layout(folder: Path) -> Layout:
         spaces=tuple(model.spaces),
         transformer_folder=modules[0].path,
     )
+
+
+def read_prompt_names(folder: Path) -> list[str]:
+    """The names of the prompts of the sentence encoder in `folder`."""
+    stated = read_model_file(folder / MODEL_CONFIG, _PromptTexts)
+    return list(stated.prompts or ()) if stated else []
 
 
 def _check_modules(folder: Path, modules: Sequence[_Module], module_folders: Sequence[str]) -> None:

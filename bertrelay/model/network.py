@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import torch
-from pydantic import Field, create_model
+from pydantic import Field
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import (
@@ -31,16 +31,14 @@ from bertrelay.errors import RequestError
 from bertrelay.files import make_readable
 from bertrelay.model.files import (
     WEIGHTS,
-    Count,
     Description,
-    Size,
     fail_with,
+    has_weights,
     read_model_file,
     remove_graphs,
     silence_transformers,
-    validate,
 )
-from bertrelay.model.kinds import model_fault
+from bertrelay.model.folder import CONFIG, ModelFolder
 from bertrelay.model.tokenizer import save_tokenizer
 from bertrelay.progress import log, working
 
@@ -63,35 +61,12 @@ SHOWN = 3
 # A few serve a batch, and a new one costs too little to be measured. It reads this once, at its first kernel.
 KERNELS_KEPT = "16"
 
-CHECKED: dict[Any, str] = {
-    Size: "vocab_size hidden_size embedding_size intermediate_size dim hidden_dim",
-    Count: "num_hidden_layers num_attention_heads num_hidden_groups inner_group_num n_layers n_heads",
-    Annotated[int, Field(ge=0, lt=2**31)]: "type_vocab_size pad_token_id",
-    Annotated[float, Field(gt=0, lt=1)]: "layer_norm_eps norm_eps",
-    Annotated[float, Field(ge=0, le=1)]: "hidden_dropout_prob attention_probs_dropout_prob dropout attention_dropout",
-}
-"""What is checked of the numbers in a `config.json` before a network is built of it; transformers checks the rest."""
-
-
-class NetworkConfig(Description):
-    """What a `config.json` states about a network and its head."""
-
-    model_type: str
-    architectures: list[str] | None = None
-    max_position_embeddings: Size | None = None
-    num_labels: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    id2label: dict[str, str | int] | None = None
-
-
-_NUMBERS: dict[str, Any] = {name: (kind | None, None) for kind, names in CHECKED.items() for name in names.split()}
-_CheckedConfig = create_model("_CheckedConfig", __base__=NetworkConfig, **_NUMBERS)
-
 
 class _ShardIndex(Description):
     weight_map: dict[str, Annotated[str, Field(pattern=r"^[^/\\]+$")]]
 
 
-def load_backbone(folder: Path) -> PreTrainedModel:
+def load_backbone(folder: ModelFolder) -> PreTrainedModel:
     """The BERT-like network of `folder`, in float32; its pooler, which no sentence vector uses, is kept and frozen.
 
     Raises RequestError for an architecture that is not BERT-like, and for absent, damaged or unfitting weights.
@@ -99,13 +74,13 @@ def load_backbone(folder: Path) -> PreTrainedModel:
     return _without_pooler(folder, *load_network(folder))
 
 
-def load_text_network(folder: Path) -> PreTrainedModel:
+def load_text_network(folder: ModelFolder) -> PreTrainedModel:
     """As `load_backbone`, of any network that gives vectors of tokens: causal ones and T5's encoder too."""
     config = load_config(folder)
     if not _gives_token_vectors(config):
         raise RequestError(
             "model: expected a network that gives vectors of tokens of text (BERT-like, causal such as Qwen3, or T5's "
-            f"encoder), found {config.model_type!r} in {folder / 'config.json'}"
+            f"encoder), found {config.model_type!r} in {folder.path / CONFIG}"
         )
     network, missing = _load(folder, config, ENCODERS.get(config.model_type, AutoModel))
     if "attention_mask" not in signature(network.forward).parameters:
@@ -115,13 +90,13 @@ def load_text_network(folder: Path) -> PreTrainedModel:
     return _without_pooler(folder, network, missing)
 
 
-def _without_pooler(folder: Path, network: PreTrainedModel, missing: set[str]) -> PreTrainedModel:
-    refuse_missing(folder, missing)
+def _without_pooler(folder: ModelFolder, network: PreTrainedModel, missing: set[str]) -> PreTrainedModel:
+    refuse_missing(folder.path, missing)
     freeze_pooler(network, blank=any("pooler" in key for key in missing))
     return network
 
 
-def load_network(folder: Path, kind: Any = AutoModel) -> tuple[PreTrainedModel, set[str]]:
+def load_network(folder: ModelFolder, kind: Any = AutoModel) -> tuple[PreTrainedModel, set[str]]:
     """The BERT-like network of `folder` in float32, as the auto class `kind` builds it, and the weights the files lack.
 
     Those are random; `refuse_missing` refuses them. Weights of the files that the network has no place for are refused,
@@ -131,48 +106,45 @@ def load_network(folder: Path, kind: Any = AutoModel) -> tuple[PreTrainedModel, 
     if not _is_bert_like(config):
         raise RequestError(
             f"model: expected a BERT-like encoder (BERT, RoBERTa, ALBERT, XLM-R, DistilBERT, MPNet, …), "
-            f"found {config.model_type!r} in {folder / 'config.json'}"
+            f"found {config.model_type!r} in {folder.path / CONFIG}"
         )
     return _load(folder, config, kind)
 
 
-def _load(folder: Path, config: PreTrainedConfig, kind: Any) -> tuple[PreTrainedModel, set[str]]:
+def _load(folder: ModelFolder, config: PreTrainedConfig, kind: Any) -> tuple[PreTrainedModel, set[str]]:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)
-    _check_weights_suffice(folder, kind, config)
-    with working(f"loading {folder}"), fail_with(lambda error: _why_unreadable(folder, error)):
+    path = folder.path
+    _check_weights_suffice(path, kind, config)
+    with working(f"loading {path}"), fail_with(lambda error: _why_unreadable(path, error)):
         network, report = kind.from_pretrained(
-            folder,
+            path,
             config=config,
             dtype=torch.float32,
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
         )
-    _check_left_over(folder, network, report["unexpected_keys"])
+    _check_left_over(path, network, report["unexpected_keys"])
     return cast(PreTrainedModel, network), set(report["missing_keys"])
 
 
-def read_network_config(folder: Path) -> NetworkConfig | None:
-    """The folder's `config.json`, or None where there is none. Raises RequestError where it is not as expected."""
-    return read_model_file(folder / "config.json", _CheckedConfig)
-
-
-def load_config(folder: Path) -> PreTrainedConfig:
+def load_config(folder: ModelFolder) -> PreTrainedConfig:
     """The configuration of the network of `folder`. Raises RequestError for what no network can be built from."""
-    path = folder / "config.json"
-    written = read_model_file(path, dict[str, Any])
-    if written is None:
-        raise RequestError(f"model: {model_fault(folder) or f'expected {path}, found none; copy the folder again'}")
-    kind = validate(_CheckedConfig, written, path).model_type
+    path, written, checked = folder.path / CONFIG, folder.config, folder.network_config
+    if written is None or checked is None:
+        raise RequestError(f"model: {folder.fault() or f'expected {path}, found none; copy the folder again'}")
+    kind = checked.model_type
     if kind not in CONFIG_MAPPING:
         raise RequestError(f"model: {path} has the unknown architecture {kind!r}")
     if written.get("quantization_config"):
         raise RequestError(f"model: expected weights that are not quantized, found quantization_config in {path}")
-    if (folder / "adapter_config.json").exists():
-        raise RequestError(f"model: expected a whole network, found an adapter in {folder}; merge it into its network")
-    kept = {key: value for key, value in written.items() if key not in NOT_OF_THE_MODEL}
+    if (folder.path / "adapter_config.json").exists():
+        raise RequestError(
+            f"model: expected a whole network, found an adapter in {folder.path}; merge it into its network"
+        )
+    stated = {key: deepcopy(value) for key, value in written.items() if key not in NOT_OF_THE_MODEL}
     with fail_with(partial(_why_no_network, path)):
-        config: PreTrainedConfig = CONFIG_MAPPING[kind].from_dict(kept)
+        config: PreTrainedConfig = CONFIG_MAPPING[kind].from_dict(stated)
     return config
 
 
@@ -242,7 +214,7 @@ def _few(names: list[str]) -> str:
 
 
 def _why_unreadable(folder: Path, error: Exception) -> str:
-    if not any(any(folder.glob(name)) for name in WEIGHTS):
+    if not has_weights(folder):
         exported = any((folder / name).is_dir() for name in ("onnx", "openvino"))
         hint = "; it has a graph alone: give the model that was exported" if exported else ""
         return f"expected weights (model.safetensors or pytorch_model.bin), found none in {folder}{hint}"

@@ -16,6 +16,7 @@ from bertrelay.cache import Cache
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.model.files import read_model_file
+from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import BackendChoice
 from bertrelay.model.heads import Head, HeadNetwork, check_positions
 from bertrelay.model.network import save_network
@@ -35,8 +36,7 @@ HEAD = Head(
     "text classifier",
     "predicts outcomes",
     "train it with domain.readmission or domain.outcome",
-    reads_pooler=True,
-    pooler_first=True,
+    pooler="first",
 )
 
 
@@ -130,7 +130,7 @@ def load_model(
     """
     folder = model_folder(source, cache=cache)
     settings = read_description(folder, task)
-    network, tokenizer = HEAD.load(folder, backend)
+    network, tokenizer = HEAD.load(ModelFolder(folder), backend)
     if network.config.num_labels != len(settings.labels):
         raise RequestError(
             f"model: expected the {len(settings.labels)} labels of {DESCRIPTION} in {folder / 'config.json'}, found "

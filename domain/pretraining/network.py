@@ -15,14 +15,13 @@ from bertrelay.cache import Cache
 from bertrelay.data.encodings import conversion_of
 from bertrelay.errors import RequestError
 from bertrelay.inference.kernels import use_cpu_kernels
-from bertrelay.model.layout import read_layout
+from bertrelay.model.folder import ModelFolder
 from bertrelay.model.network import has_types, load_network, position_limit, refuse_missing
 from bertrelay.model.new import bert_config, start_positions, train_wordpiece
 from bertrelay.model.settings import NewEncoder
 from bertrelay.model.tokenizer import as_fast, check_vocabulary, load_tokenizer, plain_rules
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
-from bertrelay.sources import model_folder
 from domain.pretraining.readers import TextDocument, files_of, outdated, read_all
 from domain.pretraining.settings import Objective, PretrainSettings
 
@@ -117,9 +116,8 @@ def start_network(settings: PretrainSettings, cache: Cache) -> tuple[PreTrainedM
 
 
 def _load(source: str, objectives: list[Objective], cache: Cache) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    folder = model_folder(source, cache=cache)
-    layout = read_layout(folder)
-    folder = folder / layout.transformer_folder
+    model = ModelFolder.find(source, cache=cache)
+    folder = model.transformer
     network, missing = load_network(folder, AutoModelForPreTraining)
     kind = network.config.model_type
     if kind not in HEADS:
@@ -130,14 +128,14 @@ def _load(source: str, objectives: list[Objective], cache: Cache) -> tuple[PreTr
             f"{kind!r} that has not; set objectives = ['mlm']"
         )
     heads = HEADS[kind]
-    refuse_missing(folder, {name for name in missing if not any(name.startswith(head) for head in heads.values())})
+    refuse_missing(folder.path, {name for name in missing if not any(name.startswith(head) for head in heads.values())})
     if "nsp" in objectives and not network.get_parameter(POOLER).any():  # as saved for a network that never had one
         nn.init.normal_(network.get_parameter(POOLER), std=network.config.initializer_range)
         missing.add(POOLER)
     for objective in objectives:
         if any(name.startswith(heads[objective]) for name in missing):
             log(f"base: {source} has no whole head for {NAMES[objective]}; what is missing of it starts fresh")
-    return network, load_tokenizer(folder, layout.lower_case)
+    return network, load_tokenizer(folder.path, model.layout.lower_case)
 
 
 # New words of a domain that become one token each

@@ -188,15 +188,15 @@ def _compared(
 ) -> Iterator["Compared"]:
     """Blocks of pairs, or of rows of a matrix, with their similarity; the model is loaded for the first."""
     from bertrelay.inference.compare import compare_all, compare_pairs
-    from bertrelay.model.encoder import as_encoder
+    from bertrelay.model.encoder import open_encoder
 
     is_long = options.shows_progress(sentences)
     if options.matrix:
         columns = inputs[1] if len(inputs) > 1 else None
-        yield from compare_all(as_encoder(model), inputs[0], columns, options.metric, progress=is_long, **computing)
+        yield from compare_all(open_encoder(model), inputs[0], columns, options.metric, progress=is_long, **computing)
         return
     with progress("comparing", sentences, "sentences", shown=is_long) as bar:
-        yield from compare_pairs(as_encoder(model), zip(*inputs, strict=True), options.metric, bar=bar, **computing)
+        yield from compare_pairs(open_encoder(model), zip(*inputs, strict=True), options.metric, bar=bar, **computing)
 
 
 def _write(

@@ -10,7 +10,7 @@ import numpy as np
 from bertrelay.cache import Cache
 from bertrelay.checks import check_dimensions
 from bertrelay.device import default_device
-from bertrelay.model.encoder import SentenceEncoder, as_encoder
+from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.model.pooling import Pooling
 from teachers.baselines.word_vectors import BiLstmEncoder, vectors_for
 from teachers.evaluation.settings import ProtocolSettings
@@ -54,9 +54,9 @@ def load_encoder(
 ) -> SentenceEncoder:
     """The sentence encoder of a folder or hub id; with another `pooling`, without what came after its own.
 
-    truncate_dim: the dimensions that will be kept. Raises RequestError for more than there are, and as `as_encoder`.
+    truncate_dim: the dimensions that will be kept. Raises RequestError for more than there are, and as `open_encoder`.
     """
-    encoder = as_encoder(model, cache)
+    encoder = open_encoder(model, cache)
     if pooling is not None:
         encoder = encoder.with_parts(
             pooling=Pooling(pooling, encoder.pooling.include_prompt), projection=None, normalize=False

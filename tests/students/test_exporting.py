@@ -22,7 +22,8 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
 from bertrelay.inference.encode_shards import encoder_digest
-from bertrelay.model.graph import import_openvino, usable_backends
+from bertrelay.model.folder import ModelFolder
+from bertrelay.model.graph import import_openvino
 from bertrelay.model.layout import Prompts
 from bertrelay.model.pooling import Pooling, Projection
 from bertrelay.stage import StageContext
@@ -239,7 +240,7 @@ def test_graphs_are_distinguished_and_auto_is_measured(encoder, exported, tiny_e
     encoder.save(tmp_path / "both")
     (exported / "onnx").rename(tmp_path / "both/onnx")
     try:
-        assert usable_backends(tmp_path / "both") == ["torch", "onnx"]
+        assert ModelFolder(tmp_path / "both").backends == ["torch", "onnx"]
         assert type(SentenceEncoder.load(tmp_path / "both").backbone).__name__ == "BertModel"
         fastest = SentenceEncoder.load(tmp_path / "both", backend="auto")
         assert "the backend is" in capsys.readouterr().err

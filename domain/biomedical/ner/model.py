@@ -24,6 +24,7 @@ from bertrelay.data.tokens import pad_rows
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
 from bertrelay.model.files import Description, explain_unreadable, read_model_file
+from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import BackendChoice
 from bertrelay.model.heads import Head, HeadNetwork, window_shape
 from bertrelay.model.network import has_types, save_network
@@ -337,7 +338,7 @@ def load_model(source: str | Path, cache: Cache | None = None, backend: BackendC
     Raises RequestError for a folder that has none, or one that is damaged.
     """
     folder = model_folder(source, cache=cache)
-    network, tokenizer = HEAD.load(folder, backend)
+    network, tokenizer = HEAD.load(ModelFolder(folder), backend)
     file = folder / DESCRIPTION
     found = read_model_file(file, _NerDescription)
     has_crf = found is not None and found.decoder == "crf"

@@ -16,9 +16,10 @@ from bertrelay.cache import Cache
 from bertrelay.files import write_json
 from bertrelay.model.dropout import set_dropout
 from bertrelay.model.files import Description, read_model_file
+from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import BackendChoice
 from bertrelay.model.heads import Head, HeadNetwork, window_shape
-from bertrelay.model.network import has_types, read_network_config, save_network
+from bertrelay.model.network import has_types, save_network
 from bertrelay.progress import log
 from bertrelay.settings import Positive
 from bertrelay.sources import model_folder
@@ -97,8 +98,8 @@ def start_model(settings: QaSettings, cache: Cache | None = None) -> AnswerModel
     A model that answers questions already keeps its head. Raises RequestError for a model that cannot answer, or has
     not the positions for such windows.
     """
-    folder = model_folder(settings.base, cache=cache)
-    config = read_network_config(folder)
+    folder = ModelFolder.find(settings.base, cache=cache)
+    config = folder.network_config
     if any(name.endswith("ForQuestionAnswering") for name in (config and config.architectures) or ()):
         network, tokenizer = HEAD.load(folder, "torch")
         if settings.dropout is not None:
@@ -131,7 +132,7 @@ def load_model(source: str | Path, cache: Cache | None = None, backend: BackendC
     Raises RequestError for a folder that has none, or one that is damaged.
     """
     folder = model_folder(source, cache=cache)
-    network, tokenizer = HEAD.load(folder, backend)
+    network, tokenizer = HEAD.load(ModelFolder(folder), backend)
     PairSplitter(tokenizer)  # raises for one that cannot frame a pair of texts
     finder, found = AnswerFinder(network).eval(), read_model_file(folder / DESCRIPTION, _QaDescription)
     if found is None:

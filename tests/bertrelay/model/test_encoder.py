@@ -1,4 +1,5 @@
 import json
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, GPT2Config, GPT2Model
 
 from bertrelay.errors import RequestError, Stopped
-from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.model.pooling import Projection
+from bertrelay.model.encoder import EncodeArguments, EncoderParts, SentenceEncoder
+from bertrelay.model.layout import Prompts
+from bertrelay.model.pooling import Pooling, Projection
 
 ARCHITECTURES = ["bert", "albert", "distilbert", "roberta", "xlm-roberta", "mpnet"]
 
@@ -233,3 +235,32 @@ def test_a_model_that_is_loaded_takes_no_other_parts(make_encoder, tmp_path):
     with pytest.raises(RequestError, match=r"normalize, pooling: the model in .* has its own"):
         SentenceEncoder(tmp_path, pooling=("cls",), normalize=True)
     assert SentenceEncoder(tmp_path, device="cpu").dim == make_encoder().dim
+
+
+def test_each_file_of_a_folder_is_read_once(tmp_path, make_encoder, monkeypatch):
+    make_encoder(projection=Projection(16, 8), normalize=True).save(tmp_path)
+    opened, read_text = [], Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda path, **more: opened.append(path) or read_text(path, **more))
+    SentenceEncoder(tmp_path, device="cpu")
+    assert {"config.json", "modules.json", "sentence_bert_config.json"} <= {path.name for path in opened}
+    assert len(opened) == len(set(opened))
+
+
+def test_the_prompt_of_a_batch_is_tokenized_once(make_encoder, monkeypatch):
+    prompts = Prompts({"query": "a dog "}, "query")
+    encoder, tokenized = make_encoder(pooling=Pooling(["mean"], include_prompt=False), prompts=prompts), []
+    ids = torch.tensor(encoder.tokenize(["a dog runs"]))
+    tokenize = SentenceEncoder.tokenize
+    monkeypatch.setattr(SentenceEncoder, "tokenize", lambda self, some: tokenized.append(some) or tokenize(self, some))
+    first, again = (encoder(ids, torch.ones_like(ids)) for _ in range(2))
+    assert torch.equal(first, again) and tokenized == [["a dog "]]
+    encoder.prompts = Prompts({"query": "a "}, "query")
+    assert not torch.equal(encoder(ids, torch.ones_like(ids)), first)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "method", "more"),
+    [(EncoderParts, SentenceEncoder.__init__, {"device"}), (EncodeArguments, SentenceEncoder.encode, {"sentences"})],
+)
+def test_shared_arguments_are_those_of_the_method(arguments, method, more):
+    assert arguments.__annotations__.keys() | more | {"self"} == signature(method).parameters.keys()

@@ -16,6 +16,7 @@ from bertrelay.model import network as backbone
 from bertrelay.model import tokenizer as tokenizers
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.files import MAX_BYTES, read_model_file
+from bertrelay.model.folder import ModelFolder
 from bertrelay.model.pooling import Pooling, Projection
 from bertrelay.settings import ModelSource
 
@@ -220,7 +221,7 @@ def test_a_folder_that_lacks_what_its_files_ask_for_is_refused(harm, message, fo
 
 @pytest.mark.parametrize("head", [BertForPreTraining, BertForTokenClassification])
 def test_heads_of_other_tasks_and_positions_are_left_aside_without_a_word(head, folder, capsys):
-    network = backbone.load_backbone(folder)
+    network = backbone.load_backbone(ModelFolder(folder))
     whole = head(network.config)
     setattr(whole, whole.base_model_prefix, network)
     whole.save_pretrained(folder)

@@ -12,6 +12,7 @@ from bertrelay.errors import RequestError
 from bertrelay.inference.encode_shards import encoder_digest, on_cpu
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.files import remove_graphs
+from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import load_graph
 
 WORDS, DIM, LONGEST = 300, 4, 7
@@ -86,7 +87,7 @@ def test_a_graph_that_gives_no_vector_for_each_token_of_each_text_is_refused(wri
 
 def test_a_graph_that_reads_fewer_tokens_than_the_model_is_refused(write):
     with pytest.raises(RequestError, match=r"model\.onnx cannot be computed for 1 × 7 tokens .* export it again"):
-        load_graph(write(OF_SIX), "onnx", LONGEST)
+        load_graph(ModelFolder(write(OF_SIX)), "onnx", LONGEST)
 
 
 def test_a_failure_while_a_graph_computes_is_an_error_of_the_model(write):

@@ -18,6 +18,7 @@ from transformers import (
 from bertrelay.errors import RequestError
 from bertrelay.inference.kernels import attention
 from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.folder import ModelFolder
 from bertrelay.model.network import load_backbone
 
 peer = pytest.importorskip("sentence_transformers")
@@ -175,10 +176,10 @@ def test_no_code_of_a_folder_runs(sentences, tmp_path):
 
 def test_a_head_is_put_on_bert_like_networks_alone(published, tmp_path):
     with pytest.raises(RequestError, match=r"expected a BERT-like encoder .*found 'qwen3'"):
-        load_backbone(published("qwen3-embedding"))
+        load_backbone(ModelFolder(published("qwen3-embedding")))
     GPT2Config().save_pretrained(tmp_path)
     with pytest.raises(RequestError, match=r"expected a BERT-like encoder .*found 'gpt2'"):
-        load_backbone(tmp_path)
+        load_backbone(ModelFolder(tmp_path))
 
 
 # Attention
