@@ -61,10 +61,11 @@ class UsedWith:
     """Marks a setting that has an effect only with certain values of others; help, tables and errors say so.
 
     `UsedWith("gold")`: `gold` is set, neither absent nor empty, false or 0. `UsedWith("mse", "cosine")`: one of the two
-    is. `UsedWith(objective=("cosine", "angle"))`: `objective` has one of the values. Of several marks all must hold.
+    is. `UsedWith(objective=("cosine", "angle"))`: `objective` is one of the values, or a list with one of them. Of
+    several marks all must hold.
     """
 
-    preposition = "Only with"
+    preposition = "only with"
 
     def __init__(self, *keys: str, **values: str | tuple[str, ...]) -> None:
         self.values: dict[str, tuple[str, ...]] = dict.fromkeys(keys, ()) | {
@@ -73,7 +74,7 @@ class UsedWith:
 
     def __str__(self) -> str:
         words = [f"`{key}` {_one_of(values)}".strip() for key, values in self.values.items()]
-        return f"{self.preposition} {_one_of(words)}."
+        return f"{self.preposition} {_one_of(words)}"
 
     def is_met(self, settings: "Settings") -> bool:
         return self._matches(settings)
@@ -86,16 +87,18 @@ class UsedWith:
         )
 
     def _matches(self, settings: "Settings") -> bool:
-        return any(
-            getattr(settings, key) in values if values else bool(getattr(settings, key))
-            for key, values in self.values.items()
-        )
+        for key, values in self.values.items():
+            value = getattr(settings, key)
+            present = value if isinstance(value, list) else [value]
+            if any(item in values for item in present) if values else value:
+                return True
+        return False
 
 
 class UnusedWith(UsedWith):
     """Marks a setting that has no effect with certain values of others, written as in `UsedWith`."""
 
-    preposition = "Not with"
+    preposition = "not with"
 
     def is_met(self, settings: "Settings") -> bool:
         return not self._matches(settings)
@@ -114,6 +117,8 @@ def _shown_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int | float) or (isinstance(value, str) and value):
         return str(value).removesuffix(".0")
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
     return "absent" if value is None else "set" if value else "empty"
 
 

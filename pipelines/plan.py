@@ -94,20 +94,19 @@ class Plan:
 
 
 class RunOptions(Settings):
-    """What a run needs besides its recipe.
-
-    runs: folder of the results.
-    only: this stage and what it needs that is not done. May be repeated.
-    force: run this stage again and remove what it has done so far. Leave this out to resume a stopped stage. May be
-        repeated.
-    verify: read every input and output again instead of trusting size and time.
-    """
+    """Options of a run besides its recipe."""
 
     runs: Annotated[Path, AfterValidator(lambda path: Path(absolute(str(path))).resolve())] = Path("runs")
+    """Folder of the results."""
     only: list[str] = Field(default=[])
+    """Run only this stage and what it needs that is not done. May be repeated."""
     force: list[str] = Field(default=[])
+    """Run this stage from the beginning and remove what it has done so far. Leave this out to resume a stopped stage.
+    May be repeated."""
     verify: bool = False
+    """Read every input and output instead of trusting size and time."""
     process_group: ProcessGroup = SINGLE_PROCESS
+    """Processes that share the run."""
 
     @property
     def cache(self) -> Cache:

@@ -50,17 +50,16 @@ def _recipe_name(name: str) -> str:
 
 
 class RecipeSettings(Engine):
-    """The keys of a recipe that are not in a stage's table; those of `Engine` are for the stages that run on Ray.
-
-    seed: of the stages that write none.
-    seeds: repeats these stages, and what needs them, with each.
-    group_read: whether the group of a file may read what stages make of sensitive data.
-    """
+    """Keys of a recipe that are not in a stage's table; those of `Engine` are for the stages that run on Ray."""
 
     name: Annotated[str, AfterValidator(_recipe_name)] = "recipe"
+    """Name of the recipe, and of its folder of results."""
     seed: Seed | None = None
+    """Seed of the stages that set none."""
     seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
+    """Seeds to repeat these stages with, and what needs them."""
     group_read: bool = False
+    """Let the group of a file read what stages make of sensitive data."""
 
     @model_validator(mode="after")
     def _consistent_seeds(self) -> Self:

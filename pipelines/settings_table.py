@@ -17,50 +17,22 @@ from bertrelay.settings import Settings, UsedWith, descriptions
 from bertrelay.stage import Stage, load
 from pipelines.registry import REGISTRY
 
-ENTRY = re.compile(r"((?:\w+, )*\w+): (.+)")
 TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "NoneType": ""}
 KINDS = dict.fromkeys(["ModelSource", "EncoderSource", "TaggerSource", "AnswererSource", "ScorerSource"], "model")
 KINDS |= {"InputFile": "file", "HubDataset": "data set of the hub"}
 
 MARKED = re.compile(r"(<!-- settings of ([\w.:-]+):((?: \w+)+) -->\n).*?(<!-- end -->)", re.DOTALL)
-"""Where the table of some settings of a stage, or of `module:Class`, is in a page."""
-
-COMMON = {
-    "model": "A model folder, `@stage/model`, `package:name/path` or a hub id.",
-    "precision": "auto is bf16 where the hardware computes in it, else fp32.",
-    "batch_tokens": "Most tokens in a batch, padding included; less needs less memory.",
-    "max_rejects": "Share of records that may be unusable.",
-    "seed": "Of all that is random.",
-    "prompt": "Which of the model's prompts precedes each sentence; the model's default when absent.",
-    "format": "Format of the input; found by its name, or else its content, when absent.",
-    "with_text": "Show text and ids of sensitive data too.",
-}
-"""Settings that mean the same in most stages, where a stage does not describe them itself."""
+"""The position of a table of settings of a stage, or of `module:Class`, in a page."""
 
 
-def described(model: type[BaseModel]) -> dict[str, str]:
-    """Setting to description: the `name: text` lines of the class and its bases, else the field's own, or `COMMON`."""
-    fields = model.model_fields
-    found = {name: fields[name].description or COMMON.get(name, "") for name in fields}
-    for base in reversed(model.__mro__):
-        if issubclass(base, BaseModel) and base is not BaseModel:
-            for line in re.sub(r"\n {8,}", " ", base.__doc__ or "").splitlines():  # a text continues in indented lines
-                entry = ENTRY.fullmatch(line.strip())
-                names = entry[1].split(", ") if entry else []
-                if entry and all(name in fields for name in names):
-                    found |= {name: _sentence(entry[2], fields[name].annotation) for name in names}
-    texts = {name: text for name, text in descriptions(model).items() if text}
-    marks = {
-        name: " ".join(str(mark) for mark in fields[name].metadata if isinstance(mark, UsedWith)) for name in fields
-    }
-    found |= {name: text for name, text in texts.items() if text != fields[name].description}
-    return {name: f"{found[name]} {marks[name]}".strip() for name in found}
-
-
-def _sentence(text: str, annotation: Any) -> str:
-    """`text` with a capital, unless it begins with one of the values."""
-    first = text.split()[0].strip("`,")
-    return text if f"'{first}'" in str(annotation) else text[0].upper() + text[1:]
+def help_texts(model: type[BaseModel]) -> dict[str, str]:
+    """Setting to description, followed by the values of other settings with which it has an effect."""
+    texts = descriptions(model)
+    for name, field in model.model_fields.items():
+        conditions = " and ".join(str(mark) for mark in field.metadata if isinstance(mark, UsedWith))
+        if conditions:
+            texts[name] += f" {conditions[0].upper()}{conditions[1:]}."
+    return texts
 
 
 def settings_lines(stage: Stage) -> Iterator[str]:
@@ -74,7 +46,7 @@ def settings_lines(stage: Stage) -> Iterator[str]:
 
 def settings_rows(settings: type[Settings]) -> Iterator[tuple[str, str, str, str]]:
     """(setting, type, default, description) of each field."""
-    texts = described(settings)
+    texts = help_texts(settings)
     for name, field in settings.model_fields.items():
         yield name, _type(field.annotation), _default(field), texts.get(name, "")
 

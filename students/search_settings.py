@@ -83,7 +83,7 @@ class MineOptions(Settings):
     """Options of mining pairs."""
 
     k: Positive = NEIGHBOURS
-    """Nearest neighbours of a sentence to which its margin compares."""
+    """Number of nearest neighbours of a sentence with which its margin compares."""
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Drop pairs with a lower margin; 1 is as near as to the neighbours."""
     method: Method = "auto"

@@ -215,7 +215,7 @@ class MarginFilter(Settings):
     threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.06
     """Lowest margin to keep: 1.06 in CCMatrix (Schwenk et al. 2021), 1.04 in WikiMatrix."""
     k: Positive = NEIGHBOURS
-    """Nearest neighbours of a sentence to which its margin compares."""
+    """Number of nearest neighbours of a sentence with which its margin compares."""
 
 
 class Filters(Settings):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import Positive, Precision, Settings
+from bertrelay.settings import BatchTokens, MaxRejects, Positive, Precision, Settings
 
 Input = Literal["discharge", "early"]
 """Which notes of a stay: discharge summaries, or those of its first hours."""
@@ -68,16 +68,14 @@ PAPERS_C = 2.0
 
 
 class ChunkSettings(Settings):
-    """Chunks of an admission's text.
-
-    max_tokens: of a chunk at most, special tokens included.
-    overlap: tokens at most that a chunk repeats of the one before it; it begins with a sentence where it can.
-    max_chunks: of an admission at most; those after them are left out and counted. None keeps all.
-    """
+    """Chunks of an admission's text."""
 
     max_tokens: Annotated[int, Field(ge=8)] = 512
+    """Longest chunk, special tokens included."""
     overlap: Annotated[int, Field(ge=0)] = 0
+    """Most tokens that a chunk repeats of the one before it; it begins with a sentence where it can."""
     max_chunks: Positive | None = None
+    """Most chunks of an admission; those after them are left out and counted. All when absent."""
 
     @model_validator(mode="after")
     def _overlap_leaves_room(self) -> Self:
@@ -89,41 +87,45 @@ class ChunkSettings(Settings):
 
 
 class OutcomeModelSettings(Settings):
-    """What `outcome.json` in a model folder holds: all that scoring needs beside the network.
-
-    labels: what the network's classes are called, in their order.
-    pooling: what of a chunk the head reads; the first token in older models.
-    input: the notes of a stay that it was trained on; None where they, or an older stage, did not name them.
-    radiology: whether discharge summaries had the radiology reports of the stay before them.
-    cut: where these texts end, in words; None in older models.
-    subwords_per_word: the median of the train admissions; None in older models.
-    window_days: of a readmission; None where the cohort does not name it.
-    prevalence: of a binary task, the share of validation admissions with the outcome; None in older models.
-    slope, intercept: of a binary task, what turns the log-odds of P into those of `calibrated`. A `temperature`, which
-        older models have in their place, is read as a slope of 1 / temperature.
-    threshold: of a binary task, P from which on an alarm is raised; None where no threshold had enough evidence.
-    alarm_precision: what was required of it. alarms, alarms_right: how many validation admissions reached it, and for
-        how many of these the outcome was true; None where there is no threshold, and in older models.
-    """
+    """Content of `outcome.json` in a model folder: all that scoring needs beside the network."""
 
     task: OutcomeName = READMISSION.name
+    """Outcome that the network predicts."""
     labels: list[str] = Field(default_factory=lambda: list(READMISSION.labels))
+    """Names of the network's classes, in their order."""
     input: Input | None = None
+    """Notes of a stay that it was trained on; None where they, or an older stage, did not name them."""
     radiology: bool = False
+    """Discharge summaries had the radiology reports of the stay before them."""
     cut: str | None = None
+    """End of these texts, in words; None in older models."""
     subwords_per_word: Annotated[float, Field(ge=1)] | None = None
+    """Median of the train admissions; None in older models."""
     window_days: Annotated[float, Field(gt=0)] | None = None
+    """Window of a readmission; None where the cohort does not name it."""
     prevalence: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Fraction of validation admissions with the outcome of a binary task; None in older models."""
     pooling: PoolingName = "cls"
+    """Token vectors of a chunk that the head reads; the first token in older models."""
     chunking: ChunkSettings = ChunkSettings()
+    """Chunks of the text of an admission."""
     aggregation: AggregationName = "max_and_mean"
+    """Probability of an admission from those of its chunks."""
     c: Annotated[float, Field(gt=0)] = PAPERS_C
+    """The c of `max_and_mean`."""
     slope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """Factor, of a binary task, that with `intercept` turns the log-odds of P into those of `calibrated`. A
+    `temperature`, which older models have in their place, is read as a slope of 1 / temperature."""
     intercept: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    """Number added to the log-odds of P times `slope`."""
     threshold: float | None = None
+    """P of a binary task from which on an alarm is raised; None where no threshold had enough evidence."""
     alarm_precision: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    """Precision that was required of the threshold."""
     alarms: Annotated[int, Field(ge=0)] | None = None
+    """Validation admissions that reached the threshold; None without one, and in older models."""
     alarms_right: Annotated[int, Field(ge=0)] | None = None
+    """Those of `alarms` for which the outcome was true; None without a threshold, and in older models."""
 
     @model_validator(mode="before")
     @classmethod
@@ -147,22 +149,19 @@ class OutcomeModelSettings(Settings):
 
 
 class ScoreOptions(Settings):
-    """How notes are read and probabilities written.
-
-    id_column: column of the admission, by name, or by position from 0 in a file without a header.
-    text_column: column of the note, likewise.
-    header: whether a CSV or TSV begins with the names of its columns.
-    cleaned: the notes are cleaned already, as a recipe's notes.parquet is.
-    max_rejects: share of the rows of NOTES that may be unusable; those of other kinds of notes are in neither.
-    with_text: write the text of each top chunk; without, OUT has no text.
-    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
-    """
+    """Options of reading notes and writing probabilities."""
 
     id_column: str = "hadm_id"
+    """Column of the admission, by name, or by position from 0 in a file without a header."""
     text_column: str = "text"
+    """Column of the note, by name, or by position from 0 in a file without a header."""
     header: bool = True
+    """A CSV or TSV begins with the names of its columns."""
     cleaned: bool = False
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """The notes are cleaned already, as a recipe's notes.parquet is."""
+    max_rejects: MaxRejects = 0.01
+    """Fraction of the rows of NOTES that may be unusable; those of other kinds of notes do not count."""
     with_text: bool = False
+    """Write the text of each top chunk; without, OUT has no text."""
     precision: Precision = "auto"
-    batch_tokens: Positive | None = None
+    batch_tokens: BatchTokens = None

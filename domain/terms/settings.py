@@ -11,7 +11,7 @@ from bertrelay.data.records import Record, Rejects, Row, is_missing, rows
 from bertrelay.data.tables import ABSENT, Column, Table
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Precision, Seed, Settings
+from bertrelay.settings import BatchTokens, MaxRejects, ModelSource, Positive, Precision, Seed, Settings
 
 Layers = Literal["last_four", "last"]
 
@@ -21,31 +21,30 @@ LEAST_RATINGS = 3  # through two points there is always a line
 
 
 class TermsSettings(Settings):
-    """Vectors of medical terms, the nearest neighbours of each, and a picture of all.
-
-    terms: `columns` are that of the term and that of its group; else they are `term`, or the line of plain lines, and
-        `group` where there is a column of that name.
-    ratings: how alike people find two terms, in three columns: `columns`, else `term1`, `term2` and `score`.
-    layers: `last_four` is the sum of the last four, as in Huang, Altosaar & Ranganath (2019); `last` the last alone.
-    k: the number of neighbours of each term.
-    perplexity: of the t-SNE; 30 and less for few terms when absent.
-    seed: of the t-SNE and of the intervals.
-    output: the kind of file of the vectors; `parquet` has the terms beside them.
-    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
-    max_rejects: the share of terms and ratings that may be unusable; in a list of forty, 0.01 would allow none.
-    """
+    """Vectors of medical terms, the nearest neighbours of each, and a picture of all."""
 
     model: ModelSource
+    """Encoder or BERT: a model folder, `@stage/model`, `package:name/path` or a hub id."""
     terms: Table
+    """Table whose `columns` are that of the term and that of its group; else they are `term`, or the line of plain
+    lines, and `group` where there is a column of that name."""
     ratings: Table | None = None
+    """Table of how alike people find two terms, in three columns: `columns`, else `term1`, `term2` and `score`."""
     layers: Layers = "last_four"
+    """Layers of a token's vector: `last_four` is the sum of the last four, as in Huang, Altosaar & Ranganath (2019);
+    `last` the last only."""
     k: Positive = 5
+    """Number of neighbours of each term."""
     perplexity: Annotated[float, Field(ge=1)] | None = None
+    """Perplexity of the t-SNE; 30 and less for few terms when absent."""
     seed: Seed = 7
+    """Seed of the t-SNE and of the intervals."""
     output: Literal["npy", "parquet"] = "npy"
+    """Format of the file of the vectors; `parquet` has the terms beside them."""
     precision: Precision = "auto"
-    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.1
+    batch_tokens: BatchTokens = None
+    max_rejects: MaxRejects = 0.1
+    """Fraction of terms and ratings that may be unusable; in a list of forty, 0.01 would allow none."""
 
     @model_validator(mode="after")
     def _as_many_columns_as_are_read(self) -> Self:

@@ -40,17 +40,15 @@ def _show_version(wanted: bool) -> None:
 
 
 class GlobalOptions(Settings):
-    """Options of all commands, which may be anywhere in one; `main` takes them out before Typer reads the others.
-
-    debug: show the traceback of an error. Anywhere in the command.
-    sensitive: write files for their owner alone, and keep identifiers out of logs, errors and rejects; always so for
-        clinical notes. Anywhere in the command.
-    group_read: let the group read what is written of sensitive data. Anywhere, too.
-    """
+    """Options of all commands, at any position in one; `main` takes them out before Typer reads the others."""
 
     debug: bool = False
+    """Show the traceback of an error. Anywhere in the command."""
     sensitive: bool = False
+    """Write files for their owner only, and keep identifiers out of logs, errors and rejects; always so for clinical
+    notes. Anywhere in the command."""
     group_read: bool = False
+    """Let the group read what is written of sensitive data. Anywhere, too."""
 
 
 def options(

@@ -49,16 +49,14 @@ def _() -> None:
 
 
 class TagOutput(WorkOptions):
-    """How entities are written.
-
-    output_format: format of OUTPUT; by its suffix when absent.
-    column: of a dataset: column of the text; `text` when absent.
-    keep: of a dataset or JSONL: columns or fields that the output has too.
-    """
+    """Options of writing entities."""
 
     output_format: FormatName | None = None
+    """Format of OUTPUT; by its suffix when absent."""
     column: str = "text"
+    """Column of the text of a dataset."""
     keep: list[str] = Field(default=[])
+    """Columns or fields of a dataset or JSONL that the output has too."""
 
 
 @command(ner, names={"format": "--input-format", "output_format": "--format"})
@@ -148,14 +146,12 @@ def _lines(name: str) -> FormatName:
 
 
 class AnswersOutput(WorkOptions):
-    """How answers are written.
-
-    page: write a page of the contexts with marked answers.
-    keep: of a dataset or JSONL: columns or fields that the output has too.
-    """
+    """Options of writing answers."""
 
     page: Path | None = None
+    """Write a page of the contexts with marked answers."""
     keep: list[str] = Field(default=[])
+    """Columns or fields of a dataset or JSONL that the output has too."""
 
 
 @command(qa, names={"format": "--input-format", "whole_words": "--whole-words/--parts-of-words"})
@@ -231,22 +227,22 @@ def _answer_file(
 
 
 class CheckOptions(JsonOption):
-    """Which files are checked, and how they are read.
-
-    train, dev, test: file of this split, whatever its name.
-    format: format of all files; by suffix and first keys when absent.
-    columns: columns of CoNLL lines for both, from 0; negative from the end.
-    model: measure lengths in the tokens of this model too: a folder, a hub id, or package:name/path.
-    with_text: show text and ids of sensitive data too.
-    """
+    """Files to check, and how to read them."""
 
     train: Path | None = None
+    """File of train, whatever its name."""
     dev: Path | None = None
+    """File of dev, whatever its name."""
     test: Path | None = None
+    """File of test, whatever its name."""
     format: Literal[FormatName, QuestionFormat] | None = None
+    """Format of all files; by suffix and first keys when absent."""
     columns: tuple[int, int] = (0, -1)
+    """Columns of token and tag in lines of CoNLL, from 0; negative from the end."""
     model: str | None = None
+    """Measure lengths in the tokens of this model too: a folder, a hub id, or package:name/path."""
     with_text: bool = False
+    """Show text and ids of sensitive data too."""
 
 
 @command(data, names={"columns": "--columns TOKEN TAG", "model": "--model MODEL"})

@@ -86,22 +86,20 @@ def _() -> None:
 
 
 class ScoreCommand(ScoreOptions, OutputOptions):
-    """What is written beside OUT.
-
-    page: write a page with the text of one admission.
-    admission: which one --html shows, the only one when absent; @FILE reads its id from a file, so that no list of
-        processes shows it.
-    """
+    """Options of scoring notes and of writing a page beside OUT."""
 
     page: Path | None = None
+    """Write a page with the text of one admission."""
     admission: str | None = None
+    """Admission that --html shows, the only one when absent; @FILE reads its id from a file, so that no list of
+    processes shows it."""
 
 
 NAMES = {"id_column": "--id", "text_column": "--text", "admission": "--admission ID"}
 
 
-@command(readmission, names=NAMES, help=OF_READMISSIONS)
-@command(outcome, names=NAMES, help=OF_ANY)
+@command(readmission, names=NAMES, text=OF_READMISSIONS)
+@command(outcome, names=NAMES, text=OF_ANY)
 def score(
     context: typer.Context,
     model: ModelArgument,
@@ -180,16 +178,14 @@ def audit(
 
 
 class TermsOptions(TableOptions, OutputOptions):
-    """How terms and ratings are read.
-
-    column: column of the term, by name, or by position from 0; `term`, or the line, when absent.
-    group: column of its group; `group`, if it exists, when absent.
-    ratings: human ratings: a table with columns term1, term2 and score.
-    """
+    """Options of reading terms and ratings."""
 
     column: str | None = None
+    """Column of the term, by name, or by position from 0; `term`, or the line, when absent."""
     group: str | None = None
+    """Column of its group; `group`, if it exists, when absent."""
     ratings: str | None = None
+    """Human ratings: a table with columns term1, term2 and score."""
 
 
 @command(

@@ -50,16 +50,14 @@ encoders = typer.Typer()
 
 
 class EncodeOptions(ColumnOptions, ProcessesOption):
-    """How sentences are read and vectors written.
-
-    keep: of a dataset: columns that the output has too.
-    skip_invalid: of a file: drop invalid records and list them in OUTPUT.rejects.jsonl.
-    overwrite: replace an existing output, which is an error otherwise.
-    """
+    """Options of reading sentences and writing vectors."""
 
     keep: list[str] = Field(default=[])
+    """Columns of a dataset that the output has too."""
     skip_invalid: bool = False
+    """Drop invalid records of a file and list them in OUTPUT.rejects.jsonl."""
     overwrite: bool = False
+    """Replace an existing output, which is an error otherwise."""
 
 
 @command(encoders, rich_help_panel=PANEL)
@@ -124,12 +122,10 @@ def _encode_file(model: str, source: str, output: Path, settings: Fields, option
 
 
 class EvaluateOptions(JsonOption):
-    """Where results are written, and what is printed.
-
-    results: folder that mteb keeps its results in; its own, $MTEB_CACHE or ~/.cache/mteb, when absent.
-    """
+    """Options of writing results."""
 
     results: Path | None = None
+    """Folder for mteb's results; its own, $MTEB_CACHE or ~/.cache/mteb, when absent."""
 
 
 EVALUATE_OPTIONS = {"protocols": "--protocol", "sets": "--only", "tasks": "--tasks TASK", "languages": "--language"}
@@ -215,28 +211,24 @@ def _source(model: str, names_hub: bool) -> dict[str, Any]:
 
 
 class TestSetOptions(JsonOption):
-    """What two models are evaluated on, beside each other.
-
-    sts: evaluate both on this table: sentence1, sentence2, score. May be repeated.
-    parallel: measure the translation accuracy of both: de=ENGLISH,GERMAN names two aligned files, de=TABLE a table with
-        the columns en and de. May be repeated.
-    """
+    """Test sets on which two models are evaluated, beside each other."""
 
     sts: list[str] = Field(default=[])
+    """Evaluate both on this table: sentence1, sentence2, score. May be repeated."""
     parallel: list[str] = Field(default=[])
+    """Measure the translation accuracy of both: de=ENGLISH,GERMAN names two aligned files, de=TABLE a table with the
+    columns en and de. May be repeated."""
 
 
 class ShrinkOptions(TableOptions, TestSetOptions):
-    """What a model is made smaller by, and evaluated on.
-
-    trim: drop the tokens of the vocabulary that CORPUS does not use.
-    column: column of text in CORPUS, by name, or by position from 0; `text`, or the line, when absent. May be repeated.
-    prompt: name of the model's prompt before each text; the model's default when absent.
-    """
+    """Options of making a model smaller, and its test sets."""
 
     trim: bool = True
+    """Drop the tokens of the vocabulary that CORPUS does not use."""
     column: list[str] = Field(default=[])
+    """Column of text in CORPUS, by name, or by position from 0; `text`, or the line, when absent. May be repeated."""
     prompt: str | None = None
+    """Name of the model's prompt before each text; the model's default when absent."""
 
 
 @command(encoders, names={"sts": "--sts FILE", "parallel": "--parallel LANGUAGE=FILES"}, rich_help_panel=PANEL)
@@ -290,12 +282,10 @@ def shrink(
 
 
 class ExportOptions(TestSetOptions):
-    """What model and graph are evaluated on.
-
-    header: whether a table of --sts begins with the names of its columns.
-    """
+    """Test sets on which model and graph are evaluated."""
 
     header: bool = True
+    """A table of --sts begins with the names of its columns."""
 
 
 EXPORT_OPTIONS = {"formats": "--format", "sts": "--sts FILE", "parallel": "--parallel LANGUAGE=FILES"}

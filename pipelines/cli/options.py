@@ -23,7 +23,7 @@ from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder
 from pipelines.error_handling import stopping_at_once
 from pipelines.hub import set_hub_access
 from pipelines.launch import check_process_group, launch_again
-from pipelines.settings_table import described
+from pipelines.settings_table import help_texts
 from pipelines.validation import explain
 
 FLAGS = {"as_json": "--json", "processes": "--processes N", "page": "--html FILE"}
@@ -43,30 +43,39 @@ BRACES = str.maketrans("", "", "{}")
 FILE_HELP = "Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked."
 
 Fields = dict[str, Any]
-"""Some fields of a settings class by name: `Annotated[Fields, MineSettings, "k", "threshold"]`."""
+"""Values of some fields of a settings class, by name: `Annotated[Fields, MineSettings, "k", "threshold"]`."""
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
-def argument(metavar: str, text: str, **more: Any) -> Any:
+def argument(metavar: str, text: str, show_default: bool = True) -> Any:
     """A positional argument, with its help."""
-    return typer.Argument(metavar=metavar, help=text, **more)
+    return typer.Argument(metavar=metavar, help=text, show_default=show_default)
 
 
 ModelArgument = Annotated[str, argument("MODEL", MODEL_HELP)]
 
 
 class _PlainHelp:
-    """Help without signs that nobody types: `{MODEL}` in the usage, and `<bool>` behind an option without a value."""
+    """Help without signs that nobody types: `{MODEL}` in the usage, and `<bool>` behind an option without a value.
+
+    The texts of settings are read when help is shown, because that takes longer than all else a command does first.
+    """
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        texts = self.callback.help_texts() if hasattr(self.callback, "help_texts") else {}  # type: ignore[attr-defined]
+        for parameter in self.params:  # type: ignore[attr-defined]
+            parameter.help = texts.get(parameter.name, parameter.help)
+        super().format_help(context, formatter)  # type: ignore[misc]
 
     def collect_usage_pieces(self, context: Any) -> list[str]:
         return [piece.translate(BRACES) for piece in super().collect_usage_pieces(context)]  # type: ignore[misc]
 
     def get_params(self, context: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
-        for each in parameters:
-            if getattr(each, "is_flag", False) and each.metavar is None:
-                each.metavar = ""
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+                parameter.metavar = ""
         return parameters
 
 
@@ -79,25 +88,25 @@ class PlainGroup(_PlainHelp, TyperGroup):
 
 
 class TableOptions(Settings):
-    """How a table is read.
-
-    format: format of the input; by its suffix, else lines, when absent.
-    header: whether a CSV or TSV begins with the names of its columns.
-    quoted: whether fields of a TSV may stand in quotes, as those of a CSV do.
-    """
+    """Options of reading a table."""
 
     format: Format | None = None
+    """Format of the input; by its suffix, else lines, when absent."""
     header: bool = True
+    """A CSV or TSV begins with the names of its columns."""
     quoted: bool = False
+    """Fields of a TSV may stand in quotes, as those of a CSV do."""
 
     def table(self, source: str, columns: str | Sequence[str] | None = None) -> Table:
-        """The table in the file `source`. Raises RequestError for a column that none can have."""
+        """The table in the file `source`. Raises RequestError for a column that no table can have.
+
+        columns: names, or positions from 0 in digits.
+        """
         names = [columns] if isinstance(columns, str) else columns or []
-        places = [int(name) if name.isdecimal() else name for name in names] or None
-        given = {"path": source, "format": self.format, "columns": places, "header": self.header}
-        given["quoted"] = self.quoted
+        positions = [int(name) if name.isdecimal() else name for name in names] or None
+        reading = {"format": self.format, "header": self.header, "quoted": self.quoted}
         try:
-            return Table.model_validate(given)
+            return Table.model_validate({"path": source, "columns": positions, **reading})
         except ValidationError as error:
             raise RequestError(
                 f"{source}: {explain(Table, error).removeprefix('path: ')}".removeprefix(": ")
@@ -105,50 +114,53 @@ class TableOptions(Settings):
 
 
 class ColumnOptions(TableOptions):
-    """How a table of one text is read.
-
-    column: column of the text, by name, or by position from 0; `text`, or the line, when absent.
-    """
+    """Options of reading a table of one text."""
 
     column: str | None = None
+    """Column of the text, by name, or by position from 0; `text`, or the line, when absent."""
 
 
 class JsonOption(Settings):
-    """What is printed.
-
-    as_json: print one JSON document and nothing else.
-    """
+    """Form of what is printed."""
 
     as_json: bool = False
+    """Print one JSON document and nothing else."""
 
 
 class OutputOptions(JsonOption):
-    """How a file is written.
-
-    overwrite: replace an existing output file, which is an error otherwise.
-    """
+    """Options of writing a file."""
 
     overwrite: bool = False
+    """Replace an existing output file, which is an error otherwise."""
 
 
 class ProcessesOption(Settings):
-    """Who shares the work.
-
-    processes: processes: one for each GPU, or for some cores.
-    """
+    """Processes that share the work."""
 
     processes: Positive | None = None
+    """Number of processes: one for each GPU, or for some cores."""
 
 
 class WorkOptions(ProcessesOption, OutputOptions):
-    """How a file is written, by one process or several."""
+    """Options of writing a file, by one process or several."""
 
 
-def command(app: typer.Typer, names: Mapping[str, str] = {}, **more: Any) -> Callable[[AnyFunction], AnyFunction]:
-    """Registers a function as a command, with options as in `with_options`. more: goes to Typer."""
+def command(
+    app: typer.Typer,
+    names: Mapping[str, str] = {},
+    *,
+    name: str | None = None,
+    text: str | None = None,
+    rich_help_panel: str | None = None,
+) -> Callable[[AnyFunction], AnyFunction]:
+    """Registers a function as a command, with options as in `with_options`.
+
+    name, text: of the command and of its help; the function's name and docstring when absent.
+    """
 
     def register(function: AnyFunction) -> AnyFunction:
-        app.command(cls=PlainCommand, **more)(with_options(function, names))
+        add = app.command(name, cls=PlainCommand, help=text, rich_help_panel=rich_help_panel)
+        add(with_options(function, names))
         return function
 
     return register
@@ -158,27 +170,33 @@ def with_options(function: Callable[..., Any], names: Mapping[str, str] = {}) ->
     """`function` for Typer: a parameter that is a settings class, or `Fields` of one, becomes an option for each field.
 
     Type, default, limits and help of an option are those of the field. names: as in `FLAGS`.
+    Example: `def mine(model: str, options: Annotated[Fields, MineSettings, "k"], table: TableOptions)` becomes a
+    command with the options --k, --format, --header and --quoted, and is called with `{"k": 4}` and a `TableOptions`.
     """
     plain: list[inspect.Parameter] = []
     groups: dict[str, tuple[type[Settings], list[str], bool]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        kind, *of = get_args(parameter.annotation) or [parameter.annotation]
+        kind, *metadata = get_args(parameter.annotation) or [parameter.annotation]
         if kind == Fields:
-            groups[name] = of[0], of[1:], False
+            groups[name] = metadata[0], metadata[1:], False
         elif isinstance(kind, type) and issubclass(kind, Settings):
             groups[name] = kind, list(kind.model_fields), True
         else:
             plain.append(parameter)
 
     @wraps(function)
-    def run(**given: Any) -> None:
+    def run(**arguments: Any) -> None:
         for name, (settings, fields, whole) in groups.items():
-            values = {field: given.pop(field) for field in fields}
-            given[name] = validated(settings, values) if whole else values
-        function(**given)
+            values = {field: arguments.pop(field) for field in fields}
+            arguments[name] = validated(settings, values) if whole else values
+        function(**arguments)
+
+    def texts() -> dict[str, str]:
+        return {field: help_texts(settings)[field] for settings, fields, _ in groups.values() for field in fields}
 
     flags = {**FLAGS, **names}
     derived = [_parameter(settings, field, flags) for settings, fields, _ in groups.values() for field in fields]
+    run.help_texts = texts  # type: ignore[attr-defined]
     run.__signature__ = inspect.Signature([*plain, *derived])  # type: ignore[attr-defined]
     return run
 
@@ -193,7 +211,7 @@ def _parameter(settings: type[Settings], name: str, flags: Mapping[str, str]) ->
     if metavar or Path in (annotation, *get_args(annotation)):
         more["metavar"] = metavar or "FILE"
     panel = next((panel for panel, fields in PANELS.items() if name in fields.split()), None)
-    info = typer.Option(*filter(None, [flag]), help=described(settings).get(name, ""), rich_help_panel=panel, **more)
+    info = typer.Option(*filter(None, [flag]), rich_help_panel=panel, **more)
     default = inspect.Parameter.empty if field.is_required() else field.default
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info]
@@ -201,7 +219,7 @@ def _parameter(settings: type[Settings], name: str, flags: Mapping[str, str]) ->
 
 
 def _plain(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[Any, dict[str, Any]]:
-    """A type that Typer knows, and the limits of a number: of `Annotated[int, Field(ge=1)] | None` int and min 1."""
+    """A type that Typer knows, and the limits of a number: `Annotated[int, Field(ge=1)] | None` → int | None, min 1."""
     limits: dict[str, Any] = {}
     for item in metadata:
         for limit in item.metadata if isinstance(item, FieldInfo) else [item]:
@@ -212,28 +230,26 @@ def _plain(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[Any, dict[str
         inner, inner_limits = _plain(arguments[0], arguments[1:] if kind is Annotated else ())
         return inner if kind is Annotated else inner | None, {**limits, **inner_limits}
     if kind is list:
-        return list[str], limits  # whose items the settings validate
+        return list[str], limits  # the settings validate the items
     if kind in (Literal, tuple) or annotation in (bool, int, float, Path):
         return annotation, limits
     return str, limits  # a file, a model
 
 
-def validated(settings: type[Settings], given: Mapping[str, Any], names: Mapping[str, str] = {}) -> Any:
+def validated(settings: type[Settings], values: Mapping[str, Any], names: Mapping[str, str] = {}) -> Any:
     """`settings` from the values of a command. Raises RequestError for all that are invalid. names: as in `FLAGS`."""
     try:
-        return settings.model_validate(dict(given))
+        return settings.model_validate(dict(values))
     except ValidationError as error:
         raise RequestError(explain(settings, error, names)) from error
-
-
-# The frame of a command that makes a file with a model: `check_request`, checks of its own input and output, its work
-# in `distributed`, then `print_result`.
 
 
 def check_request(model: str, processes: int | None = None, names_hub: bool = False) -> None:
     """Checks `--processes` and that a model folder exists; goes offline unless `model` is a hub id.
 
-    names_hub: whether the request names something else of the hub. Raises RequestError.
+    The first step of a command that makes a file with a model; then come checks of its input and output, its work in
+    `distributed`, and `print_result`.
+    names_hub: the request names something else of the hub. Raises RequestError.
     """
     check_process_group(processes)
     try:
@@ -241,7 +257,7 @@ def check_request(model: str, processes: int | None = None, names_hub: bool = Fa
     except ValueError as error:
         raise RequestError(f"model: {error}") from error
     if source.stage_reference:
-        raise RequestError(f"model: {model} is how recipes name a stage's output; here give its folder")
+        raise RequestError(f"model: expected a folder or hub id, found {model}, which recipes use; give its folder")
     if source.folder and not source.folder.is_dir():
         raise RequestError(f"model: {no_model_folder(source.folder, source.written)}")
     set_hub_access(names_hub=names_hub or source.folder is None)
@@ -249,22 +265,22 @@ def check_request(model: str, processes: int | None = None, names_hub: bool = Fa
 
 @contextmanager
 def distributed(processes: int | None) -> Iterator[ProcessGroup]:
-    """The work of a command, in each process of the group; a single process starts `processes` new ones instead.
+    """Joins the process group for the work of a command; a single process starts `processes` new ones instead.
 
-    Requests are checked before it, once; what loads torch is imported inside.
+    Check requests before it, once, and import modules that load torch inside.
     """
     process_group = ProcessGroup.from_environment()
     if process_group.size == 1 and processes is not None and processes > 1:
         raise typer.Exit(launch_again(processes))
     with stopping_at_once(), joined(process_group):
         with working("loading"):
-            import_module("transformers.modeling_utils")  # and torch, which all that follows needs
+            import_module("transformers.modeling_utils")  # and torch
         yield process_group
 
 
-def check_idle(given: Mapping[str, object], because: str) -> None:
-    """Raises RequestError for those options, by their names, that have a value and no effect."""
-    if idle := [name for name, value in given.items() if value]:
+def check_idle(values: Mapping[str, object], because: str) -> None:
+    """Raises RequestError for the options, by their names, that have a value and no effect."""
+    if idle := [name for name, value in values.items() if value]:
         raise RequestError(f"{', '.join(idle)}: without effect, because {because}. Leave it out.")
 
 
@@ -276,27 +292,27 @@ def print_result(result: Any, output: Path | str, as_json: bool = False) -> None
 
 
 def in_words(output: Path | str, values: Mapping[str, Any]) -> str:
-    """`values.npy: 5 sentences, 16 dim`: counts, and what else is known; rates, zeros and what is not are left out."""
+    """`values.npy: 5 sentences, 16 dim`: counts and other results; rates, zeros and absent ones are left out."""
     words = []
     for name, value in values.items():
-        for label, each in value.items() if isinstance(value, dict) else [(name.replace("_", " "), value)]:
-            if not each or name.endswith("_per_second"):
+        for label, result in value.items() if isinstance(value, dict) else [(name.replace("_", " "), value)]:
+            if not result or name.endswith("_per_second"):
                 continue
-            if each == 1 and name == label:
+            if result == 1 and name == label:
                 label = "query" if label == "queries" else label.removesuffix("s")
-            if name == "precision" and isinstance(each, str):
-                words.append(f"computed in {each}")
-            elif isinstance(each, float):
-                words.append(f"{label} {each:.4f}")
+            if name == "precision" and isinstance(result, str):
+                words.append(f"computed in {result}")
+            elif isinstance(result, float):
+                words.append(f"{label} {result:.4f}")
             else:
-                words.append(f"{each:,} {label}" if isinstance(each, int) else each)
+                words.append(f"{result:,} {label}" if isinstance(result, int) else result)
     return f"{output}: {', '.join(words)}"
 
 
 def write_out(message: str, nl: bool = True, coloured: bool = False) -> None:
     """Prints `message`, which may have text of a corpus, without control characters; JSON stays the same JSON.
 
-    coloured: the first word, an action or a verdict, has its colour on a terminal.
+    coloured: give the first word, an action or a verdict, its colour on a terminal.
     """
     word, space, rest = printable(message).partition(" ")
     if coloured and word in COLOURS:

@@ -54,12 +54,10 @@ RunArguments = Annotated[Fields, RunOptions, "only", "force", "runs", "verify"]
 
 
 class Changes(Settings):
-    """What a recipe does not have.
-
-    changes: change a setting: student.epochs=2, vars.data=DIR, seed=3. May be repeated.
-    """
+    """Changes to a recipe."""
 
     changes: list[str] = Field(default=[])
+    """Change a setting: student.epochs=2, vars.data=DIR, seed=3. May be repeated."""
 
 
 @command(recipe_commands, names=NAMES, rich_help_panel=PANEL)
@@ -209,12 +207,10 @@ CARD_NAMES |= {"datasets": "--dataset", "limits": "--limit"}
 
 
 class CardOptions(Settings):
-    """What the model is called.
-
-    name: of the model on the hub, owner/name; that of OUT when absent.
-    """
+    """Name of the model."""
 
     name: str | None = None
+    """Name of the model on the hub, owner/name; that of OUT when absent."""
 
 
 @command(recipe_commands, names=CARD_NAMES, rich_help_panel=PANEL)
@@ -250,13 +246,10 @@ def card(
 
 
 class SamplesOptions(OutputOptions):
-    """What is written.
-
-    seed: another seed, other sentences.
-    overwrite: replace existing files, which are an error otherwise.
-    """
+    """Options of writing sample data."""
 
     seed: Seed = 1
+    """Seed of the sentences."""
 
 
 @command(recipe_commands, rich_help_panel=PANEL)

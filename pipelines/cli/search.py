@@ -55,31 +55,29 @@ searching = typer.Typer()
 
 
 class SearchOptions(ColumnOptions, WorkOptions):
-    """What is searched for, and in which index.
-
-    query: a text to search for. May be repeated.
-    queries: search for each sentence of a file: lines, or a column `text`.
-    k: sentences to find for a query.
-    show: column of CORPUS to show beside each text found, by name, or by position from 0. May be repeated.
-    index: folder of the index; CORPUS.index when absent.
-    ef_search: candidates kept in the graph, or compared again in float32: more find more and take longer; the index's
-        own when absent.
-    query_prompt: prompt of the queries; --prompt is for CORPUS.
-    rebuild: build the index again, even if it exists; once stopped, this resumes.
-    verify: read every file of the index again instead of trusting size and time.
-    output: write the answers to a .jsonl, .csv or .tsv file.
-    """
+    """Queries, and the index to search."""
 
     query: list[str] = Field(default=[])
+    """Text to search for. May be repeated."""
     queries: str | None = None
+    """Search for each sentence of a file: lines, or a column `text`."""
     k: Positive = 10
+    """Sentences to find for a query."""
     show: list[str] = Field(default=[])
+    """Column of CORPUS to show beside each text found, by name, or by position from 0. May be repeated."""
     index: Path | None = None
+    """Folder of the index; CORPUS.index when absent."""
     ef_search: Positive | None = None
+    """Candidates considered in the graph, or compared in float32: more find more and take longer; the index's own when
+    absent."""
     query_prompt: str | None = None
+    """Prompt of the queries; --prompt is for CORPUS."""
     rebuild: bool = False
+    """Build the index anew, even if it exists; once stopped, this resumes."""
     verify: bool = False
+    """Read every file of the index instead of trusting size and time."""
     output: Path | None = None
+    """Write the answers to a .jsonl, .csv or .tsv file."""
 
     @model_validator(mode="after")
     def _compatible(self) -> Self:
@@ -270,21 +268,19 @@ WRITERS: dict[str, Callable[[Path, Iterable[QueryHits], list[str]], None]] = {
 
 
 class MineCommand(TableOptions, WorkOptions):
-    """What is read and kept beside the settings of a mining.
-
-    gold: the true pairs, one a line: source_line and target_line, from 1, a header included. Gives precision, recall
-        and F1, and the threshold of the highest F1 where none is given.
-    id_column: column of identifiers in SOURCE and TARGET, by which FILE names sentences in place of lines, as in BUCC.
-    source_column: column of SOURCE, by name, or by position from 0; `text`, or the line, when absent.
-    target_column: column of TARGET.
-    keep: keep vectors and neighbours in OUT.work, for another threshold for example.
-    """
+    """Options of reading and keeping files, beside the settings of mining."""
 
     gold: str | None = None
+    """True pairs, one a line: source_line and target_line, from 1, a header included. Gives precision, recall and F1,
+    and the threshold of the highest F1 when --threshold is absent."""
     id_column: str | None = None
+    """Column of identifiers in SOURCE and TARGET, by which FILE names sentences in place of lines, as in BUCC."""
     source_column: str | None = None
+    """Column of SOURCE, by name, or by position from 0; `text`, or the line, when absent."""
     target_column: str | None = None
+    """Column of TARGET."""
     keep: bool = False
+    """Keep vectors and neighbours in OUT.work, for another threshold for example."""
 
 
 @command(searching, names={"k": "-k", "gold": "--gold FILE"}, rich_help_panel=PANEL)
@@ -329,16 +325,14 @@ def mine(
 
 
 class NegativesCommand(TableOptions, WorkOptions):
-    """What is read and kept beside the options of the negatives.
-
-    column: column of PAIRS, by name, or by position from 0; anchor and positive when absent. Give it twice.
-    corpus: further candidates: lines, or a column `text`.
-    keep: keep vectors, index and neighbours in OUT.work, for other options for example.
-    """
+    """Options of reading and keeping files, beside those of the negatives."""
 
     column: list[str] = Field(default=[])
+    """Column of PAIRS, by name, or by position from 0; anchor and positive when absent. Give it twice."""
     corpus: str | None = None
+    """Further candidates: lines, or a column `text`."""
     keep: bool = False
+    """Keep vectors, index and neighbours in OUT.work, for other options for example."""
 
 
 @command(
@@ -386,13 +380,11 @@ def mine_negatives(
 
 
 class PairOptions(TableOptions, WorkOptions):
-    """How the pairs are read and written.
-
-    column: column of text, by name, or by position from 0; sentence1 and sentence2 when absent. Give it twice, the
-        query's first.
-    """
+    """Options of reading and writing pairs."""
 
     column: list[str] = Field(default=[])
+    """Column of text, by name, or by position from 0; sentence1 and sentence2 when absent. Give it twice, the query's
+    first."""
 
 
 @command(searching, rich_help_panel=PANEL)

@@ -53,23 +53,21 @@ comparing = typer.Typer()
 
 
 class SimilarityOptions(TableOptions, OutputOptions):
-    """What is compared and what is written.
-
-    files: A and B are files: line 1 with line 1, 2 with 2, …
-    matrix: A and B are files: every line of A with every line of B, or of A itself.
-    metric: distances are negative numbers: more is nearer.
-    column: column of the text, by name, or by position from 0; `text`, or the line, when absent. Twice: that of A, that
-        of B.
-    csv: write the values to this .csv file.
-    picture: draw the matrix as a heat map: .png, .svg or .pdf.
-    """
+    """Texts to compare, and the form of the output."""
 
     files: bool = False
+    """A and B are files: line 1 with line 1, 2 with 2, …"""
     matrix: bool = False
+    """A and B are files: every line of A with every line of B, or of A itself."""
     metric: Metric = "cosine"
+    """Measure of similarity; distances are negative numbers: more is nearer."""
     column: list[str] = Field(default=[])
+    """Column of the text, by name, or by position from 0; `text`, or the line, when absent. Twice: that of A, that of
+    B."""
     csv: Path | None = None
+    """Write the values to this .csv file."""
     picture: Path | None = None
+    """Draw the matrix as a heat map: .png, .svg or .pdf."""
 
     @model_validator(mode="after")
     def _compatible(self) -> Self:

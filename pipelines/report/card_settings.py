@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.languages import EachOnce, LanguageCode
-from bertrelay.settings import EncoderSource, InputFile, Settings, refuse_idle
+from bertrelay.settings import EncoderSource, InputFile, Settings, UsedWith
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -43,37 +43,35 @@ HubName = Annotated[str, AfterValidator(_hub_name)]
 
 
 class CardSettings(Settings):
-    """A copy of a sentence encoder, in `model/`, with a model card for Hugging Face's hub as its README.md.
-
-    results: folders of finished stages: of trainings the card has data, settings and times, of evaluations the metrics.
-    name: of the model on the hub, owner/name.
-    license: its identifier on the hub, such as apache-2.0 or mit; for any other `other`.
-    license_name, license_link: of a license called `other`.
-    languages: that the model is for; English and those of the training data when absent.
-    base_model: hub ids of the models it was made from; those that a recipe names are known.
-    teacher: hub id of the teacher, where the training was given a folder.
-    datasets: hub ids of the data sets it was trained on; those that a recipe names are known.
-    description: what the model is, in a sentence or a paragraph of Markdown.
-    limits: sentences that are added to those about the model's limits.
-    """
+    """A copy of a sentence encoder, in `model/`, with a model card for Hugging Face's hub as its README.md."""
 
     model: EncoderSource
+    """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
     results: Annotated[list[InputFile], Field(min_length=1)]
+    """Folders of finished stages: of trainings the card has data, settings and times, of evaluations the metrics."""
     name: HubName
+    """Name of the model on the hub, owner/name."""
     license: Annotated[str, AfterValidator(_license)]
-    license_name: str | None = None
-    license_link: str | None = None
+    """Identifier of the license on the hub, such as apache-2.0 or mit; for any other `other`."""
+    license_name: Annotated[str | None, UsedWith(license="other")] = None
+    """Name of a license called `other`."""
+    license_link: Annotated[str | None, UsedWith(license="other")] = None
+    """Link to a license called `other`."""
     languages: Annotated[list[LanguageCode], EachOnce] = []
+    """Languages that the model is for; English and those of the training data when empty."""
     base_model: list[HubName] = []
+    """Hub ids of the models it was made from, beside those that a recipe names."""
     teacher: HubName | None = None
+    """Hub id of the teacher, where the training was given a folder."""
     datasets: list[HubName] = []
+    """Hub ids of the data sets it was trained on, beside those that a recipe names."""
     description: str = ""
+    """Description of the model, a sentence or a paragraph of Markdown."""
     limits: list[str] = []
+    """Sentences to add to those about the model's limits."""
 
     @model_validator(mode="after")
     def _whole_license(self) -> Self:
-        if self.license != "other":
-            refuse_idle(self, "license_name", "license_link", because="the license has a known identifier")
-        elif not (self.license_name and self.license_link):
+        if self.license == "other" and not (self.license_name and self.license_link):
             raise ValueError("license: expected license_name and license_link with a license called other")
         return self

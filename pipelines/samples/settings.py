@@ -8,63 +8,72 @@ from bertrelay.settings import Positive, Seed, Settings
 
 
 class SampleSettings(Settings):
-    """How many training rows of each kind, and parallel test rows, from which seed.
+    """Sample sentences: training rows of each kind, and parallel test rows.
 
     Development parts have a twelfth of the NLI and STS rows and a tenth of the triplets; the STS test a sixth.
     """
 
     seed: Seed = 7
+    """Seed of the sentences."""
     parallel_train: int = Field(default=11_000, ge=100)
+    """Parallel rows to train on."""
     parallel_test: int = Field(default=1_200, ge=10)
+    """Parallel rows to test on."""
     nli: int = Field(default=6_000, ge=100)
+    """Training rows of NLI."""
     sts: int = Field(default=6_000, ge=100)
+    """Training rows of STS."""
     triplets: int = Field(default=3_000, ge=100)
+    """Training rows of triplets."""
 
 
 class PaperSettings(Settings):
-    """How many made-up abstracts, from which seed."""
+    """Synthetic abstracts of papers."""
 
     seed: Seed = 7
+    """Seed of the abstracts."""
     documents: int = Field(default=1_500, ge=10)
+    """Number of abstracts."""
 
 
 class EntitySettings(Settings):
-    """How many made-up abstracts with marked entities each part has, from which seed."""
+    """Synthetic abstracts with marked entities."""
 
     seed: Seed = 7
+    """Seed of the abstracts."""
     train: int = Field(default=600, ge=10)
+    """Abstracts in train."""
     dev: int = Field(default=100, ge=5)
+    """Abstracts in dev."""
     test: int = Field(default=150, ge=5)
+    """Abstracts in test."""
 
 
 class QuestionSettings(EntitySettings):
-    """How many made-up abstracts with questions about them each part has, from which seed."""
+    """Synthetic abstracts with questions about them."""
 
 
 class SbertPaperSettings(Settings):
-    """How many lines the files of the SBERT paper's data sets have, from which seed.
-
-    sts: pairs of each subset, of each topic of arguments, and of each dev and test part.
-    train: of each training part.
-    classes: sentences of each class.
-    """
+    """Sample files in the form of the SBERT paper's data sets."""
 
     seed: Seed = 7
+    """Seed of the sentences."""
     sts: int = Field(default=60, ge=20)
+    """Pairs of each subset, of each topic of arguments, and of each dev and test part."""
     train: int = Field(default=600, ge=20)
+    """Lines of each training part."""
     classes: int = Field(default=60, ge=10)
+    """Sentences of each class."""
 
 
 class HospitalSettings(Settings):
-    """How large a made-up hospital, and in whose form its tables are.
-
-    seed: another seed, another hospital.
-    subjects: patients; each has two admissions or so, and each is the same however many there are.
-    version: of MIMIC; IV has discharge and radiology notes alone.
-    words: of a discharge summary, on average; it cannot be shorter than what it has to state, some 160.
-    """
+    """A synthetic hospital with tables in the form of MIMIC."""
 
     seed: Seed = 7
+    """Seed of the hospital."""
     subjects: Positive = 500
+    """Number of patients; each has two admissions or so, and each is the same however many patients there are."""
     version: Literal["III", "IV"] = "III"
+    """Version of MIMIC; IV has discharge and radiology notes only."""
     words: Annotated[int, Field(ge=100)] = 400
+    """Words of a discharge summary, on average; it cannot be shorter than what it has to state, some 160."""

@@ -36,6 +36,8 @@ SETS: dict[str, tuple[str, ...]] = {
     "mteb": (),  # tasks, which have names of their own
 }
 
+OF_PAPERS = UsedWith(protocols=tuple(protocol for protocol in PROTOCOLS if SETS[protocol]))
+
 YEARS = {
     "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     "STS13": ("FNWN", "headlines", "OnWN"),  # the fourth, SMT, is not free, and papers leave it out
@@ -144,20 +146,20 @@ class ProtocolSettings(Settings):
     protocols: Annotated[list[Protocol], Field(min_length=1)]
     """`sts` (STS12 to 16, STSb, SICK-R), `senteval` (seven classifications), `facets` (Argument Facet Similarity),
     `sections` (triplets of Wikipedia sections), `mteb` (tasks of the package of that name)."""
-    data: InputFile | None = None
+    data: Annotated[InputFile | None, OF_PAPERS] = None
     """Folder that has the official files, at any depth; mteb needs none."""
-    sets: list[str] = []
+    sets: Annotated[list[str], OF_PAPERS] = []
     """Names of sets, such as STSb or MRPC, all of which must exist, at least one of each protocol; when empty, every
     set that exists."""
-    folds: Annotated[int, Field(ge=2)] = 10
+    folds: Annotated[int, Field(ge=2), OF_PAPERS] = 10
     """Folds of the classifications without a test set."""
-    seed: Seed = 0
+    seed: Annotated[Seed, OF_PAPERS] = 0
     """Seed of the classifications without a test set."""
-    tasks: list[MtebTask] = []
+    tasks: Annotated[list[MtebTask], UsedWith(protocols="mteb")] = []
     """Tasks of mteb by name, such as STS17, or a whole benchmark; their data come from the hub."""
-    local: list[LocalTask] = []
+    local: Annotated[list[LocalTask], UsedWith(protocols="mteb")] = []
     """Tasks of mteb's kind on local files."""
-    languages: Annotated[list[LanguageCode], EachOnce] = []
+    languages: Annotated[list[LanguageCode], EachOnce, UsedWith(protocols="mteb")] = []
     """Only the subsets of mteb's tasks that are in these languages; all subsets when empty."""
     max_rejects: MaxRejects = 0.01
 
@@ -185,13 +187,9 @@ class ProtocolSettings(Settings):
         of_papers = [protocol for protocol in self.protocols if SETS[protocol]]
         if of_papers and self.data is None:
             raise ValueError(f"data: expected the folder of the official files of {', '.join(of_papers)}, found none")
-        if not of_papers:
-            refuse_idle(self, "data", "sets", "folds", "seed", because="only protocols of papers use it")
-        if "mteb" not in self.protocols:
-            refuse_idle(self, "tasks", "local", "languages", because="`mteb` is not among the protocols")
-        elif not (self.tasks or self.local):
+        if "mteb" in self.protocols and not (self.tasks or self.local):
             raise ValueError("tasks: expected the name of a task of mteb, or tasks of your own under `local`")
-        elif self.model is None:
+        if "mteb" in self.protocols and self.model is None:
             raise ValueError("model: expected an encoder for the protocol mteb, found none")
         return self
 

@@ -52,6 +52,8 @@ class Loss(Settings):
     temperature: Annotated[float, UsedWith("mse", "cosine")] = 0.5
     scale: Annotated[float, UsedWith("mse", "cosine")] = 2.0
     folds: Annotated[int, UnusedWith(kind="cosine")] = 10
+    steps: list[str] = ["a", "b"]
+    pause: Annotated[int, UsedWith(steps="c")] = 0
 
 
 class Example(Settings):
@@ -175,6 +177,7 @@ def test_stage_paths_are_filled_in_everywhere_and_the_settings_stay_as_they_were
     [
         ({"margin": 2.0}, "margin: without effect, because kind is softmax and not triplet or angle. Leave it out."),
         ({"temperature": 1.0, "scale": 1.0}, "temperature, scale: without effect, because mse is 0 and cosine is 0"),
+        ({"pause": 2}, "pause: without effect, because steps is a, b and not c"),
         ({"kind": "cosine", "folds": 2}, "folds: without effect, because kind is cosine. Leave it out."),
     ],
 )
@@ -183,7 +186,9 @@ def test_a_setting_without_effect_is_refused_with_the_reason(values, message):
         options_of(Loss, values)
 
 
-@pytest.mark.parametrize("values", [{"kind": "angle", "margin": 2.0}, {"cosine": 1.0, "scale": 1.0}, {"margin": 1.0}])
+@pytest.mark.parametrize(
+    "values", [{"kind": "angle", "margin": 2.0}, {"cosine": 1.0, "scale": 1.0}, {"steps": ["c", "d"], "pause": 1}]
+)
 def test_a_setting_with_an_effect_or_at_its_default_is_accepted(values):
     assert Loss(**values).model_dump(include=set(values)) == values
 

@@ -217,7 +217,7 @@ WRONG = {
         "english.txt out.npy --keep id": "--keep: without effect, because the output is a file",
     },
     "encode ./none": {"english.txt out.npy": "model: expected .*folder, found none at .*none"},
-    "encode @student/model": {"english.txt out.npy": "here give its folder"},
+    "encode @student/model": {"english.txt out.npy": "which recipes use; give its folder"},
     "search model": {
         "": "expected CORPUS, .* or --index DIR",
         "--index x --rebuild": "--rebuild: expected CORPUS",

@@ -1,5 +1,7 @@
 """Options that derive from settings: one declaration for recipes and the command line."""
 
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -7,22 +9,25 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from bertrelay.settings import ModelSource, Positive, Settings
+from bertrelay.inference.stage import EncodeSettings
+from bertrelay.settings import ModelSource, Positive, Settings, UsedWith, descriptions
+from domain.terms.settings import TermsSettings
 from pipelines.cli.app import app
 from pipelines.cli.options import command
-from pipelines.settings_table import described, settings_rows
+from pipelines.settings_table import help_texts, settings_rows
+from students.search_settings import MineSettings
+
+PACKAGES = ("bertrelay", "teachers", "students", "domain", "pipelines")
 
 
 class Sizes(Settings):
-    """What a test trains.
-
-    layers: how many layers, of which
-        each has heads.
-    kind, name: two of one text.
-    """
+    """A model to train in a test."""
 
     layers: Positive = 3
-    rate: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Layers, of which
+    all have heads."""
+    rate: Annotated[Annotated[float, Field(ge=0, le=1)] | None, UsedWith("cased"), UsedWith(kind="large")] = None
+    """Rate of dropout."""
     kind: Literal["small", "large"] = "small"
     name: str = "model"
     cased: bool = False
@@ -61,10 +66,44 @@ def test_options_have_the_limits_choices_and_requirements_of_the_settings(given,
 
 
 def test_help_has_the_descriptions_of_the_settings(given):
-    assert described(Sizes)["layers"] == "How many layers, of which each has heads."
-    assert described(Sizes)["dim"] == "Size of a vector."
-    assert "two of one text" in given("--help") or "Two of one text" in given("--help")
-    assert list(settings_rows(Sizes))[2] == ("kind", "small or large", "small", "Two of one text.")
+    assert "Layers, of which all" in given("--help")
+    rows = {name: rest for name, *rest in settings_rows(Sizes)}
+    assert rows["layers"] == ["integer", "3", "Layers, of which all have heads."]
+    assert rows["dim"] == ["integer", "8", "Size of a vector."]
+    assert rows["rate"] == ["number", "", "Rate of dropout. Only with `cased` and only with `kind` large."]
+
+
+def _settings_classes():
+    """Every settings class of the packages."""
+    for package in PACKAGES:
+        for path in Path(import_module(package).__file__).parent.rglob("*.py"):
+            if "Settings" in path.read_text("utf-8") and path.name != "__main__.py":
+                inner = path.relative_to(Path(import_module(package).__file__).parents[1]).with_suffix("")
+                import_module(".".join(inner.parts).removesuffix(".__init__"))
+    classes = [Settings]
+    for kind in classes:
+        classes += kind.__subclasses__()
+    return [kind for kind in classes if kind.__module__.partition(".")[0] in PACKAGES]
+
+
+def test_every_setting_has_a_description_and_conditions_on_settings_that_exist():
+    kinds = _settings_classes()
+    assert len(kinds) > 90
+    fields = [(kind, name, field) for kind in kinds for name, field in kind.model_fields.items()]
+    assert [f"{kind.__name__}.{name}" for kind, name, _ in fields if not descriptions(kind)[name]] == []
+    marks = [(kind, mark) for kind, _, field in fields for mark in field.metadata if isinstance(mark, UsedWith)]
+    assert [(kind, str(mark)) for kind, mark in marks if not set(mark.values) <= set(kind.model_fields)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("encode", EncodeSettings), ("mine", MineSettings), ("terms", TermsSettings)]
+)
+def test_options_that_are_settings_of_a_stage_have_their_descriptions(name, settings):
+    command = typer.main.get_command(app).commands[name]
+    command.format_help(typer.Context(command), None)
+    shared = [option for option in command.params if option.name in settings.model_fields and option.help]
+    texts = help_texts(settings)
+    assert {option.name for option in shared if option.help == texts[option.name]} >= {"precision", "batch_tokens"}
 
 
 @pytest.mark.parametrize("command", [[], ["encode"], ["run"], ["recipes"], ["ner"], ["ner", "tag"], ["readmission"]])

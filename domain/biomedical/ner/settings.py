@@ -7,13 +7,16 @@ from pydantic import Field, model_validator
 from bertrelay.settings import (
     RUN_ONLY,
     WHEN_SET,
+    BatchTokens,
     DataSource,
     InputFile,
+    MaxRejects,
     ModelSource,
     Positive,
     Precision,
     Settings,
     TaggerSource,
+    UsedWith,
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
@@ -26,15 +29,14 @@ CRF_LEARNING_RATE = 0.01
 
 
 class EntitySource(DataSource):
-    """An annotated file or folder.
-
-    format: found by the suffix when absent.
-    columns: where a line of CoNLL has the token and the tag, from 0; negative from the end.
-    """
+    """An annotated file or folder."""
 
     path: InputFile
+    """File, folder, or `@stage/path`."""
     format: ReadName | None = None
+    """Format of the file; by its suffix when absent."""
     columns: Annotated[list[int], Field(min_length=2, max_length=2)] = [0, -1]
+    """Columns of token and tag in a line of CoNLL, from 0; negative from the end."""
 
     @model_validator(mode="after")
     def _columns_of_conll(self) -> Self:
@@ -44,47 +46,48 @@ class EntitySource(DataSource):
 
 
 class NerSettings(TrainingSettings):
-    """A BERT that is trained to find entities in sentences of words.
-
-    base: any BERT: a model of the hub, a folder that a pretraining wrote, a sentence encoder.
-    train, dev: annotated files. `dev` chooses the best weights by strict F1 and calibrates the confidences.
-    types: of entities to train on; all that `train` has when left out. Entities of other types are then none.
-    scheme: of the tags that the model predicts, whatever scheme the files have.
-    decoder: `softmax` over each word's tags, or `crf`, a linear-chain CRF; both are decoded to legal sequences.
-    crf_learning_rate: that of the CRF's transitions, which begin at 0 and need a larger one than a trained network;
-        0.01 when left out.
-    max_tokens: longer sentences are read in windows of so many subwords; 256, or as many positions as the base has.
-    overlap: how many subwords a window shares with the next one; a quarter of `max_tokens` when left out.
-    dropout: in every layer and before the head; that of the base when left out.
-    capitals: marks words with two capitals or more, such as abbreviations, by the second token type, whatever the base
-        used it for. Where the base's vocabulary is not lower-cased, or it has no second type, nothing is marked, and
-        the log says so, for a recipe's base may be another one. transformers alone does not mark them.
-    mask_share: the share of subwords that the mask token replaces in training, others in each epoch, so that more is
-        learned from the words around a word.
-    max_rejects: the share of sentences or documents that may be unusable.
-    max_swapped: the share of entities whose types may differ from all others, as mentions in their place do.
-    drop_misplaced: whether an entity of `train` or `dev` at wrong offsets is left out, and counted, in place of its
-        document.
-    """
+    """A BERT that is trained to find entities in sentences of words."""
 
     base: ModelSource
+    """Any BERT: a model of the hub, a folder that a pretraining wrote, a sentence encoder."""
     train: Annotated[list[EntitySource], Field(min_length=1)]
+    """Annotated files."""
     dev: list[EntitySource] = []
+    """Annotated files that choose the best weights by strict F1 and calibrate the confidences."""
     types: list[str] = []
+    """Types of entities to train on; all that `train` has when empty. Entities of other types then do not count."""
     scheme: Scheme = "IOB2"
+    """Scheme of the tags that the model predicts, whatever scheme the files have."""
     decoder: Literal["softmax", "crf"] = "softmax"
-    crf_learning_rate: Annotated[float | None, Field(gt=0), WHEN_SET] = None
+    """`softmax` over each word's tags, or `crf`, a linear-chain CRF; both are decoded to legal sequences."""
+    crf_learning_rate: Annotated[float | None, Field(gt=0), UsedWith(decoder="crf"), WHEN_SET] = None
+    """Learning rate of the CRF's transitions, which begin at 0 and need a larger one than a trained network; 0.01 when
+    absent."""
     max_tokens: Annotated[int, Field(ge=16)] | None = None
+    """Longest window, in subwords, in which a longer sentence is read; when absent 256, or as many positions as the
+    base has."""
     overlap: Annotated[int, Field(ge=0)] | None = None
+    """Subwords that a window shares with the next one; a quarter of `max_tokens` when absent."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Dropout in every layer and before the head; that of the base when absent."""
     capitals: bool = False
+    """Mark words with two capitals or more, such as abbreviations, by the second token type, whatever the base used it
+    for. Where the base's vocabulary is not lower-cased, or it has no second type, nothing is marked, and the log says
+    so, for a recipe's base may be another one. transformers on its own does not mark them."""
     mask_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Fraction of subwords that the mask token replaces in training, others in each epoch, so that more is learned from
+    the words around a word."""
+    evaluate_every: Annotated[Positive | None, UsedWith("dev")] = None
+    patience: Annotated[Positive | None, UsedWith("dev")] = None
     epochs: Positive = 5
     batch_tokens: Positive | None = 1024
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
-    max_rejects: Share = 0.01
+    max_rejects: MaxRejects = 0.01
+    """Fraction of sentences or documents that may be unusable."""
     max_swapped: Annotated[Share, WHEN_SET] = 0.2
+    """Fraction of entities whose types may differ from all others, as mentions in their place do."""
     drop_misplaced: Annotated[bool, WHEN_SET] = False
+    """Leave out, and count, an entity of `train` or `dev` at wrong offsets, in place of its document."""
 
     @model_validator(mode="before")
     @classmethod
@@ -93,57 +96,47 @@ class NerSettings(TrainingSettings):
         is_crf = isinstance(given, dict) and given.get("decoder") == "crf"
         return {"crf_learning_rate": CRF_LEARNING_RATE, **given} if is_crf else given
 
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> Self:
-        if not self.dev:
-            refuse_idle(self, "evaluate_every", "patience", because="there is no dev data")
-        if self.decoder != "crf":
-            refuse_idle(self, "crf_learning_rate", because="decoder is not crf")
-        return self
-
 
 class NerEvaluateSettings(Settings):
-    """A model scored on annotated files, as it is.
-
-    types: of entities that count; all when left out. A model or a file with more than these is scored on these alone.
-    published: F1 that others have published for these files, by type, shown beside ours in the report.
-    batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
-    with_text: whether predictions and examples are written of sensitive data too, which hold its text.
-    """
+    """A model scored on annotated files, as it is."""
 
     model: TaggerSource
+    """Tagger: a model folder, `@stage/model`, `package:name/path` or a hub id."""
     test: Annotated[list[EntitySource], Field(min_length=1)]
+    """Annotated files."""
     types: list[str] = []
+    """Types of entities that count; all when empty. A model or a file with more than these is scored on these only."""
     published: dict[str, Share] = {}
+    """F1 that others have published for these files, by type, shown beside the model's in the report."""
     precision: Precision = "auto"
-    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    batch_tokens: BatchTokens = None
+    """Subwords in a batch, padding included; chosen by the device when absent."""
     with_text: Annotated[bool, WHEN_SET] = False
+    """Write predictions and examples of sensitive data too, which hold its text."""
 
 
 class TagOptions(Settings):
-    """How documents are tagged.
+    """Options of tagging documents."""
 
-    max_rejects: the share of documents that may be unusable, and that the output format may be unable to hold.
-    with_text: allows a page of sensitive documents, as it shows their text.
-    batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
-    """
-
-    max_rejects: Share = 0.01
+    max_rejects: MaxRejects = 0.01
+    """Fraction of documents that may be unusable, and that the output format may be unable to hold."""
     with_text: Annotated[bool, RUN_ONLY] = False
+    """Allow a page of sensitive documents, as it shows their text."""
     precision: Precision = "auto"
-    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    batch_tokens: BatchTokens = None
+    """Subwords in a batch, padding included; chosen by the device when absent."""
 
 
 class TagSettings(TagOptions):
-    """Documents whose entities a model finds.
-
-    documents: a file or folder; `format` when its name does not imply it.
-    output: the format that is written.
-    keep: fields of JSONL that the output, which is JSONL, has too.
-    """
+    """Documents whose entities a model finds."""
 
     model: TaggerSource
+    """Tagger: a model folder, `@stage/model`, `package:name/path` or a hub id."""
     documents: InputFile
+    """A file or folder."""
     format: ReadName | None = None
+    """Format of the documents; by the file's name when absent."""
     output: WrittenName = "jsonl"
+    """Format of the file that is written."""
     keep: Annotated[list[str], WHEN_SET] = []
+    """Fields of JSONL that the output, which is JSONL, has too."""

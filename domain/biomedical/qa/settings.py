@@ -8,14 +8,16 @@ from bertrelay.settings import (
     RUN_ONLY,
     WHEN_SET,
     AnswererSource,
+    BatchTokens,
     DataSource,
     InputFile,
+    MaxRejects,
     ModelSource,
     Positive,
     Precision,
     Seed,
     Settings,
-    refuse_idle,
+    UsedWith,
 )
 from bertrelay.training.settings import TrainingSettings
 
@@ -31,18 +33,23 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class QuestionSource(DataSource):
-    """A file of questions, whose `format` is found by its content when absent."""
+    """A file of questions."""
 
     path: InputFile
+    """File, or `@stage/path`."""
     format: QuestionFormat | None = None
+    """Format of the file; by its content when absent."""
 
 
 class SplitShares(Settings):
-    """Which share of the articles each split has; they add up to 1."""
+    """Fractions of the articles in each split; they add up to 1."""
 
     train: Share = 0.8
+    """Fraction of the articles in train."""
     dev: Share = 0.1
+    """Fraction of the articles in dev."""
     test: Share = 0.1
+    """Fraction of the articles in test."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -53,115 +60,111 @@ class SplitShares(Settings):
 
 
 class QuestionsSettings(Settings):
-    """Questions with their answers located in the context, split by article into train, dev and test.
-
-    split: the shares. Which split an article is in depends on its name, the seed and the shares alone.
-    max_rejects: the share of the questions that may be unusable.
-    with_text: whether the alignment of sensitive data is written question by question too, by their ids.
-    """
+    """Questions with their answers located in the context, split by article into train, dev and test."""
 
     files: Annotated[list[QuestionSource], Field(min_length=1)]
+    """Files of questions."""
     split: SplitShares = SplitShares()
+    """Fractions `train`, `dev` and `test`. The split of an article depends only on its name, the seed and the
+    fractions."""
     seed: Seed = 1
-    max_rejects: Share = 0.01
+    """Seed of the split."""
+    max_rejects: MaxRejects = 0.01
+    """Fraction of the questions that may be unusable."""
     with_text: Annotated[bool, WHEN_SET] = False
+    """Write the alignment of sensitive data question by question too, by their ids."""
 
 
 class QaSettings(TrainingSettings):
-    """A BERT that is trained to find the answer to a question in a text.
-
-    base: any BERT: a model of the hub, a folder that a pretraining or a stage like this wrote, a sentence encoder.
-    train, dev: files of questions. `dev` chooses the best weights by F1, sets the threshold of "no answer"
-        (where it has questions without one), and calibrates the probabilities.
-    max_tokens: of the windows in which a text is read, in subwords, question and special tokens among them; 384, or
-        as many positions as the base has.
-    stride: subwords from the beginning of a window to that of the next one; a third of `max_tokens` when left out.
-        An answer of up to `max_tokens` less the question less this is whole in some window.
-    max_answer_tokens: no longer answer is given, in subwords.
-    whole_words: whether no answer is given that begins or ends inside a word; right answers that do are trained on all
-        the same.
-    empty_windows: how many windows without the answer a question brings to an epoch at most, drawn anew for each; all
-        when left out. Long texts have many.
-    dropout: in every layer and before the head; that of the base when left out.
-    max_rejects: the share of questions that may be unusable.
-    max_swapped: the share of questions that may be longer than their contexts.
-    """
+    """A BERT that is trained to find the answer to a question in a text."""
 
     base: ModelSource
+    """Any BERT: a model of the hub, a folder that a pretraining or a stage like this wrote, a sentence encoder."""
     train: Annotated[list[QuestionSource], Field(min_length=1)]
+    """Files of questions."""
     dev: list[QuestionSource] = []
+    """Files of questions that choose the best weights by F1, set the threshold of "no answer" (where there are
+    questions without one), and calibrate the probabilities."""
     max_tokens: Annotated[int, Field(ge=16)] | None = None
+    """Longest window in which a text is read, in subwords, question and special tokens among them; when absent 384, or
+    as many positions as the base has."""
     stride: Positive | None = None
+    """Subwords from the beginning of a window to that of the next one; a third of `max_tokens` when absent. An answer
+    of up to `max_tokens` less the question less this is whole in some window."""
     max_answer_tokens: Positive = 30
+    """Longest answer, in subwords."""
     whole_words: bool = True
+    """Give no answer that begins or ends inside a word; right answers that do are still trained on."""
     empty_windows: Annotated[int, Field(ge=0)] | None = None
+    """Most windows without the answer that a question brings to an epoch, drawn anew for each; all when absent. Long
+    texts have many."""
+    evaluate_every: Annotated[Positive | None, UsedWith("dev")] = None
+    patience: Annotated[Positive | None, UsedWith("dev")] = None
     epochs: Positive = 2
     batch_tokens: Positive | None = 4096
     learning_rate: Annotated[float, Field(gt=0)] = 3e-5
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    max_rejects: Share = 0.01
+    """Dropout in every layer and before the head; that of the base when absent."""
+    max_rejects: MaxRejects = 0.01
+    """Fraction of questions that may be unusable."""
     max_swapped: Annotated[Share, WHEN_SET] = 0.2
-
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> Self:
-        if not self.dev:
-            refuse_idle(self, "evaluate_every", "patience", because="there is no dev data")
-        return self
+    """Fraction of questions that may be longer than their contexts."""
 
 
 class QaEvaluateSettings(Settings):
-    """A model's answers scored on files of questions.
-
-    published: F1 and exact match that others have published for these files, shown beside ours in the report.
-    max_rejects: the share of questions that may be unusable.
-    max_swapped: the share of questions that may be longer than their contexts.
-    batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
-    with_text: whether predictions and examples are written of sensitive data too, which hold its text.
-    """
+    """A model's answers scored on files of questions."""
 
     model: AnswererSource
+    """Question answerer: a model folder, `@stage/model`, `package:name/path` or a hub id."""
     test: Annotated[list[QuestionSource], Field(min_length=1)]
+    """Files of questions."""
     published: dict[str, Share] = {}
-    max_rejects: Share = 0.01
+    """F1 and exact match that others have published for these files, shown beside the model's in the report."""
+    max_rejects: MaxRejects = 0.01
+    """Fraction of questions that may be unusable."""
     max_swapped: Annotated[Share, WHEN_SET] = 0.2
+    """Fraction of questions that may be longer than their contexts."""
     precision: Precision = "auto"
-    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    batch_tokens: BatchTokens = None
+    """Subwords in a batch, padding included; chosen by the device when absent."""
     with_text: Annotated[bool, WHEN_SET] = False
+    """Write predictions and examples of sensitive data too, which hold its text."""
 
 
 class AnswerOptions(Settings):
-    """How questions are answered from the contexts beside them.
-
-    top: the most candidates of a question, 20 at most.
-    whole_words: whether an answer may neither begin nor end inside a word; as the model has it when absent.
-    max_rejects: the share of questions that may be unusable.
-    with_text: allows a page of sensitive questions, as it shows their text.
-    batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
-    """
+    """Options of answering questions from the contexts beside them."""
 
     top: Annotated[int, Field(ge=1, le=CANDIDATES)] = 5
+    """Most candidates of a question, 20 at most."""
     whole_words: bool | None = None
-    max_rejects: Share = 0.01
+    """Give no answer that begins or ends inside a word; as the model has it when absent."""
+    max_rejects: MaxRejects = 0.01
+    """Fraction of questions that may be unusable."""
     with_text: Annotated[bool, RUN_ONLY] = False
+    """Allow a page of sensitive questions, as it shows their text."""
     precision: Precision = "auto"
-    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    batch_tokens: BatchTokens = None
+    """Subwords in a batch, padding included; chosen by the device when absent."""
 
 
 class AnswerSettings(AnswerOptions):
-    """Questions that a model answers from the contexts beside them.
-
-    questions: a table with a row for each question, or SQuAD's or BioASQ's JSON; `format` if unclear.
-    id, question, context: columns of a table; without `id` its column `id`, or else the lines count.
-    output: the format that is written. page: whether an HTML page of contexts with their answers is written as well.
-    keep: fields of JSONL that the output, which is JSONL, has too.
-    """
+    """Questions that a model answers from the contexts beside them."""
 
     model: AnswererSource
+    """Question answerer: a model folder, `@stage/model`, `package:name/path` or a hub id."""
     questions: InputFile
+    """A table with a row for each question, or SQuAD's or BioASQ's JSON."""
     format: InputFormat | None = None
+    """Format of the questions; by the file's name and content when absent."""
     id: str | None = None
+    """Column of the id, of a table; when absent its column `id`, or else the lines count."""
     question: str = "question"
+    """Column of the question, of a table."""
     context: str = "context"
+    """Column of the context, of a table."""
     output: Literal["jsonl", "csv", "parquet"] = "jsonl"
+    """Format of the file that is written."""
     page: bool = False
+    """Write an HTML page of contexts with their answers as well."""
     keep: Annotated[list[str], WHEN_SET] = []
+    """Fields of JSONL that the output, which is JSONL, has too."""
