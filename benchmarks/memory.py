@@ -30,9 +30,9 @@ from benchmarks.machine import Memory, growth_claim, memories, save_stand_in
 from bertrelay.cache import Cache
 from bertrelay.data.tables import Table
 from bertrelay.device import private_memory_mb
+from bertrelay.encode_files import encode_file
 from bertrelay.fingerprint import Digests
 from bertrelay.inference.encode import BLOCK_SENTENCES, encode_blocks
-from bertrelay.inference.encode_files import encode_file
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.new import train_wordpiece
 from bertrelay.settings import EncoderSource, InputFile

@@ -8,10 +8,9 @@ if TYPE_CHECKING:
     from bertrelay.cache import Cache
     from bertrelay.compute.engine import Engine
     from bertrelay.data.tables import Table
+    from bertrelay.encode_files import encode_dataset, encode_file
     from bertrelay.inference.compare import compare_all, compare_pairs
     from bertrelay.inference.encode import encode
-    from bertrelay.inference.encode_datasets import encode_dataset
-    from bertrelay.inference.encode_files import encode_file
     from bertrelay.model.encoder import SentenceEncoder
     from bertrelay.plots import write_heatmap
 
@@ -53,8 +52,8 @@ __getattr__ = loader(
         "compare_all": "inference.compare",
         "compare_pairs": "inference.compare",
         "encode": "inference.encode",
-        "encode_dataset": "inference.encode_datasets",
-        "encode_file": "inference.encode_files",
+        "encode_dataset": "encode_files",
+        "encode_file": "encode_files",
         "write_heatmap": "plots",
     },
 )

@@ -18,7 +18,7 @@ STAGES = {
         ("report.card", 2, "card_settings:CardSettings", "card:run", ""),
     ],
     "bertrelay": [
-        ("bertrelay.encode", 2, "inference.stage:EncodeSettings", "inference.stage:run", ""),
+        ("bertrelay.encode", 2, "encode_stage:EncodeSettings", "encode_stage:run", ""),
     ],
     "teachers": [
         ("teachers.train", 5, "settings:TrainSettings", "train:run", "teachers"),

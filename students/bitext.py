@@ -12,21 +12,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertrelay.cache import Cache
-from bertrelay.compute.engine import LOCAL_ENGINE
+from bertrelay.compute.local import LocalExecutor
 from bertrelay.data.arrow import Mask
 from bertrelay.data.records import Column, Rejects, Table
 from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import locked_output
 from bertrelay.data.vectors import open_vectors
 from bertrelay.data.writing import write_table
+from bertrelay.encode_files import fill_vectors, forget_manifest
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import check_output, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint
-from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.inputs import unchanged_inputs
-from bertrelay.model.encoder import SentenceEncoder, open_encoder
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import log
 from bertrelay.settings import options_of
@@ -337,7 +337,7 @@ def _encode(
     process_group: ProcessGroup,
 ) -> str:
     """Fills both files of vectors; returns their key."""
-    precision = LOCAL_ENGINE.precision(options.precision, encoder.device, process_group)
+    precision = LocalExecutor(process_group).precision(options.precision, encoder.device)
     digest = encoder_digest(encoder)
     keys = [fingerprint({"model": digest, "sentences": file.digest}) for file in files]
     for file, name, key in zip(files, VECTORS, keys, strict=True):
@@ -349,9 +349,9 @@ def _encode(
             key,
             precision=precision,
             batch_tokens=options.batch_tokens,
-            process_group=process_group,
+            executor=LocalExecutor(process_group),
             description=f"encoding {Path(file.name).name}",
-            place=file.place,
+            name_row=file.place,
         )
     return fingerprint({"sides": keys, "precision": precision})
 

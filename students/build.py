@@ -17,10 +17,11 @@ from transformers import PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaMo
 
 from bertrelay.data.vectors import open_vectors, write_npy
 from bertrelay.device import default_device
+from bertrelay.encode_files import fill_vectors
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, read_json, write_json
 from bertrelay.fingerprint import fingerprint
-from bertrelay.inference.encode_shards import fill_vectors
+from bertrelay.inference.run_model import connect
 from bertrelay.model.dropout import set_dropout
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
@@ -106,8 +107,8 @@ def fill_targets(
         wait_for_all(context.process_group)
     else:
         engine = context.engine_before_training
-        with engine.connected():
-            precision = engine.precision(precision, teacher.device, context.process_group)
+        with connect(engine, context.process_group) as executor:
+            precision = executor.precision(precision, teacher.device)
             path = context.cache.folder / "targets" / f"{key[:32]}-{precision}" / "vectors.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
             fill_vectors(
@@ -118,8 +119,7 @@ def fill_targets(
                 key,
                 prompt=prompt,
                 precision=precision,
-                process_group=context.process_group,
-                engine=engine,
+                executor=executor,
                 description="teacher's vectors",
             )
     vectors = open_vectors(path)

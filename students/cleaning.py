@@ -7,7 +7,7 @@ from the first block of vectors or of scores that is missing.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from bertrelay.cache import Cache
+from bertrelay.compute.work import Work, whole_span
 from bertrelay.data.arrow import (
     SENTENCE_SCHEMA,
     Sentences,
@@ -28,15 +29,16 @@ from bertrelay.data.arrow import (
     text_digests,
     write_arrow,
 )
-from bertrelay.data.shards import Shards, Span
+from bertrelay.data.shards import ShardFiles, Span
 from bertrelay.data.tables import BLOCK_ROWS
 from bertrelay.data.vectors import open_vectors, write_block, write_npy
 from bertrelay.device import resolve_precision
+from bertrelay.encode_files import fill_vectors, forget_manifest
 from bertrelay.evaluation.similarity import Vectors
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
-from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.inference.run_model import fill_shards
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.progress import Bar, log
 from students.neighbours import Rows, at_unit_length, exact_knn, load_faiss, ratio_margins
 from students.pairs import PairCounts
@@ -113,15 +115,14 @@ def _write_scores(folder: Path, key: str, table: pa.Table, language_of: NDArray[
     ends = np.cumsum([len(block) for block in blocks]).tolist()
     spans = [Span(end - len(block), end, len(block)) for block, end in zip(blocks, ends, strict=True)]
 
-    def compute(missing: Sequence[Span], bar: Bar) -> Iterator[Vectors]:
+    def compute(missing: Iterable[Span], bar: Bar) -> Iterator[Vectors]:
         for start, end, size in missing:
             of_block = [side_rows[order[start:end]] for side_rows in rows]
             yield block_margins(of_block, vectors, k)[:, None]
             bar.advance(size)
 
-    shards = Shards(folder / SHARDS, spans, suffix=".npy", write=write_block)
-    shards.begin({"key": key})
-    shards.fill(lambda: compute, "margins", "pairs")
+    work = Work(whole_span, lambda: compute, "margins", "pairs")
+    shards = fill_shards(folder / SHARDS, spans, {"key": key}, work, suffix=".npy", write=write_block)
     of_order = np.concatenate([open_vectors(path) for path in shards.complete()])  # (distinct pairs, 1)
     distinct = np.empty_like(of_order)
     distinct[np.concatenate(blocks)] = of_order
@@ -131,7 +132,7 @@ def _write_scores(folder: Path, key: str, table: pa.Table, language_of: NDArray[
 
 def _forget_vectors(folder: Path) -> None:
     """Removes all but the scores, of which vectors take a thousand times the space."""
-    Shards(folder / SHARDS, []).remove()
+    ShardFiles(folder / SHARDS, []).remove()
     for side in SIDES:
         forget_manifest(folder / f"{side}.npy")
         for suffix in (".npy", ".arrow"):

@@ -18,8 +18,7 @@ from bertrelay.data.tokens import Tokens, prompt_tokenizer, store_tokens
 from bertrelay.device import to_device
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
-from bertrelay.inference.encode_shards import encoder_digest
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import working
 from bertrelay.settings import ModelSource

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from bertrelay.cache import Cache
 from bertrelay.checks import check_choice, check_count, list_texts
-from bertrelay.compute.engine import LOCAL_ENGINE
+from bertrelay.compute.local import LocalExecutor
 from bertrelay.data.arrow import open_arrow
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
@@ -23,9 +23,8 @@ from bertrelay.data.vectors import open_vectors
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.inference.encode import EncodingOptions, check_finite
-from bertrelay.inference.encode_shards import encoder_digest
 from bertrelay.inputs import unchanged_inputs
-from bertrelay.model.encoder import SentenceEncoder, open_encoder
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
 from bertrelay.process_group import broadcast_from_main
 from bertrelay.progress import log
 from bertrelay.settings import options_of
@@ -252,7 +251,7 @@ def build_index(
     check_is_index(folder)
     manifest = None if given.rebuild else read_manifest(folder)
     encoder = open_encoder(model, given.cache)
-    precision = LOCAL_ENGINE.precision(given.precision, encoder.device, given.process_group)
+    precision = LocalExecutor(given.process_group).precision(given.precision, encoder.device)
     prompt_name = encoder.retrieval_prompts[1] if given.prompt_name is None else given.prompt_name or None
     given = given.model_copy(update={"precision": precision, "prompt_name": prompt_name})
     for prompt in (given.prompt_name, given.query_prompt_name):

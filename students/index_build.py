@@ -25,19 +25,20 @@ import pyarrow as pa
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from bertrelay.cache import Cache
+from bertrelay.compute.local import LocalExecutor
 from bertrelay.data.arrow import open_arrow
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import text_column
 from bertrelay.data.shards import locked_output
 from bertrelay.data.tables import Column, Table
 from bertrelay.data.vectors import Vectors, open_vectors
+from bertrelay.encode_files import fill_vectors, forget_manifest
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import atomic_write, check_name, read_json, write_error, write_json
 from bertrelay.fingerprint import Digests, file_stamp, fingerprint, shows_changes
-from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.inputs import check_inputs, note_input
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, check_shared, wait_for_all
 from bertrelay.progress import log
 from bertrelay.settings import BatchTokens, Precision, Settings
@@ -354,8 +355,8 @@ def build(encoder: SentenceEncoder, table: Table, origin: Origin, folder: Path, 
                 prompt_name=options.prompt_name,
                 precision=options.precision,
                 batch_tokens=options.batch_tokens,
-                process_group=process_group,
-                place=lambda row: f"line {sentences['line'][row].as_py():,} of {origin.corpus}",
+                executor=LocalExecutor(process_group),
+                name_row=lambda row: f"line {sentences['line'][row].as_py():,} of {origin.corpus}",
             )
         if process_group.is_main:
             _finish(folder, table, state, options)

@@ -7,7 +7,7 @@ resumes: from the first block of vectors or of anchors that is missing.
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,21 +16,23 @@ from typing import Any
 import numpy as np
 
 from bertrelay.cache import Cache
-from bertrelay.compute.engine import LOCAL_ENGINE
+from bertrelay.compute.local import LocalExecutor
+from bertrelay.compute.work import Work, whole_span
 from bertrelay.data.arrow import Mask
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
-from bertrelay.data.shards import Shards, Span, json_line, locked_output
+from bertrelay.data.shards import ShardFiles, Span, even_spans, locked_output
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
-from bertrelay.data.writing import write_table
+from bertrelay.data.writing import json_line, write_table
+from bertrelay.encode_files import fill_vectors, forget_manifest
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.evaluation.similarity import Vectors
 from bertrelay.files import check_output, refuse_symlink
 from bertrelay.fingerprint import fingerprint
-from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
+from bertrelay.inference.run_model import fill_shards
 from bertrelay.inputs import unchanged_inputs
-from bertrelay.model.encoder import SentenceEncoder, open_encoder
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import Bar, log
 from bertrelay.settings import InputFile, options_of
@@ -158,7 +160,7 @@ def _clear(folder: Path) -> None:
     """Removes our files in `folder`, and the folder when nothing else is in it."""
     for index in folder.glob("index-*"):
         shutil.rmtree(index)
-    Shards(folder / SHARDS, []).remove()
+    ShardFiles(folder / SHARDS, []).remove()
     forget_manifest(folder / ANCHORS)
     for name in (*FILES, ANCHORS):
         (folder / name).unlink(missing_ok=True)
@@ -176,18 +178,15 @@ class Miner:
     options: NegativeOptions
     key: str
 
-    def fill(self, process_group: ProcessGroup) -> Shards:
+    def fill(self, process_group: ProcessGroup) -> ShardFiles:
         """The shards, in which all processes have written what they found for each pair."""
         count, asked = len(self.anchors), self.options.model_dump(exclude={"scores", "batch_tokens"})
-        starts = range(0, count, ANCHOR_BLOCK)
-        ends = [min(start + ANCHOR_BLOCK, count) for start in starts]
-        spans = [Span(start, end, end - start) for start, end in zip(starts, ends, strict=True)]
-        shards = Shards(self.pairs.folder / SHARDS, spans, process_group)
-        shards.begin({"key": fingerprint({"vectors": self.key, **asked})})
-        shards.fill(lambda: self._lines, "mining", "anchors")
-        return shards
+        spans = even_spans(count, ANCHOR_BLOCK)
+        manifest: dict[str, object] = {"key": fingerprint({"vectors": self.key, **asked})}
+        work = Work(whole_span, lambda: self._lines, "mining", "anchors")
+        return fill_shards(self.pairs.folder / SHARDS, spans, manifest, work, executor=LocalExecutor(process_group))
 
-    def _lines(self, spans: Sequence[Span], bar: Bar) -> Iterator[list[str]]:
+    def _lines(self, spans: Iterable[Span], bar: Bar) -> Iterator[list[str]]:
         for first, end, size in spans:
             yield list(map(json_line, self._block(first, end)))
             bar.advance(size)
@@ -271,7 +270,7 @@ def _prepared(
     given = (options.query_prompt, options.prompt)
     names = (own if name is None else name or None for name, own in zip(given, encoder.retrieval_prompts, strict=True))
     options = options.model_copy(update=dict(zip(("query_prompt", "prompt"), names, strict=True)))
-    precision = LOCAL_ENGINE.precision(options.precision, encoder.device, process_group)
+    precision = LocalExecutor(process_group).precision(options.precision, encoder.device)
     key = fingerprint({"model": encoder_digest(encoder), "texts": pairs.digest, "precision": precision})
     index = build_index(
         encoder,
@@ -294,10 +293,10 @@ def _prepared(
         key,
         prompt_name=options.query_prompt,
         description="encoding anchors",
-        place=lambda anchor: f"anchor {anchor + 1:,}",
+        name_row=lambda anchor: f"anchor {anchor + 1:,}",
         precision=precision,
         batch_tokens=options.batch_tokens,
-        process_group=process_group,
+        executor=LocalExecutor(process_group),
     )
     return Miner(pairs, index, open_vectors(path), options, key)
 
@@ -305,7 +304,7 @@ def _prepared(
 # Output
 
 
-def _write(output: Path, miner: Miner, shards: Shards) -> NegativeMining:
+def _write(output: Path, miner: Miner, shards: ShardFiles) -> NegativeMining:
     """Writes the rows of all shards with their texts, and removes the shards."""
     pairs, options, dropped = miner.pairs, miner.options, Counter(miner.pairs.dropped)
     columns, texts_of = _columns(options), miner.index.sentences["text"]

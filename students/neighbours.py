@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.data.shards import Shards, Span
+from bertrelay.compute.work import Work, whole_span
+from bertrelay.data.shards import ShardFiles, Span, even_spans
 from bertrelay.data.vectors import not_finite_row, quantized, stored_columns
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.similarity import DIGITS, ROUNDING, Vectors
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
+from bertrelay.inference.run_model import fill_shards
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import Bar, log, progress
 from students.equal_vectors import AnyVectors, distinct, equal_rows
@@ -339,7 +341,7 @@ def ratio_margins(cosines: Scores, nearness: Scores) -> Scores:
 def forget_neighbours(folder: Path) -> None:
     """Removes what `bidirectional_knn` keeps in `folder`."""
     for path in (folder / "forward", folder / "backward"):
-        Shards(path, []).remove()
+        ShardFiles(path, []).remove()
         _checkpoint(path).unlink(missing_ok=True)
 
 
@@ -347,14 +349,11 @@ def _nearest_rows(
     queries: Vectors, corpus: Vectors, keep: int, exact: bool, output: Path | None, key: str
 ) -> NeighbourRows:
     """The rows of `corpus` nearest to each of `queries`; with an `output`, kept in shards that another call resumes."""
-    spans = [
-        Span(first, min(first + QUERY_BLOCK, len(queries)), min(QUERY_BLOCK, len(queries) - first))
-        for first in range(0, len(queries), QUERY_BLOCK)
-    ]
+    spans = even_spans(len(queries), QUERY_BLOCK)
 
-    def compute(missing: Sequence[Span], bar: Bar) -> Iterator[NeighbourRows]:
+    def compute(missing: Iterable[Span], bar: Bar) -> Iterator[NeighbourRows]:
         find: Callable[..., tuple[Vectors, Rows]] = partial(exact_neighbours, corpus=corpus)
-        if missing and not exact:
+        if not exact:
             find = _through_graph(corpus, output and _checkpoint(output), key)
         for first, end, size in missing:
             yield find(queries[first:end], k=keep)[1].astype(np.int32)
@@ -363,9 +362,8 @@ def _nearest_rows(
     if output is None:
         with progress("comparing", len(queries), "sentences") as bar:
             return np.concatenate(list(compute(spans, bar)))
-    shards = Shards(output, spans, suffix=".npz", write=_write_rows)
-    shards.begin({"key": key})
-    shards.fill(lambda: compute, "comparing", "sentences")
+    work = Work(whole_span, lambda: compute, "comparing", "sentences")
+    shards = fill_shards(output, spans, {"key": key}, work, suffix=".npz", write=_write_rows)
     _checkpoint(output).unlink(missing_ok=True)
     return np.concatenate([_read_rows(path) for path in shards.complete()])
 

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertrelay.compute.local import LocalExecutor
 from bertrelay.data.vectors import open_vectors
+from bertrelay.encode_files import fill_vectors
 from bertrelay.errors import RequestError
-from bertrelay.inference.encode_shards import fill_vectors
 from bertrelay.languages import is_language
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import ProcessGroup, broadcast_from_main
@@ -95,7 +96,7 @@ def retained_targets(student: SentenceEncoder, corpus: ParallelCorpus, context: 
         path,
         START,
         precision="fp32",
-        process_group=context.process_group,
+        executor=LocalExecutor(context.process_group),
         description="vectors to retain",
     )
     return targets_of(open_vectors(path), np.ones(len(corpus.retained), np.int32), "retained")

@@ -24,8 +24,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from bertrelay.checks import iterate_texts
 from bertrelay.data.tables import BLOCK_ROWS
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.inference.encode_shards import encoder_digest
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.model.layout import Prompts
 from bertrelay.model.network import unused_positions
 from bertrelay.model.tokenizer import as_fast, plain_rules

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
+from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import read, rows
 from bertrelay.data.sentences import as_table
-from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans, json_line, write_lines
+from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.data.tables import Record, Table
-from bertrelay.data.writing import write_table
+from bertrelay.data.writing import json_line, write_lines, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
-from bertrelay.inference.model_output import Scan, model_output
+from bertrelay.inference.run_model import Scan, run_model
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar
 from bertrelay.settings import options_of
@@ -108,7 +109,7 @@ def rerank_file(
     asked, table, output = options_of(RerankOptions, options), as_table(pairs), Path(output)
     check_output(output, SUFFIXES, table.path)
     source = PairSource.of(table, asked.top, output, cache)
-    with model_output(
+    with run_model(
         output,
         model,
         partial(_scan, source),
@@ -119,13 +120,13 @@ def rerank_file(
         engine=engine,
         kind=source.kind,
         top=source.top,
-    ) as work:
-        how = {"precision": work.precision, "batch_tokens": asked.batch_tokens}
+    ) as run:
+        start = partial(_start, run.folder, source, {"precision": run.precision, "batch_tokens": asked.batch_tokens})
         reader = SpanReader(source.questions, source.table.name)
-        filled = work.shards.fill(partial(_start, work.folder, source, how), "scoring", "pairs", reader.read)
-        if work.is_main:
-            _assemble(work.shards, source, output)
-    return RerankedFile(work.scan.size, work.scan.items if source.ranks else None, filled.rate)
+        rate = run.fill(Work(reader.read, start, "scoring", "pairs")).rate
+        if run.is_main:
+            _assemble(run.shards, source, output)
+    return RerankedFile(run.scan.size, run.scan.items if source.ranks else None, rate)
 
 
 def run(settings: RerankSettings, context: StageContext) -> Metrics:
@@ -277,7 +278,7 @@ def _group_by_query(pairs: Iterator[PairQuery], by_line: bool) -> Iterator[PairQ
         yield first._replace(candidates=[*first.candidates, *(each.candidates[0] for each in others)])
 
 
-# Shards
+# ShardFiles
 
 
 def _scan(source: PairSource) -> Scan:
@@ -292,7 +293,7 @@ def _scan(source: PairSource) -> Scan:
     return Scan(cut_spans(sizes(), BLOCK_PAIRS), digest.hexdigest())
 
 
-def _start(folder: Path, source: PairSource, how: dict[str, Any]) -> Compute:
+def _start(folder: Path, source: PairSource, how: dict[str, Any]) -> Compute[list[PairQuery], list[str]]:
     """Loads the model."""
     scorer = load_scorer(folder)
 
@@ -322,7 +323,7 @@ def _line(question: PairQuery, scores: Sequence[float], source: PairSource) -> s
     return json_line({"query": question.text, **query_line, "hits": hits})
 
 
-def _assemble(shards: Shards, source: PairSource, output: Path) -> None:
+def _assemble(shards: ShardFiles, source: PairSource, output: Path) -> None:
     """Writes `output` from the shards: a row for each pair or candidate; in JSONL a line for each query."""
     match output.suffix:
         case ".jsonl":

@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from transformers import BertModel
 
 from bertrelay.checks import check_dimensions
+from bertrelay.compute.local import LocalExecutor
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.data.tokens import Tokens, prompt_tokenizer, store_tokens
 from bertrelay.data.vectors import open_vectors
 from bertrelay.device import to_device
+from bertrelay.encode_files import fill_vectors
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import is_among_nearest, pairwise, unit
 from bertrelay.evaluation.statistics import share, spearman
 from bertrelay.files import read_json, write_json
-from bertrelay.inference.encode_shards import fill_vectors
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import in_folder_order
 from bertrelay.model.new import bert_config, new_network, train_wordpiece
@@ -167,7 +168,7 @@ def guide_vectors(
         path,
         str(source),
         precision=settings.precision,
-        process_group=context.process_group,
+        executor=LocalExecutor(context.process_group),
         description="guide's vectors",
     )
     return unit(open_vectors(path))

@@ -14,7 +14,7 @@ from pipelines.cli import main
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["bertrelay.training.loop", "bertrelay.inference.encode_files", "pipelines.cli.app", "torch._dynamo"]
+    ["bertrelay.training.loop", "bertrelay.encode_files", "pipelines.cli.app", "torch._dynamo"]
 )
 
 

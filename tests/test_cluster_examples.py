@@ -99,17 +99,12 @@ def test_pgvector_loads_the_dataset(tmp_path):
 
 
 @pytest.mark.usefixtures("folder")
-def test_lancedb_opens_the_dataset():
+def test_lancedb_takes_the_rows_of_the_dataset():
     lancedb = pytest.importorskip("lancedb")
-    import pyarrow.dataset as ds
-
-    rows = ds.dataset("vectors/", exclude_invalid_files=False)
-    lancedb.connect("store").create_table("copied", rows.to_batches(), schema=rows.schema)
-    encode_dataset("MODEL", "notes", "store/notes.lance", column="note")
+    exec(example("python", "lancedb"), {"SentenceEncoder": SentenceEncoder})
     query = SentenceEncoder.load("MODEL").encode("no bird", precision="fp32")
-    for name in ("copied", "notes"):
-        table = lancedb.connect("store").open_table(name)
-        assert table.search(query).limit(1).to_list()[0]["note"] == "no bird"
+    table = lancedb.connect("store").open_table("notes")
+    assert table.search(query).limit(1).to_list()[0]["note"] == "no bird"
 
 
 @pytest.mark.usefixtures("folder")

@@ -23,9 +23,6 @@ BENCHMARKS = sorted(path.relative_to(ROOT) for path in (ROOT / "benchmarks").rgl
 STANDING_CIRCLES = {
     frozenset(circle.split())
     for circle in (
-        "bertrelay.inference.encode bertrelay.model.encoder",
-        "bertrelay.compute.engine bertrelay.compute.ray bertrelay.data.shards",
-        "bertrelay.compute bertrelay.data bertrelay.evaluation bertrelay.inference bertrelay.model bertrelay.stage",
         "teachers.baselines teachers.cross_encoder_train teachers.evaluation teachers.train",
         "domain.clinical.model_evaluation domain.clinical.training",
         "domain.biomedical.documents domain.biomedical.ner",

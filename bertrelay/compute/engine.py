@@ -1,18 +1,13 @@
-"""Where shards are computed: in this process and those beside it, or by the workers of a Ray cluster."""
+"""Settings of where shards are computed: in this process and those beside it, or by the workers of a Ray cluster."""
 
 import re
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from bertrelay.device import ComputePrecision, resolve_precision
 from bertrelay.errors import RequestError
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.settings import Positive, Settings, UnusedWith, options_of
-
-if TYPE_CHECKING:
-    import torch
 
 LOCAL, RAY = "local", "ray"
 OF_CLUSTERS = UnusedWith(engine=LOCAL)
@@ -50,37 +45,17 @@ class Engine(Settings):
     @classmethod
     def of(cls, engine: "Engine | str", process_group: ProcessGroup = SINGLE_PROCESS) -> "Engine":
         """`engine`, or the one of that name. Raises RequestError for another, and for Ray in several processes."""
-        found = engine if isinstance(engine, Engine) else options_of(cls, {"engine": engine})
-        if process_group.size > 1 and not found.is_local:
+        settings = engine if isinstance(engine, Engine) else options_of(cls, {"engine": engine})
+        if process_group.size > 1 and not settings.is_local:
             raise RequestError(
-                f"engine: expected one process that hands out work to {found.engine}, found {process_group.size}; "
+                f"engine: expected one process that hands out work to {settings.engine}, found {process_group.size}; "
                 "leave --processes out, and give --workers"
             )
-        return found
+        return settings
 
     @property
     def is_local(self) -> bool:
         return self.engine == LOCAL
-
-    def connected(self) -> AbstractContextManager[None]:
-        """Connects to the cluster, if there is one; raises RequestError where it does not answer or does not fit."""
-        if self.is_local:
-            return nullcontext()
-        from bertrelay.compute.ray import connected
-
-        return connected(self)
-
-    def precision(
-        self, requested: str | None, device: "torch.device", process_group: ProcessGroup = SINGLE_PROCESS
-    ) -> ComputePrecision:
-        """The `requested` precision on the main process's `device`, or where the workers of the cluster compute."""
-        if isinstance(requested, ComputePrecision):
-            return requested
-        if self.is_local:
-            return broadcast_from_main(resolve_precision(requested, device), process_group)
-        from bertrelay.compute.ray import precision_of
-
-        return precision_of(self, requested)
 
 
 LOCAL_ENGINE = Engine()

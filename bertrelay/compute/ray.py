@@ -14,18 +14,24 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from bertrelay.compute.engine import RAY, Engine
-from bertrelay.data.shards import Compute, Span, SpanOutputs
+from bertrelay.compute.work import Work
+from bertrelay.data.shards import ShardStore
 from bertrelay.device import ComputePrecision, resolve_precision
 from bertrelay.errors import BertRelayError, RequestError, WorkError
 from bertrelay.privacy import GROUP_READS, current_umask, is_sensitive, sensitive_data
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
 from bertrelay.signals import STOPPING
+
+if TYPE_CHECKING:
+    import torch
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS, NODE_SECONDS, ANSWER_SECONDS = 30.0, 60.0, 10.0
@@ -51,7 +57,7 @@ def _ray() -> Any:
 
 
 @contextmanager
-def connected(engine: Engine) -> Iterator[None]:
+def connect(engine: Engine) -> Iterator["RayExecutor"]:
     """Connects to the cluster of `engine`; a connection that this process has is used as it is, and stays.
 
     Raises RequestError where none answers, where a node has other versions, and for sensitive data where a dashboard
@@ -61,14 +67,14 @@ def connected(engine: Engine) -> Iterator[None]:
     if ray.is_initialized():
         _check_dashboard(engine)
         _check_versions()
-        yield
+        yield RayExecutor(engine)
         return
     with _token_mode():
         _connect(engine)
         try:
             _check_dashboard(engine)
             _check_versions()
-            yield
+            yield RayExecutor(engine)
         finally:
             ray.shutdown()
 
@@ -275,7 +281,7 @@ class _Worker:
     def start(self, job: Sequence[Any], versions: dict[str, str], folder: str, cpus: int) -> None:
         """Loads the model, where the node, which may have joined late, has these versions.
 
-        job: a list of one reference, to the shards and the `start` of `SpanOutputs.fill`. Ray reads a bare reference
+        job: a list of one reference, to the shards and the `start` of its work. Ray reads a bare reference
             before the call, one in a list here, after the versions are checked.
         folder: which relative paths start from.
         """
@@ -296,11 +302,10 @@ class _Worker:
                 )
             self._compute = load()
 
-    def fill(self, numbers: Sequence[int], inputs: Sequence[Any] | None) -> None:
-        """Writes shards, from these inputs or else from their spans."""
+    def fill(self, numbers: Sequence[int], items: Sequence[Any]) -> None:
+        """Writes the shards of these numbers, one from each item."""
         with self._privacy():
-            spans = [self._shards.spans[number] for number in numbers]
-            contents = self._compute(spans if inputs is None else inputs, Bar())
+            contents = self._compute(items, Bar())
             for number, content in zip(numbers, contents, strict=True):
                 self._shards.write(number, content, self._name)
 
@@ -317,27 +322,37 @@ def _result(call: Any) -> Any:
         raise WorkError(f"a worker ended with {type(cause).__name__}: {cause}") from error
 
 
-class WorkerPool:
-    """The workers that fill `shards` on the cluster that this process is connected to.
+@dataclass(frozen=True)
+class RayExecutor:
+    """Computes shards by the workers of the cluster that this process is connected to."""
 
-    start, read: as of `Shards.fill`; `start` is sent to each worker, and `read` called here.
-    """
+    engine: Engine
+    process_group: ProcessGroup = SINGLE_PROCESS
+    sends_work: bool = True
+
+    def precision(self, requested: str | None, device: "torch.device") -> ComputePrecision:  # noqa: ARG002
+        return requested if isinstance(requested, ComputePrecision) else precision_of(self.engine, requested)
+
+    def compute(self, shards: ShardStore[Any], missing: Sequence[int], work: Work[Any, Any], bar: Bar) -> None:
+        """Returns when all `missing` shards are written."""
+        if missing:
+            _WorkerPool(shards, missing, work, resources_of(self.engine)).fill(bar)
+
+
+class _WorkerPool:
+    """The workers that compute the `missing` shards: `work.start` is sent to each, and `work.read` called here."""
 
     def __init__(
-        self,
-        shards: SpanOutputs,
-        engine: Engine,
-        start: Callable[[], Compute],
-        read: Callable[[Span], Any] | None = None,
+        self, shards: ShardStore[Any], missing: Sequence[int], work: Work[Any, Any], resources: Resources
     ) -> None:
         ray = _ray()
-        self._shards, self._read, self._resources = shards, read, resources_of(engine)
-        self._to_do = deque(shards.missing())  # that no worker has
+        self._shards, self._read, self._resources = shards, work.read, resources
+        self._to_do = deque(missing)  # that no worker has
         self._unfinished = set(self._to_do)  # that are not on the disk
         self._new = set[int]()  # that are, since the bar was advanced
         self._lost = Counter[int]()  # workers, by the shard that they were computing
         self._calls: dict[Any, tuple[Any, list[int]]] = {}  # to a worker, and the shards it has; none while it starts
-        self._job, self._versions = [ray.put((shards, start))], _version_reader()()
+        self._job, self._versions = [ray.put((shards, work.start))], _version_reader()()
 
     def fill(self, bar: Bar) -> None:
         """Returns when all shards are on the disk.
@@ -401,8 +416,8 @@ class WorkerPool:
             return
         size = min(SHARDS_AT_ONCE, -(-len(self._to_do) // (2 * self._resources.workers)))
         numbers = [self._to_do.popleft() for _ in range(size)]
-        inputs = None if self._read is None else [self._read(self._shards.spans[number]) for number in numbers]
-        self._calls[worker.fill.remote(numbers, inputs)] = worker, numbers
+        items = [self._read(self._shards.spans[number]) for number in numbers]
+        self._calls[worker.fill.remote(numbers, items)] = worker, numbers
 
     def _update_progress(self, at_work: int, bar: Bar) -> None:
         """Advances the bar by the shards that are new on the disk."""

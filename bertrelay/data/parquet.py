@@ -26,8 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from bertrelay.compute.engine import LOCAL_ENGINE, Engine
-from bertrelay.data.shards import Span, SpanOutputs, locked_output
+from bertrelay.data.shards import ShardStore, Span, locked_output
 from bertrelay.data.tables import Record, format_of
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import NO_ROOM, atomic_write, sync
@@ -39,7 +38,7 @@ from bertrelay.progress import log
 
 HIDDEN = re.compile(r"(^|/)[_.]")
 URL = re.compile(r"[a-z][a-z0-9+.-]*://")
-PARQUET, LANCE, ROW = ".parquet", ".lance", "row"
+PARQUET, ROW = ".parquet", "row"
 SHARD_ROWS = 100_000
 BLOCK_ROWS = 8_192
 FILES_AT_ONCE = 16
@@ -55,8 +54,8 @@ def is_address(name: str) -> bool:
 
 
 def is_dataset(name: str) -> bool:
-    """Whether an input or output is a dataset and no file: a URL, a folder, or a name that ends in `/` or `.lance`."""
-    return is_address(name) or name.endswith(("/", LANCE)) or (name != "" and os.path.isdir(name))  # noqa: PTH112 (raises)
+    """True for an input or output that is a dataset and no file: a URL, a folder, or a name that ends in `/`."""
+    return is_address(name) or name.endswith("/") or (name != "" and os.path.isdir(name))  # noqa: PTH112 (raises)
 
 
 def writes_dataset(source: str, output: str) -> bool:
@@ -76,10 +75,6 @@ def check_outside(output: str | Path, source: str | Path) -> None:
     inner, outer = (Path(each) if is_address(each) else Path(os.path.expanduser(each)).resolve() for each in given)  # noqa: PTH111
     if inner.is_relative_to(outer):
         raise RequestError(f"output: expected a folder outside of the input {source}, found {output}; name another")
-
-
-def is_lance(url: str) -> bool:
-    return _without_options(url).rstrip("/").endswith(LANCE)
 
 
 def _without_options(url: str) -> str:
@@ -379,21 +374,16 @@ def _leaves(kind: pa.DataType) -> int:
     return sum(_leaves(kind.field(place).type) for place in range(kind.num_fields)) if kind.num_fields else 1
 
 
-class DatasetShards(SpanOutputs):
-    """The shards of a Parquet dataset, one for each of `spans`; tables are what is written.
+class DatasetShards(ShardStore[Iterable[pa.Table]]):
+    """Writes the shards of a Parquet dataset, each from tables.
 
-    url: a folder or an address. schema: of every shard. process_group, engine: as of `SpanOutputs`.
+    url: a folder or an address. schema: of every shard.
     """
 
     def __init__(
-        self,
-        url: str,
-        spans: Sequence[Span],
-        schema: pa.Schema,
-        process_group: ProcessGroup = SINGLE_PROCESS,
-        engine: Engine = LOCAL_ENGINE,
+        self, url: str, spans: Sequence[Span], schema: pa.Schema, process_group: ProcessGroup = SINGLE_PROCESS
     ) -> None:
-        super().__init__(spans, process_group, engine)
+        super().__init__(spans, process_group)
         self._location, self._schema, self._key = Location(url), schema, ""
 
     @property
@@ -470,7 +460,7 @@ class DatasetShards(SpanOutputs):
         whole = {number for number, size in stated if (at := there.get(self._name(number))) and at.size == size}
         return [number for number in range(len(self.spans)) if number not in whole]
 
-    def absent(self) -> int:
+    def still_missing(self) -> int:
         return self._poll(lambda: len(self.missing()))
 
     def _poll(self, left: Callable[[], int]) -> int:

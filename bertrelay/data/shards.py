@@ -1,15 +1,14 @@
-"""Sharded outputs: numbered shards survive a kill and are shared by processes, then become one file.
+"""Sharded outputs: numbered shards that survive a kill, are shared by processes, and then become one file.
 
-    OUTPUT.partial/manifest.json    what is computed; another model or input restarts
+    OUTPUT.partial/manifest.json    describes what is computed; another model or input restarts
     OUTPUT.partial/000000.jsonl     a shard, written beside and renamed: whole or absent
 
-Loads neither torch nor NumPy.
+Knows no executor: `bertrelay.inference.run_model` fills shards. Loads neither torch nor NumPy.
 """
 
 import json
 import os
 import shutil
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,22 +18,17 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from filelock import FileLock, Timeout
 
-from bertrelay.compute.engine import LOCAL_ENGINE, Engine
-from bertrelay.data.writing import json_line as json_line
-from bertrelay.data.writing import write_lines as write_lines
-from bertrelay.device import release_memory
+from bertrelay.data.writing import write_lines
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write, read_json, refuse_symlink, write_error, write_json
 from bertrelay.privacy import apply_umask, is_sensitive
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, check_shared, gather, wait_for_all
-from bertrelay.progress import Bar, log, progress
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, check_shared
+from bertrelay.progress import log
 
 MANIFEST = "manifest.json"
 
 AnyRecord = TypeVar("AnyRecord")
-Compute = Callable[[Any, Bar], Iterator[Any]]
-"""Gives the contents of the shards of some spans, in order, or of what was read of each; advances the bar by their
-sizes."""
+Content = TypeVar("Content", contravariant=True)
 
 
 class Span(NamedTuple):
@@ -46,7 +40,10 @@ class Span(NamedTuple):
 
 
 def cut_spans(items: Iterable[tuple[int, int]], limit: int) -> list[Span]:
-    """The spans of items of which each gives (weight, size); one ends with the item that brings it to `limit`."""
+    """Cuts items of (weight, size) into spans; a span ends with the item that brings its weight to `limit`.
+
+    Weights 3, 1, 4 with sizes 1, 1, 1 and a limit of 4 make [Span(0, 2, 2), Span(2, 3, 1)].
+    """
     spans, first, end, weight, size = list[Span](), 0, 0, 0, 0
     for end, (item_weight, item_size) in enumerate(items, 1):
         weight, size = weight + item_weight, size + item_size
@@ -56,23 +53,16 @@ def cut_spans(items: Iterable[tuple[int, int]], limit: int) -> list[Span]:
     return spans if first == end else [*spans, Span(first, end, size)]
 
 
-class Filled(NamedTuple):
-    """What `Shards.fill` computed: the size of the shards that were missing, and the seconds it took."""
-
-    size: int
-    seconds: float
-
-    @property
-    def rate(self) -> float | None:
-        """Size in a second; None where nothing was missing."""
-        return self.size / self.seconds if self.size else None
+def even_spans(count: int, step: int) -> list[Span]:
+    """Cuts `count` items into spans of `step` items; the last one may be shorter."""
+    return [Span(first, min(first + step, count), min(step, count - first)) for first in range(0, count, step)]
 
 
 class SpanReader(Generic[AnyRecord]):
-    """The records of one span after the other. Spans that rise are read in one pass; an earlier one begins another.
+    """Reads the records of one span after the other. Rising spans take one pass; an earlier span begins another.
 
-    records: begins a pass. source: what errors call the file.
-    size: of a record, where a span's size is the sum of its records'.
+    records: begins a pass. source: the name of the file in errors.
+    size: progress units of one record, where they must add up to the size of the span.
     """
 
     def __init__(
@@ -83,113 +73,59 @@ class SpanReader(Generic[AnyRecord]):
     ) -> None:
         self._begin, self._source, self._size = records, source, size
         self._records: Iterator[AnyRecord] = iter(())
-        self._place: int | None = None
+        self._position: int | None = None
 
     def read(self, span: Span) -> list[AnyRecord]:
-        """The records of `span`.
+        """Reads the records of `span`.
 
-        Raises WorkError where the source has fewer than before, or records of another size in all.
+        Raises WorkError where the source has fewer records than before, or their sizes add up to another size.
         """
-        if self._place is None or span.first < self._place:
-            self._records, self._place = self._begin(), 0
-        records = list(islice(self._records, span.first - self._place, span.end - self._place))
-        self._place = span.end
+        if self._position is None or span.first < self._position:
+            self._records, self._position = self._begin(), 0
+        records = list(islice(self._records, span.first - self._position, span.end - self._position))
+        self._position = span.end
         is_short = len(records) < span.end - span.first
         if is_short or (self._size and sum(map(self._size, records)) != span.size):
-            how = "became shorter" if is_short else "changed"
-            raise WorkError(f"{self._source} {how} while it was read; run the same command again")
+            change = "became shorter" if is_short else "changed"
+            raise WorkError(f"{self._source} {change} while it was read; run the same command again")
         return records
 
 
-class SpanOutputs(ABC):
-    """What is computed span by span, by processes and workers that share a folder or a store.
+class ShardStore(ABC, Generic[Content]):
+    """Holds a shard for each of `spans`, in a folder or a store that all processes and workers see.
 
-    process_group: process r of n computes every n-th missing span. All of them see one folder or store.
-    engine: where they are computed, if not here; the process is connected to it when it fills.
+    process_group: the processes that share the work.
     """
 
-    def __init__(self, spans: Sequence[Span], process_group: ProcessGroup, engine: Engine) -> None:
-        self.spans, self.process_group, self.engine = spans, process_group, engine
+    def __init__(self, spans: Sequence[Span], process_group: ProcessGroup = SINGLE_PROCESS) -> None:
+        self.spans, self.process_group = spans, process_group
 
     @property
     @abstractmethod
     def location(self) -> str:
-        """Where they are, for errors."""
+        """The folder or address, for errors."""
 
     @abstractmethod
     def is_visible(self) -> bool:
-        """Whether this process, perhaps on another node, sees where they are written."""
+        """True if this process, perhaps on another node, sees the folder or store."""
 
     @abstractmethod
     def missing(self) -> list[int]:
-        """The numbers of the spans whose output is not there, in order."""
+        """Lists the numbers of the shards that are not written, in order."""
 
-    def absent(self) -> int:
-        """How many are missing when each has been written."""
+    def still_missing(self) -> int:
+        """Counts the shards that are missing after all have been written; a store may list them late."""
         return len(self.missing())
 
     @abstractmethod
-    def write(self, number: int, content: Any, writer: str = "") -> None:
-        """Writes the output of a span, whole or not at all. writer: names who writes, where others may too."""
-
-    def fill(
-        self,
-        start: Callable[[], Compute],
-        description: str,
-        unit: str,
-        read: Callable[[Span], Any] | None = None,
-    ) -> Filled:
-        """Computes the missing spans, each process or worker its own, and returns when all are written.
-
-        start: loads the model in the process that computes; not called where nothing is missing.
-        description, unit: of the progress, `tagging` and `words` for example.
-        read: reads in this process what the output of a span is computed from; by default that is the span itself.
-        Raises RequestError where a process misses one in the end.
-        """
-        started, missing, total = time.monotonic(), self.missing(), sum(span.size for span in self.spans)
-        to_do = sum(self.spans[number].size for number in missing)
-        if 0 < to_do < total:
-            log(f"{description}: resuming after {total - to_do:,} of {total:,} {unit}")
-        with progress(description, total, unit, total - to_do) as bar:
-            if self.engine.is_local:
-                self._fill_own(missing, start, read, bar)
-            elif missing:
-                from bertrelay.compute.ray import WorkerPool
-
-                WorkerPool(self, self.engine, start, read).fill(bar)
-        wait_for_all(self.process_group)
-        # Nobody returns before all have counted, as the main process then assembles and removes the shards.
-        if absent := max(gather(self.absent(), self.process_group)):
-            raise RequestError(
-                f"{self.location}: expected all {len(self.spans):,} shards when each had been written, {absent:,} are "
-                "missing. The folder must be one that all processes share; the same command then computes what is "
-                "missing"
-            )
-        return Filled(to_do, time.monotonic() - started)
-
-    def _fill_own(
-        self, missing: Sequence[int], start: Callable[[], Compute], read: Callable[[Span], Any] | None, bar: Bar
-    ) -> None:
-        """Computes those of the missing spans that are this process's; the bar counts those of others as well."""
-        own = [number for number in missing if number % self.process_group.size == self.process_group.rank]
-        others, spans = set(missing).difference(own), [self.spans[number] for number in own]
-        if not own:
-            return
-        contents = start()(spans if read is None else map(read, spans), bar)
-        for number, content in zip(own, contents, strict=True):
-            self.write(number, content)
-            release_memory()
-            if others:
-                done = others.difference(self.missing())  # by other processes, since the last shard
-                bar.advance(sum(self.spans[number].size for number in done))
-                others -= done
+    def write(self, number: int, content: Content, writer: str = "") -> None:
+        """Writes a shard, whole or not at all. writer: names the worker, where several may write the same shard."""
 
 
-class Shards(SpanOutputs):
-    """The shards of `output`, one for each of `spans`, in a folder beside it until they are assembled.
+class ShardFiles(ShardStore[Any]):
+    """Keeps the shards of `output` as files of a folder beside it, until they are assembled.
 
-    suffix, write: the kind of a shard, and what writes its content to a path.
-    process_group, engine: as of `SpanOutputs`.
+    suffix, write: the suffix of a shard, and the function that writes its content to a path.
     """
 
     def __init__(
@@ -199,9 +135,8 @@ class Shards(SpanOutputs):
         process_group: ProcessGroup = SINGLE_PROCESS,
         suffix: str = ".jsonl",
         write: Callable[[Path, Any], None] = write_lines,
-        engine: Engine = LOCAL_ENGINE,
     ) -> None:
-        super().__init__(spans, process_group, engine)
+        super().__init__(spans, process_group)
         self.output = output
         self.suffix = suffix
         self._write = write
@@ -216,10 +151,10 @@ class Shards(SpanOutputs):
         return read_json(self.folder / MANIFEST) == self._manifest
 
     def begin(self, manifest: dict[str, object]) -> None:
-        """Makes the folder, or resumes one of the same manifest; returns when every process sees the main one's.
+        """Makes the folder, or resumes one of the same manifest; one of another manifest restarts.
 
-        One of another manifest restarts. Raises RequestError for a folder of anything else, for a symbolic link,
-        and where the processes do not share it.
+        Returns when every process sees the main process's folder. Raises RequestError for a folder with other
+        content, for a symbolic link, and where the processes do not share the folder.
         """
         self._manifest = manifest
         if self.process_group.is_main:
@@ -253,7 +188,7 @@ class Shards(SpanOutputs):
         return [number for number in range(len(self.spans)) if self.path(number).name not in names]
 
     def complete(self) -> list[Path]:
-        """The files of all shards, in order. Raises WorkError where one is missing."""
+        """Lists the files of all shards, in order. Raises WorkError where one is missing."""
         if missing := self.missing():
             raise WorkError(
                 f"{self.folder}: expected all {len(self.spans):,} shards, {len(missing):,} are missing; run the same "
@@ -262,12 +197,13 @@ class Shards(SpanOutputs):
         return [self.path(number) for number in range(len(self.spans))]
 
     def rows(self, numbers: Iterable[int] | None = None) -> Iterator[dict[str, Any]]:
-        """The rows of these shards of JSON lines, in order; by default of all, which raises as `complete` does."""
+        """Streams the rows of shards of JSON lines, in order: of all shards, or of those with these `numbers`."""
         for path in self.complete() if numbers is None else map(self.path, numbers):
             with path.open(encoding="utf-8") as lines:
                 yield from map(json.loads, lines)
 
     def join(self, output: Path) -> None:
+        """Writes `output` from the bytes of all shards, in order."""
         with atomic_write(output) as building, building.open("wb") as file:
             for path in self.complete():
                 with path.open("rb") as shard:
@@ -285,9 +221,9 @@ class Shards(SpanOutputs):
 
 @contextmanager
 def locked_output(output: Path, process_group: ProcessGroup = SINGLE_PROCESS, wait: bool = False) -> Iterator[None]:
-    """Keeps `output` to the processes of this call; the system lets go of it even when they are killed.
+    """Locks `output` for the processes of this call; the system releases the lock if they die.
 
-    wait: for another call that writes it, as where both fill a cache; the lock's file then stays.
+    wait: wait for another call that writes it, as where both fill a cache; the lock's file then stays.
     Raises RequestError when another call writes it, or it may not be written.
     """
     if not process_group.is_main:
@@ -309,14 +245,14 @@ def locked_output(output: Path, process_group: ProcessGroup = SINGLE_PROCESS, wa
 
 
 def _remove(folder: Path) -> None:
-    """The manifest goes last, so that what a kill leaves is still known as such."""
+    """Removes a folder of shards. The manifest goes last, so that after a kill the rest is recognised as ours."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
         path.unlink()
     folder.rmdir()
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a call made it; one that was killed before it wrote the manifest has left hidden files alone."""
+    """True for a folder that a call made; one killed before it wrote the manifest has left only hidden files."""
     return folder.is_dir() and (
         (folder / MANIFEST).is_file() or all(path.name.startswith(".") for path in folder.iterdir())
     )

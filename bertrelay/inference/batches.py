@@ -13,7 +13,6 @@ from torch import nn
 from bertrelay.checks import check_count
 from bertrelay.device import ComputePrecision, autocast, release_memory
 from bertrelay.inference.kernels import Packed, pack, using
-from bertrelay.model.graph import GraphNetwork
 
 WIDTH_BITS, HEIGHT_BITS = 5, 3  # a batch of 32 to 63 tokens has an even number; 8 to 15 rows become 8, 10, 12, 14 or 16
 
@@ -83,23 +82,26 @@ def best_batch_tokens(device: torch.device, requested: int | None = None) -> int
 
 def pack_for(tokens: int, network: nn.Module, precision: ComputePrecision, batch_tokens: int) -> Packed:
     """The weights of `network` laid out for so many tokens; none for one batch, where it costs more than it saves."""
-    is_packed = precision == ComputePrecision.BF16 and tokens > batch_tokens and not has_own_precision(network)
+    is_packed = precision == ComputePrecision.BF16 and tokens > batch_tokens and own_precision(network) is None
     return pack(network) if is_packed else {}
 
 
-def has_own_precision(network: nn.Module) -> bool:
-    """Whether it computes in the type of its weights: a graph, or a network that is no longer float32."""
+def own_precision(network: nn.Module) -> str | None:
+    """Names the type in which a network computes whatever is requested; None for one that takes any precision.
+
+    A graph names its own in `own_precision`; a network that was converted, by `half()` for example, has the type of
+    its weights.
+    """
+    named: str | None = getattr(network, "own_precision", None)
     weights = next(network.parameters(), None)
-    return isinstance(network, GraphNetwork) or (weights is not None and weights.dtype != torch.float32)
+    if named is None and weights is not None and weights.dtype != torch.float32:
+        return str(weights.dtype).removeprefix("torch.")
+    return named
 
 
 def computed_precision(network: nn.Module, precision: ComputePrecision) -> str:
-    """What a network computes in that was to do so in `precision`: a graph, or one that was converted, in its own."""
-    if isinstance(network, GraphNetwork):
-        return "the precision of its graph"
-    if has_own_precision(network):
-        return str(next(network.parameters()).dtype).removeprefix("torch.")
-    return precision
+    """Names the precision in which a network computes that is asked for `precision`."""
+    return own_precision(network) or precision
 
 
 @contextmanager
@@ -111,7 +113,7 @@ def computing(network: Network, precision: ComputePrecision) -> Iterator[None]:
     """
     was_training = network.training
     network.train(False)
-    precision = ComputePrecision.FP32 if has_own_precision(network.backbone) else precision
+    precision = ComputePrecision.FP32 if own_precision(network.backbone) else precision
     try:
         with torch.inference_mode(), autocast(network.device, precision):
             yield

@@ -9,8 +9,7 @@ from bertrelay.checks import check_choice, iterate_pairs, list_texts
 from bertrelay.data.vectors import Vectors
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import METRICS, Metric, matrix, pairwise
-from bertrelay.inference.encode import BLOCK_SENTENCES, EncodingOptions, check_finite, encode, encode_blocks
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.inference.encode import BLOCK_SENTENCES, Encodes, EncodingOptions, check_finite, encode, encode_blocks
 from bertrelay.progress import Bar
 
 CELLS_AT_ONCE = 8_000_000  # of a similarity matrix
@@ -25,7 +24,7 @@ class Compared(NamedTuple):
 
 
 def compare_pairs(
-    encoder: SentenceEncoder,
+    encoder: Encodes,
     pairs: Iterable[tuple[str, str]],
     metric: Metric = "cosine",
     *,
@@ -55,7 +54,7 @@ def compare_pairs(
 
 
 def compare_all(
-    encoder: SentenceEncoder,
+    encoder: Encodes,
     first: Iterable[str],
     second: Iterable[str] | None = None,
     metric: Metric = "cosine",

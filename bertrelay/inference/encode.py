@@ -1,12 +1,12 @@
-"""Many sentences to vectors, in memory or block by block.
+"""Encodes many sentences, in memory or block by block, with any encoder that tokenizes and computes batches.
 
-The next block is tokenized while the model computes this one; in a block equal sentences are computed once, and
+The next block is tokenized while the network computes this one. In a block equal sentences are computed once, and
 sentences of like length share a batch, so that little of it is padding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, cycle
-from typing import NamedTuple, TypedDict, Unpack
+from itertools import chain
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -16,15 +16,36 @@ from bertrelay.checks import check_count, list_texts
 from bertrelay.data.tokens import pad_rows
 from bertrelay.data.vectors import Vectors, check_finite_rows
 from bertrelay.device import resolve_precision, to_device
-from bertrelay.inference.batches import computed, padded_rows, sorted_batches
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.inference.batches import Network, computed, padded_rows, sorted_batches
 from bertrelay.progress import Bar
 from bertrelay.progress import progress as progress_of
 
 BLOCK_SENTENCES = 8_192
-BLOCKS_OF_REPLICAS = (
-    4  # for each of several devices, so that the batches of a block are many and all have about as many
-)
+
+
+class Encodes(Network, Protocol):
+    """An encoder as `encode` needs it; `bertrelay.SentenceEncoder` is one.
+
+    dim: of its vectors. max_tokens: the longest input, special tokens included. pad_id: of padding.
+    """
+
+    max_tokens: int
+    pad_id: int
+
+    @property
+    def dim(self) -> int: ...
+
+    def text_before(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
+        """Gives the text that precedes each sentence."""
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """Counts the first tokens that the pooling leaves out of sentences after `prompt`."""
+
+    def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Gives the ids of each sentence, special tokens included, cut to `max_tokens`."""
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Computes the vectors of a batch: ids and mask (batch, tokens), prompt_tokens -> float32 (batch, dim)."""
 
 
 class EncodingOptions(TypedDict, total=False):
@@ -46,44 +67,44 @@ class EncodingOptions(TypedDict, total=False):
 
 
 def encode(
-    encoder: SentenceEncoder,
+    encoder: Encodes,
     sentences: str | Iterable[str],
     *,
     progress: bool = False,
-    replicas: Sequence[SentenceEncoder] = (),
     **options: Unpack[EncodingOptions],
 ) -> Vectors:
     """Vectors of `sentences`, float32 (n, dim), row i for sentence i; of one string its vector, (dim,).
 
     sentences: a string, or any iterable of strings, which is read through; equal ones are computed once.
-    replicas: of the encoder on several devices, which compute in its place.
     options: see `EncodingOptions`.
     Raises RequestError for anything but sentences, such as a mapping or a data frame.
     """
     if isinstance(sentences, str):
-        one: Vectors = encode(encoder, [sentences], replicas=replicas, **options)[0]
+        one: Vectors = encode(encoder, [sentences], **options)[0]
         return one
     sentences = list_texts(sentences, "encode")
     distinct, row_of = _distinct(sentences)
-    size = BLOCK_SENTENCES * (BLOCKS_OF_REPLICAS * len(replicas) or 1)
-    blocks = (distinct[start : start + size] for start in range(0, len(distinct), size))
+    blocks = (distinct[start : start + BLOCK_SENTENCES] for start in range(0, len(distinct), BLOCK_SENTENCES))
     vectors, start = np.empty((len(distinct), encoder.dim), np.float32), 0
     with progress_of("encoding", len(distinct), "sentences", shown=progress) as bar:
-        for block in encode_blocks(encoder, blocks, bar, replicas=replicas, **options):
+        for block in encode_blocks(encoder, blocks, bar, **options):
             vectors[start : start + len(block)] = block
             start += len(block)
     return vectors if len(distinct) == len(sentences) else vectors[row_of]
 
 
 def _distinct(sentences: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """The distinct sentences in order of first appearance, and for each sentence its place among them."""
-    place: dict[str, int] = {}
-    row_of = np.fromiter((place.setdefault(sentence, len(place)) for sentence in sentences), np.int64, len(sentences))
-    return list(place), row_of
+    """Lists the distinct sentences in order of first appearance, and the row among them of each sentence.
+
+    ["b", "a", "b"] -> ["b", "a"], [0, 1, 0]
+    """
+    rows: dict[str, int] = {}
+    row_of = np.fromiter((rows.setdefault(sentence, len(rows)) for sentence in sentences), np.int64, len(sentences))
+    return list(rows), row_of
 
 
 def encode_blocks(
-    encoder: SentenceEncoder,
+    encoder: Encodes,
     blocks: Iterable[Sequence[str]],
     bar: Bar | None = None,
     *,
@@ -92,11 +113,8 @@ def encode_blocks(
     precision: str | None = None,
     batch_tokens: int | None = None,
     batch_size: int | None = None,
-    replicas: Sequence[SentenceEncoder] = (),
 ) -> Iterator[Vectors]:
-    """For each block of sentences its vectors, float32 (n, dim); `blocks` is read from another thread, one ahead."""
-    if replicas:
-        encoder = replicas[0]
+    """Yields the vectors of each block of sentences, float32 (n, dim); another thread reads `blocks`, one ahead."""
     check_count("batch_size", batch_size)
     bar = bar or Bar()
     text_before = encoder.text_before(prompt_name, prompt)
@@ -104,22 +122,22 @@ def encode_blocks(
     prompt_tokens = encoder.prompt_tokens(text_before)
 
     def compute(block: _Tokens, batch_tokens: int) -> Vectors:
-        return _compute(replicas or [encoder], block, batch_tokens, bar, batch_size, prompt_tokens)
+        return _compute(encoder, block, batch_tokens, bar, batch_size, prompt_tokens)
 
     resolved = resolve_precision(precision, encoder.device)
     return computed(encoder, tokenized, lambda block: len(block.ids), compute, resolved, batch_tokens)
 
 
-def check_finite(encoder: SentenceEncoder, vectors: Vectors, place: Callable[[int], str], first: int = 0) -> None:
+def check_finite(encoder: Encodes, vectors: Vectors, name_row: Callable[[int], str], first: int = 0) -> None:
     """Raises WorkError, naming the model and the sentence, unless all `vectors` (n, dim) of `encoder` are finite.
 
-    place: what to call the sentence of a row; `first` is the row of the first vector.
+    name_row: names the sentence of a row in the error; `first` is the row of the first vector.
     """
-    check_finite_rows(vectors, encoder.backbone.name_or_path, lambda row: place(first + row))
+    check_finite_rows(vectors, getattr(encoder.backbone, "name_or_path", None), lambda row: name_row(first + row))
 
 
 class _Tokens(NamedTuple):
-    """The tokens of a block's distinct sentences, end to end, and for each sentence of the block its place there."""
+    """The tokens of a block's distinct sentences, end to end, and the row among these of each sentence of the block."""
 
     ids: NDArray[np.int64]  # (all tokens,)
     starts: NDArray[np.int64]  # (distinct,)
@@ -127,7 +145,7 @@ class _Tokens(NamedTuple):
     row_of: NDArray[np.int64]  # (sentences,)
 
 
-def _tokenize(encoder: SentenceEncoder, prompt: str, sentences: Sequence[str]) -> _Tokens:
+def _tokenize(encoder: Encodes, prompt: str, sentences: Sequence[str]) -> _Tokens:
     distinct, row_of = _distinct(sentences)
     ids = encoder.tokenize([prompt + sentence for sentence in distinct] if prompt else distinct)
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -136,32 +154,21 @@ def _tokenize(encoder: SentenceEncoder, prompt: str, sentences: Sequence[str]) -
 
 
 def _compute(
-    replicas: Sequence[SentenceEncoder],
-    block: _Tokens,
-    batch_tokens: int,
-    bar: Bar,
-    batch_size: int | None,
-    prompt_tokens: int,
+    encoder: Encodes, block: _Tokens, batch_tokens: int, bar: Bar, batch_size: int | None, prompt_tokens: int
 ) -> Vectors:
-    """The vectors of a block. Batches go to the replicas in turn: a GPU is given its next one before it is done."""
+    """Computes the vectors of a block, (sentences, dim). A GPU is given its next batch before it is done with this."""
     if not len(block.row_of):
-        return np.empty((0, replicas[0].dim), np.float32)
-    max_tokens, pad_id = replicas[0].max_tokens, replicas[0].pad_id
-    batches = sorted_batches(block.lengths, batch_tokens, max_tokens, batch_size)
-    parts, orders = list[torch.Tensor](), list[NDArray[np.int64]]()
-    for replica, (rows, width, height) in zip(cycle(replicas), batches, strict=False):
+        return np.empty((0, encoder.dim), np.float32)
+    computed_vectors, order = list[torch.Tensor](), list[NDArray[np.int64]]()
+    for rows, width, height in sorted_batches(block.lengths, batch_tokens, encoder.max_tokens, batch_size):
         filled = padded_rows(rows, height)
-        ids, mask = pad_rows(block.ids, block.starts[filled], block.lengths[filled], width, pad_id)
-        inputs = (to_device(torch.from_numpy(each.astype(np.int64)), replica.device) for each in (ids, mask))
-        vectors = replica(*inputs, prompt_tokens)  # (height, dim)
-        parts.append(vectors[: len(rows)])
-        orders.append(rows)
+        ids, mask = pad_rows(block.ids, block.starts[filled], block.lengths[filled], width, encoder.pad_id)
+        inputs = (to_device(torch.from_numpy(array.astype(np.int64)), encoder.device) for array in (ids, mask))
+        vectors = encoder(*inputs, prompt_tokens)  # (height, dim)
+        computed_vectors.append(vectors[: len(rows)])
+        order.append(rows)
         bar.advance(len(rows))
-    used = range(min(len(replicas), len(parts)))
-    order = np.concatenate([rows for turn in used for rows in orders[turn :: len(replicas)]])
-    bar.advance(len(block.row_of) - len(order))
-    on_host = [torch.cat(parts[turn :: len(replicas)]).cpu() for turn in used]  # one wait for each GPU
-    sorted_vectors = torch.cat(on_host).numpy()
-    distinct = np.empty_like(sorted_vectors)  # (distinct, dim)
-    distinct[order] = sorted_vectors
+    bar.advance(len(block.row_of) - len(block.lengths))
+    distinct = np.empty((len(block.lengths), encoder.dim), np.float32)
+    distinct[np.concatenate(order)] = torch.cat(computed_vectors).cpu().numpy()  # one wait for the device
     return distinct[block.row_of]  # (sentences, dim)

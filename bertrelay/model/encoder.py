@@ -3,9 +3,11 @@
 Its methods and keywords are those of sentence-transformers, and so is its folder on disk.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -23,7 +25,8 @@ from bertrelay.device import as_device
 from bertrelay.errors import RequestError, describe
 from bertrelay.evaluation.similarity import matrix, pairwise
 from bertrelay.files import write_tensors, writing_folder
-from bertrelay.fingerprint import note_folder
+from bertrelay.fingerprint import fingerprint, note_folder
+from bertrelay.inference.encode import encode
 from bertrelay.inference.kernels import use_cpu_kernels
 from bertrelay.model.files import GRAPHS, Backend
 from bertrelay.model.folder import ModelFolder
@@ -34,6 +37,8 @@ from bertrelay.model.pooling import Pooling, Projection, load_projection, projec
 from bertrelay.model.tokenizer import load_tokenizer, pad_id_of, shortened, truncating
 from bertrelay.settings import Metric
 
+UNUSED_CONFIG = {"transformers_version", "_name_or_path", "dtype", "architectures"}
+"""Keys of a network's config that its vectors do not depend on."""
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
 WORDS = ["dog", "river", "letter", "blue", "seven", "doctor", "music", "city", "run", "bread", "winter", "paper", "law"]
@@ -67,7 +72,7 @@ class EncodeArguments(TypedDict, total=False):
     precision: str | None
     convert_to_numpy: bool
     convert_to_tensor: bool
-    device: str | torch.device | Sequence[str | torch.device] | None
+    device: str | torch.device | None
     normalize_embeddings: bool
     truncate_dim: int | None
     batch_tokens: int | None
@@ -346,7 +351,7 @@ class SentenceEncoder(nn.Module):
         precision: str | None = None,
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
-        device: str | torch.device | Sequence[str | torch.device] | None = None,
+        device: str | torch.device | None = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         batch_tokens: int | None = None,
@@ -356,17 +361,14 @@ class SentenceEncoder(nn.Module):
         For `sentences`, prompts, precision and batches see `bertrelay.inference.encode.encode`.
         convert_to_numpy, convert_to_tensor: an array, a tensor on the encoder's device, or without both a list of
             tensors, of one string a tensor.
-        device: another one than the encoder's, or several such as `["cuda:0", "cuda:1"]`, which share the batches. Each
-            but the encoder's own computes by a copy that is made for this call.
+        device: another one than the encoder's, where a copy computes that is made for this call.
         normalize_embeddings: scale vectors to length 1.
         truncate_dim: keep the first dimensions only, before the scaling.
         Raises RequestError for what holds no sentences, such as a mapping or a data frame.
         """
-        from bertrelay.inference.encode import encode
-
         check_count("truncate_dim", truncate_dim)
         vectors = encode(
-            self,
+            self if device is None else self._on(as_device(device)),
             sentences,
             prompt_name=prompt_name,
             prompt=prompt,
@@ -374,7 +376,6 @@ class SentenceEncoder(nn.Module):
             batch_tokens=batch_tokens,
             precision=precision,
             progress=bool(show_progress_bar),
-            replicas=() if device is None else self._replicas(device),
         )
         if truncate_dim is not None:
             vectors = np.ascontiguousarray(vectors[..., :truncate_dim])
@@ -386,19 +387,11 @@ class SentenceEncoder(nn.Module):
             return vectors
         return torch.from_numpy(vectors) if isinstance(sentences, str) else list(torch.from_numpy(vectors))
 
-    def _replicas(self, devices: str | torch.device | Sequence[str | torch.device]) -> "list[SentenceEncoder]":
-        """The encoder, once on each of `devices`, which are all of one kind."""
-        if isinstance(devices, str | torch.device):
-            devices = [devices]
-        places = [as_device(each) for each in devices] if isinstance(devices, list | tuple) else []
-        if len({place.type for place in places}) != 1:
-            raise RequestError(
-                f"device: expected one or several of one kind, such as cuda:0 and cuda:1, found {describe(devices)}"
-            )
-        if isinstance(self.backbone, GraphNetwork) and places[0].type != "cpu":
-            raise RequestError("device: a graph computes on the CPU alone; load the model with its weights")
-        places.sort(key=lambda place: place != self.device)  # the first one's mode is set while it encodes
-        return [self if place == self.device else deepcopy(self).eval().to(place) for place in places]
+    def _on(self, device: torch.device) -> "SentenceEncoder":
+        """Gives this encoder if it is on `device`, else a copy there. Raises RequestError for a graph elsewhere."""
+        if isinstance(self.backbone, GraphNetwork) and device.type != "cpu":
+            raise RequestError("device: a graph computes on the CPU only; load the model with its weights")
+        return self if device == self.device else deepcopy(self).eval().to(device)
 
     def encode_query(self, sentences: str | Iterable[str], **options: Unpack[EncodeArguments]) -> Any:
         """`encode` with the model's prompt for queries, or none where the model has none; `prompt` overrides it.
@@ -520,3 +513,16 @@ def _slices(sentences: Sequence[str]) -> Iterator[list[str]]:
             first, characters = place, 0
     if first < len(sentences):
         yield list(sentences[first:])
+
+
+def encoder_digest(encoder: SentenceEncoder) -> str:
+    """sha256 of all that decides an encoder's vectors: weights, tokenizer, pooling, what comes after, prompts."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(encoder.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)  # NumPy has no bfloat16
+    digest.update(encoder.tokenizer.backend_tokenizer.to_str().encode())
+    network = {name: value for name, value in encoder.backbone.config.to_dict().items() if name not in UNUSED_CONFIG}
+    layout = replace(encoder.layout, similarity=None)  # how vectors are compared is not what they are
+    cut = {} if encoder.truncate_dim is None else {"truncate_dim": encoder.truncate_dim}
+    return fingerprint({"weights": digest.hexdigest(), "network": network, "layout": repr(layout), **cut})

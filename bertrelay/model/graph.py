@@ -52,6 +52,7 @@ class GraphNetwork(nn.Module):
 
     digest: Tensor
     pooler: nn.Module | None
+    own_precision = "the precision of its graph"
 
     def __init__(self, path: Path, config: PreTrainedConfig, run: Run, position_limit: int | None = None) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ resumes at the block or shard it was at.
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, NamedTuple
@@ -17,11 +17,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bertrelay.compute.work import Work, whole_span
 from bertrelay.data.records import Rejects
-from bertrelay.data.shards import Shards, Span, cut_spans
+from bertrelay.data.shards import Span, cut_spans
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, read_json, write_json, write_text
 from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.inference.run_model import fill_shards
 from bertrelay.progress import Bar, log
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical import note_filter
@@ -253,7 +255,7 @@ def _write_texts(store: sqlite3.Connection, stays: pd.DataFrame, context: StageC
     sizes = sort_notes(store)
     spans = cut_spans(((sizes.get(stay, 0), 1) for stay in stays["stay"]), SHARD_CHARACTERS)
 
-    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[pa.Table]:
+    def compute(spans: Iterable[Span], bar: Bar) -> Iterator[pa.Table]:
         for span in spans:
             known = stays.loc[span.first : span.end, ["hadm_id", "subject_id", "split"]].to_dict("index")
             notes_of_stays = stays_of(store, span)
@@ -261,9 +263,9 @@ def _write_texts(store: sqlite3.Connection, stays: pd.DataFrame, context: StageC
             yield pa.Table.from_pylist([text for text in texts if text["n_notes"]], TEXT_SCHEMA)
             bar.advance(span.size)
 
-    shards = Shards(context.work / NOTES_FILE, spans, suffix=".parquet", write=_write_shard)
-    shards.begin({"stays": len(stays), "notes": sum(sizes.values())})
-    shards.fill(lambda: compute, "putting notes together", "stays")
+    manifest: dict[str, object] = {"stays": len(stays), "notes": sum(sizes.values())}
+    work = Work(whole_span, lambda: compute, "putting notes together", "stays")
+    shards = fill_shards(context.work / NOTES_FILE, spans, manifest, work, suffix=".parquet", write=_write_shard)
     with atomic_write(context.output / NOTES_FILE) as building, pq.ParquetWriter(building, TEXT_SCHEMA) as writer:
         for shard in shards.complete():
             writer.write_table(pq.read_table(shard))

@@ -7,7 +7,7 @@ import hashlib
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
+from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import Rejects, canonical_id, rows
-from bertrelay.data.shards import Compute, Span, cut_spans, json_line
+from bertrelay.data.shards import Span, cut_spans
 from bertrelay.data.tables import Record, Table, format_of
-from bertrelay.data.writing import write_table
+from bertrelay.data.writing import json_line, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
 from bertrelay.fingerprint import Digests
-from bertrelay.inference.model_output import BLOCK_CHARACTERS, DIGITS, ModelOutput, model_output
+from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, ModelRun, run_model
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
@@ -132,14 +133,14 @@ def score_file(
 
         decisive = {"version": VERSION, **settings.model_dump(include=DECISIVE)}
         block = [BLOCK_CHARACTERS, LEAST_CHARACTERS]
-        work = stack.enter_context(model_output(output, folder, sort, block=block, engine=engine, **decisive))
-        rate = _fill(work, settings)
+        run = stack.enter_context(run_model(output, folder, sort, block=block, engine=engine, **decisive))
+        rate = _fill(run, settings)
         if page is not None:
-            text = clean_and_join(work.scan.of_one(admission), settings.cleaned)
-            found = OutcomeScorer.load(work.folder).explain(text, cleaned=True, precision=work.precision)
+            text = clean_and_join(run.scan.of_one(admission), settings.cleaned)
+            found = OutcomeScorer.load(run.folder).explain(text, cleaned=True, precision=run.precision)
             write_text(Path(page), admission_page(found, how))
-        write_scores(work.shards.rows(), score_columns(how, settings.with_text), output)
-        summary = _summary(work.shards.rows(), how)
+        write_scores(run.shards.rows(), score_columns(how, settings.with_text), output)
+        summary = _summary(run.shards.rows(), how)
     left_out = chosen.left_out.total()
     return summary._replace(rejected=rejects.counts.total(), left_out=left_out, chunks_per_second=rate)
 
@@ -175,7 +176,7 @@ def score_dataset(
 
     from bertrelay.data.parquet import Location, check_outside
     from bertrelay.device import default_device
-    from bertrelay.inference.dataset_output import fill_dataset, read_rows
+    from bertrelay.inference.run_model import connect, fill_dataset, read_dataset
     from bertrelay.sources import model_folder
     from domain.clinical.classifier import read_description
 
@@ -186,28 +187,19 @@ def score_dataset(
     how = read_description(folder, task)
     types, chosen = score_types(score_columns(how, settings.with_text)), NoteKinds(how, source.name)
     columns = [pa.field(*each) for each in types.items()]
-    with where.connected(), ExitStack() as stack:
+    with connect(where) as executor, ExitStack() as stack:
         beside = _beside(place, stack)
         listed = beside.with_name(f"{beside.name}.rejects.jsonl") if place.is_local else None
         with Rejects(listed, settings.max_rejects, keep_empty=False) as rejects:
             found = stack.enter_context(sorted_notes(source, beside, rejects, DATASET_CHARACTERS, chosen))
-        settings = settings.model_copy(update={"precision": where.precision(settings.precision, default_device())})
+        settings = settings.model_copy(update={"precision": executor.precision(settings.precision, default_device())})
         manifest: dict[str, object] = {"model": Digests().of_folder(folder), "input": found.digest, "version": VERSION}
         manifest |= settings.model_dump(include=DECISIVE)
-        written = fill_dataset(
-            output,
-            found.spans,
-            columns,
-            manifest,
-            partial(_start_tables, folder, settings, columns),
-            description="scoring",
-            unit="admissions",
-            read=lambda span: (span.first, found.of(span)),
-            engine=where,
-            overwrite=overwrite,
-        )
+        start = partial(_start_tables, folder, settings, columns)
+        work = Work(lambda span: (span.first, found.of(span)), start, "scoring", "admissions")
+        written = fill_dataset(output, found.spans, columns, manifest, work, executor, overwrite=overwrite)
     summarised = [name for name in SUMMARISED if name in types]
-    summary = _summary(read_rows(output, summarised), how)
+    summary = _summary(read_dataset(output, summarised), how)
     rate = written.rows_per_second and written.rows_per_second * summary.chunks / summary.admissions
     left_out = chosen.left_out.total()
     return summary._replace(rejected=rejects.counts.total(), left_out=left_out, chunks_per_second=rate)
@@ -340,13 +332,13 @@ def sorted_notes(
         path.unlink(missing_ok=True)
 
 
-def _fill(work: ModelOutput[SortedNotes], settings: ScoreOptions) -> float | None:
+def _fill(run: ModelRun[SortedNotes], settings: ScoreOptions) -> float | None:
     """Scores the spans whose shards are missing; chunks per second, None where there were none."""
-    start = partial(_start_lines, work.folder, settings.model_copy(update={"precision": work.precision}))
-    missing = work.shards.missing()
-    filled = work.shards.fill(start, "scoring", "admissions", read=work.scan.of)
-    chunks = sum(row["n_chunks"] for row in work.shards.rows(missing))
-    return chunks / filled.seconds if chunks else None
+    start = partial(_start_lines, run.folder, settings.model_copy(update={"precision": run.precision}))
+    missing = run.shards.missing()
+    seconds = run.fill(Work(run.scan.of, start, "scoring", "admissions")).seconds
+    chunks = sum(row["n_chunks"] for row in run.shards.rows(missing))
+    return chunks / seconds if chunks else None
 
 
 def _start(folder: Path, settings: ScoreOptions) -> Callable[[Notes], Iterator[dict[str, Any]]]:
@@ -371,11 +363,11 @@ def _start(folder: Path, settings: ScoreOptions) -> Callable[[Notes], Iterator[d
     return rows_of
 
 
-def _start_lines(folder: Path, settings: ScoreOptions) -> Compute:
+def _start_lines(folder: Path, settings: ScoreOptions) -> Compute[Notes, Iterator[str]]:
     """Loads the model, for the shards of a file."""
     rows_of = _start(folder, settings)
 
-    def lines(spans: Iterator[Notes], bar: Bar) -> Iterator[Iterator[str]]:
+    def lines(spans: Iterable[Notes], bar: Bar) -> Iterator[Iterator[str]]:
         for admissions in spans:
             yield map(json_line, rows_of(admissions))
             bar.advance(len(admissions))
@@ -383,7 +375,9 @@ def _start_lines(folder: Path, settings: ScoreOptions) -> Compute:
     return lines
 
 
-def _start_tables(folder: Path, settings: ScoreOptions, columns: "Sequence[pa.Field]") -> Compute:
+def _start_tables(
+    folder: Path, settings: ScoreOptions, columns: "Sequence[pa.Field]"
+) -> "Compute[tuple[int, Notes], list[pa.Table]]":
     """Loads the model, for the shards of a dataset; spans come with the number of their first admission."""
     import pyarrow as pa
 
@@ -391,7 +385,7 @@ def _start_tables(folder: Path, settings: ScoreOptions, columns: "Sequence[pa.Fi
 
     rows_of, schema = _start(folder, settings), pa.schema([pa.field(ROW, pa.int64()), *columns])
 
-    def tables(spans: Iterator[tuple[int, Notes]], bar: Bar) -> Iterator[list[pa.Table]]:
+    def tables(spans: Iterable[tuple[int, Notes]], bar: Bar) -> Iterator[list[pa.Table]]:
         for first, admissions in spans:
             numbered = ({ROW: number, **row} for number, row in enumerate(rows_of(admissions), first))
             yield [pa.Table.from_pylist(list(numbered), schema)]

@@ -20,13 +20,15 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
+from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import canonical_id
-from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans
+from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.device import default_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
 from bertrelay.files import read_json, sync_contents, write_json
 from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.inference.run_model import connect, fill
 from bertrelay.model.tokenizer import plain_rules
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.progress import Bar
@@ -214,14 +216,15 @@ def stored_chunk_tokens(
     Killed, it resumes at the shards that are missing. Raises WorkError for texts that changed.
     """
     spans = cut_spans(((size, size) for size in characters), SHARD_CHARACTERS)
-    shards = Shards(folder, spans, suffix=".npz", write=_write_shard, engine=engine)
+    shards = ShardFiles(folder, spans, suffix=".npz", write=_write_shard)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / DONE).is_file():
             reader = SpanReader(texts, "notes: the input", len)
-            with engine.connected():
+            work = Work(reader.read, partial(_start, chunker), "cutting notes into chunks", "characters")
+            with connect(engine) as executor:
                 shards.begin({"block": SHARD_CHARACTERS})
-                shards.fill(partial(_start, chunker), "cutting notes into chunks", "characters", reader.read)
+                fill(shards, work, executor)
             _assemble(shards, folder)
         shards.remove()
     admissions, starts, ends, lengths = np.fromfile(folder / CHUNKS, np.int64).reshape(-1, 4).T.copy()
@@ -230,7 +233,7 @@ def stored_chunk_tokens(
     return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, places, **lost)
 
 
-def _start(chunker: Chunker) -> Compute:
+def _start(chunker: Chunker) -> Compute[list[str], ChunkTokens]:
     """Cuts the texts of spans into chunks, whose admissions count from the first one of their span."""
 
     def tokens(spans: Iterable[list[str]], bar: Bar) -> Iterator[ChunkTokens]:
@@ -247,7 +250,7 @@ def _write_shard(path: Path, tokens: ChunkTokens) -> None:
         np.savez(file, ids=tokens.ids, chunks=chunks, lost=tokens.lost_chunks)
 
 
-def _assemble(shards: Shards, folder: Path) -> None:
+def _assemble(shards: ShardFiles, folder: Path) -> None:
     """Writes what all shards hold to `folder`."""
     folder.mkdir(exist_ok=True)
     lost = 0

@@ -24,12 +24,14 @@ from transformers import PreTrainedTokenizerBase
 
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
+from bertrelay.compute.work import Compute, Executor, Work
 from bertrelay.data.records import Rejects, log_copies
-from bertrelay.data.shards import MANIFEST, Compute, Shards, Span, SpanReader, cut_spans
+from bertrelay.data.shards import MANIFEST, ShardFiles, Span, SpanReader, cut_spans
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, sync, write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
+from bertrelay.inference.run_model import connect, fill
 from bertrelay.inputs import check_inputs
 from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import Bar, log
@@ -80,7 +82,7 @@ def grouped(document: TextDocument, key: bytes, held_out_share: float) -> tuple[
     return group, place < held_out_share * 2.0**64
 
 
-def _start(rules: Tokenizer) -> Compute:
+def _start(rules: Tokenizer) -> Compute[list[GroupedText], pa.RecordBatch]:
     """Cuts documents into sentences and tokenizes them; of a span, a list of `GroupedText`, a batch of `SCHEMA`."""
     space = before_sentences(rules)
 
@@ -187,13 +189,13 @@ def build_corpus(
     }
     key = fingerprint(decisive)[:32]
     folder = cache.folder / "documents" / key
-    building = Shards(folder, ()).folder
+    building = ShardFiles(folder, ()).folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not folder.is_dir():
             if not (building / FACTS).is_file():
-                with engine.connected():
-                    _prepare(folder, files, tokenizer, held_out_share, rejects_limit, engine)
+                with connect(engine) as executor:
+                    _prepare(folder, files, tokenizer, held_out_share, rejects_limit, executor)
             check_inputs()
             (building / MANIFEST).unlink(missing_ok=True)  # and the key of the groups with it
             building.rename(folder)
@@ -222,7 +224,7 @@ def _prepare(
     tokenizer: PreTrainedTokenizerBase,
     held_out_share: float,
     rejects_limit: float,
-    engine: Engine,
+    executor: Executor,
 ) -> None:
     """Fills the shards of `output`, and writes what they all hold to `corpus.json` beside them."""
     reasons, left_out = outdated(files), Counter[str]()
@@ -230,7 +232,7 @@ def _prepare(
     with Rejects(listed, rejects_limit) as rejects:
         sizes = _sizes(read_all(files, reasons, shown=True), rejects, left_out)
         spans = cut_spans(((size, size) for size in sizes), SHARD_CHARACTERS)
-    shards = Shards(output, spans, suffix=".arrow", write=_write_shard, engine=engine)
+    shards = ShardFiles(output, spans, suffix=".arrow", write=_write_shard)
     key = (read_json(shards.folder / MANIFEST) or {}).get(KEY) or secrets.token_hex(KEY_BYTES)
     shards.begin({"block": SHARD_CHARACTERS, KEY: key})
     group = partial(grouped, key=bytes.fromhex(key), held_out_share=held_out_share)
@@ -243,7 +245,8 @@ def _prepare(
     def read(span: Span) -> list[GroupedText]:
         return [(document.text, *group(document)) for document in reader.read(span)]
 
-    shards.fill(partial(_start, plain_rules(tokenizer)), "preparing documents", "characters", read)
+    start = partial(_start, plain_rules(tokenizer))
+    fill(shards, Work(read, start, "preparing documents", "characters"), executor)
     counts = Counter[str]()
     for path in shards.complete():
         counts.update(_counts(path, tokenizer.unk_token_id))

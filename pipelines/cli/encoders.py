@@ -10,9 +10,9 @@ from pydantic import Field
 
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import Engine
+from bertrelay.encode_stage import EncodeSettings
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output
-from bertrelay.inference.stage import EncodeSettings
 from bertrelay.languages import CODE
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext, check_new, write_model
@@ -94,7 +94,7 @@ def encode(
         given |= {"--no-header": not options.header, "--quoted": options.quoted}
         check_idle(given, "input and output are Parquet datasets")
         with distributed(options.processes) as process_group:
-            from bertrelay.inference.encode_datasets import encode_dataset
+            from bertrelay.encode_files import encode_dataset
 
             settings |= {"column": options.column or "text", "keep": options.keep, "overwrite": options.overwrite}
             encoded = encode_dataset(model, source, output, process_group=process_group, **settings)
@@ -108,7 +108,7 @@ def _encode_file(model: str, source: str, output: Path, settings: Fields, option
     from bertrelay.data.sentences import check_first
     from bertrelay.data.vectors import SUFFIXES
 
-    check_idle({"--keep": options.keep}, "the output is a file, and no dataset (FOLDER/, NAME.lance or an address)")
+    check_idle({"--keep": options.keep}, "the output is a file, and no dataset (FOLDER/ or an address)")
     check_output(output, SUFFIXES, source, overwrite=options.overwrite)
     with input_file(source, output) as name:
         table = options.table(name, options.column)
@@ -116,7 +116,7 @@ def _encode_file(model: str, source: str, output: Path, settings: Fields, option
         listed = output.with_name(f"{output.name}.rejects.jsonl")
         rejects = Rejects(listed, limit=1.0, keep_empty=False) if options.skip_invalid else None
         with distributed(options.processes) as process_group:
-            from bertrelay.inference.encode_files import encode_file
+            from bertrelay.encode_files import encode_file
 
             return encode_file(model, table, output, rejects=rejects, process_group=process_group, **settings)
 

@@ -38,7 +38,7 @@ PANELS = {
 COLOURS = {"RUN": "green", "RESUME": "yellow", "SKIP": "bright_black"}
 COLOURS |= {"good": "green", "warn": "yellow", "fail": "red"}
 MODEL_HELP = "A model folder, a hub id (name or name@revision), or package:name/path."
-DATASET_HELP = "or a dataset: FOLDER/, s3://BUCKET/FOLDER or NAME.lance."
+DATASET_HELP = "or a dataset: FOLDER/ or s3://BUCKET/FOLDER."
 BRACES = str.maketrans("", "", "{}")
 FILE_HELP = "Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked."
 

@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 from bertrelay.checks import list_texts
 from bertrelay.data.tables import Table
 from bertrelay.data.writing import on_one_line
+from bertrelay.encode_stage import EncodeSettings
 from bertrelay.errors import RequestError, plural
 from bertrelay.files import atomic_write, check_output
-from bertrelay.inference.stage import EncodeSettings
 from bertrelay.progress import log, printable, progress
 from bertrelay.settings import Metric
 from pipelines.cli.options import (

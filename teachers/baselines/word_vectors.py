@@ -133,6 +133,9 @@ class BiLstmEncoder(nn.Module):
         self.pad_id, self.prompts = UNKNOWN, Prompts()
         self.dim = 2 * hidden
 
+    def text_before(self) -> str:
+        return ""
+
     @classmethod
     def of(cls, vectors: WordVectors, hidden: int, seed: int) -> "BiLstmEncoder":
         """A network before its first step, over `vectors`; an unknown word is zeros."""

@@ -23,8 +23,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.encode import EncodingOptions, check_finite
-from bertrelay.inference.encode_shards import encoder_digest
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.progress import log
 from bertrelay.settings import ModelSource, options_of
 from bertrelay.stage import Metrics, StageContext

@@ -5,16 +5,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertrelay import encode_files
 from bertrelay.data import shards
 from bertrelay.data.parquet import DatasetShards
 from bertrelay.data.readers import open_input
+from bertrelay.encode_files import encode_dataset, encode_file
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import Digests, content_parts
 from bertrelay.inference import encode as encoding
-from bertrelay.inference import encode_shards
-from bertrelay.inference.encode_datasets import encode_dataset
-from bertrelay.inference.encode_files import encode_file
 from bertrelay.inputs import check_inputs, note_input, unchanged_inputs
 from bertrelay.settings import InputFile, Settings
 
@@ -37,11 +36,11 @@ def replaced_after_first_shard(monkeypatch, owner, replace):
 def test_a_file_rewritten_while_it_is_encoded_is_an_error_and_nothing_is_published(
     make_encoder, tmp_path, monkeypatch, output
 ):
-    for module in (encoding, encode_shards):
+    for module in (encoding, encode_files):
         monkeypatch.setattr(module, "BLOCK_SENTENCES", 8)
     source = tmp_path / "lines.txt"
     source.write_text(DOGS)
-    replaced_after_first_shard(monkeypatch, shards.Shards, lambda: source.write_text(CATS))
+    replaced_after_first_shard(monkeypatch, shards.ShardFiles, lambda: source.write_text(CATS))
     with pytest.raises(WorkError, match=r"lines\.txt changed while it was read; run the same command again"):
         encode_file(make_encoder(), source, tmp_path / output)
     assert not (tmp_path / output).exists()
@@ -68,7 +67,9 @@ def test_a_model_replaced_while_it_encodes_is_an_error(make_encoder, tmp_path, m
     make_encoder().save(tmp_path / "model")
     (tmp_path / "lines.txt").write_text(DOGS)
     vectors = tmp_path / "v.npy"
-    replaced_after_first_shard(monkeypatch, shards.Shards, lambda: (tmp_path / "model" / "more.json").write_text("{}"))
+    replaced_after_first_shard(
+        monkeypatch, shards.ShardFiles, lambda: (tmp_path / "model" / "more.json").write_text("{}")
+    )
     with pytest.raises(WorkError, match="model changed while it was read"):
         encode_file(tmp_path / "model", tmp_path / "lines.txt", vectors)
     assert not vectors.exists()

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from forked import CONTEXT, finish
 
+from bertrelay import encode_files
+from bertrelay.compute.local import LocalExecutor
+from bertrelay.compute.work import Work, whole_span
 from bertrelay.data import shards
 from bertrelay.errors import RequestError
 from bertrelay.inference import encode as encoding
-from bertrelay.inference import encode_files, encode_shards
+from bertrelay.inference.run_model import fill_shards
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import ProcessGroup, check_shared, joined, map_over_processes
 from pipelines.launch import worker_environments
@@ -52,28 +55,28 @@ def outcome(call):
 
 
 def calls(process_group, shared):
-    encoding.BLOCK_SENTENCES = encode_shards.BLOCK_SENTENCES = 8
+    encoding.BLOCK_SENTENCES = encode_files.BLOCK_SENTENCES = 8
     encoder = SentenceEncoder.load(shared / "model")
     disk = shared / f"disk{process_group.rank}"
     disk.mkdir()
     os.chdir(disk)
     Path("lines.txt").write_text("".join(f"{line}\n" for line in LINES))
-    computed = {"precision": "fp32", "process_group": process_group}
+    executor = LocalExecutor(process_group)
 
     def encode(output="out.npy"):
-        encode_files.encode_file(encoder, "lines.txt", output, **computed)
+        encode_files.encode_file(encoder, "lines.txt", output, precision="fp32", process_group=process_group)
 
     def vectors(path="v.npy"):
-        encode_shards.fill_vectors(encoder, lambda first, end: LINES[first:end], 61, Path(path), "key", **computed)
+        given = encoder, lambda first, end: LINES[first:end], 61, Path(path), "key"
+        encode_files.fill_vectors(*given, precision="fp32", executor=executor)
 
     def tags():
-        tagged = shards.Shards(Path("tags.txt"), [shards.Span(at, at + 1, 1) for at in range(4)], process_group)
-        tagged.begin({})
-        tagged.fill(lambda: lambda spans, _: ([str(first)] for first, _, _ in spans), "tagging", "words")
+        work = Work(whole_span, lambda: lambda spans, _: ([str(span.first)] for span in spans), "tagging", "words")
+        fill_shards(Path("tags.txt"), shards.even_spans(4, 1), {}, work, executor=executor)
 
     yield from (lambda: vectors(shared / "two.npy"), lambda: encode(shared / "file.npy"))
     yield from (encode, vectors, lambda: check_shared(disk, process_group))
-    encode_shards.check_shared = shards.check_shared = lambda *_: None
+    encode_files.check_shared = shards.check_shared = lambda *_: None
     for name in ("out.npy", "v.npy", "tags.txt"):  # as where a disk seems to be shared and is not
         disk.joinpath(name + ".partial").mkdir(exist_ok=True)
     yield from (encode, vectors, tags)

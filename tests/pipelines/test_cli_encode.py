@@ -108,7 +108,7 @@ def test_telemetry_is_off_and_a_hub_is_asked_for_hub_ids_alone(model, monkeypatc
     assert (os.environ["HF_HUB_DISABLE_TELEMETRY"], os.environ.get("HF_HUB_OFFLINE")) == ("1", offline)
 
 
-SMALLEST = "bertrelay.inference.encode_shards.SMALLEST_SHARD"
+SMALLEST = "bertrelay.encode_files.SMALLEST_SHARD"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")

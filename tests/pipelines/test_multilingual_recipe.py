@@ -6,8 +6,7 @@ from itertools import product
 from huggingface_hub import ModelCard
 
 from bertrelay.evaluation import statistics
-from bertrelay.inference.encode_shards import encoder_digest
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from pipelines.run_store import read_done
 
 KOREAN = {

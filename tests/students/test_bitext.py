@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from bertrelay.data.records import Rejects, Table
-from bertrelay.data.shards import Shards, locked_output
+from bertrelay.data.shards import ShardFiles, locked_output
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import InputFile
@@ -442,12 +442,12 @@ def test_killed_anywhere_the_same_call_goes_on_and_ends_alike(
 ):
     """Of vectors there are eight shards."""
     monkeypatch.setattr(knn, "QUERY_BLOCK", 20)
-    monkeypatch.setattr("bertrelay.inference.encode_shards.SMALLEST_SHARD", 25)
+    monkeypatch.setattr("bertrelay.encode_files.SMALLEST_SHARD", 25)
 
     def mine_to(output):
         return mine_files(bilingual, *files, tmp_path / output, gold=gold, precision="fp32")
 
-    kill_at(Shards, "write", shard + 1, lambda: mine_to("m.tsv"))
+    kill_at(ShardFiles, "write", shard + 1, lambda: mine_to("m.tsv"))
     assert not (tmp_path / "m.tsv").exists()
     resumed = mine_to("m.tsv")
     assert work_done["compared"] == compared

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from bertrelay.cache import Cache
-from bertrelay.data.shards import Shards
+from bertrelay.data.shards import ShardFiles
 from bertrelay.model.encoder import SentenceEncoder
 from students import cleaning
 from students.cleaning import block_margins, neighbourhoods
@@ -95,7 +95,12 @@ def test_pairs_below_the_threshold_are_dropped_and_counted_and_the_scores_report
 
 @pytest.mark.parametrize(
     ("owner", "name", "call"),
-    [(cleaning, "fill_vectors", 2), (Shards, "write", 5), (cleaning, "write_npy", 1), (cleaning, "forget_manifest", 1)],
+    [
+        (cleaning, "fill_vectors", 2),
+        (ShardFiles, "write", 5),
+        (cleaning, "write_npy", 1),
+        (cleaning, "forget_manifest", 1),
+    ],
 )
 def test_a_killed_cleaning_resumes_and_another_threshold_encodes_nothing(
     settings, tmp_path, monkeypatch, kill_at, owner, name, call

@@ -21,7 +21,7 @@ from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
-from bertrelay.inference.encode_shards import encoder_digest
+from bertrelay.model.encoder import encoder_digest
 from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import import_openvino
 from bertrelay.model.layout import Prompts

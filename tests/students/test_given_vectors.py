@@ -6,10 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.cache import Cache
+from bertrelay.encode_files import encode_file
 from bertrelay.errors import RequestError
-from bertrelay.inference.encode_files import encode_file
-from bertrelay.inference.encode_shards import encoder_digest
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.stage import StageContext
 from students.distill import run
 from students.evaluate import run as evaluate

@@ -10,13 +10,13 @@ import pytest
 from filelock import FileLock
 from scipy.spatial.distance import cdist
 
+from bertrelay import encode_files
 from bertrelay import fingerprint as fingerprints
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests
 from bertrelay.inference import encode as encoding
-from bertrelay.inference import encode_shards
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
 from students import index_build as building
@@ -55,7 +55,7 @@ def corpus(texts, tmp_path):
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
-    monkeypatch.setattr(encode_shards, "BLOCK_SENTENCES", BLOCK)
+    monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", BLOCK)
     monkeypatch.setattr(neighbours, "GRAPH_BLOCK", BLOCK)
     monkeypatch.setattr(neighbours, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
@@ -260,7 +260,7 @@ def test_another_model_is_refused_with_what_to_do(encoder, tiny_encoder, texts, 
 def test_a_student_searches_the_index_of_its_teacher_and_of_nobody_else(encoder, tiny_encoder, texts, corpus, tmp_path):
     folder = build(encoder, corpus).folder
     student = tiny_encoder("xlm-roberta", texts, seed=1)
-    student.spaces = (encode_shards.encoder_digest(encoder),)
+    student.spaces = (encode_files.encoder_digest(encoder),)
     student.save(tmp_path / "student")
     found = open_index(tmp_path / "student", folder).search(texts[:5], k=3, precision="fp32")
     vectors, queries = (
@@ -277,7 +277,7 @@ def test_a_trimmed_student_searches_what_the_whole_one_does_and_a_shortened_one_
     encoder, tiny_encoder, texts, corpus, tmp_path
 ):
     student = tiny_encoder("xlm-roberta", texts, seed=1)
-    student.spaces = (encode_shards.encoder_digest(encoder),)
+    student.spaces = (encode_files.encoder_digest(encoder),)
     folders = [build(model, corpus, folder=tmp_path / name).folder for model, name in ((encoder, "t"), (student, "s"))]
     shrink(student, texts[:30]).encoder.save(tmp_path / "trimmed")
     for folder in folders:
@@ -415,7 +415,7 @@ def assert_same_index(folder, other):
 @pytest.mark.parametrize("rebuild", [False, True])
 @pytest.mark.parametrize(
     ("module", "name", "still_encoded"),
-    [(encode_shards, "write_block", 61 - 3 * BLOCK), (neighbours, "_save_checkpoint", 0)],
+    [(encode_files, "write_block", 61 - 3 * BLOCK), (neighbours, "_save_checkpoint", 0)],
 )
 def test_a_build_that_was_killed_goes_on_to_the_same_index(
     module, name, still_encoded, rebuild, encoder, tiny_encoder, texts, corpus, encoded, kill_at
@@ -481,7 +481,7 @@ def test_a_rebuild_stopped_while_it_cleared_the_old_index_is_resumed(encoder, co
 @pytest.mark.usefixtures("small_blocks")
 def test_a_rebuild_resumes_nothing_but_a_rebuild_of_the_same(encoder, corpus, encoded, kill_at):
     def stop_at_the_fourth(rebuild):
-        kill_at(encode_shards, "write_block", 4, lambda: build(encoder, corpus, rebuild=rebuild))
+        kill_at(encode_files, "write_block", 4, lambda: build(encoder, corpus, rebuild=rebuild))
         encoded.clear()
 
     stop_at_the_fourth(rebuild=False)

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.shards import Shards
+from bertrelay.data.shards import ShardFiles
 from bertrelay.errors import RequestError
 from bertrelay.model.layout import Prompts
 from students import mine_negatives
@@ -200,8 +200,8 @@ def test_what_is_drawn_is_of_what_is_left_and_depends_on_the_seed_alone(encoder,
     [
         (mining, "build_index", 1),
         (mining, "fill_vectors", 1),
-        (Shards, "write", 2),
-        (Shards, "write", 9),
+        (ShardFiles, "write", 2),
+        (ShardFiles, "write", 9),
         (mining, "write_table", 1),
     ],
 )

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from bertrelay import encode_files
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError
-from bertrelay.inference import encode_shards
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
@@ -49,10 +49,10 @@ def test_row_i_is_the_teachers_vector_of_english_sentence_i(teacher, corpus, con
 
 def test_the_workers_of_a_cluster_compute_the_same(teacher, corpus, context, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
-    monkeypatch.setattr(encode_shards, "SMALLEST_SHARD", 8)
+    monkeypatch.setattr(encode_files, "SMALLEST_SHARD", 8)
     here = fill(teacher, corpus, context)
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
-    here_alone = "bertrelay.inference.encode_shards.encode_blocks"  # workers import the real one
+    here_alone = "bertrelay.encode_files.encode_blocks"  # workers import the real one
     monkeypatch.setattr(here_alone, lambda *_, **__: pytest.fail("encoded in this process"))
     try:
         elsewhere = StageContext(tmp_path / "output", Cache(tmp_path / "elsewhere"), engine=Engine(engine="ray"))

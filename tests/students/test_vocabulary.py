@@ -10,8 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.inference.encode_shards import encoder_digest
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.model.layout import Prompts
 from bertrelay.model.pooling import Projection
 from students import vocabulary

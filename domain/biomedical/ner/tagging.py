@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
+from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import Rejects
-from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans
+from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.errors import RequestError, plural
 from bertrelay.files import check_place
-from bertrelay.inference.model_output import BLOCK_CHARACTERS, DIGITS, Scan, model_output
+from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, run_model
 from bertrelay.privacy import check_page
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
@@ -30,7 +31,7 @@ from domain.biomedical.ner.settings import TagOptions, TagSettings
 from domain.sentences import is_unspaced, unspaced_warning
 
 if TYPE_CHECKING:
-    from bertrelay.inference.dataset_output import ComputeColumns, WrittenDataset
+    from bertrelay.inference.run_model import Columns, WrittenDataset
 
 ReadDocuments = Callable[[Rejects], Iterator[Document]]
 
@@ -112,7 +113,7 @@ def tag_file(
         for what in ("rejects", "refused")
     )
     read = partial(read_documents, documents, source_format, reading=TEXT_ONLY._replace(keep=tuple(keep)))
-    with model_output(
+    with run_model(
         output,
         model,
         partial(_scan, read, rejects, Rejects(None, asked.max_rejects), written, documents, keep),
@@ -121,13 +122,12 @@ def tag_file(
         cache=cache,
         process_group=process_group,
         engine=engine,
-    ) as work:
-        how = {"precision": work.precision, "batch_tokens": asked.batch_tokens}
+    ) as run:
         reader = SpanReader(partial(read, Rejects(None, limit=1)), documents)
-        filled = work.shards.fill(partial(_start, work.folder, written, how), "tagging", "words", reader.read)
-        entities = _assemble(work.shards, output, written, keep, refused) if work.is_main else {}
-    counts = work.scan.items, work.scan.size, entities, work.scan.rejected, refused.counts.total()
-    return TaggedFile(*counts, filled.rate)
+        start = partial(_start, run.folder, written, {"precision": run.precision, "batch_tokens": asked.batch_tokens})
+        rate = run.fill(Work(reader.read, start, "tagging", "words")).rate
+        entities = _assemble(run.shards, output, written, keep, refused) if run.is_main else {}
+    return TaggedFile(run.scan.items, run.scan.size, entities, run.scan.rejected, refused.counts.total(), rate)
 
 
 def _check_kept(keep: Sequence[str], source: Path, source_format: FormatName | None, output: WrittenName) -> None:
@@ -197,7 +197,7 @@ def _words(document: Document) -> int:
     return len(document.text.split())
 
 
-def _start(folder: Path, output: WrittenName, how: dict[str, Any]) -> Compute:
+def _start(folder: Path, output: WrittenName, how: dict[str, Any]) -> Compute[list[Document], Iterator[str]]:
     """Loads the model. Raises RequestError where the format `output` cannot hold its types."""
     from domain.biomedical.ner.tagger import EntityTagger
 
@@ -218,7 +218,7 @@ def _rounded(document: Document) -> Document:
 
 
 def _assemble(
-    shards: Shards, output: Path, output_format: WrittenName, keep: Sequence[str], refused: Rejects
+    shards: ShardFiles, output: Path, output_format: WrittenName, keep: Sequence[str], refused: Rejects
 ) -> dict[str, int]:
     """Writes `output`; the entities by type, the most frequent first. refused: takes what the format cannot hold."""
     counts, reading = Counter[str](), Reading(keep=tuple(keep))
@@ -257,7 +257,7 @@ def tag_dataset(
     """
     import pyarrow as pa
 
-    from bertrelay.inference.dataset_output import add_columns
+    from bertrelay.inference.run_model import add_columns
 
     asked = options_of(TagOptions, options)
     kinds = {"start": pa.int32(), "end": pa.int32(), "type": pa.string(), "text": pa.string()}
@@ -279,7 +279,7 @@ def tag_dataset(
     )
 
 
-def _load_tagger(column: str, batch_tokens: int | None, folder: Path, precision: str) -> "ComputeColumns":
+def _load_tagger(column: str, batch_tokens: int | None, folder: Path, precision: str) -> "Columns":
     from domain.biomedical.ner.tagger import EntityTagger
 
     tagger, is_warned = EntityTagger.load(folder), False

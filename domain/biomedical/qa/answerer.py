@@ -22,7 +22,7 @@ from bertrelay.checks import iterate_pairs, iterate_texts
 from bertrelay.device import as_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computed
-from bertrelay.inference.model_output import BLOCK_CHARACTERS
+from bertrelay.inference.run_model import BLOCK_CHARACTERS
 from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
 from domain.biomedical.documents.document import Span, shown_id

@@ -15,14 +15,15 @@ from markupsafe import Markup
 
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
+from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.sanity import MAX_SWAPPED, MIN_RECORDS
-from bertrelay.data.shards import Compute, Shards, SpanReader, cut_spans, json_line
+from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.data.tables import ABSENT, Table, Unusable, format_of
-from bertrelay.data.writing import write_table
+from bertrelay.data.writing import json_line, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
-from bertrelay.inference.model_output import BLOCK_CHARACTERS, DIGITS, Scan, model_output
+from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, run_model
 from bertrelay.privacy import check_page
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
@@ -35,7 +36,7 @@ from domain.biomedical.qa.questions import DUPLICATE, Question
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFormat, QuestionFormat, TableFormat
 
 if TYPE_CHECKING:
-    from bertrelay.inference.dataset_output import ComputeColumns, WrittenDataset
+    from bertrelay.inference.run_model import Columns, WrittenDataset
     from domain.biomedical.qa.answerer import Reply
 
 COLUMNS = {
@@ -209,7 +210,7 @@ def answer_file(
     output, page = Path(output), Path(page) if page else None
     _check_kept(keep, output)
     check_outputs(source.path, output, page, given.with_text)
-    with model_output(
+    with run_model(
         output,
         model,
         partial(scan, source, output.with_name(f"{output.name}.rejects.jsonl"), given.max_rejects),
@@ -220,17 +221,18 @@ def answer_file(
         engine=engine,
         top=given.top,
         whole_words=given.whole_words,
-    ) as work:
-        how = {"top": given.top, "precision": work.precision, "batch_tokens": given.batch_tokens}
-        reader, start = SpanReader(source.questions, source.path), partial(_start, work.folder, given.whole_words, how)
-        filled = work.shards.fill(start, "answering", "questions", reader.read)
-        without_answer, refused = _assemble(source, work.shards, output, page) if work.is_main else (0, [])
+    ) as run:
+        options = {"top": given.top, "precision": run.precision, "batch_tokens": given.batch_tokens}
+        start = partial(_start, run.folder, given.whole_words, options)
+        reader = SpanReader(source.questions, source.path)
+        rate = run.fill(Work(reader.read, start, "answering", "questions")).rate
+        without_answer, refused = _assemble(source, run.shards, output, page) if run.is_main else (0, [])
     if refused:
         from domain.biomedical.qa.answerer import QuestionAnswerer, too_long  # which loads torch
 
         first = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
-        log(f"{first}: {too_long(QuestionAnswerer.load(work.folder).model)}")
-    return AnsweredFile(work.scan.items, without_answer, len(refused), work.scan.rejected, filled.rate)
+        log(f"{first}: {too_long(QuestionAnswerer.load(run.folder).model)}")
+    return AnsweredFile(run.scan.items, without_answer, len(refused), run.scan.rejected, rate)
 
 
 def _check_kept(keep: Sequence[str], output: Path) -> None:
@@ -266,7 +268,7 @@ def answer_dataset(
     """
     import pyarrow as pa
 
-    from bertrelay.inference.dataset_output import add_columns
+    from bertrelay.inference.run_model import add_columns
 
     asked = options_of(AnswerOptions, options)
     candidate = pa.struct([(name, kind) for name, kind in COLUMNS.items() if name not in ("id", "sentence")])
@@ -291,7 +293,7 @@ def answer_dataset(
     )
 
 
-def _load_answerer(texts: Sequence[str], options: AnswerOptions, folder: Path, precision: str) -> "ComputeColumns":
+def _load_answerer(texts: Sequence[str], options: AnswerOptions, folder: Path, precision: str) -> "Columns":
     from domain.biomedical.qa.answerer import QuestionAnswerer
 
     answerer = QuestionAnswerer.load(folder, whole_words=options.whole_words)
@@ -334,7 +336,7 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
     return dict(answered._asdict())
 
 
-def _start(folder: Path, whole_words: bool | None, how: dict[str, Any]) -> Compute:
+def _start(folder: Path, whole_words: bool | None, how: dict[str, Any]) -> Compute[list[Question], Iterator[str]]:
     from domain.biomedical.qa.answerer import QuestionAnswerer
 
     answerer = QuestionAnswerer.load(folder, whole_words=whole_words)
@@ -358,7 +360,7 @@ def _row(question: Question, reply: "Reply | None") -> Row:
     return {"id": question.id, **best, "sentence": sentence, "nbest": nbest, **question.fields}
 
 
-def _assemble(source: QuestionFile, shards: Shards, output: Path, page: Path | None) -> tuple[int, list[str]]:
+def _assemble(source: QuestionFile, shards: ShardFiles, output: Path, page: Path | None) -> tuple[int, list[str]]:
     """Writes the answers; how many questions have none in their contexts, and the ids of those that are too long."""
     if output.suffix == ".jsonl":
         shards.join(output)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.shards import json_line, write_lines
+from bertrelay.data.writing import json_line, write_lines
 from bertrelay.device import default_device
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import atomic_write, write_json

@@ -22,8 +22,8 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from bertrelay.data.records import Rejects, log_copies
 from bertrelay.data.sanity import check_swapped
-from bertrelay.data.shards import json_line, write_lines
 from bertrelay.data.tables import Unusable
+from bertrelay.data.writing import json_line, write_lines
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, refuse_packed
 from bertrelay.progress import log

@@ -21,17 +21,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertrelay import encode_files
 from bertrelay.cache import Cache
 from bertrelay.compute import ray as ray_workers
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
+from bertrelay.compute.local import LocalExecutor
+from bertrelay.compute.work import Work, whole_span
 from bertrelay.data import parquet
 from bertrelay.data.parquet import DatasetShards
-from bertrelay.data.shards import Shards, Span, SpanReader, json_line
+from bertrelay.data.shards import ShardFiles, SpanReader, even_spans
+from bertrelay.data.writing import json_line
+from bertrelay.encode_files import encode_dataset, encode_file
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
-from bertrelay.inference import encode_shards
-from bertrelay.inference.encode_datasets import encode_dataset
-from bertrelay.inference.encode_files import encode_file
+from bertrelay.inference import run_model
+from bertrelay.inference.run_model import connect
 from bertrelay.privacy import sensitive_data, temporary_files_in
 from bertrelay.process_group import ProcessGroup
 from bertrelay.settings import InputFile
@@ -96,7 +100,7 @@ def cluster(tmp_path_factory):
         until.enter_context(ray_start(*head, f"--temp-dir={folder}"))
         waited_for(lambda: Path(folder, "ray_current_cluster").exists())
         ray.cloudpickle.register_pickle_by_value(this)  # a worker does not load all that is imported here
-        with RAY.connected():  # once for all tests
+        with connect(RAY):  # once for all tests
             nodes = Cluster(shutdown_at_exit=False)
             nodes.head_node = SimpleNamespace(gcs_address=address)
             for _ in range(2):
@@ -152,20 +156,20 @@ def may_write_little():
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 
 
-SPANS = [Span(first, first + IN_SHARD, IN_SHARD) for first in range(0, ROWS, IN_SHARD)]
+SPANS = even_spans(ROWS, IN_SHARD)
 
 
-def shards_of(folder, engine=ONE):
-    shards = Shards(folder / "out.jsonl", SPANS, engine=engine)
+def shards_of(folder):
+    shards = ShardFiles(folder / "out.jsonl", SPANS)
     shards.begin({"of": "squares"})
     return shards
 
 
-def fill(folder, start=plain, engine=ONE, **options):
-    with engine.connected():
-        shards = shards_of(folder, engine)
-        filled = shards.fill(start, "squaring", "rows", **options)
-    return [(row["row"], row["square"]) for row in shards.rows()], filled
+def fill(folder, start=plain, engine=ONE, read=whole_span):
+    with connect(engine) as executor:
+        shards = shards_of(folder)
+        result = run_model.fill(shards, Work(read, start, "squaring", "rows"), executor)
+    return [(row["row"], row["square"]) for row in shards.rows()], result
 
 
 EXPECTED = [(row, row**2) for row in range(ROWS)]
@@ -193,11 +197,11 @@ def run_apart(script, **given):
 CLIENT = """
 import pathlib
 folder, engine = pathlib.Path({folder!r}), t.Engine(engine={address!r}, workers=1)
-with engine.connected():
+with t.connect(engine):
     rows, _ = t.fill(folder, t.once(folder / "killed", t.ends), engine)
     assert rows == t.EXPECTED and (folder / "killed").exists()
     t.encode_file(folder / "model", folder / "in.txt", folder / "there.npy", engine=engine, vectors="int8")
-    t.shards_of(folder, engine).remove()
+    t.shards_of(folder).remove()
     with t.sensitive_data():
         t.fill(folder, t.once(folder / "raised", t.partial(t.quotes, {note!r})), engine, read=lambda span: span)
 """
@@ -206,10 +210,10 @@ with engine.connected():
 def test_where_no_cluster_answers_the_error_comes_at_once(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(RequestError, match=r"expected a Ray cluster at ray://127\.0\.0\.1:9, found none that answers"):
-        Engine(engine="ray://127.0.0.1:9").connected().__enter__()
+        connect(Engine(engine="ray://127.0.0.1:9")).__enter__()
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     with pytest.raises(RequestError, match=r"expected a Ray cluster at 127\.0\.0\.1:9, found none"):
-        RAY.connected().__enter__()
+        connect(RAY).__enter__()
 
 
 @pytest.mark.usefixtures("cluster")
@@ -283,9 +287,10 @@ class TestWorkers:
 
     def test_a_full_disk_for_a_dataset_is_an_error_and_nothing_is_half_published(self, tmp_path):
         def fill_dataset(start):
-            shards = DatasetShards(str(tmp_path / "out"), SPANS, pa.schema({"row": pa.int64()}), engine=ONE)
+            shards = DatasetShards(str(tmp_path / "out"), SPANS, pa.schema({"row": pa.int64()}))
             shards.begin({"spans": "", "of": "rows"})
-            shards.fill(start, "counting", "rows")
+            with connect(ONE) as executor:
+                run_model.fill(shards, Work(whole_span, start, "counting", "rows"), executor)
             shards.finish()
 
         def tables_of(span):
@@ -330,21 +335,21 @@ class TestWorkers:
         from ray._private.services import get_webui_url_from_internal_kv
         from ray.experimental.internal_kv import _internal_kv_put
 
-        with sensitive_data(), RAY.connected():
+        with sensitive_data(), connect(RAY):
             pass
         _internal_kv_put("webui:url", "head:8265", namespace="dashboard")
         assert get_webui_url_from_internal_kv() == "head:8265"
         refused = pytest.raises(
             RequestError, match="expected no dashboard beside sensitive data, found one at head:8265"
         )
-        with refused, sensitive_data(), RAY.connected():
+        with refused, sensitive_data(), connect(RAY):
             pass
-        with RAY.connected(), sensitive_data(), Engine(engine="ray", dashboard=True).connected():
+        with connect(RAY), sensitive_data(), connect(Engine(engine="ray", dashboard=True)):
             pass
         _internal_kv_put("webui:url", "", namespace="dashboard")
         monkeypatch.setattr(ray_workers, "_checked_nodes", set())
         monkeypatch.setattr(metadata, "version", lambda _: "1.0")
-        with pytest.raises(RequestError, match=r"expected bertrelay 1\.0 on every node"), RAY.connected():
+        with pytest.raises(RequestError, match=r"expected bertrelay 1\.0 on every node"), connect(RAY):
             pass
         assert ray.is_initialized()
 
@@ -366,8 +371,8 @@ class TestWorkers:
         make_encoder().save(tmp_path / "model")
         stage = '[vectors]\nuses = "bertrelay.encode"\nmodel = "model"\nsentences = { path = "in.txt" }\n'
         (tmp_path / "r.toml").write_text(stage)
-        pools = mock.Mock(wraps=ray_workers.WorkerPool)
-        monkeypatch.setattr(ray_workers, "WorkerPool", pools)
+        pools = mock.Mock(wraps=ray_workers._WorkerPool)
+        monkeypatch.setattr(ray_workers, "_WorkerPool", pools)
         contents = []
         for name, *engine in (["here"], ["there", "--set", "engine=ray", "--set", "workers=1"]):
             with mock.patch.dict(os.environ), pytest.raises(SystemExit) as ended:
@@ -392,11 +397,11 @@ class TestWorkers:
         killed = run_apart(
             "import os, signal, pathlib\n"
             f"folder = pathlib.Path({str(tmp_path)!r})\n"
-            "count = t.ray_workers.WorkerPool._update_progress\n"
+            "count = t.ray_workers._WorkerPool._update_progress\n"
             "def stop(self, at_work, bar):\n"
             "    count(self, at_work, bar)\n"
             "    if 4 < len(t.shards_of(folder).missing()) < 20: os.kill(os.getpid(), signal.SIGKILL)\n"
-            "t.ray_workers.WorkerPool._update_progress = stop\n"
+            "t.ray_workers._WorkerPool._update_progress = stop\n"
             "t.fill(folder, t.slow)\n"
         )
         assert killed.returncode == -signal.SIGKILL
@@ -406,7 +411,7 @@ class TestWorkers:
         assert rows == EXPECTED and filled.size <= missing * IN_SHARD
 
     def test_a_file_is_encoded_as_by_one_process(self, make_encoder, many, tmp_path, monkeypatch):
-        monkeypatch.setattr(encode_shards, "BLOCK_SENTENCES", 8)
+        monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", 8)
         (tmp_path / "in.txt").write_text("\n".join(many) + "\n")
         encode_file(make_encoder(), tmp_path / "in.txt", tmp_path / "here.npy", precision="fp32")
         encoded = encode_file(make_encoder(), tmp_path / "in.txt", tmp_path / "there.npy", engine=RAY, precision="fp32")
@@ -439,7 +444,7 @@ class TestWorkers:
         for name, engine in (("here", LOCAL_ENGINE), ("there", ONE)):
             with sensitive_data():
                 stored_chunk_tokens(lambda: iter(texts), list(map(len, texts)), chunker, tmp_path / name, engine)
-            monkeypatch.setattr(Shards, "_fill_own", None)  # this process computes nothing any more
+            monkeypatch.setattr(LocalExecutor, "compute", None)  # this process computes nothing any more
         files = [sorted((tmp_path / name).iterdir()) for name in ("here", "there")]
         contents = [{path.name: path.read_bytes() for path in each if path.is_file()} for each in files]
         assert contents[0] == contents[1] and len(contents[0]) == 3
@@ -452,7 +457,7 @@ class TestWorkers:
         source, built = DocumentSource(path=InputFile(tmp_path / "in.jsonl"), group="owner"), []
         for name, engine in (("here", LOCAL_ENGINE), ("there", ONE)):
             built.append(build_corpus([source], word_piece, Cache(tmp_path / name), Digests(), 0.3, engine=engine))
-            monkeypatch.setattr(Shards, "_fill_own", None)  # this process computes nothing any more
+            monkeypatch.setattr(LocalExecutor, "compute", None)  # this process computes nothing any more
         here, there = built
         for name in ("sentence_starts", "document_starts", "groups", "held_out"):
             assert getattr(here, name).tolist() == getattr(there, name).tolist(), name
@@ -514,7 +519,7 @@ def test_other_versions_of_ray_are_named(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray_workers, "_init", differs)
     with pytest.raises(RequestError, match=r"found none that answers \(Version mismatch: The .*same versions of Ray"):
-        RAY.connected().__enter__()
+        connect(RAY).__enter__()
 
 
 def test_a_token_that_is_missing_is_named_and_the_environment_stays_as_it_was(monkeypatch, tmp_path):
@@ -531,5 +536,5 @@ def test_a_token_that_is_missing_is_named_and_the_environment_stays_as_it_was(mo
     (tmp_path / "token").write_text("4d" * 32)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     with pytest.raises(RequestError, match=r"token is missing or incorrect.* in ~/\.ray/auth_token or \$RAY_AUTH"):
-        RAY.connected().__enter__()
+        connect(RAY).__enter__()
     assert modes == ["token"] and "RAY_AUTH_MODE" not in os.environ

@@ -15,14 +15,15 @@ import pytest
 from filelock import FileLock
 from pyarrow import fs
 
-from bertrelay.compute.engine import LOCAL_ENGINE
+from bertrelay.compute.local import LocalExecutor
+from bertrelay.compute.work import Work, whole_span
 from bertrelay.data import parquet
 from bertrelay.data.parquet import DatasetShards, ParquetInput, is_dataset, writes_dataset
 from bertrelay.data.records import Table, read
-from bertrelay.data.shards import Shards
+from bertrelay.data.shards import ShardFiles
+from bertrelay.encode_files import encode_dataset
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.inference.dataset_output import fill_dataset
-from bertrelay.inference.encode_datasets import encode_dataset
+from bertrelay.inference.run_model import fill, fill_dataset
 from bertrelay.privacy import sensitive_data
 
 ROWS, IN_GROUP = 61, 4
@@ -136,8 +137,9 @@ def test_all_parquet_files_below_a_folder_are_read_whatever_their_names_and_how_
     def rows():
         return lambda spans, _: map(source.blocks, spans)
 
-    how = {"description": "copying", "unit": "rows", "engine": LOCAL_ENGINE}
-    assert fill_dataset(address("output"), source.spans, [*source.schema], {}, rows, **how).rows == 3
+    work = Work(whole_span, rows, "copying", "rows")
+    written = fill_dataset(address("output"), source.spans, [*source.schema], {}, work, LocalExecutor())
+    assert written.rows == 3
     assert read_output(address("output"))[0]["text"].to_pylist() == [*"abc"]
 
 
@@ -164,8 +166,11 @@ def rows_of(span):
     yield pa.table({"row": list(range(span.first, span.end))})
 
 
-def start():
-    return lambda spans, _: map(rows_of, spans)
+def count_rows(shards, content=rows_of):
+    """Fills the shards with the numbers of their rows; how many were missing."""
+    return fill(
+        shards, Work(whole_span, lambda: lambda spans, _: map(content, spans), "counting", "rows"), LocalExecutor()
+    )
 
 
 def test_what_is_missing_cut_off_or_of_another_input_is_written_again(address):
@@ -189,21 +194,21 @@ def test_what_is_missing_cut_off_or_of_another_input_is_written_again(address):
         assert not resumed.is_finished(OURS)
         resumed = shards_of(address("output"), spans)
         assert "_SUCCESS" not in names_in(address("output"))
-        assert resumed.fill(start, "counting", "rows").size == size
+        assert count_rows(resumed).size == size
         resumed.finish()
         assert resumed.is_finished(OURS)
         assert rows_in(address("output")) == list(range(30))
         damage()  # of what was finished
         with filesystem.open_output_stream(f"{folder}/_shards/{shards._key}-00001-999999") as file:
             file.write(b"")  # of other hardware, whose vectors fill another file
-    resumed.fill(start, "counting", "rows")
+    count_rows(resumed)
     resumed.finish()
     with pytest.raises(RequestError, match="finished dataset of another model or input; overwrite it"):
         shards_of(address("output"), spans[:2], of="others")
     other = DatasetShards(address("output"), spans[:2], pa.schema({"row": pa.int64()}))
     other.begin(OURS | {"of": "others"}, overwrite=True)
     assert other.missing() == [0, 1] and "_SUCCESS" not in names_in(address("output"))
-    other.fill(start, "counting", "rows")
+    count_rows(other)
     other.finish()
     assert rows_in(address("output")) == list(range(10))
 
@@ -220,7 +225,7 @@ def test_a_shard_is_not_visible_where_a_folder_has_another_manifest(tmp_path):
     assert shards.is_visible()
     (tmp_path / "_manifest.json").write_text('{"of": "yesterday"}')
     assert not shards.is_visible()
-    file = Shards(tmp_path / "out.jsonl", [])
+    file = ShardFiles(tmp_path / "out.jsonl", [])
     file.begin({"of": "rows"})
     assert file.is_visible()
     (tmp_path / "out.jsonl.partial/manifest.json").write_text('{"of": "yesterday"}')
@@ -266,7 +271,7 @@ def test_a_store_that_lists_late_is_waited_for(address, monkeypatch):
     monkeypatch.setattr(parquet.Location, "is_local", False)
     spans = spans_of(15)
     shards = shards_of(address("output"), spans)
-    assert shards.fill(start, "counting", "rows").size == 15
+    assert count_rows(shards).size == 15
     shards.finish()
     assert rows_in(address("output")) == list(range(15))
 
@@ -286,15 +291,14 @@ import os, signal, sys
 sys.path[:0] = [{tests!r}]
 import pyarrow as pa
 from bertrelay.data import parquet
-from test_parquet import rows_of, shards_of, spans_of
+from test_parquet import count_rows, rows_of, shards_of, spans_of
 
 def dies(span):
     yield from rows_of(parquet.Span(span.first, span.first + 2, 2))
     os.kill(os.getpid(), signal.SIGKILL)
 
 spans = spans_of(30)
-compute = lambda spans, _: (dies(span) if span.first == 15 else rows_of(span) for span in spans)
-shards_of({address!r}, spans).fill(lambda: compute, "counting", "rows")
+count_rows(shards_of({address!r}, spans), lambda span: dies(span) if span.first == 15 else rows_of(span))
 """
 
 
@@ -304,55 +308,11 @@ def test_a_call_that_is_killed_while_it_writes_resumes_and_leaves_nothing(addres
     spans = spans_of(30)
     shards = shards_of(address("output"), spans)
     assert shards.missing() == [3, 4, 5] and "_SUCCESS" not in names_in(address("output"))
-    shards.fill(start, "counting", "rows")
+    count_rows(shards)
     shards.finish()
     assert rows_in(address("output")) == list(range(30))
     names = {"_SUCCESS", "_manifest.json", "_shards", *(f"part-{number:05}.parquet" for number in range(6))}
     assert names_in(address("output")) == names
-
-
-def test_a_lance_dataset_has_the_same_rows_and_is_there_whole_or_not_at_all(make_encoder, many, tmp_path, monkeypatch):
-    lance = pytest.importorskip("lance")
-    encoder, source = make_encoder(), write_input(str(tmp_path / "input"), many)
-    output, given = str(tmp_path / "store/notes.lance"), {"keep": ["id"], "precision": "fp32"}
-
-    def fails(*_, **__):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(lance, "write_dataset", fails)  # when all shards are there
-        encode_dataset(encoder, source, output, **given)
-    assert [path.name for path in (tmp_path / "store").iterdir()] == ["notes.lance.partial"]
-    assert encode_dataset(encoder, source, output, **given) == (ROWS, 16, None, "fp32")
-    assert [path.name for path in (tmp_path / "store").iterdir()] == ["notes.lance"]
-    encode_dataset(encoder, source, str(tmp_path / "plain"), **given)
-    plain = read_output(str(tmp_path / "plain"))[0]
-    found = lance.dataset(output).to_table()
-    assert found.replace_schema_metadata(None).equals(plain.replace_schema_metadata(None))
-    assert encode_dataset(encoder, source, output, **given) == (ROWS, 16, None, "fp32")
-    assert lance.dataset(output).version == 1
-    write_input(f"{output}.partial", many)  # as a kill after the last write leaves it
-    encode_dataset(encoder, source, output, **given)
-    assert [path.name for path in (tmp_path / "store").iterdir()] == ["notes.lance"]
-    with pytest.raises(RequestError, match=r"expected an address of Lance without options, found s3://b/x\.lance"):
-        encode_dataset(encoder, source, "s3://b/x.lance?region=x", **given)
-    with pytest.raises(RequestError, match="finished dataset of another model or input; overwrite it"):
-        encode_dataset(encoder, source, output, vectors="int8", **given)
-    encode_dataset(encoder, source, output, vectors="int8", overwrite=True, **given)
-    assert str(lance.dataset(output).schema.field("vector").type) == "fixed_size_list<item: int8>[16]"
-
-
-def test_a_lance_dataset_is_written_in_a_store(store, tmp_path, monkeypatch):
-    lance = pytest.importorskip("lance")
-    endpoint = "http://" + store.split("endpoint_override=")[1].split("&")[0]
-    given = dict.fromkeys(("AWS_ENDPOINT", "AWS_ENDPOINT_URL"), endpoint)
-    for name, value in {**given, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    output, spans = f"s3://output/{tmp_path.name}.lance", [parquet.Span(0, 5, 5), parquet.Span(5, 9, 4)]
-    how = {"description": "counting", "unit": "rows", "engine": LOCAL_ENGINE}
-    assert fill_dataset(output, spans, [], {"of": "rows"}, start, **how).rows == 9
-    assert lance.dataset(output).to_table().to_pydict() == {"row": list(range(9))}
-    assert fill_dataset(output, spans, [], {"of": "rows"}, start, **how).rows_per_second is None  # it is there
 
 
 def test_a_folder_that_another_call_writes_is_refused(make_encoder, many, tmp_path):
@@ -439,7 +399,7 @@ def test_a_bucket_that_is_not_there_and_an_unknown_store_are_refused(store):
 
 
 def test_datasets_differ_from_files_by_their_names(tmp_path):
-    names = ("store/notes.lance", "s3://bucket/folder", "file:///folder", "memory://x", "folder/", str(tmp_path))
+    names = ("s3://bucket/folder", "file:///folder", "memory://x", "folder/", str(tmp_path))
     assert all(map(is_dataset, names))
     assert not any(map(is_dataset, ("vectors.npy", "folder/vectors.parquet", "-")))
     assert not writes_dataset(str(tmp_path), "out/") and not writes_dataset("in.parquet", "out.jsonl")
@@ -487,4 +447,4 @@ def test_text_and_names_of_columns_that_are_not_utf_8_are_one_clear_error(tmp_pa
 def test_a_manifest_nested_without_an_end_is_none_of_ours(tmp_path):
     (tmp_path / "_manifest.json").write_text('{"spans": ' + "[" * 100_000)
     with pytest.raises(RequestError, match="found 1 files or folders and no manifest"):
-        DatasetShards(str(tmp_path), [], pa.schema([]), engine=LOCAL_ENGINE).begin({"spans": ""})
+        DatasetShards(str(tmp_path), [], pa.schema([])).begin({"spans": ""})

@@ -3,9 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from bertrelay.compute.local import LocalExecutor
+from bertrelay.compute.work import Work, whole_span
 from bertrelay.data import shards as module
-from bertrelay.data.shards import MANIFEST, Shards, Span, SpanReader, cut_spans
+from bertrelay.data.shards import MANIFEST, ShardFiles, Span, SpanReader, cut_spans, even_spans
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.inference import run_model
 from bertrelay.privacy import sensitive_data
 from bertrelay.process_group import ProcessGroup
 
@@ -18,9 +21,15 @@ def lines(spans, bar):
         bar.advance(size)
 
 
+def tag(shards, start=lambda: lines, rank=0, size=1):
+    """Fills the shards by a task that tags words; progress units that were missing."""
+    work = Work(whole_span, start, "tagging", "words")
+    return run_model.fill(shards, work, LocalExecutor(ProcessGroup(rank, size))).size
+
+
 @pytest.fixture
 def shards(tmp_path):
-    return Shards(tmp_path / "output", SPANS)
+    return ShardFiles(tmp_path / "output", SPANS)
 
 
 def test_only_missing_shards_are_computed_and_progress_counts_what_was_there(shards, monkeypatch, capsys):
@@ -33,7 +42,7 @@ def test_only_missing_shards_are_computed_and_progress_counts_what_was_there(sha
         shards.complete()
 
     shards.begin({"a": 1})
-    assert shards.fill(lambda: lines, "tagging", "words").size == 70
+    assert tag(shards) == 70
     assert [path.read_text() for path in shards.complete()] == ["0\n", "2\n", "3\n"]
     logged = [line.partition(", ")[0] for line in capsys.readouterr().err.splitlines()]
     assert logged == ["tagging: resuming after 30 of 100 words", *(f"tagging: {n} of 100 words" for n in (50, 100))]
@@ -41,18 +50,20 @@ def test_only_missing_shards_are_computed_and_progress_counts_what_was_there(sha
 
 def test_processes_fill_every_nth_shard_and_count_those_of_the_others(tmp_path, monkeypatch, capsys):
     """Ranks one after the other in this process, so without exchanging anything."""
-    for name, value in (("check_shared", None), ("wait_for_all", None), ("gather", [0])):
-        monkeypatch.setattr(module, name, lambda *_, value=value: value)
-    ranks = [Shards(tmp_path / "output", SPANS, ProcessGroup(rank, 2)) for rank in range(2)]
-    for each in ranks:
-        each.begin({})
+    monkeypatch.setattr(module, "check_shared", lambda *_: None)
+    monkeypatch.setattr(run_model, "wait_for_all", lambda *_: None)
+    monkeypatch.setattr(run_model, "gather", lambda *_: [0])
+    ranks = [ShardFiles(tmp_path / "output", SPANS, ProcessGroup(rank, 2)) for rank in range(2)]
+    for shards in ranks:
+        shards.begin({})
 
     def while_the_other_works(spans, bar):
+        spans = list(spans)
         assert spans == [SPANS[0], SPANS[2]]
-        ranks[1].fill(lambda: lines, "tagging", "words")
+        tag(ranks[1], rank=1, size=2)
         yield from lines(spans, bar)
 
-    assert ranks[0].fill(lambda: while_the_other_works, "tagging", "words").size == 100
+    assert tag(ranks[0], lambda: while_the_other_works, 0, 2) == 100
     assert capsys.readouterr().err.splitlines()[-1].startswith("tagging: 100 of 100 words")
     assert ranks[0].missing() == []
 
@@ -111,6 +122,7 @@ def test_a_span_ends_with_the_item_that_brings_it_to_the_limit():
     assert cut_spans([(3, 1), (4, 2), (9, 3), (1, 4)], 7) == [Span(0, 2, 3), Span(2, 3, 3), Span(3, 4, 4)]
     assert cut_spans([(7, 1)], 7) == [Span(0, 1, 1)]
     assert cut_spans([], 7) == []
+    assert even_spans(5, 2) == [Span(0, 2, 2), Span(2, 4, 2), Span(4, 5, 1)] and even_spans(0, 2) == []
 
 
 def test_records_of_spans_are_read_in_one_pass_and_a_source_that_changed_is_an_error():

@@ -12,18 +12,17 @@ from device_waits import Waits
 from forked import CONTEXT, finish
 from torch import nn
 
+from bertrelay import encode_files
 from bertrelay.cache import Cache
 from bertrelay.data.records import Table
 from bertrelay.data.vectors import open_vectors, quantized, shape_of, write_block
 from bertrelay.device import private_memory_mb
+from bertrelay.encode_files import encode_file, fill_vectors, forget_manifest
+from bertrelay.encode_stage import EncodeSettings, run
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.inference import encode as encoding
-from bertrelay.inference import encode_shards
 from bertrelay.inference import kernels as cpu_kernels
-from bertrelay.inference.encode_files import encode_file
-from bertrelay.inference.encode_shards import encoder_digest, fill_vectors, forget_manifest
-from bertrelay.inference.stage import EncodeSettings, run
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.model.layout import Prompts
 from bertrelay.stage import StageContext
 
@@ -33,7 +32,7 @@ BLOCK = 8
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
-    monkeypatch.setattr(encode_shards, "BLOCK_SENTENCES", BLOCK)
+    monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", BLOCK)
 
 
 class Texts:
@@ -110,7 +109,7 @@ def test_encoding_waits_for_the_device_once_a_shard(make_encoder, many, tmp_path
 
 def encode_until_killed(folder, where, output):
     """Encodes in a process of its own, which is killed while it writes its fourth shard, or assembles the fifth."""
-    encoding.BLOCK_SENTENCES = encode_shards.BLOCK_SENTENCES = BLOCK
+    encoding.BLOCK_SENTENCES = encode_files.BLOCK_SENTENCES = BLOCK
 
     def write_half(path, vectors):
         if path.name.startswith(".000003"):
@@ -122,9 +121,9 @@ def encode_until_killed(folder, where, output):
         return os.kill(os.getpid(), signal.SIGKILL) if path.stem == "000004" else open_vectors(path, dtype)
 
     if where == "shard":
-        encode_shards.write_block = write_half
+        encode_files.write_block = write_half
     else:
-        encode_shards.open_vectors = open_half
+        encode_files.open_vectors = open_half
     encode_file(folder / "model", folder / "lines.txt", folder / output, precision="fp32")
 
 
@@ -142,7 +141,7 @@ def test_a_killed_file_resumes_to_the_same_bytes_and_computes_only_what_is_missi
         written.append(path.name[1:7])
         write_block(path, vectors)
 
-    monkeypatch.setattr(encode_shards, "write_block", write)
+    monkeypatch.setattr(encode_files, "write_block", write)
     for where, computed in (("shard", ["000003", "000004", "000005", "000006", "000007"]), ("assembly", [])):
         process = CONTEXT.Process(target=encode_until_killed, args=(tmp_path, where, output))
         process.start()
@@ -247,7 +246,7 @@ def test_a_disk_that_is_full_while_assembling_loses_no_shard_and_keeps_the_earli
         return open_vectors(path, dtype)
 
     with monkeypatch.context() as patched:
-        patched.setattr(encode_shards, "open_vectors", full)
+        patched.setattr(encode_files, "open_vectors", full)
         with pytest.raises(WorkError, match=r"could not write .*out\.\w+: No space left"):
             encode_file(make_encoder(), table, output)
     assert output.read_bytes() == b"of yesterday"

@@ -9,8 +9,7 @@ from onnx import TensorProto, helper
 from transformers import BertConfig
 
 from bertrelay.errors import RequestError
-from bertrelay.inference.encode_shards import encoder_digest, on_cpu
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.model.files import remove_graphs
 from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import load_graph
@@ -65,7 +64,7 @@ def test_other_weights_beside_a_graph_are_another_model(write):
 
 def test_a_graph_is_sent_to_workers_as_its_folder(write):
     encoder = SentenceEncoder.load(folder := write(SAME))
-    sent = pickle.dumps(on_cpu(encoder))
+    sent = pickle.dumps(encoder)
     there = pickle.loads(sent)
     assert there.layout == encoder.layout and encoder_digest(there) == encoder_digest(encoder)
     np.testing.assert_array_equal(there.encode(["A dog runs."]), encoder.encode(["A dog runs."]))

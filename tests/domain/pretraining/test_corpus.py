@@ -301,13 +301,13 @@ def test_two_processes_that_want_one_corpus_prepare_it_once(tmp_path):
 
 @pytest.mark.parametrize(("later", "how"), [(texts(39), "became shorter"), ([*texts(39), "Pain."], "changed")])
 def test_documents_that_change_while_they_are_read_are_an_error(tmp_path, monkeypatch, later, how):
-    file, fill = written(tmp_path / "a.jsonl", texts(40)), corpus_module.Shards.fill
+    file, fill = written(tmp_path / "a.jsonl", texts(40)), corpus_module.fill
 
     def rewritten(*given):
         written(file, later)
         return fill(*given)
 
-    monkeypatch.setattr(corpus_module.Shards, "fill", rewritten)
+    monkeypatch.setattr(corpus_module, "fill", rewritten)
     with pytest.raises(WorkError, match=rf"documents: the input {how} while it was read; run the same command again"):
         build(tmp_path, file)
     assert not list(tmp_path.rglob("corpus.json"))

@@ -10,7 +10,7 @@ from bertrelay.settings import BatchTokens, EncoderSource, Precision, Settings, 
 from bertrelay.stage import Metrics, StageContext
 
 if TYPE_CHECKING:
-    from bertrelay.inference.encode_files import EncodedFile
+    from bertrelay.encode_files import EncodedFile
 
 
 class EncodeSettings(Settings):
@@ -49,8 +49,7 @@ class EncodeSettings(Settings):
 def run(settings: EncodeSettings, context: StageContext) -> Metrics:
     """The stage `bertrelay.encode`: the vectors of a table's sentences, in `vectors.npy`, `.parquet` or a folder."""
     from bertrelay.data.vectors import shape_of
-    from bertrelay.inference.encode_datasets import encode_dataset
-    from bertrelay.inference.encode_files import encode_file
+    from bertrelay.encode_files import encode_dataset, encode_file
 
     given: dict[str, Any] = {
         "cache": context.cache,

@@ -1,0 +1,43 @@
+"""Computes shards in this process and in those that launchers started beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bertrelay.compute.work import Work
+from bertrelay.data.shards import ShardStore
+from bertrelay.device import ComputePrecision, release_memory, resolve_precision
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main
+from bertrelay.progress import Bar
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class LocalExecutor:
+    """Rank r of n processes computes the shards r, r + n, r + 2n … of those that are missing."""
+
+    process_group: ProcessGroup = SINGLE_PROCESS
+    sends_work: bool = False
+
+    def precision(self, requested: str | None, device: "torch.device") -> ComputePrecision:
+        if isinstance(requested, ComputePrecision):
+            return requested
+        return broadcast_from_main(resolve_precision(requested, device), self.process_group)
+
+    def compute(self, shards: ShardStore[Any], missing: Sequence[int], work: Work[Any, Any], bar: Bar) -> None:
+        """Writes this rank's part of the `missing` shards; the bar counts those of other ranks as well."""
+        group = self.process_group
+        local = [number for number in missing if number % group.size == group.rank]
+        remote = set(missing).difference(local)
+        if not local:
+            return
+        contents = work.start()((work.read(shards.spans[number]) for number in local), bar)
+        for number, content in zip(local, contents, strict=True):
+            shards.write(number, content)
+            release_memory()
+            if remote:
+                written = remote.difference(shards.missing())  # by other ranks, since the last shard
+                bar.advance(sum(shards.spans[number].size for number in written))
+                remote -= written
