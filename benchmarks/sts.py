@@ -14,11 +14,12 @@ from benchmarks.harness import Claim, main
 from benchmarks.machine import MINILM
 from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
+from bertrelay.evaluation.encode import Encode
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from teachers.baselines.encoders import encoder_at
 from teachers.evaluation.official import OfficialFiles
-from teachers.evaluation.sts import Encode, StsPairs
+from teachers.evaluation.sts import StsPairs
 from teachers.evaluation.sts_sets import read_sets, set_metrics
 
 SETS = ("STSb", "SICK-R", "STS13")

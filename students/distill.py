@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bertrelay.checks import check_dimensions
 from bertrelay.data.tokens import Tokens, prompt_tokenizer, store_tokens
 from bertrelay.device import to_device
+from bertrelay.evaluation.encode import Encode
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest
@@ -42,7 +43,6 @@ from students.retention import (
     retained_targets,
 )
 from students.settings import DistillSettings
-from teachers.evaluation.sts import Encode
 from teachers.objectives import matryoshka
 
 TAUGHT = ("targets", "weights", "retained", "english")

@@ -10,6 +10,7 @@ import numpy as np
 from bertrelay.checks import check_dimensions, list_texts
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.encode import Encode, metrics_at
 from bertrelay.evaluation.similarity import Metric, Vectors, matrix
 from bertrelay.files import write_json
 from bertrelay.inference.compare import compare_all, compare_pairs
@@ -24,7 +25,7 @@ from students.neighbours import load_faiss
 from students.pairs import Translations, read_translations
 from students.retrieval import mining_metrics, rows_by_language, search_metrics, xsim_metrics
 from students.settings import ENGLISH, ParallelSource
-from teachers.evaluation.sts import Encode, StsPairs, metrics_at, read_sts, sts_metrics
+from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

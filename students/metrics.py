@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bertrelay.evaluation.encode import Encode, encoded_once
 from bertrelay.evaluation.similarity import Vectors, chance_of_own, is_among_nearest
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import read_json, write_json
@@ -17,7 +18,6 @@ from bertrelay.stage import Metrics
 from students.given_vectors import VectorTable
 from students.pairs import Translations
 from students.settings import ENGLISH
-from teachers.evaluation.sts import Encode, encoded_once
 
 VARIANCE = "distillation.json"  # beside the weights of a model
 

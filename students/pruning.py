@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.encode import finite
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import progress
 from students.coverage import sample_of
-from teachers.evaluation.sts import finite
 
 STACKS = ("encoder.layer", "transformer.layer", "layers", "encoder.block")
 """Where the layers are: BERT, XLM-R and MPNet; DistilBERT; ModernBERT, Qwen3 and Gemma; T5."""

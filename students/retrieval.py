@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
+from bertrelay.evaluation.encode import Encode
 from bertrelay.evaluation.similarity import ROUNDING, Vectors, is_among_nearest, pairwise, unit
 from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.model.encoder import SentenceEncoder
@@ -20,7 +21,6 @@ from students.neighbours import Neighbours, exact_knn, ratio_margins
 from students.pairs import Translations
 from students.search_settings import NEIGHBOURS, MiningTest
 from students.settings import ENGLISH
-from teachers.evaluation.sts import Encode
 
 Rows = dict[tuple[str, int], str]
 """Sentences of a language by the English sentence they translate, and its number among equal ones."""

@@ -26,6 +26,7 @@ from bertrelay.data.arrow import open_arrow, write_arrow
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.sentences import text_column
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.encode import finite
 from bertrelay.evaluation.similarity import Vectors, pairwise
 from bertrelay.languages import is_language
 from bertrelay.model.encoder import SentenceEncoder, open_encoder
@@ -42,7 +43,6 @@ from students.pairs import PairCounts, read_pairs
 from students.pruning import keep_layers, keep_neurons
 from students.settings import ENGLISH
 from students.vocabulary import check_can_be_read_again, trim_vocabulary
-from teachers.evaluation.sts import finite
 
 ROUNDS = 5
 TIMED_SENTENCES = 512

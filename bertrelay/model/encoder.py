@@ -7,7 +7,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
-from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -523,6 +522,5 @@ def encoder_digest(encoder: SentenceEncoder) -> str:
         digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)  # NumPy has no bfloat16
     digest.update(encoder.tokenizer.backend_tokenizer.to_str().encode())
     network = {name: value for name, value in encoder.backbone.config.to_dict().items() if name not in UNUSED_CONFIG}
-    layout = replace(encoder.layout, similarity=None)  # how vectors are compared is not what they are
     cut = {} if encoder.truncate_dim is None else {"truncate_dim": encoder.truncate_dim}
-    return fingerprint({"weights": digest.hexdigest(), "network": network, "layout": repr(layout), **cut})
+    return fingerprint({"weights": digest.hexdigest(), "network": network, "layout": encoder.layout.digested, **cut})

@@ -51,7 +51,7 @@ class Dense:
     bias: bool = True
     activation: str = "torch.nn.modules.linear.Identity"
     normalized: bool = False
-    folder: str = field(default="", repr=False)
+    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,21 @@ class Layout:
     lower_case: bool = False
     prompts: Prompts = Prompts()
     similarity: str | None = None
-    truncate_dim: int | None = field(default=None, repr=False)
-    spaces: tuple[str, ...] = field(default=(), repr=False)  # digests are of what is shown
+    truncate_dim: int | None = None
+    spaces: tuple[str, ...] = ()
     transformer_folder: str = ""
+
+    @property
+    def digested(self) -> str:
+        """The statements that determine whole vectors, for a digest: not how these are compared or cut, nor folders.
+
+        Written as Python shows a data class, so that digests made before these lists were explicit stay valid.
+        """
+        maps = [f"Dense({_listed(dense, DENSE_DIGESTED)})" for dense in self.dense]
+        dense = f"({', '.join(maps)}{',' if len(maps) == 1 else ''})"
+        prompts = f"Prompts({_listed(self.prompts, PROMPTS_DIGESTED)})"
+        first, last = _listed(self, LAYOUT_DIGESTED[:3]), _listed(self, LAYOUT_DIGESTED[3:])
+        return f"Layout({first}, dense={dense}, {last}, prompts={prompts}, similarity=None, transformer_folder='')"
 
     @property
     def modules(self) -> list[tuple[str, str]]:
@@ -131,6 +143,15 @@ class Layout:
             kinds += ["Normalize", "Dense"] if dense.normalized else ["Dense"]
         kinds += ["Normalize"] if self.normalize else []
         return [(kind, f"{index}_{kind}" if index else "") for index, kind in enumerate(kinds)]
+
+
+DENSE_DIGESTED = ("in_features", "out_features", "bias", "activation", "normalized")
+PROMPTS_DIGESTED = ("texts", "default")
+LAYOUT_DIGESTED = ("pooling", "include_prompt", "token_dim", "normalize", "max_tokens", "lower_case")
+
+
+def _listed(statements: object, names: Sequence[str]) -> str:
+    return ", ".join(f"{name}={getattr(statements, name)!r}" for name in names)
 
 
 class _Module(Description):

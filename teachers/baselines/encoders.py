@@ -10,11 +10,12 @@ import numpy as np
 from bertrelay.cache import Cache
 from bertrelay.checks import check_dimensions
 from bertrelay.device import default_device
+from bertrelay.evaluation.encode import Encode, finite
 from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.model.pooling import Pooling
 from teachers.baselines.word_vectors import BiLstmEncoder, vectors_for
 from teachers.evaluation.settings import ProtocolSettings
-from teachers.evaluation.sts import Encode, Fit, finite
+from teachers.evaluation.sts import Fit
 
 TERMS = 5_000  # the most frequent ones: enough for these sets, and small enough to hold them dense
 
@@ -35,7 +36,7 @@ def fit_of(settings: ProtocolSettings, cache: Cache | None = None) -> Fit:
         if settings.bilstm is not None:
             return finite(BiLstmEncoder.load(settings.bilstm).to(default_device()).encode)
         assert settings.model is not None
-        encoder = load_encoder(settings.model, cache, settings.pooling, settings.truncate_dim)
+        encoder = with_pooling(open_encoder(settings.model, cache), settings.pooling, settings.truncate_dim)
         return finite(partial(encoder.encode, precision=settings.precision, truncate_dim=settings.truncate_dim))
 
     return lambda _: network()
@@ -43,20 +44,16 @@ def fit_of(settings: ProtocolSettings, cache: Cache | None = None) -> Fit:
 
 def encoder_at(model: str | Path, precision: str, cache: Cache | None = None) -> Encode:
     """What gives the vectors of the encoder of a folder or hub id, all of them finite."""
-    return finite(partial(load_encoder(model, cache).encode, precision=precision))
+    return finite(partial(open_encoder(model, cache).encode, precision=precision))
 
 
-def load_encoder(
-    model: str | Path,
-    cache: Cache | None = None,
-    pooling: Sequence[str] | None = None,
-    truncate_dim: int | None = None,
+def with_pooling(
+    encoder: SentenceEncoder, pooling: Sequence[str] | None, truncate_dim: int | None = None
 ) -> SentenceEncoder:
-    """The sentence encoder of a folder or hub id; with another `pooling`, without what came after its own.
+    """`encoder`; with another `pooling` a new one, without the modules after its own.
 
-    truncate_dim: the dimensions that will be kept. Raises RequestError for more than there are, and as `open_encoder`.
+    truncate_dim: dimensions that will be kept. Raises RequestError for more than the encoder has.
     """
-    encoder = open_encoder(model, cache)
     if pooling is not None:
         encoder = encoder.with_parts(
             pooling=Pooling(pooling, encoder.pooling.include_prompt), projection=None, normalize=False

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.encode import Encode
 from bertrelay.evaluation.statistics import Floats
 from bertrelay.files import write_text
 from bertrelay.progress import log
@@ -24,7 +25,7 @@ from teachers.cross_encoder import CrossEncoder
 from teachers.data import number
 from teachers.evaluation.official import OfficialFiles, gold_score, read_lines
 from teachers.evaluation.settings import ARGUMENT_COLUMNS, TOPICS, FacetSettings
-from teachers.evaluation.sts import Encode, Part, StsPairs
+from teachers.evaluation.sts import Part, StsPairs
 from teachers.evaluation.sts_sets import correlations, part_correlations, without_gold
 from teachers.settings import CrossEncoderSettings, TrainSettings, common_values
 from teachers.train import train_once

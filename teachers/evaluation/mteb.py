@@ -23,11 +23,11 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.encode import EncodingOptions, check_finite
-from bertrelay.model.encoder import SentenceEncoder, encoder_digest
+from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
 from bertrelay.progress import log
 from bertrelay.settings import ModelSource, options_of
 from bertrelay.stage import Metrics, StageContext
-from teachers.baselines.encoders import load_encoder
+from teachers.baselines.encoders import with_pooling
 from teachers.data import BLANK, usable, values_of
 from teachers.evaluation.settings import LocalTask, ProtocolSettings
 from teachers.evaluation.sts import aligned_records, read_sts
@@ -140,7 +140,7 @@ def task_metrics(
     """The main score of every subset of `tasks`. cache: of models of the hub. results: None for mteb's own folder."""
     mteb, model = _package(), settings.model
     assert model is not None
-    encoder = load_encoder(model, cache, settings.pooling, settings.truncate_dim)
+    encoder = with_pooling(open_encoder(model, cache), settings.pooling, settings.truncate_dim)
     precision = resolve_precision(settings.precision, encoder.device)
     changed: dict[str, str | int] = {"precision": precision} if precision != "fp32" else {}
     changed |= {"pooling": "-".join(settings.pooling)} if settings.pooling else {}

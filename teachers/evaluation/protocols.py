@@ -15,6 +15,7 @@ from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.encode import encoded_once, metrics_at
 from bertrelay.evaluation.similarity import Metric, pairwise
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.progress import log
@@ -26,7 +27,7 @@ from teachers.evaluation import senteval
 from teachers.evaluation.facets import facet_metrics, read_topics
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.settings import SETS, TRIPLET, ProtocolSettings
-from teachers.evaluation.sts import Fit, at_once, encoded_once, metrics_at, read_sts, sts_metrics
+from teachers.evaluation.sts import Fit, at_once, read_sts, sts_metrics
 from teachers.evaluation.sts_sets import read_sets, set_metrics, without_year
 from teachers.settings import StsSettings
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, compress
 from typing import Self, cast
 
@@ -10,19 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.cache import Cache
-from bertrelay.checks import check_dimensions
 from bertrelay.data.records import Rejects, aligned_rows, read
 from bertrelay.data.tables import Record, Table, Unusable
-from bertrelay.data.vectors import check_finite_rows
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.encode import Encode, encoded_once
 from bertrelay.evaluation.similarity import Metric, pairwise
 from bertrelay.evaluation.statistics import Floats, spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
 from teachers.data import parse_score, usable, values_of
 from teachers.settings import COLUMNS, StsTable
-
-Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Sentences to their vectors, float32 (sentences, dim)."""
 
 Fit = Callable[[Sequence[str]], Encode]
 """All sentences of a set to the function that encodes some of them: TF-IDF and word vectors depend on them."""
@@ -136,40 +131,6 @@ def _pair(record: Record) -> Row:
     if not (isinstance(first, str) and isinstance(second, str)):
         raise ValueError("a sentence that is not text")
     return first, second, parse_score(score)
-
-
-def finite(encode: Encode) -> Encode:
-    """`encode`, but raising WorkError for vectors that are not finite."""
-
-    def checked(sentences: Sequence[str]) -> NDArray[np.float32]:
-        vectors = encode(sentences)
-        check_finite_rows(vectors, None, lambda row: f"sentence {row + 1:,}")
-        return vectors
-
-    return checked
-
-
-def encoded_once(encode: Encode, sentences: Sequence[str]) -> Encode:
-    """Finds the vectors of `sentences`, all finite, each encoded once for all metrics."""
-    rows = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
-    vectors = finite(encode)(list(rows))
-    return lambda wanted: vectors[[rows[sentence] for sentence in wanted]]
-
-
-def metrics_at(dimensions: Sequence[int], score: Callable[[Encode], Metrics], encode: Encode) -> Metrics:
-    """What `score` gives vectors cut to each of `dimensions`: `sts/x/64-dimensions/…` beside the `sts/x/…` of all."""
-    metrics: Metrics = {}
-    for dimension in dimensions:
-        for name, value in score(partial(_cut, encode, dimension)).items():
-            head, _, last = name.rpartition("/")
-            metrics[f"{head}/{dimension}-dimensions/{last}"] = value
-    return metrics
-
-
-def _cut(encode: Encode, dimension: int, sentences: Sequence[str]) -> NDArray[np.float32]:
-    vectors = encode(sentences)
-    check_dimensions([dimension], vectors.shape[1])
-    return vectors[:, :dimension]
 
 
 def sts_metrics(pairs: Mapping[str, StsPairs], encode: Encode, intervals: bool = True) -> Metrics:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.encode import Encode
 from bertrelay.evaluation.similarity import Metric
 from bertrelay.evaluation.statistics import Floats, pearson, spearman, with_interval
 from bertrelay.progress import log
@@ -33,7 +34,7 @@ from teachers.evaluation.official import (
     refuse_several,
 )
 from teachers.evaluation.settings import MAIN, SETS, YEARS
-from teachers.evaluation.sts import Encode, Part, Row, StsPairs
+from teachers.evaluation.sts import Part, Row, StsPairs
 
 SINGLE: dict[str, dict[str, dict[str, Any]]] = {
     "STSb": {

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from bertrelay.errors import RequestError, WorkError
-from teachers.baselines.encoders import finite, fit_of, tfidf
+from bertrelay.evaluation.encode import finite
+from teachers.baselines.encoders import fit_of, tfidf
 from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.baselines.word_vectors import BiLstmEncoder, WordVectors, run
 from teachers.cross_encoder import start_cross_encoder
