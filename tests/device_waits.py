@@ -28,7 +28,7 @@ class Waits(TorchFunctionMode):
 
 def waits_in_steps(monkeypatch):
     """A list that gets the number of waits in each step of the trainings to come, taken as those of a GPU."""
-    counts, step = [], Training._train_step
+    counts, step = [], Training.step
 
     def counted(*args):
         with Waits() as waits:
@@ -37,5 +37,5 @@ def waits_in_steps(monkeypatch):
         return signal
 
     monkeypatch.setattr(cpu_kernels, "is_asynchronous", lambda _: True)
-    monkeypatch.setattr(Training, "_train_step", counted)
+    monkeypatch.setattr(Training, "step", counted)
     return counts

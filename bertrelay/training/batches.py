@@ -1,7 +1,7 @@
-"""What each step trains on, and at what rate: pure functions of lengths, settings and the number of the step.
+"""The batch and the learning rate of each step: pure functions of lengths, settings and the number of the step.
 
-A batch is what one update learns from and is the same for any number of processes. A micro-batch is what fits in
-memory at once.
+A batch is the items of one update, the same for any number of processes. A micro-batch is a part of it that fits in
+memory.
 """
 
 import math
@@ -14,16 +14,16 @@ from bertrelay.training.settings import TrainingSettings
 
 Items = NDArray[np.int64]
 Lengths = NDArray[np.integer] | Callable[[int], NDArray[np.integer]]
-"""Tokens of each item, (items,); a function of the epoch where every epoch has items of its own."""
+"""Tokens of each item, (items,); a function of the epoch if each epoch has its own items."""
 
 POOL_BATCHES = 64
-"""Items are shuffled, then sorted by length within pools of this many batches: little padding, still random."""
+"""Items are shuffled, then sorted by length within pools of this many batches: little padding, and still random."""
 
 
 class BatchSchedule:
-    """The batch of every step. It keeps the plan of one epoch in memory, as a cache and not as a position.
+    """The batch of every step. The plan of one epoch is cached; there is no position to save.
 
-    groups: of each item, (items,), where the items of a group are to be in one batch.
+    groups: number of the group of each item, (items,); the items of a group come in one batch.
     """
 
     def __init__(self, lengths: Lengths, settings: TrainingSettings, groups: NDArray[np.integer] | None = None) -> None:
@@ -67,19 +67,20 @@ def plan_epoch(
 ) -> list[Items]:
     """The batches of one epoch, in the order of the steps; every item is in exactly one.
 
-    lengths: tokens of each item, (items,). batch_tokens, batch_items: the size of a batch, one of the two. A batch is
-    closed when the running total reaches it, so it holds at most that and one item more.
-    groups: of each item, (items,); the items of a group are in one batch, and one item as far as its size goes.
+    lengths: tokens of each item, (items,).
+    batch_tokens, batch_items: size of a batch, exactly one of the two. A batch ends with the item that reaches it, so
+        it exceeds the size by less than one item.
+    groups: number of the group of each item, (items,); a group counts as one item of the summed size.
     """
     if groups is not None:
         members = np.argsort(groups, kind="stable")
         first = np.flatnonzero(np.diff(groups[members], prepend=-1))
-        longest = np.maximum.reduceat(lengths[members], first)  # to it the others of a batch are padded, (groups,)
+        longest = np.maximum.reduceat(lengths[members], first)  # the length to which a batch is padded, (groups,)
         sums = np.add.reduceat(lengths[members].astype(np.int64), first)  # tokens, (groups,)
         sizes = sums if batch_tokens else np.diff(first, append=len(members))
         plan = _plan(longest, sizes, seed, epoch, batch_tokens or batch_items or 1)
-        of_group = np.split(members, first[1:])
-        return [np.concatenate([of_group[group] for group in batch]) for batch in plan]
+        items = np.split(members, first[1:])  # of each group
+        return [np.concatenate([items[group] for group in batch]) for batch in plan]
     sizes = lengths.astype(np.int64) if batch_tokens else np.ones(len(lengths), dtype=np.int64)
     return _plan(lengths, sizes, seed, epoch, batch_tokens or batch_items or 1)
 
@@ -87,7 +88,7 @@ def plan_epoch(
 def _plan(lengths: NDArray[np.integer], sizes: NDArray[np.int64], seed: int, epoch: int, capacity: int) -> list[Items]:
     generator = np.random.default_rng((seed, epoch))
     order = _length_grouped(lengths, sizes, capacity * POOL_BATCHES, generator)
-    before = np.cumsum(sizes[order]) - sizes[order]  # running total when each item comes
+    before = np.cumsum(sizes[order]) - sizes[order]  # running total before each item
     batch_of_item = before // capacity
     starts = np.flatnonzero(np.diff(batch_of_item, prepend=-1))
     batches = np.split(order, starts[1:])
@@ -99,7 +100,7 @@ def _length_grouped(
 ) -> Items:
     """A random order in which neighbours have similar lengths: pools of random items, each sorted by length.
 
-    Every other pool is sorted downwards, so that a batch across two pools has no jump in length.
+    Every second pool is sorted in descending order, so that a batch across two pools has no jump in length.
     """
     shuffled = generator.permutation(len(lengths))
     pools = (np.cumsum(sizes[shuffled]) - 1) // pool_capacity
@@ -107,16 +108,18 @@ def _length_grouped(
     return shuffled[np.lexsort((keys, pools))]
 
 
-def rank_batch(batch: Items, rank: int, processes: int) -> Items:
+def rank_items(batch: Items, rank: int, processes: int) -> Items:
+    """The items of a batch that one of several processes computes."""
     return batch[rank::processes]
 
 
 def micro_batches(
     items: Items, lengths: NDArray[np.integer], padded_lengths: NDArray[np.integer], device_tokens: int
 ) -> Iterator[Items]:
-    """`items` in micro-batches, longest first, each of at most `device_tokens` padded; a longer item goes alone.
+    """Splits `items`, longest first, into micro-batches of at most `device_tokens` padded tokens, or of a single item.
 
-    lengths: tokens of each item, (items,). padded_lengths: what each adds to a micro-batch in which it is the longest.
+    lengths: tokens of each item, (items,).
+    padded_lengths: padded tokens that an item adds to a micro-batch in which it is the longest, (items,).
     """
     ordered = items[np.argsort(-lengths[items].astype(np.int64), kind="stable")]
     while len(ordered):

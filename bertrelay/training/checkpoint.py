@@ -1,15 +1,17 @@
-"""Checkpoints: what a training state is, how it is captured and restored, and folders that are complete or not there.
+"""Checkpoints: the state of a training, captured, written, checked and restored.
 
-A checkpoint is written beside, synced and renamed, and its digests are checked before it is used.
+A checkpoint is written under another name, synced and renamed; so its folder is complete or absent. The digests of its
+files are checked before it is used.
 """
 
 import hashlib
 import json
 import os
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from safetensors.torch import load_file
@@ -21,14 +23,14 @@ from bertrelay.files import sync, write_error, write_tensors
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
 
-KEPT = 2  # the newest, and the one before it in case the newest is damaged
+MOST_CHECKPOINTS = 2  # the newest, and the one before it in case the newest is damaged
 MANIFEST = "checkpoint.json"
 
 Tensors = dict[str, torch.Tensor]
 
 
 class Checkpoint(NamedTuple):
-    """What a training needs to resume.
+    """Everything that a training needs to resume.
 
     step: steps done when it was written.
     state: numbers and metrics, as JSON holds them.
@@ -44,9 +46,9 @@ class Checkpoint(NamedTuple):
 class State:
     """The numbers of a training, besides the weights and the optimizer's moments.
 
-    evaluated_step: after which the last evaluation was.
+    step: steps done. evaluated_step: the steps done at the last evaluation.
     best_tensors: the best weights so far, None before the first evaluation.
-    precision, total_steps: the same when it resumes, so that it ends where an uninterrupted one does.
+    precision, total_steps: must be the same in a training that resumes, or it would end with other weights.
     scaler: the state of the gradient's scale, in fp16.
     """
 
@@ -63,12 +65,13 @@ class State:
 
 
 def capture(state: State, model: nn.Module, optimizer: Optimizer, copy: bool = False) -> Checkpoint:
-    """All that the training needs to resume here.
+    """The checkpoint of a training as it stands.
 
-    copy: training continues while it is written; else tensors share memory with the live ones where possible.
+    copy: copy all tensors, for a training that continues meanwhile; else they share memory with the live ones where
+        possible.
     """
     values = dict(vars(state))
-    best = values.pop("best_tensors")  # copies, which later ones replace
+    best = values.pop("best_tensors")  # never changed in place: a better evaluation replaces them
     moments = {
         f"{key} {name}": value.detach().to("cpu", copy=copy)
         for name, parameter in model.named_parameters()
@@ -81,15 +84,15 @@ def capture(state: State, model: nn.Module, optimizer: Optimizer, copy: bool = F
 def restore(checkpoint: Checkpoint, new: State, model: nn.Module, optimizer: Optimizer, folder: Path) -> State:
     """Loads the checkpoint into `model` and `optimizer`, and returns its state.
 
-    new: the state of this training where it starts anew. folder: where the checkpoint was found, for messages.
-    Raises RequestError when it belongs to another training.
+    new: the state of this training if it started at step 0. folder: of the checkpoint, for messages.
+    Raises RequestError when the checkpoint belongs to another training.
     """
     try:
         state = State(**checkpoint.state, best_tensors=checkpoint.tensors.get("best"))
     except TypeError as error:
         raise RequestError(
-            f"{folder}: expected a checkpoint of this version of BertRelay, found one of another, which states other "
-            "things. Resume with that version, or train in another folder."
+            f"{folder}: expected a checkpoint of this version of BertRelay, found one of another version. Resume with "
+            "that version, or train in another folder."
         ) from error
     if state.precision != new.precision:
         raise RequestError(
@@ -98,15 +101,15 @@ def restore(checkpoint: Checkpoint, new: State, model: nn.Module, optimizer: Opt
         )
     if state.total_steps != new.total_steps:
         raise RequestError(
-            f"{folder}: the checkpoint is of a training of {state.total_steps:,} steps and this one has "
-            f"{new.total_steps:,}, so data or settings differ. Train in another folder."
+            f"{folder}: expected a checkpoint of a training of {new.total_steps:,} steps, found one of "
+            f"{state.total_steps:,}, so data or settings differ. Train in another folder."
         )
     if others := set(checkpoint.tensors["model"]) ^ set(unique_tensors(model)):
         raise RequestError(
             f"{folder}: expected a checkpoint of the same network, found one that differs in "
             f"{', '.join(sorted(others)[:3])}. Train in another folder."
         )
-    model.load_state_dict(checkpoint.tensors["model"], strict=False)  # a tied tensor has one name in it
+    model.load_state_dict(checkpoint.tensors["model"], strict=False)  # of tied tensors it has one name
     parameters = dict(model.named_parameters())
     for full_name, value in checkpoint.tensors["optimizer"].items():
         key, _, name = full_name.partition(" ")
@@ -115,9 +118,9 @@ def restore(checkpoint: Checkpoint, new: State, model: nn.Module, optimizer: Opt
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Writes `checkpoint` as `folder/checkpoint-<step>` and keeps the newest two.
+    """Writes `checkpoint` as `folder/checkpoint-<step>` and removes all but the newest two.
 
-    Raises WorkError when the disk is full; the checkpoints before it stay.
+    Raises WorkError when the disk is full; earlier checkpoints stay.
     """
     target = folder / f"checkpoint-{checkpoint.step:08d}"
     if target.is_dir() and _damage(target) is None:
@@ -139,8 +142,42 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     except OSError as error:
         shutil.rmtree(building, ignore_errors=True)  # a full disk needs its space
         raise write_error(target, error) from error
-    for old in _newest_first(folder)[KEPT:]:
+    for old in _newest_first(folder)[MOST_CHECKPOINTS:]:
         shutil.rmtree(old)
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a training into a folder, one at a time.
+
+    is_asynchronous: on a GPU a checkpoint is a copy in the host's memory, written by another thread while training
+        continues. On a CPU the copy would need the memory of weights and moments once more, so training waits.
+    """
+
+    def __init__(self, folder: Path, is_asynchronous: bool) -> None:
+        self.folder, self.is_asynchronous = folder, is_asynchronous
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._writing: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+
+    def write(self, state: State, model: nn.Module, optimizer: Optimizer) -> None:
+        """Writes a checkpoint of this moment, after the one before it."""
+        self.wait()
+        checkpoint = capture(state, model, optimizer, copy=self.is_asynchronous)
+        if self.is_asynchronous:
+            self._writing = self._thread.submit(save_checkpoint, self.folder, checkpoint)
+        else:
+            save_checkpoint(self.folder, checkpoint)
+
+    def wait(self) -> None:
+        """Returns when the last checkpoint is on disk; raises the error of writing it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
@@ -154,7 +191,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
             manifest = json.loads((path / MANIFEST).read_text())
             tensors = {name.removesuffix(".safetensors"): load_file(path / name) for name in manifest["sha256"]}
             return Checkpoint(manifest["step"], manifest["state"], tensors)
-        log(f"{path}: this checkpoint is damaged ({damage}); removing it and using the one before")
+        log(f"{path}: this checkpoint is damaged ({damage}); removing it and using the one before it")
         shutil.rmtree(path)
     if checkpoints:
         log(f"{folder}: no intact checkpoint is left; starting from step 0")
@@ -162,12 +199,12 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def unique_tensors(module: torch.nn.Module, copy: bool = False) -> Tensors:
-    """The state of `module`, tied tensors once, on the CPU, sharing memory where possible unless `copy` is set."""
+    """The state of `module` on the CPU, tied tensors once; shares memory where possible unless `copy` is set."""
     seen, tensors = set(), Tensors()
     for name, tensor in module.state_dict().items():
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() == 0 or place not in seen:
-            seen.add(place)
+        memory = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() == 0 or memory not in seen:
+            seen.add(memory)
             tensors[name] = tensor.detach().to("cpu", copy=copy).contiguous()
     return tensors
 
@@ -187,7 +224,7 @@ def _seal(manifest: dict[str, Any]) -> str:
 
 
 def _damage(path: Path) -> str | None:
-    """What is wrong with the checkpoint at `path`, or None when every byte is as written."""
+    """The damage of the checkpoint at `path`, in words; None if every byte is as written."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         seal = manifest.pop("seal")

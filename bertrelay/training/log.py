@@ -1,4 +1,4 @@
-"""Accelerate with its trackers, and `metrics.jsonl`: a line every few training steps, and one for each evaluation."""
+"""The log of a training: `metrics.jsonl`, with a line every few steps and one for each evaluation, and trackers."""
 
 import importlib.util
 import json
@@ -25,9 +25,9 @@ LOG = "metrics.jsonl"
 
 
 def accelerator(tracker: str | None = None, folder: Path | None = None) -> Accelerator:
-    """Accelerate, for devices, processes and trackers; precision is left to `autocast`.
+    """Accelerate, for devices, processes and trackers; precision is left to `bertrelay.device.autocast`.
 
-    tracker: `tensorboard`, `wandb` or `mlflow`, which writes below `folder`, within `tracking`.
+    tracker: `tensorboard`, `wandb` or `mlflow`, which writes below `folder`; call within `tracking`.
     Raises RequestError for anything but data parallelism.
     """
     os.environ.setdefault(*CUBLAS_CONFIG)
@@ -45,62 +45,63 @@ def accelerator(tracker: str | None = None, folder: Path | None = None) -> Accel
 
 @contextmanager
 def tracking(tracker: str | None, folder: Path) -> Iterator[None]:
-    """Has a tracker write below `folder` within; where the environment names another place, that one.
+    """Points a tracker to `folder` for one training, unless the environment names another location.
 
-    What follows in this process has its own: what is set is taken back, and what failed is ended.
+    At the end the environment is as before, and a run that failed is ended, as another training of this process would
+    continue it.
     """
     if tracker and importlib.util.find_spec(tracker) is None:  # Accelerate does not check it
         raise RequestError(
             f"tracker: {tracker} is not installed; install the extra `trackers`, or leave the setting out"
         )
-    wanted = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    own = {name: value for name, value in wanted.items() if tracker == "mlflow" and name not in os.environ}
-    os.environ.update(own)
+    defaults = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    added = {name: value for name, value in defaults.items() if tracker == "mlflow" and name not in os.environ}
+    os.environ.update(added)
     try:
         yield
     except BaseException:
         loaded = sys.modules.get(tracker or "")
-        with suppress(Exception):  # another training of this process would find the run of this one
+        with suppress(Exception):  # the error of the training is the one to report
             if loaded and tracker == "mlflow":
                 loaded.end_run("FAILED")
             elif loaded and tracker == "wandb":
                 loaded.finish(1)
         raise
     finally:
-        for name in own:
+        for name in added:
             os.environ.pop(name, None)
 
 
 def _wandb_options(folder: Path | None) -> dict[str, dict[str, str]]:
-    """Where and how wandb writes: given with each run, as it reads the environment once in a process."""
-    place, mode = os.environ.get("WANDB_DIR", str(folder or Path.cwd())), os.environ.get("WANDB_MODE", "offline")
+    """Folder and mode of wandb, passed with each run, as wandb reads the environment once in a process."""
+    target, mode = os.environ.get("WANDB_DIR", str(folder or Path.cwd())), os.environ.get("WANDB_MODE", "offline")
     if mode == "offline":
         log(
-            f"tracker: wandb writes offline, into {place}/wandb, and sends nothing. `wandb sync` sends it later, "
+            f"tracker: wandb writes offline, into {target}/wandb, and sends nothing. `wandb sync` sends it later, "
             "WANDB_MODE=online in the environment at once"
         )
-    return {"wandb": {"dir": place, "mode": mode, "reinit": "finish_previous"}}
+    return {"wandb": {"dir": target, "mode": mode, "reinit": "finish_previous"}}
 
 
 class TrainingLog:
-    """Adds up the losses of steps in every process; the main one writes the means over all of them."""
+    """Adds up the losses of steps in every process; the main process writes the means over all of them."""
 
     def __init__(self, folder: Path, accelerator: Accelerator, tracked: bool) -> None:
         self.path, self.accelerator, self.tracked = folder / LOG, accelerator, tracked
         self._clear()
 
     def add(self, sums: Mapping[str, float], counts: Mapping[str, int], tokens: int, padded: int) -> None:
-        """Adds a step: this process's summed losses, tokens and padded size; the counts are of all processes."""
-        self._counts.update(counts)  # which adds them
+        """Adds a step: the summed losses, tokens and padded tokens of this process; counts are of all processes."""
+        self._counts.update(counts)  # a Counter adds them
         for name, value in {**sums, "tokens": tokens, "padded": padded}.items():
-            self._own[name] += value
+            self._sums[name] += value
 
     def write_steps(self, step: int, epoch: int, rate: float, grad_norm: float | None, seconds: float) -> None:
-        """The line of the steps since the last one."""
-        totals: dict[str, float] = self._own
+        """Writes the line of the steps since the last one."""
+        totals: dict[str, float] = self._sums
         if self.accelerator.num_processes > 1:
-            own = torch.tensor(list(self._own.values()), dtype=torch.float32, device=self.accelerator.device)
-            totals = dict(zip(self._own, self.accelerator.reduce(own, "sum").tolist(), strict=True))
+            sums = torch.tensor(list(self._sums.values()), dtype=torch.float32, device=self.accelerator.device)
+            totals = dict(zip(self._sums, self.accelerator.reduce(sums, "sum").tolist(), strict=True))
         losses = {f"loss/{name}": totals[name] / max(1, count) for name, count in self._counts.items()}
         elapsed = max(time.monotonic() - self._since, 1e-9)
         self.write(
@@ -119,7 +120,7 @@ class TrainingLog:
         self._clear()
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line, and logs it to the tracker."""
+        """Appends a line and sends it to the tracker."""
         if self.accelerator.is_main_process:
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
@@ -128,23 +129,23 @@ class TrainingLog:
             self.accelerator.log(metrics, step=line["step"])
 
     def cut(self, after_step: int, evaluated_step: int | None) -> None:
-        """Drops the lines of steps that will be repeated, and one that a kill cut short.
+        """Drops the lines of steps and evaluations that a resumed training repeats, and a line that a kill cut short.
 
-        evaluated_step: after which the last evaluation was; those of later steps will be repeated too.
+        after_step: steps done. evaluated_step: steps done at the last evaluation.
         """
         if self.accelerator.is_main_process and self.path.is_file():
 
-            def is_kept(line: str) -> bool:
+            def is_final(line: str) -> bool:
                 try:
                     content = json.loads(line)
                     return bool(content["step"] <= (after_step if "seconds" in content else evaluated_step or 0))
                 except (ValueError, KeyError, TypeError):
                     return False
 
-            kept = [line for line in self.path.read_text().splitlines() if is_kept(line)]
-            write_text(self.path, "".join(f"{line}\n" for line in kept))
+            lines = filter(is_final, self.path.read_text().splitlines())
+            write_text(self.path, "".join(f"{line}\n" for line in lines))
 
     def _clear(self) -> None:
-        self._own: dict[str, float] = defaultdict(float)
+        self._sums: dict[str, float] = defaultdict(float)
         self._counts = Counter[str]()
         self._since = time.monotonic()

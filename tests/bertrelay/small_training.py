@@ -202,7 +202,7 @@ PLACES = {
     "update": (Training, "_update"),
     "evaluate": (Training, "_evaluate"),
     "progress": (loop, "progress"),
-    "save": (loop, "save_checkpoint"),
+    "save": (checkpoints, "save_checkpoint"),
 }
 
 

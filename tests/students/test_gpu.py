@@ -39,7 +39,7 @@ def waits_as(mode):
 @pytest.fixture
 def steps_without_waits(monkeypatch):
     """Raises in a step that waits for the GPU; the steps that did not, counted."""
-    counts, step = [], Training._train_step
+    counts, step = [], Training.step
 
     def checked(*args):
         with waits_as("error"):
@@ -47,22 +47,22 @@ def steps_without_waits(monkeypatch):
         counts.append(1)
         return received
 
-    monkeypatch.setattr(Training, "_train_step", checked)
+    monkeypatch.setattr(Training, "step", checked)
     return counts
 
 
 @pytest.fixture
 def captures(monkeypatch):
     """The passes that were captured as CUDA graphs."""
-    found, captured = [], cuda_graphs.captured
+    passes, capture_graph = [], cuda_graphs.capture_graph
 
-    def counted(passed, pool):
-        replayed = captured(passed, pool)
-        found.append(passed)
-        return replayed
+    def counted(launch, pool):
+        replay = capture_graph(launch, pool)
+        passes.append(launch)
+        return replay
 
-    monkeypatch.setattr(cuda_graphs, "captured", counted)
-    return found
+    monkeypatch.setattr(cuda_graphs, "capture_graph", counted)
+    return passes
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertrelay.training.batches import BatchSchedule, learning_rate, micro_batches, plan_epoch, rank_batch
+from bertrelay.training.batches import BatchSchedule, learning_rate, micro_batches, plan_epoch, rank_items
 from bertrelay.training.settings import TrainingSettings
 
 LENGTHS = np.random.default_rng(0).integers(3, 60, 5000)
@@ -66,7 +66,7 @@ def test_groups_stay_whole_and_are_batched_by_their_longest_item():
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7, 100])
 def test_the_rank_batches_of_all_processes_are_the_batch(processes):
-    own = [rank_batch(np.arange(41), rank, processes) for rank in range(processes)]
+    own = [rank_items(np.arange(41), rank, processes) for rank in range(processes)]
     assert sorted(np.concatenate(own)) == list(range(41))
     sizes = [len(items) for items in own]
     assert max(sizes) - min(sizes) <= 1

@@ -8,7 +8,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from bertrelay.model.network import freeze_pooler
 from bertrelay.training import cuda_graphs, loop
-from bertrelay.training.cuda_graphs import replaying
+from bertrelay.training.cuda_graphs import replay_networks
 from bertrelay.training.loop import train
 from bertrelay.training.settings import TrainingSettings
 from bertrelay.training.task import Batch
@@ -71,7 +71,7 @@ def replays(monkeypatch):
 
         return replay, pool
 
-    monkeypatch.setattr(cuda_graphs, "captured", captured)
+    monkeypatch.setattr(cuda_graphs, "capture_graph", captured)
     monkeypatch.setattr(loop, "can_replay", lambda *_: True)
     return names
 
@@ -107,7 +107,7 @@ def test_padding_changes_no_gradient(replays):
         return {name: weight.grad.clone() for name, weight in task.model.named_parameters() if weight.grad is not None}
 
     expected = gradients()
-    with replaying(task.model):
+    with replay_networks(task.model):
         for _ in range(3):
             found = gradients()
             for name, gradient in expected.items():
@@ -121,7 +121,7 @@ def test_a_second_forward_pass_before_the_backward_pass_runs_eagerly(replays):
     task = Lengths()
     task.model.train()
     batches = [task.collate(np.array(items), 0) for items in ([0, 1, 2], [0, 2, 1])]
-    with replaying(task.model):
+    with replay_networks(task.model):
         task.loss(task.model, batches[0])["error"].backward()
         task.model.zero_grad(set_to_none=False)
         losses = [task.loss(task.model, batch)["error"] for batch in batches]
@@ -134,7 +134,7 @@ def test_the_classifiers_of_transformers_are_replayed_too(replays):
     torch.manual_seed(0)
     classifier = BertForSequenceClassification(BertConfig(vocab_size=50, max_position_embeddings=40, **SIZES)).train()
     ids = torch.tensor([[1, 2, 3], [4, 5, 0]])
-    with replaying(classifier):
+    with replay_networks(classifier):
         for _ in range(3):
             classifier(input_ids=ids, attention_mask=(ids > 0).long()).logits.sum().backward()
             classifier.zero_grad(set_to_none=False)
@@ -147,7 +147,7 @@ def test_a_network_whose_passes_cannot_be_captured_is_trained_eagerly(tmp_path, 
     def fail(*_):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(cuda_graphs, "captured", fail)
+    monkeypatch.setattr(cuda_graphs, "capture_graph", fail)
     trained(tmp_path)
     assert not replays
     message = "as capturing their passes failed (operation not permitted when stream is capturing)"

@@ -20,7 +20,6 @@ from torch import nn
 from torch.nn import functional
 
 from bertrelay.errors import RequestError, Stopped, WorkError
-from bertrelay.progress import Bar
 from bertrelay.training import checkpoint, loop
 from bertrelay.training.batches import BatchSchedule, learning_rate, micro_batches
 from bertrelay.training.loop import Training, train
@@ -86,39 +85,38 @@ def test_killed_in_every_act_of_a_checkpoint_a_training_ends_with_the_weights_of
 def test_a_gpu_trains_while_a_checkpoint_is_written_and_the_checkpoint_is_of_its_step(tmp_path, monkeypatch):
     train(TwoLosses(criterion=None), settings(), tmp_path / "waiting")
     expected = sorted(tmp_path.glob("waiting/checkpoint-*"))
-    save, written = checkpoint.save_checkpoint, []
-    later = threading.Event()
+    save, threads = checkpoint.save_checkpoint, []
+    next_step = threading.Event()
 
-    def save_once_training_has_gone_on(folder, captured):
-        assert captured.step == LAST or later.wait(20)
+    def save_during_the_next_step(folder, captured):
+        assert captured.step == LAST or next_step.wait(20)
         save(folder, captured)
-        written.append(threading.current_thread().name)
+        threads.append(threading.current_thread().name)
 
     class Training(loop.Training):
-        def _update(self):
-            super()._update()
-            if self.state.step % 5 == 1:  # steps after a checkpoint
-                later.set()
-
-        def _end_writing(self):
-            super()._end_writing()
-            later.clear()
+        def step(self, *args):
+            signal_number = super().step(*args)
+            if self.state.step % 5 == 0:  # a checkpoint follows
+                next_step.clear()
+            else:
+                next_step.set()
+            return signal_number
 
     monkeypatch.setattr(loop, "Training", Training)
-    monkeypatch.setattr(loop, "save_checkpoint", save_once_training_has_gone_on)
+    monkeypatch.setattr(checkpoint, "save_checkpoint", save_during_the_next_step)
     monkeypatch.setattr(loop, "is_asynchronous", lambda _: True)
-    train(TwoLosses(criterion=None), settings(), tmp_path / "going-on")
-    found = sorted(tmp_path.glob("going-on/checkpoint-*"))
-    assert [each.name for each in found] == [each.name for each in expected]
+    train(TwoLosses(criterion=None), settings(), tmp_path / "continuing")
+    written = sorted(tmp_path.glob("continuing/checkpoint-*"))
+    assert [folder.name for folder in written] == [folder.name for folder in expected]
     for name in ("model.safetensors", "optimizer.safetensors"):
-        for one, other in zip(found, expected, strict=True):
+        for one, other in zip(written, expected, strict=True):
             assert (one / name).read_bytes() == (other / name).read_bytes()
-    assert len(written) == 6 and all(name.startswith("checkpoints") for name in written)
+    assert len(threads) == 6 and all(name.startswith("checkpoints") for name in threads)
 
     def fail(*_):
         raise WorkError("the disk is full")
 
-    monkeypatch.setattr(loop, "save_checkpoint", fail)
+    monkeypatch.setattr(checkpoint, "save_checkpoint", fail)
     with pytest.raises(WorkError, match="the disk is full"):
         train(TwoLosses(criterion=None), settings(), tmp_path / "failing")
 
@@ -335,7 +333,7 @@ def test_resuming_in_another_precision_with_other_data_or_another_network_is_ref
     run(tmp_path, faults=(Fault("update", 7),))
     with pytest.raises(RequestError, match="expected to resume in fp32, found precision bf16"):
         train(TwoLosses(), settings(precision="bf16"), tmp_path)
-    with pytest.raises(RequestError, match=r"27 steps and this one has \d+"):
+    with pytest.raises(RequestError, match=r"a training of \d+ steps, found one of 27"):
         train(TwoLosses(items=40), settings(), tmp_path)
     found = checkpoint.load_checkpoint(tmp_path)
     with monkeypatch.context() as patched, pytest.raises(RequestError, match="a checkpoint of this version"):
@@ -402,9 +400,9 @@ def test_the_weights_before_a_gradient_that_is_not_finite_stay_whenever_it_is_se
     with pytest.raises(WorkError, match="step 7: expected finite numbers"):
         train(task, few, tmp_path / "seen late")
     training = Training(known, few, tmp_path / "known", tmp_path / "known")
-    with closing(training.rank_batches()) as training.batches:
+    with closing(training.rank_batches()) as batches:
         for _ in range(6):
-            training._train_step(Bar(), 0)
+            training.step(batches)
     for (name, weight), expected in zip(task.model.named_parameters(), known.model.parameters(), strict=True):
         assert torch.equal(weight, expected), name
 
@@ -431,10 +429,10 @@ def test_a_gradient_that_overflows_in_fp16_makes_no_update_and_halves_the_scale(
     task.poisoned = int(planned(task)[6][1])  # of the seventh step
     training = Training(task, settings(precision="fp16", log_every=1000), tmp_path, tmp_path)
     still = []
-    with closing(training.rank_batches()) as training.batches:
+    with closing(training.rank_batches()) as batches:
         for step in range(1, 9):
             before = copy.deepcopy(task.model.state_dict())
-            training._train_step(Bar(), 0)
+            training.step(batches)
             if all(torch.equal(value, before[name]) for name, value in task.model.state_dict().items()):
                 still.append(step)
     training._save()

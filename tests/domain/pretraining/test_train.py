@@ -17,7 +17,7 @@ from bertrelay.errors import RequestError, Stopped
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.new import train_wordpiece
 from bertrelay.stage import StageContext
-from bertrelay.training.batches import rank_batch
+from bertrelay.training.batches import rank_items
 from bertrelay.training.loop import Training
 from domain.pretraining.items import Text
 from domain.pretraining.network import Pretraining, start_network
@@ -201,7 +201,7 @@ def gradient(task, pieces, epoch):
 def test_gradients_do_not_depend_on_processes(task, processes):
     batch = np.arange(17)
     whole = gradient(task, [batch], epoch=1)
-    shared = gradient(task, [rank_batch(batch, rank, processes) for rank in range(processes)], epoch=1)
+    shared = gradient(task, [rank_items(batch, rank, processes) for rank in range(processes)], epoch=1)
     torch.testing.assert_close(shared, whole, rtol=1e-9, atol=1e-12)
 
 
