@@ -1,5 +1,6 @@
-"""A training small enough to be killed a hundred times, run in processes of its own, and the faults that kill it."""
+"""A training small enough to be killed a hundred times, in separate processes, and the faults that kill it."""
 
+import copy
 import hashlib
 import json
 import os
@@ -38,6 +39,11 @@ SETTINGS = {
     "evaluate_every": 4,
     "log_every": 1,
 }
+DROPOUT = {"task": {"dropout": 0.2}}
+
+
+def training_settings(**changes):
+    return TrainingSettings(**{**SETTINGS, **changes})
 
 
 class TwoHeads(nn.Module):
@@ -63,7 +69,10 @@ class TwoHeads(nn.Module):
 
 
 class TwoLosses:
-    """`mlm` is a mean over masked words, `nsp` one over items, as in BERT; the data is a function of the item."""
+    """Two losses, as in BERT: `mlm` is a mean over masked words, `nsp` one over items.
+
+    poisoned, poison: the loss of this item is multiplied by a number; or it is infinite with a finite gradient.
+    """
 
     def __init__(self, items=48, dropout=0.0, criterion="score", poisoned=None, poison=torch.inf):
         generator = np.random.default_rng(1)
@@ -102,16 +111,16 @@ class TwoLosses:
         return {"mlm": mlm, "nsp": nsp}
 
     def evaluate(self, process_group=SINGLE_PROCESS):  # noqa: ARG002 (a sum is not worth sharing)
-        """A score that every bit of the weights decides, and that no weights are good at for long."""
+        """A score that depends on every bit of the weights, and goes up and down during a training."""
         total = sum(float(value.double().sum()) for value in self.model.state_dict().values())
         return {"score": float(np.sin(1e4 * total)), "unmeasured": None}
 
 
 class InBatch(TwoLosses):
-    """Items in groups of three, each to be nearer to the next one of its group than to others, whole and cut."""
+    """Items in groups of three; each must be nearer to the next one of its group than to others, whole and cut."""
 
-    def __init__(self, **given):
-        super().__init__(**given)
+    def __init__(self, **options):
+        super().__init__(**options)
         self.groups = np.arange(len(self.lengths)) // 3
 
     def collate(self, items, epoch):
@@ -137,7 +146,7 @@ class InBatch(TwoLosses):
 
 @dataclass(frozen=True)
 class Fault:
-    """The process sends itself `sent` at its `call`-th call of `function`: before, within or after it."""
+    """Signals that a process sends itself at its `call`-th call of `function`: before, within or after it."""
 
     function: str
     call: int
@@ -147,7 +156,7 @@ class Fault:
 
 
 def worker(folder, rank, environment, settings, task, faults):
-    """One process: trains, and leaves the weights' digest, the items it saw and its gradients in the folder."""
+    """Trains in one process; writes the digest of the weights, the seeds and the gradients into the folder."""
     os.environ.update(environment)
     with (folder / f"stderr-{rank}").open("ab") as file:
         os.dup2(file.fileno(), 2)
@@ -155,12 +164,12 @@ def worker(folder, rank, environment, settings, task, faults):
     for fault in faults:
         if fault.rank == rank:
             arm(fault)
-    if settings.pop("asynchronous", False):  # as on a GPU, a checkpoint is written while the training goes on
+    if settings.pop("asynchronous", False):  # as on a GPU, a checkpoint is written while training continues
         loop.is_asynchronous = lambda _: True
     task = InBatch(**task) if settings.pop("in_batch", False) else TwoLosses(**task)
-    gradients = captured_gradients(Training)
+    gradients = capture_gradients(Training)
     try:
-        metrics = train(task, TrainingSettings(**{**SETTINGS, **settings}), folder)
+        metrics = train(task, training_settings(**settings), folder)
     except BertRelayError as error:
         print(error, file=sys.stderr, flush=True)
         os._exit(error.exit_code)
@@ -174,13 +183,28 @@ def worker(folder, rank, environment, settings, task, faults):
     os._exit(0)  # without the clean-up of a launcher's worker
 
 
+def reference(task, epoch, items, weights):
+    """Losses and gradient of Σ sum/count over `items`, as one batch in float64."""
+    model = copy.deepcopy(task.model).double().train()
+    model.load_state_dict({name: tensor.double() for name, tensor in weights.items()}, strict=False)
+    batch = task.collate(np.asarray(items), epoch)
+    if isinstance(task, InBatch):
+        sums = task.batch_losses(task.vectors(model, batch), np.asarray(items), epoch)
+    else:
+        sums = task.loss(model, batch)
+    losses = {name: total / max(1, batch.counts[name]) for name, total in sums.items()}
+    sum(losses.values()).backward()
+    gradient = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {name: loss.item() for name, loss in losses.items()}, gradient
+
+
 def digest(model):
     state = sorted(model.state_dict().items())
     return hashlib.sha256(b"".join(name.encode() + tensor.numpy().tobytes() for name, tensor in state)).hexdigest()
 
 
-def captured_gradients(owner):
-    """Every step's gradient and the weights it belongs to, by `<step> <grad or weight> <name>`, from now on."""
+def capture_gradients(owner):
+    """Captures the gradient of every step and its weights before it, by `<step> <grad or weight> <name>`."""
     captured, update = {}, owner._update
 
     def capture_and_update(self):
@@ -194,7 +218,7 @@ def captured_gradients(owner):
     return captured
 
 
-PLACES = {
+FUNCTIONS = {
     "write_tensors": (checkpoints, "write_tensors"),
     "fsync": (os, "fsync"),
     "rename": (Path, "rename"),
@@ -207,23 +231,23 @@ PLACES = {
 
 
 def arm(fault):
-    owner, name = PLACES[fault.function]
-    whole, calls = getattr(owner, name), 0
+    owner, name = FUNCTIONS[fault.function]
+    original, calls = getattr(owner, name), 0
 
     def faulty(*arguments, **named):
         nonlocal calls
         calls += 1
         if calls != fault.call:
-            return whole(*arguments, **named)
+            return original(*arguments, **named)
         if fault.when == "within" and fault.function == "write_tensors":  # half the bytes of a file are written
-            whole(*arguments)
+            original(*arguments)
             os.truncate(arguments[0], arguments[0].stat().st_size // 2)
         elif fault.when == "within":  # one file of a folder is removed
             sorted(arguments[0].iterdir())[0].unlink()
-        result = whole(*arguments, **named) if fault.when == "after" else None
+        result = original(*arguments, **named) if fault.when == "after" else None
         for number in fault.sent:
             os.kill(os.getpid(), number)
-        return result if fault.when == "after" else whole(*arguments, **named)
+        return result if fault.when == "after" else original(*arguments, **named)
 
     setattr(owner, name, faulty)
 
@@ -233,19 +257,19 @@ def start(folder, processes=1, settings=None, task=None, faults=()):
     folder.mkdir(exist_ok=True)
     started, port = [], free_port()
     for rank in range(processes):
-        place = {"ACCELERATE_USE_CPU": "true"}
+        values = {"ACCELERATE_USE_CPU": "true"}
         if processes > 1:
-            place |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
-            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {name: str(value) for name, value in place.items()}
-        given = (folder, rank, environment, settings or {}, task or {}, faults)
-        started.append(CONTEXT.Process(target=worker, args=given))
+            values |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+            values |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment = {name: str(value) for name, value in values.items()}
+        arguments = (folder, rank, environment, settings or {}, task or {}, faults)
+        started.append(CONTEXT.Process(target=worker, args=arguments))
         started[-1].start()
     return started
 
 
-def run(folder, processes=1, **given):
-    return finish(start(folder, processes, **given))
+def run(folder, processes=1, **options):
+    return finish(start(folder, processes, **options))
 
 
 def result(folder, rank=0):
@@ -261,11 +285,11 @@ def logged(folder):
 
 
 def planned(task, epochs=SETTINGS["epochs"], seed=SETTINGS["seed"], tokens=SETTINGS["batch_tokens"]):
-    """The batch of every step, in order."""
+    """The items of every step, in order."""
     return [batch for epoch in range(epochs) for batch in plan_epoch(task.lengths, seed, epoch, tokens)]
 
 
 def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
