@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertrelay.data.parquet import ParquetInput
-from bertrelay.data.records import Table, rows
+from bertrelay.data.records import rows
+from bertrelay.data.tables import Table
 from bertrelay.fingerprint import Digests
 from bertrelay.model.encoder import SentenceEncoder
 from pipelines.cli import main

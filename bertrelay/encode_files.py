@@ -19,9 +19,10 @@ from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.compute.local import LocalExecutor
 from bertrelay.compute.work import Compute, Executor, Work, whole_span
 from bertrelay.data.parquet import ROW, ParquetInput, check_outside
-from bertrelay.data.records import Rejects, Table
+from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import SentenceScan, as_table, block_reader, scan
 from bertrelay.data.shards import ShardFiles, Span, even_spans, locked_output
+from bertrelay.data.tables import Table
 from bertrelay.data.vectors import (
     DTYPES,
     SUFFIXES,

@@ -48,7 +48,7 @@ class EncodeSettings(Settings):
 
 def run(settings: EncodeSettings, context: StageContext) -> Metrics:
     """The stage `bertrelay.encode`: the vectors of a table's sentences, in `vectors.npy`, `.parquet` or a folder."""
-    from bertrelay.data.vectors import shape_of
+    from bertrelay.data.vectors import vector_shape
     from bertrelay.encode_files import encode_dataset, encode_file
 
     given: dict[str, Any] = {
@@ -66,7 +66,7 @@ def run(settings: EncodeSettings, context: StageContext) -> Metrics:
         return _metrics(encode_dataset(settings.model, source, output, column=column, keep=settings.keep, **given))
     file = context.output / f"vectors.{settings.output}"
     if file.is_file():  # whole, and the process was killed after it
-        sentences, dim = shape_of(file, settings.vectors)
+        sentences, dim = vector_shape(file, settings.vectors)
         return {"sentences": sentences, "dim": dim, "sentences_per_second": None}
     return _metrics(encode_file(settings.model, settings.sentences, file, **given))
 

@@ -1,6 +1,6 @@
-"""The files that work reads: none may change before the result is published, or it would be of neither content.
+"""Checks that no input changes before the result is published: it would be of neither the old content nor the new.
 
-This holds for the whole process, as a umask does: threads that read ahead belong to the work. Loads nothing heavy.
+The state is one for the whole process, as a umask is: threads that read ahead belong to the work. Loads nothing heavy.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,20 +10,20 @@ from pathlib import Path
 from bertrelay.errors import WorkError
 
 Stamps = dict[str, tuple[Callable[[], object], object]]
-"""By the name of an input: what reads its present state, and the state in which it was first read."""
+"""Name of an input → a function that reads its present state, and the state in which it was first read."""
 
 _open: list[Stamps] = []
 
 
 @contextmanager
-def unchanged_inputs(alone: bool = False) -> Iterator[None]:
-    """While it is open, inputs are noted as they are read, and `check_inputs` compares them.
+def unchanged_inputs(separate: bool = False) -> Iterator[None]:
+    """Notes inputs as they are read inside, for `check_inputs` to compare.
 
-    alone: what is read inside does not concern the work around it.
+    separate: the inputs read inside are not inputs of the surrounding work.
     """
     global _open
     before, noted = _open, Stamps()
-    _open = [noted] if alone else [*before, noted]
+    _open = [noted] if separate else [*before, noted]
     try:
         yield
     finally:
@@ -31,9 +31,9 @@ def unchanged_inputs(alone: bool = False) -> Iterator[None]:
 
 
 def note_input(name: str | Path, state: Callable[[], object] | None = None) -> None:
-    """Notes that the input `name` is read now. Raises WorkError where it has changed since it was read before.
+    """Notes that the input `name` is read now. Raises WorkError if it has changed since it was read before.
 
-    state: gives what must stay the same; by default of a file its size, time and number on the disk.
+    state: reads the state that must stay the same; by default `state_of` the file.
     """
     name = str(name)
     read_state = state or (lambda: state_of(name))
@@ -45,7 +45,7 @@ def note_input(name: str | Path, state: Callable[[], object] | None = None) -> N
 
 
 def check_inputs() -> None:
-    """Raises WorkError for an input that has changed, or is gone, since it was first read."""
+    """Raises WorkError for an input that was changed or removed since it was first read."""
     for noted in _open:
         for name, (read_state, state) in list(noted.items()):
             if read_state() != state:
@@ -53,12 +53,12 @@ def check_inputs() -> None:
 
 
 def changed(name: str | Path) -> WorkError:
-    """What to raise for an input that is no longer what it was."""
+    """The error for an input that changed."""
     return WorkError(f"{name} changed while it was read; run the same command again")
 
 
 def state_of(name: str | Path) -> tuple[int, ...] | None:
-    """Size, time and number on the disk of a file; None where there is none."""
+    """Size, mtime and inode of a file; None where it does not exist."""
     try:
         status = Path(name).stat()
     except OSError:

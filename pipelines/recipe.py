@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
-from bertrelay.data.encodings import conversion_of
+from bertrelay.data.encodings import conversion_hint
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import flatten, leaves
 from bertrelay.privacy import is_sensitive
@@ -132,7 +132,7 @@ def read_tables_file(name: str, expected: str, hint: str = "") -> RecipeText:
         line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
         raise RequestError(
             f"{path}, line {line}: expected UTF-8, found the byte 0x{byte:02x}; save it as UTF-8"
-            + conversion_of(str(path), error.object)
+            + conversion_hint(str(path), error.object)
         ) from error
     return RecipeText(text, str(path), path.stem, path.resolve().parent, path.resolve())
 

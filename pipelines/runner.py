@@ -146,7 +146,7 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests
         _correct_permissions(step, partial_of(planned.folder))
     context = StageContext(partial_of(planned.folder), options.cache, process_group, step.reads_sensitive, engine)
     check_shared(context.work, process_group)
-    with unchanged_inputs(alone=True), temporary_files_in(context.work) if step.sensitive else nullcontext():
+    with unchanged_inputs(separate=True), temporary_files_in(context.work) if step.sensitive else nullcontext():
         metrics = run_stage(settings, context)
     wait_for_all(process_group)
     if process_group.is_main:
@@ -163,7 +163,7 @@ def _check_unchanged(planned: PlannedStep, digests: Digests) -> None:
     A folder with the runs in it changes with every stage, and is not compared.
     """
     settings = planned.step.settings
-    with unchanged_inputs(alone=True):  # a folder with the runs in it may change
+    with unchanged_inputs(separate=True):  # a folder with the runs in it may change
         now = content_parts(settings, type(settings).model_fields, digests)
     for key, source in planned.step.sources:
         has_runs = source.folder is not None and planned.folder.is_relative_to(source.folder)

@@ -14,9 +14,10 @@ import numpy as np
 from bertrelay.cache import Cache
 from bertrelay.compute.local import LocalExecutor
 from bertrelay.data.arrow import Mask
-from bertrelay.data.records import Column, Rejects, Table
+from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import locked_output
+from bertrelay.data.tables import Column, Table
 from bertrelay.data.vectors import open_vectors
 from bertrelay.data.writing import write_table
 from bertrelay.encode_files import fill_vectors, forget_manifest

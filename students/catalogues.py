@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gettext import c2py  # undocumented, and the one parser of plural rules in the library
 from typing import IO, NamedTuple
 
-from bertrelay.data.encodings import conversion_of
+from bertrelay.data.encodings import conversion_hint
 from bertrelay.data.readers import LONGEST_LINE, bounded_lines, is_too_long
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
@@ -181,7 +181,7 @@ class PoReader:
             try:
                 line = raw.decode(self._encoding).strip()
             except UnicodeDecodeError:
-                conversion = "" if entry.fault else conversion_of(self.file, raw)
+                conversion = "" if entry.fault else conversion_hint(self.file, raw)
                 detail = f"{self._named}{conversion}" if conversion else ""
                 entry.fault = entry.fault or Unusable(self.file, number, f"not valid {self._encoding.upper()}", detail)
                 continue

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertrelay.cache import Cache
 from bertrelay.data.arrow import text_digest
-from bertrelay.data.sentences import sentences_of
+from bertrelay.data.sentences import iterate_sentences
 from bertrelay.data.tables import BLOCK_ROWS, Table
 from bertrelay.data.vectors import Vectors, not_finite_row, open_vectors, write_npy
 from bertrelay.errors import RequestError
@@ -49,7 +49,7 @@ class VectorTable:
             path = cache.folder / "given-vectors" / f"{Digests().of_file(path)[:32]}.npy"
             digests = _unpacked(name, path)
         else:
-            digests = _digests(sentences_of(Table(path=source.texts, format="lines")))
+            digests = _digests(iterate_sentences(Table(path=source.texts, format="lines")))
             path = _in_float32(path, cache)
         vectors = open_vectors(path)
         if len(vectors) != len(digests):

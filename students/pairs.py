@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.cache import Cache
-from bertrelay.data.records import Record, Rejects, Row, Unusable, aligned_rows, rows
+from bertrelay.data.records import Rejects, aligned_rows, rows
+from bertrelay.data.tables import Record, Row, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from students.language_check import LanguageCheck

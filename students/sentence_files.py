@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from bertrelay.cache import Cache
 from bertrelay.data.arrow import Sentences, number_distinct, open_arrow, text_digests, write_arrow
-from bertrelay.data.records import Column, Record, Rejects, Table, canonical_id, read, rows
+from bertrelay.data.records import Rejects, canonical_id, read, rows
 from bertrelay.data.sentences import sentence_records
-from bertrelay.data.tables import BLOCK_ROWS
+from bertrelay.data.tables import BLOCK_ROWS, Column, Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.progress import log

@@ -12,10 +12,10 @@ from bertrelay.data.tables import (
     Format,
     Table,
     TableSource,
-    format_of,
+    inner_suffix,
     refuse_idle_header,
     refuse_no_lines,
-    suffix_of,
+    table_format,
 )
 from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.model.folder import ModelFolder
@@ -80,7 +80,7 @@ class AlignedFiles(DataSource):
     def _header_counts(self) -> Self:
         for path in () if self.format else (self.english, self.other):
             refuse_no_lines(path)
-        refuse_idle_header(self, [self.format or format_of(path) for path in (self.english, self.other)])
+        refuse_idle_header(self, [self.format or table_format(path) for path in (self.english, self.other)])
         return self
 
     @property
@@ -122,7 +122,7 @@ class TranslationColumns(TableSource):
                 f"{', '.join(wrong)}: no key of a table of translations; name the column of each language, by name or "
                 f"from 0: english = 0, others = {{ de = 1 }}. Its keys are {keys}"
             )
-        if isinstance(given, dict) and "others" not in given and suffix_of(str(given.get("path"))) in TRANSLATIONS:
+        if isinstance(given, dict) and "others" not in given and inner_suffix(str(given.get("path"))) in TRANSLATIONS:
             raise ValueError("languages: is required and missing, as in { path = FILE, languages = ['de', 'fr'] }")
         return given
 

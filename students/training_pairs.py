@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from bertrelay.cache import Cache
 from bertrelay.data.arrow import number_distinct, open_arrow, select_rows, text_digests, write_arrow
-from bertrelay.data.records import Record, Rejects, read
-from bertrelay.data.tables import BLOCK_ROWS, Table
+from bertrelay.data.records import Rejects, read
+from bertrelay.data.tables import BLOCK_ROWS, Record, Table
 from bertrelay.data.writing import write_jsonl
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_error

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple, cast
 from bertrelay.cache import Cache
 from bertrelay.data.readers import QuotedFields, hub_configs, open_input, refuse_damaged, text_lines
 from bertrelay.data.records import rows
-from bertrelay.data.tables import NO_LINES, Table, Unusable, suffix_of
+from bertrelay.data.tables import NO_LINES, Table, Unusable, inner_suffix
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import note_folder, visible_files
 from bertrelay.inputs import note_input
@@ -95,7 +95,7 @@ def read_translation_files(
 def no_translations(source: TranslationFiles, found: Mapping[str, FileCounts]) -> RequestError:
     """The error of a source without translations, with the reasons by file."""
     files = [f"{name}: {counts.words()}" for name, counts in found.items()]
-    suffix = suffix_of(source.path or "")
+    suffix = inner_suffix(source.path or "")
     if not found and suffix != ".zip" and (remedy := NO_LINES.get(suffix)):
         return RequestError(f"{source.name}: expected translations, found a {suffix} file; {remedy}.")
     listed = "".join(f"\n  {line}" for line in [*files[:FILES_SHOWN], *(["…"] if files[FILES_SHOWN:] else [])])

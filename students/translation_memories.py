@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import IO, NamedTuple, NoReturn
 from xml.parsers import expat
 
-from bertrelay.data.encodings import conversion_of
+from bertrelay.data.encodings import conversion_hint
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 
@@ -102,14 +102,14 @@ class XmlReader:
                 self._check_length(len(chunk))
             except expat.ExpatError as error:
                 fault = expat.ErrorString(error.code)
-                fault += "" if self._names_encoding else conversion_of(self.file, chunk)
+                fault += "" if self._names_encoding else conversion_hint(self.file, chunk)
                 raise RequestError(f"{self.file}, line {error.lineno:,}: not well-formed XML: {fault}") from None
             except (LookupError, ValueError) as error:  # of several bytes a letter, or unknown
                 if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
                     raise  # of a handler, not of the parser
                 raise RequestError(
                     f"{self.file}: its encoding cannot be read ({error}). Convert it to UTF-8, in its first line too"
-                    f"{conversion_of(self.file, chunk) or '.'}"
+                    f"{conversion_hint(self.file, chunk) or '.'}"
                 ) from None
             yield from self.done
             self.done.clear()

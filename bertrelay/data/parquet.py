@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from bertrelay.data.shards import ShardStore, Span, locked_output
-from bertrelay.data.tables import Record, format_of
+from bertrelay.data.tables import Record, table_format
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import NO_ROOM, atomic_write, sync
 from bertrelay.fingerprint import fingerprint, visible_files
@@ -66,7 +66,7 @@ def writes_dataset(source: str, output: str) -> bool:
 
 
 def _is_parquet(name: str) -> bool:
-    return format_of(name) == "parquet"
+    return table_format(name) == "parquet"
 
 
 def check_outside(output: str | Path, source: str | Path) -> None:

@@ -15,7 +15,7 @@ from stat import S_ISREG
 from typing import IO, TYPE_CHECKING, Any
 
 from bertrelay.cache import Cache
-from bertrelay.data.encodings import NOT_UTF8, SAMPLE_BYTES, conversion_of, refuse_other_formats, remedy, sample_after
+from bertrelay.data.encodings import NOT_UTF8, SAMPLE_BYTES, conversion_hint, refuse_other_formats, remedy, sample_after
 from bertrelay.data.tables import (
     ABSENT,
     DEEPEST,
@@ -24,9 +24,9 @@ from bertrelay.data.tables import (
     Row,
     Table,
     Unusable,
+    column_names,
     find_columns,
     find_optional,
-    names_of,
     reach,
 )
 from bertrelay.errors import RequestError, WorkError, plural
@@ -134,7 +134,7 @@ def jsonl_rows(table: Table, columns: Sequence[str | int], optional: Sequence[st
                 yield Unusable(table.name, line, "not a JSON object", f"found {type(value).__name__}")
                 continue
             if not names:
-                names = _names(table, columns, names_of(value))
+                names = _names(table, columns, column_names(value))
             more = _optional_values(table, optional, value) if optional else ()
             values = (*(reach(value, name) for name in names), *more)
             if is_unicode(values):
@@ -244,11 +244,11 @@ class _DamagedLines:
         """
         self._count += 1
         if self._count == 1:
-            return conversion_of(self._file, sample_after(raw, self._stream))
+            return conversion_hint(self._file, sample_after(raw, self._stream))
         if self._count <= CERTAIN_LINES:
             self._sample = (self._sample + raw)[:SAMPLE_BYTES]
         is_certain = self._count == CERTAIN_LINES > beyond_ascii
-        if is_certain and (conversion := conversion_of(self._file, self._sample)):
+        if is_certain and (conversion := conversion_hint(self._file, self._sample)):
             raise RequestError(f"{self._file}: expected UTF-8, found another encoding{conversion}")
         return ""
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Self, SupportsInt, TextIO, cast
 
 from bertrelay.cache import Cache
-from bertrelay.data.encodings import LOOKS, remedy
+from bertrelay.data.encodings import LOOKS_LIKE, remedy
 from bertrelay.data.readers import delimited_rows, hub_rows, jsonl_rows, line_rows, parquet_rows
-from bertrelay.data.tables import Column, Format, Record, Row, Table, Unusable
+from bertrelay.data.tables import Format, Record, Row, Table, Unusable
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.progress import log, renamed
 
@@ -31,26 +31,6 @@ READERS: dict[Format, Callable[[Table, Sequence[str | int], Sequence[str]], Iter
     "jsonl": jsonl_rows,
     "parquet": parquet_rows,
 }
-
-__all__ = [
-    "MANY_COPIES",
-    "ROUNDED_ID",
-    "Column",
-    "Format",
-    "Record",
-    "Rejects",
-    "Row",
-    "Table",
-    "Unusable",
-    "aligned_rows",
-    "canonical_id",
-    "is_rounded",
-    "log_copies",
-    "read",
-    "rows",
-]
-
-
 MISSING_TYPES = {"NoneType", "NAType", "NaTType"}
 """Types of missing values; those of pandas by their names, so that pandas need not be imported."""
 MISSING_WORDS = {"NA", "<NA>", "NaN", "nan", "NULL", "null", "None", "\\N"}
@@ -175,7 +155,7 @@ class Rejects:
         file = renamed(file)
         self._counts[reason, renamed(source or file)] += 1
         place = file + (f", line {line:,}" if line else "") + (f", record {record}" if record else "")
-        found, *conversion = detail.partition(LOOKS)
+        found, *conversion = detail.partition(LOOKS_LIKE)
         self._first = self._first or place + (f" ({found})" if found else "")
         if conversion[0]:
             self._conversions.setdefault((reason, file), "".join(conversion))

@@ -1,4 +1,4 @@
-"""The sentences of a table's one text column: checked, counted, read block by block."""
+"""Sentences of a table with one column of text: streamed, counted, read block by block."""
 
 import hashlib
 import os
@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.cache import Cache
-from bertrelay.data.records import Column, Record, Rejects, Table, read
+from bertrelay.data.records import Rejects, read
 from bertrelay.data.shards import Span, SpanReader
+from bertrelay.data.tables import Column, Record, Table
 from bertrelay.data.vectors import ReadBlock
 from bertrelay.errors import RequestError
 from bertrelay.settings import InputFile, options_of
 
 
 class SentenceScan(NamedTuple):
-    """What one pass over a table found: how many sentences, how many of them blank, and the sha256 of all."""
+    """Result of one pass over a table: the number of sentences, of blank ones among them, and the sha256 of all."""
 
     sentences: int
     blank: int
@@ -23,12 +24,12 @@ class SentenceScan(NamedTuple):
 
 
 def as_table(source: Table | str | Path) -> Table:
-    """`source` itself, or the file of that name, read by its suffix. Raises RequestError for sentences."""
+    """`source` itself, or a table of the file of that name, by its suffix. Raises RequestError for sentences."""
     if isinstance(source, Table):
         return source
     name = str(source)
-    is_there = os.path.exists(name)  # noqa: PTH110 (of pathlib it raises for a long text)
-    is_sentence = len(name.split()) > 1 and "/" not in name and not Path(name).suffix and not is_there
+    exists = os.path.exists(name)  # noqa: PTH110 (of pathlib it raises for a long text)
+    is_sentence = len(name.split()) > 1 and "/" not in name and not Path(name).suffix and not exists
     if not isinstance(source, str | Path) or is_sentence:  # an error may not show it
         kind = "a sentence" if isinstance(source, str) else type(source).__name__
         raise RequestError(f"expected a Table or the name of a file of sentences, found {kind}; write them to a file")
@@ -39,17 +40,17 @@ def as_table(source: Table | str | Path) -> Table:
     return options_of(Table, {"path": path})
 
 
-def sentences_of(table: Table, cache: Cache | None = None) -> Iterator[str]:
-    """The texts of `sentence_records`, as a stream."""
+def iterate_sentences(table: Table, cache: Cache | None = None) -> Iterator[str]:
+    """Streams the texts of `sentence_records`."""
     return (record.values[0] for record in sentence_records(table, cache))
 
 
 def sentence_records(table: Table, cache: Cache | None = None, rejects: Rejects | None = None) -> Iterator[Record]:
-    """Streams the sentences: of the one column that `table` names, else of `text`, or each line of plain lines.
+    """Streams sentences as records: from the one column that `table` names, else from `text`, or from plain lines.
 
     cache: where a data set of the hub is kept.
     rejects: as for `bertrelay.data.records.read`; the caller counts the used ones.
-    Raises RequestError for a table that is not there, is empty, lacks the column, or has values that are no text.
+    Raises RequestError for a table that does not exist, is empty, lacks the column, or has values that are no text.
     """
     for record in read(table, text_column(table), cache, rejects):
         if len(record.values) != 1:
@@ -66,7 +67,7 @@ def sentence_records(table: Table, cache: Cache | None = None, rejects: Rejects 
 
 
 def text_column(table: Table) -> list[Column]:
-    """The column of the text: those that `table` names, else `text`, or each line of plain lines."""
+    """The columns that `table` names, else the column `text`, or the whole line of plain lines."""
     return table.columns or [0 if table.path and table.file_format == "lines" else "text"]
 
 
@@ -76,9 +77,9 @@ def check_first(table: Table, rejects: Rejects | None = None) -> None:
 
 
 def scan(table: Table, cache: Cache | None = None, rejects: Rejects | None = None) -> SentenceScan:
-    """Reads `table` through; `rejects` takes records that cannot be used.
+    """Reads all of `table` and counts; `rejects` takes records that cannot be used.
 
-    Raises RequestError when there is none that can, and without `rejects` at the first that cannot, with file and line.
+    Raises RequestError where no record can be used, and without `rejects` at the first that cannot, with file and line.
     """
     sentences, blank, digest = 0, 0, hashlib.sha256()
     for (text,), _, _ in sentence_records(table, cache, rejects):
@@ -95,9 +96,9 @@ def scan(table: Table, cache: Cache | None = None, rejects: Rejects | None = Non
 
 
 def block_reader(table: Table, cache: Cache | None = None, skip_invalid: bool = False) -> ReadBlock:
-    """Reads blocks of `table`, in one pass those that rise, skipping those that are not wanted.
+    """A function (first, end) → the sentences of these rows; it reads rising blocks in one pass over `table`.
 
-    skip_invalid: whether records that cannot be used are left out, as `scan` with rejects does.
+    skip_invalid: leave out records that cannot be used, as `scan` with rejects does.
     """
 
     def texts() -> Iterator[str]:

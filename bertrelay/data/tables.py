@@ -1,4 +1,4 @@
-"""What a table is, what a row of it is, and how its columns are found by name or position."""
+"""Tables, their rows, and the search for their columns by name or position."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Format = Literal["lines", "csv", "tsv", "jsonl", "parquet"]
 BLOCK_ROWS = 4096
 """Rows, texts or vectors that are read, computed or written at once; no result depends on it."""
 ABSENT: Any = ...
-"""The value of an optional column where there is no such column."""
+"""The value of an optional column that the table lacks."""
 
 Column = str | Annotated[int, Field(ge=0)]
 """A column by name (`score`; `translation.de` reaches into a nested object) or by position from 0."""
@@ -32,16 +32,16 @@ FORMATS: dict[str, Format] = {
     ".pq": "parquet",
 }
 
-OF_TRANSLATIONS = "`parallel` of students.distill reads translation files; for sentences, write them one a line"
+TRANSLATION_FILES = "`parallel` of students.distill reads translation files; for sentences, write them one a line"
 TO_TABLE = "libreoffice --headless --convert-to 'csv:Text - txt - csv (StarCalc):44,34,76'"
 TO_TEXT = "libreoffice --headless --convert-to 'txt:Text (encoded):UTF8'"
 TRANSLATIONS = (".tmx", ".xlf", ".xliff", ".po", ".mo")
 AS_LINES = "write its text one sentence a line"
 NO_LINES = {
-    **dict.fromkeys(TRANSLATIONS, OF_TRANSLATIONS),
+    **dict.fromkeys(TRANSLATIONS, TRANSLATION_FILES),
     **dict.fromkeys((".xml", ".nxml"), f"domain.pretrain reads XML of PubMed and PMC; else {AS_LINES}"),
     **dict.fromkeys((".html", ".htm", ".epub", ".srt", ".vtt"), AS_LINES),
-    **dict.fromkeys((".sdlxliff", ".mxliff"), f"export it as .tmx or .xliff: {OF_TRANSLATIONS}"),
+    **dict.fromkeys((".sdlxliff", ".mxliff"), f"export it as .tmx or .xliff: {TRANSLATION_FILES}"),
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pptx", ".ppt"), f"convert it with {TO_TEXT}, then {AS_LINES}"),
     **dict.fromkeys((".hwp", ".hwpx"), f"save it as a text document in UTF-8 from Hangul, then {AS_LINES}"),
     ".pdf": f"convert it with pdftotext, then {AS_LINES}",
@@ -49,7 +49,7 @@ NO_LINES = {
     **dict.fromkeys((".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar"), "unpack it; only .gz is unpacked"),
     **dict.fromkeys((".npy", ".npz", ".arrow", ".safetensors", ".pt", ".pkl"), "it has numbers; name its texts"),
 }
-"""What reads a file of each of these suffixes, whose lines are no sentences."""
+"""Suffixes of files whose lines are no sentences, with what reads or converts them."""
 
 COLUMN_NAME = re.compile(r"[^\W\d][\w.-]{0,39}")
 COLUMNS_SHOWN = 20
@@ -59,9 +59,9 @@ USUAL_NAME = re.compile(
     r"|split|lang|language|[a-z]{2})_?\d*",
     re.IGNORECASE,
 )
-"""A name that columns have and records hardly, so that an error may show it even of a first row that is a record."""
+"""Names that columns have and texts hardly ever are, so that an error may quote them from the first row of any file."""
 HEADER_AGAIN = "the header again, as in a table that was appended to another"
-DEEPEST = 20  # objects in each other, of which one is a column
+DEEPEST = 20  # levels of nested objects in which a column is looked for
 
 
 class TableSource(DataSource):
@@ -94,14 +94,14 @@ class TableSource(DataSource):
 
     @property
     def name(self) -> str:
-        """What errors and rejects call it."""
+        """Its name in errors and rejects."""
         if self.path is not None:
             return str(self.path)
         return ":".join(filter(None, ["hub", self.hub, self.config, self.split]))
 
     @property
     def file_format(self) -> Format:
-        return self.format or format_of(self.path or "")
+        return self.format or table_format(self.path or "")
 
 
 class Table(TableSource):
@@ -114,27 +114,27 @@ class Table(TableSource):
         return [self] if self.columns else []
 
 
-def format_of(path: str) -> Format:
-    return FORMATS.get(suffix_of(path), "lines")
+def table_format(path: str) -> Format:
+    return FORMATS.get(inner_suffix(path), "lines")
 
 
 def refuse_no_lines(path: str) -> None:
-    """Raises ValueError for a file of a suffix that no table has, with what reads it."""
-    if remedy := NO_LINES.get(suffix := suffix_of(path)):
+    """Raises ValueError for a file that is no table by its suffix, with what reads or converts it."""
+    if remedy := NO_LINES.get(suffix := inner_suffix(path)):
         raise ValueError(
             f"expected lines of text or a table, found a {suffix} file: {path}; {remedy}. To read its lines all the "
             'same, give the format "lines"'
         )
 
 
-def suffix_of(path: str | Path) -> str:
-    """The suffix in lower case, that before `.gz`."""
+def inner_suffix(path: str | Path) -> str:
+    """The suffix in lower case; of `a.TSV.gz` it is `.tsv`."""
     inner = Path(path)
     return (inner.with_suffix("") if inner.suffix.lower() == ".gz" else inner).suffix.lower()
 
 
 def refuse_idle_header(settings: Settings, formats: Sequence[Format]) -> None:
-    """Raises ValueError for a `header` in settings of files none of which has a row for it, and so for `quoted`."""
+    """Raises ValueError for `header` or `quoted` in the settings of files none of which has them."""
     named = " and ".join(dict.fromkeys(formats))
     if "tsv" not in formats:
         refuse_idle(settings, "quoted", because=f"only tsv may have quotes or not, and this is read as {named}")
@@ -145,7 +145,7 @@ def refuse_idle_header(settings: Settings, formats: Sequence[Format]) -> None:
 
 
 class Record(NamedTuple):
-    """The values of the wanted columns, with file and line.
+    """The values of the requested columns, with file and line.
 
     line: from 1, a header included; of a record over several lines the first; in Parquet and hub tables the row.
     """
@@ -156,10 +156,11 @@ class Record(NamedTuple):
 
 
 class Unusable(NamedTuple):
-    """A row that is not a record. `reason` is one of a few phrases to count by; `detail` goes into an error.
+    """A row that is not a record.
 
+    reason: one of a few phrases, by which rejects are counted. detail: more for an error, without any text of the row.
     record: the id of the record, where a line does not identify it.
-    values: those of the wanted columns as far as there are any, empty where not, for a reader that can use a part.
+    values: those of the requested columns that could be read, for a reader that can use a part of them.
     """
 
     file: str
@@ -173,14 +174,14 @@ class Unusable(NamedTuple):
 Row = Record | Unusable
 
 
-def names_of(record: dict[str, Any], depth: int = DEEPEST) -> list[str]:
-    """The keys of `record`, and after them those of its nested objects, dotted, as deep as a column is looked for."""
+def column_names(record: dict[str, Any], depth: int = DEEPEST) -> list[str]:
+    """The keys of `record`, then those of its nested objects, dotted, at most `depth` levels deep."""
     objects = [(key, value) for key, value in record.items() if depth and isinstance(value, dict)]
-    return [*record, *(f"{key}.{inner}" for key, value in objects for inner in names_of(value, depth - 1))]
+    return [*record, *(f"{key}.{inner}" for key, value in objects for inner in column_names(value, depth - 1))]
 
 
 def reach(record: dict[str, Any], column: str) -> Any:
-    """The value of `column`, dotted or not; None where it or an object on the way to it is missing."""
+    """The value of `column`, dotted or not; None where it or an object that should contain it is missing."""
     if column in record:
         return record[column]
     outer, _, inner = column.partition(".")
@@ -191,9 +192,9 @@ def reach(record: dict[str, Any], column: str) -> Any:
 def find_columns(
     file: str, columns: Sequence[str | int], names: Sequence[str], may_be_record: bool = False
 ) -> list[int]:
-    """The positions of `columns` among `names`. Raises RequestError, with what there is instead, for one not there.
+    """The positions of `columns` among `names`. Raises RequestError for a missing one, with the names to choose from.
 
-    may_be_record: whether `names` are the first row of a file, and perhaps a record, which no error may quote.
+    may_be_record: `names` are the first row of a file, perhaps a record, which no error may quote.
     """
     for column in columns:
         if isinstance(column, int) and column >= len(names):
@@ -202,25 +203,25 @@ def find_columns(
                 "format."
             )
         if isinstance(column, str) and column not in names:
-            raise RequestError(f"{file} has no column {column!r}. {_what_there_is(column, names, may_be_record)}")
+            raise RequestError(f"{file} has no column {column!r}. {_choices(column, names, may_be_record)}")
         if may_be_record and isinstance(column, str) and names.count(column) > 1:
-            raise RequestError(f"{file}: column {column!r} is there more than once. Give its position.")
+            raise RequestError(f"{file}: column {column!r} occurs more than once. Give its position.")
     return [column if isinstance(column, int) else names.index(column) for column in columns]
 
 
 def find_optional(file: str, columns: Sequence[str], names: Sequence[str]) -> list[int | None]:
-    """The positions of `columns` among `names`, whose case does not matter; None for one not there.
+    """The positions of `columns` among `names` in any case; None for a missing one.
 
-    Raises RequestError for one that is there more than once.
+    Raises RequestError for a column that occurs more than once.
     """
     folded = [name.strip().casefold() for name in names]
-    places = {name: place for place, name in enumerate(folded)}
-    if len(places) < len(folded) and (again := next((name for name in columns if folded.count(name) > 1), None)):
-        raise RequestError(f"{file}: expected one column {again!r} (in any case), found several. Rename the others.")
-    return list(map(places.get, columns))
+    positions = {name: position for position, name in enumerate(folded)}
+    if len(positions) < len(folded) and (twice := next((name for name in columns if folded.count(name) > 1), None)):
+        raise RequestError(f"{file}: expected one column {twice!r} (in any case), found several. Rename the others.")
+    return list(map(positions.get, columns))
 
 
-def _what_there_is(column: str, names: Sequence[str], may_be_record: bool) -> str:
+def _choices(column: str, names: Sequence[str], may_be_record: bool) -> str:
     near = [name for name in names if name.casefold() == column.casefold()]
     if not may_be_record and not all(map(COLUMN_NAME.fullmatch, names)):  # keys that may be text of a record
         return f"It has {len(names)}, under names that may be text and are not shown."

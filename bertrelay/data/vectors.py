@@ -1,7 +1,7 @@
 """Vectors on disk: `.npy` files of any size, written in blocks and read memory-mapped, and Parquet.
 
-Their numbers are float32, or fewer bits of each. Files are written with plain writes and not through a memory map: a
-full disk is then an error that can be reported, where a memory map ends the process with a bus error.
+Their numbers are float32, or quantized to fewer bits. Files are written with plain writes, not through a memory map:
+a full disk is then an error that can be reported, where a memory map ends the process with a bus error.
 """
 
 import os
@@ -20,12 +20,12 @@ from bertrelay.files import atomic_write
 
 Vectors = NDArray[np.float32]
 ReadBlock = Callable[[int, int], list[str]]
-"""(first, end) -> the sentences of these rows; called in rising order, from one thread."""
+"""(first, end) → the sentences of these rows; called in rising order, from one thread."""
 
 SUFFIXES = (".npy", ".parquet")
 
 Stored = Literal["float32", "int8", "binary"]
-"""How vectors are kept: as they are, rounded to int8, or as one bit of each dimension."""
+"""Storage of vectors: as they are, rounded to int8, or one bit of each dimension."""
 FLOAT32 = np.dtype("<f4")
 DTYPES: dict[Stored, np.dtype[np.generic]] = {
     "float32": FLOAT32,
@@ -36,7 +36,7 @@ INT8_MAX = 127
 
 
 def stored_columns(dim: int, stored: Stored) -> int:
-    """How many numbers a vector has on the disk. Raises RequestError for bits that fill no whole bytes."""
+    """The number of elements of a stored vector. Raises RequestError for bits that do not fill whole bytes."""
     if stored != "binary":
         return dim
     if dim % 8:
@@ -45,12 +45,12 @@ def stored_columns(dim: int, stored: Stored) -> int:
 
 
 def quantized(vectors: Vectors, stored: Stored) -> NDArray[np.generic]:
-    """Vectors (n, dim) in fewer bits.
+    """Quantizes vectors (n, dim).
 
-    int8: each vector times 127 over its largest element in size, rounded: its direction, for cosines. Nothing depends
-        on other vectors, and a zero vector stays zero.
-    binary: 1 for each element above 0, eight of them in a byte, the first in the highest bit: uint8 (n, dim / 8), as
-        `ubinary` of sentence-transformers and as FAISS reads them; distances are numbers of bits that differ.
+    int8: each vector times 127 / its largest absolute element, rounded: its direction, for cosines. `0.5 -1` becomes
+        `64 -127`. Nothing depends on other vectors, and a zero vector stays zero.
+    binary: 1 for each element above 0, packed eight to a byte, the first in the highest bit: uint8 (n, dim / 8), as
+        `ubinary` of sentence-transformers and as FAISS reads them; the distance is the number of bits that differ.
     """
     if stored == "binary":
         return np.packbits(vectors > 0, axis=1)
@@ -63,9 +63,9 @@ def quantized(vectors: Vectors, stored: Stored) -> NDArray[np.generic]:
 def write_npy(
     path: Path, blocks: Iterable[NDArray[np.generic]], rows: int, dim: int, dtype: np.dtype[np.generic] = FLOAT32
 ) -> None:
-    """Writes blocks of vectors, (n, dim) each, one after the other as one `.npy` of shape (rows, dim).
+    """Writes blocks of vectors, (n, dim) each, end to end as one `.npy` of shape (rows, dim).
 
-    The disk space is taken at once. Raises OSError where there is none, and WorkError where the blocks have other rows.
+    Allocates the disk space first. Raises OSError where it is lacking, WorkError unless the blocks have `rows` rows.
     """
     written = 0
     with path.open("wb") as file:
@@ -75,7 +75,7 @@ def write_npy(
             os.posix_fallocate(file.fileno(), 0, file.tell() + rows * dim * dtype.itemsize)
         for block in blocks:
             written += len(block)
-            file.write(np.ascontiguousarray(block, dtype).data)  # NumPy's own writing hides that a disk is full
+            file.write(np.ascontiguousarray(block, dtype).data)  # ndarray.tofile hides that a disk is full
     if written != rows:
         raise WorkError(f"{path}: expected {rows:,} vectors, found {written:,}; run the same command again")
 
@@ -94,9 +94,9 @@ def write_vectors(
     read_block: ReadBlock,
     dtype: np.dtype[np.generic] = FLOAT32,
 ) -> None:
-    """Writes blocks of vectors as `output`, whole or not at all: `.npy`, or `.parquet` with columns text and vector.
+    """Writes blocks of vectors to `output` atomically: `.npy`, or `.parquet` with columns text and vector.
 
-    read_block: (first, end) -> the texts of these rows, read for Parquet alone.
+    read_block: (first, end) → the texts of these rows, read only for Parquet.
     """
     with atomic_write(output) as building:
         if output.suffix == ".npy":
@@ -107,7 +107,7 @@ def write_vectors(
 
         schema, first = pa.schema({"text": pa.string(), "vector": pa.list_(pa.from_numpy_dtype(dtype), dim)}), 0
         with pq.ParquetWriter(building, schema, use_dictionary=["text"]) as writer:
-            for block in blocks:  # a row group each
+            for block in blocks:  # one row group
                 texts = read_block(first, first + len(block))
                 vectors = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), dim)
                 writer.write_table(pa.table([pa.array(texts, pa.string()), vectors], schema))
@@ -115,7 +115,7 @@ def write_vectors(
 
 
 def check_space(folder: Path, size: int) -> None:
-    """Raises WorkError where the disk of `folder` has less than `size` bytes left."""
+    """Raises WorkError if the disk of `folder` has less than `size` bytes free."""
     free = shutil.disk_usage(folder).free
     if free < size:
         raise WorkError(
@@ -125,9 +125,9 @@ def check_space(folder: Path, size: int) -> None:
 
 
 def open_vectors(path: Path, dtype: np.dtype[np.generic] = FLOAT32) -> NDArray[Any]:
-    """The vectors of `path`, (rows, dim), memory-mapped and read-only; only what is touched is read.
+    """Opens the vectors of `path`, (rows, dim), memory-mapped and read-only.
 
-    Raises RequestError when the file is not there, has numbers of another type, or is shorter than its header states.
+    Raises RequestError for a file that does not exist, has another dtype, or is shorter than its header states.
     """
     try:
         vectors: NDArray[Any] = npy.open_memmap(path, mode="r")
@@ -144,7 +144,7 @@ def open_vectors(path: Path, dtype: np.dtype[np.generic] = FLOAT32) -> NDArray[A
     return vectors
 
 
-def shape_of(output: Path, stored: Stored = "float32") -> tuple[int, int]:
+def vector_shape(output: Path, stored: Stored = "float32") -> tuple[int, int]:
     """Rows and dimensions of a finished `.npy` or Parquet file."""
     if output.suffix == ".npy":
         rows, columns = open_vectors(output, DTYPES[stored]).shape
@@ -181,7 +181,7 @@ def check_finite_rows(
 
 
 def _in_units(size: int) -> str:
-    """Bytes as a number with a unit in which it is not 0."""
+    """Formats a number of bytes: `1.5 GB`, `20.0 kB`."""
     unit, name = next(
         ((unit, name) for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if size >= unit), (1, "B")
     )

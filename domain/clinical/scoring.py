@@ -18,7 +18,7 @@ from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.shards import Span, cut_spans
-from bertrelay.data.tables import Record, Table, format_of
+from bertrelay.data.tables import Record, Table, table_format
 from bertrelay.data.writing import json_line, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
@@ -230,7 +230,7 @@ def notes_source(notes: str, settings: ScoreOptions) -> "Table | ParquetInput":
 
 def notes_table(notes: str | Path, settings: ScoreOptions) -> Table:
     """Reads one row, which shows most of what can be wrong with a request. Raises RequestError."""
-    kind = format_of(str(notes))
+    kind = table_format(str(notes))
     if kind == "lines":
         raise RequestError(f"notes: expected a file that ends in .csv, .tsv, .jsonl or .parquet, found {notes}")
     if kind not in ("csv", "tsv"):

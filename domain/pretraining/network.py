@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForPreTraining, BertForPreTraining, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.cache import Cache
-from bertrelay.data.encodings import conversion_of
+from bertrelay.data.encodings import conversion_hint
 from bertrelay.errors import RequestError
 from bertrelay.inference.kernels import use_cpu_kernels
 from bertrelay.model.folder import ModelFolder
@@ -148,7 +148,7 @@ def read_words(words: list[str] | InputFile) -> list[str]:
     try:
         lines = Path(words).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        conversion = conversion_of(words, error.object) if isinstance(error, UnicodeDecodeError) else ""
+        conversion = conversion_hint(words, error.object) if isinstance(error, UnicodeDecodeError) else ""
         raise RequestError(
             f"new_tokens, protected_tokens: expected a text file in UTF-8, found {type(error).__name__} at "
             f"{words}{conversion}"

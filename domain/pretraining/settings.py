@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self, cast
 from pydantic import Field, model_validator
 
 from bertrelay.data import tables
-from bertrelay.data.tables import Column, suffix_of
+from bertrelay.data.tables import Column, inner_suffix
 from bertrelay.model.settings import Base
 from bertrelay.settings import DataSource, InputFile, MaxRejects, Positive, Settings, UsedWith, refuse_idle
 from bertrelay.training.settings import TrainingSettings
@@ -25,7 +25,7 @@ NOT_TABLES: dict[DocumentFormat | None, str] = {"blocks": "plain text", "xml": "
 
 def format_of(path: str | Path) -> DocumentFormat | None:
     """The format of a file's suffix, None for an unknown one."""
-    return FORMATS.get(suffix_of(path))
+    return FORMATS.get(inner_suffix(path))
 
 
 class DocumentSource(DataSource):

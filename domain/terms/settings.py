@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from bertrelay.cache import Cache
-from bertrelay.data.records import Record, Rejects, Row, is_missing, rows
-from bertrelay.data.tables import ABSENT, Column, Table
+from bertrelay.data.records import Rejects, is_missing, rows
+from bertrelay.data.tables import ABSENT, Column, Record, Row, Table
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from bertrelay.settings import BatchTokens, MaxRejects, ModelSource, Positive, Precision, Seed, Settings

@@ -123,7 +123,7 @@ def similarity(
     if not options.reads_files:
         _write(_compared([[sentence] for sentence in given], 2, model, options, computing), model, options)
         return
-    from bertrelay.data.sentences import sentences_of
+    from bertrelay.data.sentences import iterate_sentences
     from bertrelay.plots import check_size
 
     columns: list[str | None] = [*options.column, *options.column] or [None, None]
@@ -138,7 +138,7 @@ def similarity(
             )
         if options.picture:
             check_size(counts[0], counts[-1])
-        sentences = list(map(sentences_of, tables))
+        sentences = list(map(iterate_sentences, tables))
         lists = list(map(list, sentences)) if options.matrix else None
         blocks = _compared(lists or sentences, sum(counts), model, options, computing)
         _write(blocks, model, options, lists[0] if lists else (), lists[-1] if lists else None)

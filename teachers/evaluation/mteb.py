@@ -18,6 +18,7 @@ from torch import Tensor
 from bertrelay.cache import Cache
 from bertrelay.data import records
 from bertrelay.data.records import Rejects
+from bertrelay.data.tables import Record
 from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
@@ -281,7 +282,7 @@ def _columns(table: LocalTask, context: StageContext, rejects: Rejects) -> dict[
     return dict(zip(PAIR, map(list, zip(*found, strict=True)), strict=True))
 
 
-def _translations(table: LocalTask, cache: Cache, rejects: Rejects) -> Iterator[records.Record]:
+def _translations(table: LocalTask, cache: Cache, rejects: Rejects) -> Iterator[Record]:
     """Records of two sentences, of one table or of two side by side."""
     if table.second is None:
         yield from records.read(table, PAIR, cache, rejects)
@@ -291,7 +292,7 @@ def _translations(table: LocalTask, cache: Cache, rejects: Rejects) -> Iterator[
             yield first._replace(values=(*first.values, *second.values))
 
 
-def _both(record: records.Record) -> tuple[str, str]:
+def _both(record: Record) -> tuple[str, str]:
     first, second = values_of(record, "bitext", PAIR)
     if not all(isinstance(each, str) and each.strip() for each in (first, second)):
         raise ValueError(BLANK)

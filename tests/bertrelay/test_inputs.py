@@ -89,7 +89,7 @@ def test_a_second_pass_over_another_content_is_an_error_and_what_is_read_alone_c
         with pytest.raises(WorkError, match=r"a\.txt changed while it was read"):
             first_byte()
     with unchanged_inputs():
-        with unchanged_inputs(alone=True):
+        with unchanged_inputs(separate=True):
             first_byte()
         file.unlink()
         with atomic_write(tmp_path / "out") as building:

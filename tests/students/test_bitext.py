@@ -11,8 +11,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from bertrelay.data.records import Rejects, Table
+from bertrelay.data.records import Rejects
 from bertrelay.data.shards import ShardFiles, locked_output
+from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import InputFile

@@ -18,7 +18,8 @@ import pytest
 
 from bertrelay.cache import Cache
 from bertrelay.data import readers
-from bertrelay.data.records import Rejects, Unusable
+from bertrelay.data.records import Rejects
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError, WorkError
 from students.pairs import PairCounts, read_pairs
 from students.settings import TranslationColumns, TranslationFiles

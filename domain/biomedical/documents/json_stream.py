@@ -13,7 +13,7 @@ from typing import Annotated, Any, TextIO, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import from_json
 
-from bertrelay.data.encodings import NOT_UTF8, conversion_of
+from bertrelay.data.encodings import NOT_UTF8, conversion_hint
 from bertrelay.data.readers import LONGEST_LINE, open_input
 from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import Unfit, shown_id
@@ -135,7 +135,7 @@ def json_window(path: Path) -> Iterator[JsonWindow]:
             yield window
         except UnicodeDecodeError as error:
             raise RequestError(
-                f"{path}, after line {window.line:,}: {NOT_UTF8}{conversion_of(str(path), error.object)}. "
+                f"{path}, after line {window.line:,}: {NOT_UTF8}{conversion_hint(str(path), error.object)}. "
                 "Give it in UTF-8, whole."
             ) from None
         except (EOFError, OSError, zlib.error) as error:

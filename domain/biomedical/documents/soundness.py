@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from bertrelay.data.encodings import NOT_UTF8, conversion_of
+from bertrelay.data.encodings import NOT_UTF8, conversion_hint
 from bertrelay.data.readers import LONGEST_LINE, open_input
 from bertrelay.data.records import MISSING_WORDS
 from bertrelay.privacy import is_sensitive
@@ -33,7 +33,7 @@ def whole_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         name = "FILE" if is_sensitive() else str(path)  # it may be an id
         place = f"byte {error.start:,} of the file, counted from 0"
-        raise Unfit(NOT_UTF8, place + conversion_of(name, error.object)) from None
+        raise Unfit(NOT_UTF8, place + conversion_hint(name, error.object)) from None
     except (EOFError, OSError, zlib.error) as error:
         raise Unfit("a file that is cut off or damaged", type(error).__name__) from None
 

@@ -19,7 +19,7 @@ from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.sanity import MAX_SWAPPED, MIN_RECORDS
 from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
-from bertrelay.data.tables import ABSENT, Table, Unusable, format_of
+from bertrelay.data.tables import ABSENT, Table, Unusable, table_format
 from bertrelay.data.writing import json_line, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
@@ -77,7 +77,7 @@ class QuestionFile(NamedTuple):
     def _items(self) -> Iterator[Item]:
         name: InputFormat | None = self.format
         if name is None:
-            by_suffix, inner = format_of(str(self.path)), self.path.name.lower().removesuffix(".gz")
+            by_suffix, inner = table_format(str(self.path)), self.path.name.lower().removesuffix(".gz")
             is_clear = by_suffix != "lines" and not inner.endswith(".json")  # JSON may be one of several
             name = cast(TableFormat, by_suffix) if is_clear else question_format_of(self.path)
         if self.keep and name != "jsonl":

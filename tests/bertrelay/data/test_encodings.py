@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bertrelay.data.records import Rejects, Table, read
+from bertrelay.data.records import Rejects, read
+from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError, WorkError
 
 KOREAN = "약을 하루에 몇 번 먹어야 하나요?\n병원 예약은 어떻게 하나요?\n"
@@ -33,10 +34,10 @@ def sentences(path: Path, rejects: Rejects | None = None) -> list[str]:
 
 @pytest.mark.parametrize("encoding", TEXTS)
 def test_the_command_that_an_error_names_converts_the_file(tmp_path: Path, encoding: str) -> None:
-    of_iconv, text = TEXTS[encoding]
+    iconv_name, text = TEXTS[encoding]
     path = tmp_path / "q&a.txt"
     path.write_bytes(text.encode(encoding))
-    with pytest.raises(RequestError, match=rf"convert it: iconv -f {of_iconv} -t UTF-8 ") as caught:
+    with pytest.raises(RequestError, match=rf"convert it: iconv -f {iconv_name} -t UTF-8 ") as caught:
         sentences(path)
     message = str(caught.value)
     assert "Fix or remove" not in message and "max_rejects" not in message

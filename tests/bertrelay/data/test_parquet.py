@@ -19,8 +19,9 @@ from bertrelay.compute.local import LocalExecutor
 from bertrelay.compute.work import Work, whole_span
 from bertrelay.data import parquet
 from bertrelay.data.parquet import DatasetShards, ParquetInput, is_dataset, writes_dataset
-from bertrelay.data.records import Table, read
+from bertrelay.data.records import read
 from bertrelay.data.shards import ShardFiles
+from bertrelay.data.tables import Table
 from bertrelay.encode_files import encode_dataset
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.inference.run_model import fill, fill_dataset

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from bertrelay.cache import Cache
 from bertrelay.data import readers
-from bertrelay.data.records import Record, Rejects, Table, aligned_rows, read
+from bertrelay.data.records import Rejects, aligned_rows, read
 from bertrelay.data.sentences import as_table
+from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError, WorkError
 
 SECRET = "Mrs Smith has a fever"

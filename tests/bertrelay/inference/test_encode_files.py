@@ -14,8 +14,8 @@ from torch import nn
 
 from bertrelay import encode_files
 from bertrelay.cache import Cache
-from bertrelay.data.records import Table
-from bertrelay.data.vectors import open_vectors, quantized, shape_of, write_block
+from bertrelay.data.tables import Table
+from bertrelay.data.vectors import open_vectors, quantized, vector_shape, write_block
 from bertrelay.device import private_memory_mb
 from bertrelay.encode_files import encode_file, fill_vectors, forget_manifest
 from bertrelay.encode_stage import EncodeSettings, run
@@ -91,7 +91,7 @@ def test_vectors_in_fewer_bits_are_those_of_float32_rounded(make_encoder, many, 
         found = column.values.to_numpy().reshape(61, -1)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
-    assert shape_of(output, stored) == (61, 16)
+    assert vector_shape(output, stored) == (61, 16)
     with pytest.raises(RequestError, match="vectors: expected float32, int8 or binary, found 'int4'"):
         encode_file(make_encoder(), table, tmp_path / "other.npy", vectors="int4")
 
@@ -252,7 +252,7 @@ def test_a_disk_that_is_full_while_assembling_loses_no_shard_and_keeps_the_earli
     assert output.read_bytes() == b"of yesterday"
     assert not list(tmp_path.glob(".out*"))
     assert encode_file(make_encoder(), table, output)[:3] == (61, 16, None)  # nothing is left to be computed
-    assert shape_of(output) == (61, 16)
+    assert vector_shape(output) == (61, 16)
     assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", output.name}
 
 
