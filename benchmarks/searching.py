@@ -18,7 +18,7 @@ their place, of as many dimensions, in a subspace of 24: a graph finds as much a
 from argparse import Namespace
 from functools import partial
 from shutil import copytree
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from students.equal_vectors import EqualRows, Rows, distinct, equal_rows
 from students.index import SearchIndex, build_index
 from students.index_build import FAISS, nearest
 from students.neighbours import Find, build_codes, build_hnsw, exact_neighbours, open_faiss, recall, write_index
-from students.search_settings import Hnsw
+from students.search_settings import Hnsw, IndexKind
 
 EXACT, K, FOUND, FOUND_OF_REPEATS = "exact", 10, 0.95, 0.99
 SOURCES = {**MULTI30K, **STSB}
@@ -62,11 +62,11 @@ def measure_distinct(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     corpus = options.scratch / "corpus.txt"
     corpus.write_text("\n".join(drawn[options.queries :]) + "\n", encoding="utf-8")
     queries = unit(encoder.encode(drawn[: options.queries]))
-    exact = build_index(encoder, corpus, options.scratch / EXACT, kind=EXACT)
+    exact = build_index(encoder, corpus, options.scratch / EXACT, kind="exact")
     indexes, seconds, sizes = {EXACT: exact}, {}, {EXACT: exact.vectors.nbytes / 1e6}
     for kind, file in FAISS.items():
         folder = copytree(options.scratch / EXACT, options.scratch / kind)
-        indexes[kind], seconds[kind] = timed(partial(build_index, encoder, corpus, folder, kind=kind))
+        indexes[kind], seconds[kind] = timed(partial(build_index, encoder, corpus, folder, kind=cast(IndexKind, kind)))
         sizes[kind] = (folder / file).stat().st_size / 1e6
     works = {kind: lambda _, index=index: ask(index, queries) for kind, index in indexes.items()}
     results = in_turns(works, options.rounds)

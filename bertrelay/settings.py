@@ -10,7 +10,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
@@ -212,21 +212,28 @@ def refuse_idle(settings: Settings, *keys: str, because: str) -> None:
 
 
 def options_of(model: type[AnySettings], keywords: dict[str, Any]) -> AnySettings:
-    """Keyword arguments of a Python function as `model`; a number of NumPy becomes one of Python.
+    """Keyword arguments of a Python function as `model`; a number of NumPy becomes one of Python, a tuple a list.
 
     Raises RequestError, which names those that do not fit.
     """
-    plain = {
-        name: value.item() if isinstance(value, Number) and hasattr(value, "item") else value
-        for name, value in keywords.items()
-    }
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Number) and hasattr(value, "item"):
+            return value.item()
+        return list(value) if type(value) is tuple else value
+
     try:
-        return model(**plain)
+        return model(**{name: plain(value) for name, value in keywords.items()})
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
         raise RequestError(
             "; ".join(_fault(model, ".".join(map(str, fault["loc"])), fault) for fault in faults)
         ) from None
+
+
+def settings_of(model: type[AnySettings], arguments: Mapping[str, Any]) -> AnySettings:
+    """The arguments of a function, its `locals()` at the start, that are fields of `model`. Raises as `options_of`."""
+    return options_of(model, {name: arguments[name] for name in model.model_fields if name in arguments})
 
 
 def _fault(model: type[Settings], name: str, fault: Any) -> str:

@@ -7,7 +7,7 @@ means little, as some sentences are near to everything. The margin divides it by
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from bertrelay.inputs import unchanged_inputs
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import log
-from bertrelay.settings import options_of
+from bertrelay.settings import settings_of
 from bertrelay.stage import Metrics, StageContext
 from students.equal_vectors import numbers_of
 from students.neighbours import (
@@ -198,16 +198,16 @@ class Mining:
 def mine(
     source: Vectors, target: Vectors, k: int = NEIGHBOURS, threshold: float | None = None, method: Method = "auto"
 ) -> list[Mined]:
-    """The pairs of rows of `source` (n, dim) and `target` (m, dim) that translate one another, best first.
+    """Finds the pairs of rows of `source` (n, dim) and `target` (m, dim) that translate one another, best first.
 
     Each row is in one pair at most. Vectors of any length; equal ones are rows of their own.
-    k, threshold, method: as in `MineSettings`; without a threshold, every row that finds a partner has it.
+    k, threshold, method: as in `MineOptions`; without a threshold, every row that finds a partner has it.
     Raises RequestError for vectors that cannot be compared.
     """
-    given = options_of(MineOptions, {"k": k, "threshold": threshold, "method": method})
-    pairs = one_to_one(score_pairs(*bidirectional_knn(unit(source), unit(target), given.k, given.method)))
-    kept = pairs if given.threshold is None else pairs.where(pairs.scores >= given.threshold)
-    return [Mined(*row) for row in zip(*(column.tolist() for column in kept), strict=True)]
+    options = settings_of(MineOptions, locals())
+    pairs = one_to_one(score_pairs(*bidirectional_knn(unit(source), unit(target), options.k, options.method)))
+    mined = pairs if options.threshold is None else pairs.where(pairs.scores >= options.threshold)
+    return [Mined(*row) for row in zip(*(column.tolist() for column in mined), strict=True)]
 
 
 @unchanged_inputs()
@@ -222,15 +222,19 @@ def mine_files(
     work: Path | None = None,
     cache: Cache | None = None,
     rejects: Rejects | None = None,
+    k: int = NEIGHBOURS,
+    threshold: float | None = None,
+    method: Method = "auto",
+    precision: str = "auto",
+    batch_tokens: int | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
-    **options: Any,
 ) -> Mining:
     """Writes the pairs of sentences of two files that translate one another, best first, with lines and texts.
 
     Blank sentences are left out, and of equal ones the first line counts.
 
     output: `.tsv`, `.csv`, `.jsonl` or `.parquet`, with the columns score, source_line, target_line, source, target.
-    gold, id_column: as in `MineSettings`; options: the fields of `MineOptions`.
+    gold, id_column, k, threshold, method, precision, batch_tokens: as in `MineSettings`.
     work: a folder to keep vectors and neighbours in, from which another call with the same sentences resumes; without
         one, next to `output` until it is written.
     cache: where a model or data set of the hub is kept.
@@ -238,7 +242,7 @@ def mine_files(
     process_group: all processes encode, each its share of the blocks; the main one does the rest.
     Raises RequestError for files that cannot be what they should be, before anything is encoded.
     """
-    given = options_of(MineOptions, options)
+    options = settings_of(MineOptions, locals())
     load_faiss()  # where it is missing, say so before hours of encoding
     tables, output = (as_table(source), as_table(target)), Path(output)
     gold_table = None if gold is None else as_table(gold)
@@ -248,14 +252,14 @@ def mine_files(
     ids = None if id_column is None or gold is None else _ids(tables, id_column)
     with locked_output(output, process_group):
         files, true_pairs = on_main(lambda: _read(tables, gold_table, ids, folder, cache, rejects), process_group)
-        key = _encode(at_unit_length(open_encoder(model, cache)), files, folder, given, process_group)
+        key = _encode(at_unit_length(open_encoder(model, cache)), files, folder, options, process_group)
 
         def compare() -> Mining:
             vectors = open_vectors(folder / VECTORS[0]), open_vectors(folder / VECTORS[1])
-            neighbours = bidirectional_knn(*vectors, k=given.k, method=given.method, folder=folder, key=key)
+            neighbours = bidirectional_knn(*vectors, k=options.k, method=options.method, folder=folder, key=key)
             pairs = one_to_one(score_pairs(*neighbours))
             judged = None if true_pairs is None else judge(pairs, true_pairs, *map(numbers_of, vectors))
-            mining = _write(output, pairs, files, given.threshold, judged)
+            mining = _write(output, pairs, files, options.threshold, judged)
             if work is None:
                 _clear(folder)
             return mining

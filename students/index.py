@@ -25,9 +25,9 @@ from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.inference.encode import EncodingOptions, check_finite
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
-from bertrelay.process_group import broadcast_from_main
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main
 from bertrelay.progress import log
-from bertrelay.settings import options_of
+from bertrelay.settings import settings_of
 from bertrelay.stage import Metrics, StageContext
 from students.equal_vectors import EqualRows, distinct
 from students.index_build import (
@@ -230,63 +230,82 @@ def run(settings: IndexSettings, context: StageContext) -> Metrics:
     return {**counts, **manifest.recall}
 
 
-@unchanged_inputs()
 def build_index(
-    model: SentenceEncoder | str | Path, corpus: Table | str | Path, folder: str | Path, **options: Any
+    model: SentenceEncoder | str | Path,
+    corpus: Table | str | Path,
+    folder: str | Path,
+    *,
+    kind: IndexKind = "auto",
+    show: Sequence[Column] = (),
+    hnsw: Hnsw | None = None,
+    prompt_name: str | None = None,
+    query_prompt_name: str | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    rebuild: bool = False,
+    verify: bool = False,
+    cache: Cache | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    rejects: Rejects | None = None,
 ) -> SearchIndex:
-    """The index of the sentences of `corpus` in `folder`: opened where it is complete, else built or resumed.
+    """Opens the index of the sentences of `corpus` in `folder` where it is complete, else builds or resumes it.
 
     Blank sentences are left out and counted; the others keep the number of their line. A complete index is opened
     without a lock and without writing, and its corpus read only where it was touched.
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
-    options: the fields of `students.index_build.IndexOptions`; `prompt_name` is the model's prompt for documents where
-        it is not given and the model has one for queries too, and no default; "" is none.
+    Others as in `students.index_build.IndexOptions`; when absent, `prompt_name` is the model's prompt for documents if
+    it has one for queries too, and no default; "" is none.
     Raises RequestError when `folder` has something else in it, an index of another model or corpus, or a damaged one.
     """
-    given = options_of(IndexOptions, options)
+    return _built_index(model, corpus, Path(folder), settings_of(IndexOptions, locals()))
+
+
+@unchanged_inputs()
+def _built_index(
+    model: SentenceEncoder | str | Path, corpus: Table | str | Path, folder: Path, options: IndexOptions
+) -> SearchIndex:
     load_faiss()  # where it is missing, say so before hours of encoding
-    table, folder = as_table(corpus), Path(folder)
+    table = as_table(corpus)
     check_is_index(folder)
-    manifest = None if given.rebuild else read_manifest(folder)
-    encoder = open_encoder(model, given.cache)
-    precision = LocalExecutor(given.process_group).precision(given.precision, encoder.device)
-    prompt_name = encoder.retrieval_prompts[1] if given.prompt_name is None else given.prompt_name or None
-    given = given.model_copy(update={"precision": precision, "prompt_name": prompt_name})
-    for prompt in (given.prompt_name, given.query_prompt_name):
+    manifest = None if options.rebuild else read_manifest(folder)
+    encoder = open_encoder(model, options.cache)
+    precision = LocalExecutor(options.process_group).precision(options.precision, encoder.device)
+    prompt_name = encoder.retrieval_prompts[1] if options.prompt_name is None else options.prompt_name or None
+    options = options.model_copy(update={"precision": precision, "prompt_name": prompt_name})
+    for prompt in (options.prompt_name, options.query_prompt_name):
         encoder.prompts.text(prompt)  # where there is none of that name, say so
-    if given.show:
-        check_columns(table, given.show, given.cache)
-    known = manifest.origin if manifest and not given.verify else None
-    origin = origin_of("" if encoder is model else str(model), encoder, table, given.prompt_name, known)
-    is_complete = manifest is not None and is_finished(folder, manifest, origin, given)
-    if not broadcast_from_main(is_complete, given.process_group):
-        build(encoder, table, origin, folder, given)
-    return load_index(encoder, folder, given.kind, given.show, given.verify)
+    if options.show:
+        check_columns(table, options.show, options.cache)
+    known = manifest.origin if manifest and not options.verify else None
+    origin = origin_of("" if encoder is model else str(model), encoder, table, options.prompt_name, known)
+    is_complete = manifest is not None and is_finished(folder, manifest, origin, options)
+    if not broadcast_from_main(is_complete, options.process_group):
+        build(encoder, table, origin, folder, options)
+    return load_index(encoder, folder, options.kind, options.show, options.verify)
 
 
 def find_index(
     model: SentenceEncoder | str | Path,
     corpus: Table | None,
     folder: Path,
+    options: IndexOptions,
     ef_search: int | None = None,
-    **options: Any,
 ) -> SearchIndex:
-    """The index in `folder`, built or resumed where there is a corpus. options: the fields of `IndexOptions`.
+    """Opens the index in `folder`; where there is a corpus, builds or resumes it first.
 
-    Raises RequestError where `kind` or `ef_search` asks for what the index has not.
+    Raises RequestError where the index lacks the `kind` or the graph that `ef_search` is for.
     """
-    given = options_of(IndexOptions, options)
     if corpus is None:
-        index = open_index(model, folder, kind=given.kind, show=given.show, verify=given.verify)
+        index = open_index(model, folder, kind=options.kind, show=options.show, verify=options.verify)
     else:
-        index = build_index(model, corpus, folder, **options)
+        index = _built_index(model, corpus, folder, options)
     index.check_candidates(ef_search)
-    if given.precision not in ("auto", index.manifest.precision):
+    if options.precision not in ("auto", index.manifest.precision):
         log(
-            f"{folder}: its sentences were encoded in {index.manifest.precision} and stay so; {given.precision} is for "
-            "the queries alone. Build it anew with --rebuild to have both alike"
+            f"{folder}: its sentences were encoded in {index.manifest.precision} and stay so; {options.precision} is "
+            "for the queries only. Build it anew with --rebuild to have both alike"
         )
     return index
 
@@ -299,32 +318,43 @@ def search(
     *,
     index: str | Path | None = None,
     ef_search: int | None = None,
-    **options: Any,
+    kind: IndexKind = "auto",
+    show: Sequence[Column] = (),
+    hnsw: Hnsw | None = None,
+    prompt_name: str | None = None,
+    query_prompt_name: str | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    rebuild: bool = False,
+    verify: bool = False,
+    cache: Cache | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    rejects: Rejects | None = None,
 ) -> list[list[Hit]]:
-    """For each of `queries` the `k` nearest sentences of `corpus`, best first.
+    """Finds the `k` sentences of `corpus` nearest to each of `queries`, best first.
 
     The first call builds an index and leaves it there. For many calls keep what `build_index` or `open_index` returns,
     which describe the errors too.
 
     corpus: None opens `index` as it is.
     index: its folder; next to the corpus by default.
-    options: the fields of `students.index_build.IndexOptions`. With `kind` exact all sentences are compared whatever
-        the index has; without a corpus other kinds expect an index of that kind.
+    Others as in `students.index_build.IndexOptions`. With `kind` exact all sentences are compared whatever the index
+        has; without a corpus other kinds expect an index of that kind.
     """
-    given = options_of(IndexOptions, options)
+    options = settings_of(IndexOptions, locals())
     check_count("ef_search", ef_search)
-    if corpus is None and given.rebuild:
+    if corpus is None and rebuild:
         raise RequestError("rebuild: expected a corpus, from which the index is built anew; found none")
     table = None if corpus is None else as_table(corpus)
     corpus_file = table and table.path
     if index is None and corpus_file is None:
         raise RequestError("search: expected the folder of an index, as there is no corpus file for it to be beside")
-    opened = find_index(model, table, Path(index or index_beside(corpus_file or "")), ef_search, **options)
+    opened = find_index(model, table, Path(index or index_beside(corpus_file or "")), options, ef_search)
     return opened.search(
         queries,
         k,
         ef_search=ef_search,
-        prompt_name=given.query_prompt_name,
-        precision=given.precision,
-        batch_tokens=given.batch_tokens,
+        prompt_name=options.query_prompt_name,
+        precision=options.precision,
+        batch_tokens=options.batch_tokens,
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,11 +35,11 @@ from bertrelay.inputs import unchanged_inputs
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import Bar, log
-from bertrelay.settings import InputFile, options_of
+from bertrelay.settings import InputFile, settings_of
 from bertrelay.stage import Metrics, StageContext
 from students.index import SearchIndex, build_index
 from students.neighbours import Rows, at_unit_length, load_faiss
-from students.search_settings import MINED_SUFFIXES, NegativeOptions, NegativeSettings, work_beside
+from students.search_settings import MINED_SUFFIXES, IndexKind, NegativeOptions, NegativeSettings, work_beside
 from students.training_pairs import CANDIDATES, EMPTY, FILES, PAIR, TrainingPairs
 
 ANCHOR_BLOCK = 4096
@@ -91,7 +91,22 @@ def mine_negatives(
     cache: Cache | None = None,
     rejects: Rejects | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
-    **options: Any,
+    num_negatives: int = 3,
+    range_min: int = 0,
+    range_max: int | None = None,
+    max_score: float | None = None,
+    min_score: float | None = None,
+    absolute_margin: float | None = None,
+    relative_margin: float | None = None,
+    sampling: Literal["top", "random"] = "top",
+    seed: int = 0,
+    layout: Literal["triplet", "n-tuple"] = "triplet",
+    scores: bool = False,
+    kind: IndexKind = "auto",
+    query_prompt: str | None = None,
+    prompt: str | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
 ) -> NegativeMining:
     """Writes the pairs of a table with hard negatives, in the columns anchor, positive, negative (negative_1, …).
 
@@ -104,11 +119,11 @@ def mine_negatives(
     cache: where a model or data set of the hub is kept.
     rejects: entered while the tables are read; without it the first record that cannot be used raises.
     process_group: all processes encode and search, each its share of the blocks; the main one does the rest.
-    options: the fields of `NegativeOptions`.
+    Others as in `students.search_settings.NegativeSettings`.
     Raises RequestError for files that cannot be what they should be, before anything is encoded, and where no anchor
     has a negative.
     """
-    given, output = options_of(NegativeOptions, options), Path(output)
+    options, output = settings_of(NegativeOptions, locals()), Path(output)
     load_faiss()  # where it is missing, say so before hours of encoding
     table, others = as_table(pairs), None if corpus is None else as_table(corpus)
     check_output(output, MINED_SUFFIXES, *(each.path for each in (table, others) if each))
@@ -116,7 +131,7 @@ def mine_negatives(
     refuse_symlink(folder)
     with locked_output(output, process_group):
         training_pairs = on_main(lambda: _read(table, others, folder, cache, rejects), process_group)
-        miner = _prepared(open_encoder(model, cache), training_pairs, given, cache, process_group)
+        miner = _prepared(open_encoder(model, cache), training_pairs, options, cache, process_group)
         shards = miner.fill(process_group)
 
         def write() -> NegativeMining:

@@ -146,18 +146,30 @@ class PairScorer(nn.Module):
         documents: Sequence[str],
         top_k: int | None = None,
         return_documents: bool = False,
-        **options: Any,
+        *,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        activation_fn: Callable[[Tensor], Tensor] | None = None,
+        precision: str | None = None,
+        batch_tokens: int | None = None,
     ) -> list[dict[str, Any]]:
-        """`documents` by their score with `query`, the highest first: `corpus_id`, `score`, and if asked for `text`.
+        """Ranks `documents` by their score with `query`, the highest first, as `corpus_id`, `score` and perhaps `text`.
 
-        options: as of `predict`.
+        return_documents: add the text of each. Other keyword arguments as of `predict`.
         """
         check_count("top_k", top_k)
         documents = list_texts(documents, "rank")
-        scores = self.predict([(query, document) for document in documents], **options).tolist()
-        order = sorted(range(len(scores)), key=lambda place: -scores[place])[:top_k]
-        texts = {place: {"text": documents[place]} if return_documents else {} for place in order}
-        return [{"corpus_id": place, "score": scores[place], **texts[place]} for place in order]
+        scores = self.predict(
+            [(query, document) for document in documents],
+            batch_size=batch_size,
+            show_progress_bar=show_progress_bar,
+            activation_fn=activation_fn,
+            precision=precision,
+            batch_tokens=batch_tokens,
+        ).tolist()
+        order = sorted(range(len(scores)), key=lambda row: -scores[row])[:top_k]
+        texts = {row: {"text": documents[row]} if return_documents else {} for row in order}
+        return [{"corpus_id": row, "score": scores[row], **texts[row]} for row in order]
 
     def _scores(
         self,

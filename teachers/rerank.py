@@ -25,7 +25,7 @@ from bertrelay.files import atomic_write, check_output
 from bertrelay.inference.run_model import Scan, run_model
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar
-from bertrelay.settings import options_of
+from bertrelay.settings import settings_of
 from bertrelay.stage import Metrics, StageContext
 from teachers.settings import RerankOptions, RerankSettings
 
@@ -89,9 +89,11 @@ def rerank_file(
     cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
-    **options: Any,
+    top: int | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
 ) -> RerankedFile:
-    """Writes how alike the sentences of each of `pairs` are, from 0 to 1, to `output`.
+    """Writes the likeness of the sentences of each of `pairs`, from 0 to 1, to `output`.
 
     pairs: a table with the columns sentence1 and sentence2, or two that it names; or the answers of a search, whose
         candidates are ranked anew.
@@ -101,27 +103,27 @@ def rerank_file(
         one folder of `output`, on a disk that all of them see.
     engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers see the
         model and the folder of `output`.
-    options: the fields of `RerankOptions`.
+    top, precision, batch_tokens: as in `teachers.settings.RerankOptions`.
 
     Killed and called again, with any number of processes, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be.
     """
-    asked, table, output = options_of(RerankOptions, options), as_table(pairs), Path(output)
+    options, table, output = settings_of(RerankOptions, locals()), as_table(pairs), Path(output)
     check_output(output, SUFFIXES, table.path)
-    source = PairSource.of(table, asked.top, output, cache)
+    source = PairSource.of(table, options.top, output, cache)
     with run_model(
         output,
         model,
         partial(_scan, source),
         block=BLOCK_PAIRS,
-        precision=asked.precision,
+        precision=options.precision,
         cache=cache,
         process_group=process_group,
         engine=engine,
         kind=source.kind,
         top=source.top,
     ) as run:
-        start = partial(_start, run.folder, source, {"precision": run.precision, "batch_tokens": asked.batch_tokens})
+        start = partial(_start, run.folder, source, {"precision": run.precision, "batch_tokens": options.batch_tokens})
         reader = SpanReader(source.questions, source.table.name)
         rate = run.fill(Work(reader.read, start, "scoring", "pairs")).rate
         if run.is_main:

@@ -185,7 +185,7 @@ def with_options(function: Callable[..., Any], names: Mapping[str, str] = {}) ->
             plain.append(parameter)
 
     @wraps(function)
-    def run(**arguments: Any) -> None:
+    def _run(**arguments: Any) -> None:
         for name, (settings, fields, whole) in groups.items():
             values = {field: arguments.pop(field) for field in fields}
             arguments[name] = validated(settings, values) if whole else values
@@ -196,9 +196,9 @@ def with_options(function: Callable[..., Any], names: Mapping[str, str] = {}) ->
 
     flags = {**FLAGS, **names}
     derived = [_parameter(settings, field, flags) for settings, fields, _ in groups.values() for field in fields]
-    run.help_texts = texts  # type: ignore[attr-defined]
-    run.__signature__ = inspect.Signature([*plain, *derived])  # type: ignore[attr-defined]
-    return run
+    _run.help_texts = texts  # type: ignore[attr-defined]
+    _run.__signature__ = inspect.Signature([*plain, *derived])  # type: ignore[attr-defined]
+    return _run
 
 
 def _parameter(settings: type[Settings], name: str, flags: Mapping[str, str]) -> inspect.Parameter:

@@ -17,7 +17,7 @@ from bertrelay.data.writing import on_one_line, write_csv, write_jsonl, write_ts
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.progress import log
-from bertrelay.settings import Positive
+from bertrelay.settings import Positive, options_of
 from pipelines.cli.options import (
     FILE_HELP,
     MODEL_HELP,
@@ -135,12 +135,13 @@ def search(
         check_output(options.output, tuple(WRITERS), *files, option="--output", overwrite=options.overwrite)
     with distributed(options.processes) as process_group:
         from students.index import find_index
+        from students.index_build import IndexOptions
 
         prompts = {"prompt_name": prompt, "query_prompt_name": options.query_prompt}
         prompts |= {"show": [int(name) if name.isdecimal() else name for name in options.show]}
         building = {"kind": kind, "rebuild": options.rebuild, "verify": options.verify, **prompts, **settings}
-        folder = options.index or index_beside(corpus or "")
-        index = find_index(model, table, folder, options.ef_search, process_group=process_group, **building)
+        built = options_of(IndexOptions, {**building, "process_group": process_group})
+        index = find_index(model, table, options.index or index_beside(corpus or ""), built, options.ef_search)
         if process_group.is_main:
             settings |= {"k": options.k, "ef_search": options.ef_search}
             find = partial(index.search, prompt_name=options.query_prompt, **settings)

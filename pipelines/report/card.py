@@ -19,7 +19,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_text
 from bertrelay.fingerprint import Digests
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.settings import options_of
+from bertrelay.settings import settings_of
 from bertrelay.sources import model_folder
 from bertrelay.stage import Metrics, StageContext, check_new, write_model
 from pipelines.registry import REGISTRY
@@ -78,17 +78,32 @@ def run(settings: CardSettings, context: StageContext) -> Metrics:
     return {"languages": len(_languages(settings, results)), "evaluations": len(list(_evaluations(results)))}
 
 
-def write_card(model: str | Path, output: str | Path, *, results: Iterable[str | Path], **settings: Any) -> Path:
+def write_card(
+    model: str | Path,
+    output: str | Path,
+    *,
+    results: Iterable[str | Path],
+    license: str,  # noqa: A002 (the name of the setting)
+    name: str | None = None,
+    license_name: str | None = None,
+    license_link: str | None = None,
+    languages: Sequence[str] = (),
+    base_model: Sequence[str] = (),
+    teacher: str | None = None,
+    datasets: Sequence[str] = (),
+    description: str = "",
+    limits: Sequence[str] = (),
+) -> Path:
     """Copies `model` to the folder `output`, writes its card there, and returns the card's path.
 
     results: folders of finished stages, such as `runs/multi30k/test/latest`.
-    settings: further fields of `CardSettings`, `license` among them; the name is that of `output` when it is absent.
+    name: of the model on the hub; that of `output` when absent. Others as in `CardSettings`.
     Raises RequestError for a folder that is no finished stage, an output that exists, and values that do not fit.
     """
-    output = Path(output)
+    values, output = locals(), Path(output)
     check_new(output)
-    given = {"model": str(model), "results": list(map(str, results)), "name": output.name}
-    write_model(run, options_of(CardSettings, {**given, **settings}), output)
+    values |= {"model": str(model), "results": list(map(str, results)), "name": name or output.name}
+    write_model(run, settings_of(CardSettings, values), output)
     return output / README
 
 

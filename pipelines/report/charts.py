@@ -55,7 +55,17 @@ def training_curves(log: Path) -> list[Curve]:
     return [draw(title, panels[name], "step", title.removeprefix("Dev: ").lower()) for name, title in titles.items()]
 
 
-def draw(title: str, lines: Lines, across: str, up: str, **layout: Any) -> Curve:
+def draw(
+    title: str,
+    lines: Lines,
+    across: str,
+    up: str,
+    *,
+    looks: Sequence[int] | None = None,
+    reference: tuple[float, float] | None = None,
+    limits: tuple[float, float] | None = None,
+    ticks: Sequence[str] = (),
+) -> Curve:
     """A chart of lines with names, and bars where points have an interval. Its text stays text, in the page's font.
 
     looks: the number of each line's colour, dashes and mark. reference: what chance, or perfect calibration, gives at
@@ -80,7 +90,7 @@ def draw(title: str, lines: Lines, across: str, up: str, **layout: Any) -> Curve
         axes.spines[["left", "bottom"]].set_alpha(0.4)
         axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
         axes.ticklabel_format(axis="y", scilimits=(-3, 5), useMathText=False)
-        _plot(axes, lines, **layout)
+        _plot(axes, lines, looks, reference, limits, ticks)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     # The element alone, in the page's ink, without what would reach beyond it: a style, and names that come again.
@@ -93,10 +103,10 @@ def draw(title: str, lines: Lines, across: str, up: str, **layout: Any) -> Curve
 def _plot(
     axes: "Axes",
     lines: Lines,
-    looks: Sequence[int] | None = None,
-    reference: tuple[float, float] | None = None,
-    limits: tuple[float, float] | None = None,
-    ticks: Sequence[str] = (),
+    looks: Sequence[int] | None,
+    reference: tuple[float, float] | None,
+    limits: tuple[float, float] | None,
+    ticks: Sequence[str],
 ) -> None:
     if reference:
         end = 1.0 if limits else max((each for points in lines.values() for p in points for each in p[:2]), default=1.0)

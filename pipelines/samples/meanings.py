@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from pipelines.samples.grammar import grammar, load
 
@@ -13,6 +13,9 @@ LONGEST = 7
 SECOND_CLAUSE, KINSHIP = 0.5, 0.5
 ROLES = ("subject", "object", "recipient")
 NO_CLAUSE = dict.fromkeys((*ROLES, "verb", "tense", "negated", "state", "place", "time"), "")
+
+
+Feature: TypeAlias = "str | bool | Features"
 
 
 class Features(dict[str, Any]):
@@ -27,7 +30,7 @@ class Features(dict[str, Any]):
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.values()))
 
-    def but(self, **changes: Any) -> "Features":
+    def but(self, **changes: Feature) -> "Features":
         return Features(self, **changes)
 
 
@@ -42,7 +45,7 @@ def place_of(relation: str, noun: str) -> Features:
     return phrase_of(noun).but(relation=relation)
 
 
-def clause_of(subject: Features, verb: str, tense: str, **others: Any) -> Features:
+def clause_of(subject: Features, verb: str, tense: str, **others: Feature) -> Features:
     """Of an action, the tense `present` is "is reading", `habit` "reads every day", `background` "was reading"."""
     return Features(NO_CLAUSE, subject=subject, verb=verb, tense=tense, **others)
 

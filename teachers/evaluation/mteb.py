@@ -25,8 +25,9 @@ from bertrelay.evaluation.statistics import none_if_nan
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.encode import EncodingOptions, check_finite
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
+from bertrelay.model.settings import PoolingMode
 from bertrelay.progress import log
-from bertrelay.settings import ModelSource, options_of
+from bertrelay.settings import ModelSource, settings_of
 from bertrelay.stage import Metrics, StageContext
 from teachers.baselines.encoders import with_pooling
 from teachers.data import BLANK, usable, values_of
@@ -109,16 +110,18 @@ def evaluate_tasks(
     languages: Sequence[str] = (),
     *,
     results: str | Path | None = None,
-    **settings: Any,
+    pooling: Sequence[PoolingMode] | None = None,
+    truncate_dim: int | None = None,
+    precision: str = "fp32",
+    max_rejects: float = 0.01,
 ) -> Metrics:
     """`mteb/<task>/<subset>/<score>` of an encoder, for tasks and benchmarks of mteb by name and tasks on local files.
 
     results: where mteb writes its results, by default its own folder, which MTEB_CACHE names, else ~/.cache/mteb.
-    settings: further fields of `ProtocolSettings`, such as `precision`.
-    Raises RequestError for what is not known, or cannot be read.
+    Others as in `teachers.evaluation.settings.ProtocolSettings`.
+    Raises RequestError for unknown tasks, and for files that cannot be read.
     """
-    given = {"tasks": list(tasks), "local": list(local), "languages": list(languages), **settings}
-    options = options_of(ProtocolSettings, {"protocols": ["mteb"], "model": str(model), **given})
+    options = settings_of(ProtocolSettings, {**locals(), "model": str(model), "protocols": ["mteb"]})
     nowhere = Path()
     with Rejects(None, options.max_rejects) as rejects:
         read = read_tasks(options, StageContext(nowhere, Cache(nowhere)), rejects)

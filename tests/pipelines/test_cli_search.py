@@ -105,7 +105,7 @@ def test_a_precision_that_is_not_the_index_s_is_reported_once(call, model, corpu
     call("search", model, corpus, "--precision", "fp32")
     monkeypatch.setattr(search, "QUERIES_AT_ONCE", 1)
     out = call("search", model, corpus, "--queries", queries, "--precision", "bf16", "--json")
-    assert capsys.readouterr().err.count("encoded in fp32 and stay so; bf16 is for the queries alone") == 1
+    assert capsys.readouterr().err.count("encoded in fp32 and stay so; bf16 is for the queries only") == 1
     assert json.loads(out)["index"]["precision"] == "fp32"
 
 

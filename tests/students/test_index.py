@@ -579,7 +579,7 @@ def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
         ({"corpus": None, "index": "corpus.txt.index", "rebuild": True}, "rebuild: expected a corpus"),
         ({"corpus": None, "index": "corpus.txt.index", "kind": "int8"}, r"kind: expected int8 in .*found exact, hnsw"),
         ({"kind": "hsnw"}, "kind: expected 'auto', 'exact', 'hnsw', 'int8' or 'binary'"),
-        ({"batch_size": 3}, r"batch_size: unknown; did you mean batch_tokens\? expected one of kind, show, hnsw"),
+        ({"batch_tokens": 0}, "batch_tokens: expected greater than or equal to 1"),
         ({"ef_search": 5, "kind": "exact"}, "ef_search: expected search of kind hnsw, int8 or binary"),
         ({"ef_search": 0}, "ef_search: expected 1 or more, found 0"),
         ({"queries": ["a dog", " \n"]}, r"found an empty one \(query 2\)"),
