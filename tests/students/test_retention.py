@@ -11,7 +11,7 @@ from transformers import T5Config, T5EncoderModel
 
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.training import loop
+from bertrelay.training import checkpoint
 from students import retention
 from students.build import Targets
 from students.corpus import NO_TARGET, build_corpus
@@ -164,7 +164,7 @@ def test_a_student_is_averaged_by_sets_that_were_not_trained(trained, context, t
 
 @pytest.mark.parametrize(
     ("owner", "name", "call"),
-    [(retention, "fill_vectors", 1), (loop, "save_checkpoint", 2), (retention, "_load_between", 4)],
+    [(retention, "fill_vectors", 1), (checkpoint, "save_checkpoint", 2), (retention, "_load_between", 4)],
 )
 def test_killed_anywhere_it_resumes_to_the_same_weights(trained, context, toy, tmp_path, kill_at, owner, name, call):
     """In the start's vectors, in training with cached gradients, and while averages are evaluated."""
