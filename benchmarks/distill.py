@@ -191,9 +191,11 @@ def distill(
 ) -> None:
     """The stage `students.distill` once its models are loaded."""
     corpus = build_corpus(context.cache.folder / "corpus", settings)
-    targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
+    precision = context.precision(settings.precision)
+    targets = fill_targets(teacher, corpus, context, "teacher", precision)
     tokens = store_tokens(corpus.texts, len(corpus), student.tokenize, context.cache.folder / "tokens")
-    train(DistillationTask(student, settings, corpus, targets, None, tokens, teacher.encode), settings, context.output)
+    task = DistillationTask(student, settings, corpus, targets, None, tokens, teacher.encode, precision)
+    train(task, settings, context.output, precision=precision)
 
 
 def multi30k(options: Namespace, part: str) -> dict[str, list[str]]:
@@ -222,12 +224,10 @@ def write_rows(options: Namespace) -> None:
 def save_start(settings: DistillSettings, scratch: Path) -> None:
     """The student before its first step, from which all start."""
     context = StageContext(scratch / "output", Cache(scratch / "cache"))
-    corpus, teacher = (
-        build_corpus(context.cache.folder / "corpus", settings),
-        SentenceEncoder.load(str(settings.teacher)),
-    )
-    targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
-    start_student(settings, corpus, teacher, targets, context)[0].save(scratch / "start")
+    corpus = build_corpus(context.cache.folder / "corpus", settings)
+    teacher, precision = SentenceEncoder.load(str(settings.teacher)), context.precision(settings.precision)
+    targets = fill_targets(teacher, corpus, context, "teacher", precision)
+    start_student(settings, corpus, teacher, targets, context, precision)[0].save(scratch / "start")
 
 
 def translation_accuracy(student: Path, test: dict[str, list[str]]) -> float:

@@ -19,7 +19,8 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from benchmarks.harness import Claim, in_fresh_process, timed
 from bertrelay.data.records import read
 from bertrelay.data.tables import Table
-from bertrelay.device import computes_in_bf16, default_device, private_memory_mb
+from bertrelay.device import computes_in_bf16, default_device
+from bertrelay.memory import private_memory_mb
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import InputFile
 

@@ -29,10 +29,11 @@ from benchmarks.harness import Claim, main
 from benchmarks.machine import Memory, growth_claim, memories, save_stand_in
 from bertrelay.cache import Cache
 from bertrelay.data.tables import Table
-from bertrelay.device import private_memory_mb
+from bertrelay.device import resolve_precision
 from bertrelay.encode_files import encode_file
 from bertrelay.fingerprint import Digests
 from bertrelay.inference.encode import BLOCK_SENTENCES, encode_blocks
+from bertrelay.memory import private_memory_mb
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.new import train_wordpiece
 from bertrelay.settings import EncoderSource, InputFile
@@ -103,7 +104,8 @@ def settings_of(folder: Path, **more: Any) -> DistillSettings:
 
 def write_targets(encoder: SentenceEncoder, folder: Path) -> None:
     corpus = ParallelCorpus.open(folder / "corpus")
-    fill_targets(encoder, corpus, StageContext(folder, Cache(folder / "cache")), "key", "auto")
+    context = StageContext(folder, Cache(folder / "cache"))
+    fill_targets(encoder, corpus, context, "key", resolve_precision("auto"))
 
 
 def prepare_documents(encoder: SentenceEncoder, folder: Path) -> None:

@@ -22,6 +22,7 @@ from benchmarks import trainer
 from benchmarks.harness import OURS, Answer, Claim, Spread, at_least, main
 from benchmarks.machine import MINILM
 from bertrelay.cache import Cache
+from bertrelay.device import ComputePrecision
 from bertrelay.fingerprint import Digests
 from bertrelay.model.network import save_network
 from bertrelay.stage import StageContext
@@ -70,7 +71,7 @@ def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
     tested = PretrainSettings.model_validate({**given, "base": str(folder / "model"), "objectives": ["mlm"], "seed": 0})
     items = draw_items(Text(corpus, corpus.held_out), tested, SEED, 0)
     trained = Pretraining(start_network(tested, Cache(folder / "cache"))[0], ["mlm"])
-    metrics = HeldOut(items, sequences, tested).metrics(trained)
+    metrics = HeldOut(items, sequences, tested, ComputePrecision(tested.precision)).metrics(trained)
     return {**metrics, "seconds": seconds, RATE: sum(int(drawn.lengths.sum()) for drawn in epochs) / seconds}
 
 

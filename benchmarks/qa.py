@@ -26,6 +26,7 @@ from benchmarks.harness import OURS, Answer, Claim, Spread, at_least, main
 from benchmarks.machine import MINILM
 from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
+from bertrelay.device import ComputePrecision
 from bertrelay.stage import StageContext, run_alone
 from bertrelay.training.batches import lengths_in
 from domain.biomedical.qa import evaluate
@@ -73,7 +74,7 @@ def train_peer(settings: QaSettings, folder: Path) -> float:
 
     model = start_model(settings)
     rejects = Rejects(None, settings.max_rejects)
-    task = QaTask(model, settings, read_all(settings.train, rejects), [], rejects)
+    task = QaTask(model, settings, read_all(settings.train, rejects), [], rejects, ComputePrecision.FP32)
     save_model(model, folder / "model")
     made = [row for epoch in range(settings.epochs) for row in rows(task, epoch)]
     once = settings.model_copy(update={"epochs": 1})  # over the windows of all epochs

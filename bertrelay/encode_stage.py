@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from bertrelay.data.tables import Table
+from bertrelay.device import ComputePrecision
 from bertrelay.progress import log
 from bertrelay.settings import BatchTokens, EncoderSource, Precision, Settings, UsedWith, refuse_idle
 from bertrelay.stage import Metrics, StageContext
@@ -48,6 +49,13 @@ class EncodeSettings(Settings):
 
 def run(settings: EncodeSettings, context: StageContext) -> Metrics:
     """The stage `bertrelay.encode`: the vectors of a table's sentences, in `vectors.npy`, `.parquet` or a folder."""
+    from bertrelay.inference.run_model import connect
+
+    with connect(context.engine, context.process_group) as executor:
+        return _encode(settings, context, context.precision(settings.precision, executor))
+
+
+def _encode(settings: EncodeSettings, context: StageContext, precision: ComputePrecision) -> Metrics:
     from bertrelay.data.vectors import vector_shape
     from bertrelay.encode_files import encode_dataset, encode_file
 
@@ -57,7 +65,7 @@ def run(settings: EncodeSettings, context: StageContext) -> Metrics:
         "engine": context.engine,
         "vectors": settings.vectors,
         "prompt_name": settings.prompt,
-        "precision": settings.precision,
+        "precision": precision,
         "batch_tokens": settings.batch_tokens,
     }
     if settings.output == "dataset":

@@ -42,25 +42,17 @@ def stage_parts(
     digests: "Digests",
     upstream: Callable[[str], str],
     revision: Callable[[Source], str],
-    auto_precision: str | None = None,
 ) -> Parts:
     """Everything that the result of a stage of this kind and version with `settings` depends on.
 
-    auto_precision: the precision that `auto` means; by default the one this machine computes in.
     upstream: name of another stage to its fingerprint.
     revision: the revision of a hub id that the recipe does not pin.
     """
 
-    def part(key: str, value: Any) -> Any:
-        if isinstance(value, Source):
-            return _source_part(value, digests, upstream, revision)
-        if is_auto_precision(key, value):
-            from bertrelay.device import resolve_precision
+    def part(value: Any) -> Any:
+        return _source_part(value, digests, upstream, revision) if isinstance(value, Source) else value
 
-            return auto_precision or resolve_precision(value)
-        return value
-
-    counted = {leaf.key: part(leaf.key, leaf.value) for leaf in leaves(settings) if not leaf.run_only}
+    counted = {leaf.key: part(leaf.value) for leaf in leaves(settings) if not leaf.run_only}
     return {"uses": kind, "uses.version": version, **counted}
 
 
@@ -159,11 +151,6 @@ def with_stage_paths(settings: AnySettings, locate: Callable[[str, str], Path]) 
         return type(value)(locate(*reference)) if reference else value
 
     return with_values(settings, replace)
-
-
-def is_auto_precision(key: str, value: object) -> bool:
-    """True for a setting named `precision` with the value `auto`."""
-    return key.rpartition(".")[2] == "precision" and value == "auto"
 
 
 class Digests:

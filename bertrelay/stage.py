@@ -11,14 +11,18 @@ from typing import Any, cast
 
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
+from bertrelay.compute.local import LocalExecutor
+from bertrelay.compute.work import Executor
+from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
-from bertrelay.files import check_name, check_place, write_json, writing_folder
+from bertrelay.files import check_name, check_place, read_json, write_json, writing_folder
 from bertrelay.inputs import check_inputs, unchanged_inputs
 from bertrelay.privacy import sensitive_data
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
-from bertrelay.settings import AnySettings, Settings, names_sensitive
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
+from bertrelay.settings import AnySettings, PrecisionName, Settings, names_sensitive
 
 WORK = "work"
+PRECISION = f"{WORK}/precision.json"
 
 Metrics = dict[str, float | None]
 """Flat metric names to values; what was not measured is absent or None, never 0."""
@@ -49,6 +53,30 @@ class StageContext:
     def engine_before_training(self) -> Engine:
         """Where what a training needs is computed before it: processes that share a training use no cluster."""
         return self.engine if self.process_group.size == 1 else LOCAL_ENGINE
+
+    def precision(self, setting: PrecisionName, executor: Executor | None = None) -> ComputePrecision:
+        """The precision of the whole stage. It calls this once, in every process, and hands the result down.
+
+        `auto` is resolved by the main process, or where `executor` computes, and recorded: a stage that is stopped
+        resumes in the precision in which it began, on another machine, too.
+        Raises RequestError where this machine cannot compute in that.
+        """
+        record, executor = self.output / PRECISION, executor or LocalExecutor(self.process_group)
+        recorded = on_main(lambda: read_json(record) or {}, self.process_group)
+        begun = recorded.get("precision") if setting == "auto" else None
+        try:
+            precision = executor.precision(begun or setting, default_device())
+        except RequestError as error:
+            if begun is None:
+                raise
+            raise RequestError(
+                f"{self.output}: expected a machine that computes in {begun}, in which this began. Resume it on one, "
+                f"or remove what it has done so far: with --force in a run. ({error})"
+            ) from error
+        if self.process_group.is_main:
+            record.parent.mkdir(parents=True, exist_ok=True)
+            write_json(record, {"precision": precision})
+        return precision
 
 
 Run = Callable[[Settings, StageContext], Metrics]

@@ -16,9 +16,8 @@ from pydantic import AfterValidator, Field
 
 from bertrelay.cache import Cache
 from bertrelay.data.records import rows
-from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError
-from bertrelay.fingerprint import Digests, Parts, fingerprint, is_auto_precision, leaves, stage_parts
+from bertrelay.fingerprint import Digests, Parts, fingerprint, stage_parts
 from bertrelay.model.folder import ModelFolder
 from bertrelay.privacy import sensitive_data
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
@@ -255,20 +254,9 @@ def _plan_step(
     if unknown:
         return PlannedStep(step, Action.RUN, tuple(unknown), {}, stage_folder)
 
-    def draft(precision: str | None) -> PlannedStep:
-        upstream, revision = (lambda name: needed[name].fingerprint), (lambda source: revisions[name_of(source)])
-        parts = stage_parts(step.stage.kind, step.stage.version, step.settings, digests, upstream, revision, precision)
-        return PlannedStep(step, Action.RUN, (), parts, stage_folder)
-
-    drafts = [draft(None)]
-    if any(is_auto_precision(leaf.key, leaf.value) for leaf in leaves(step.settings)):
-        drafts.append(draft("fp32" if resolve_precision("auto") == "bf16" else "bf16"))
-    if step.name in force:
-        return _decide(drafts[0], planned, digests, forced=True)
-    # What a machine of another precision has finished, or else started, is used rather than made again in this one's.
-    complete = (each for each in drafts if each.folder.is_dir())
-    started = (each for each in drafts if has_work(partial_of(each.folder)))
-    return _decide(next(complete, None) or next(started, drafts[0]), planned, digests, forced=False)
+    upstream, revision = (lambda name: needed[name].fingerprint), (lambda source: revisions[name_of(source)])
+    parts = stage_parts(step.stage.kind, step.stage.version, step.settings, digests, upstream, revision)
+    return _decide(PlannedStep(step, Action.RUN, (), parts, stage_folder), planned, digests, forced=step.name in force)
 
 
 def _needed(step: Step, planned: Mapping[Key, PlannedStep]) -> dict[str, PlannedStep]:

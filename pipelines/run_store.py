@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, remove_unfinished, sync, write_json
 from bertrelay.fingerprint import Digests, Parts
-from bertrelay.stage import WORK, Metrics
+from bertrelay.stage import PRECISION, WORK, Metrics
 
 FINGERPRINT, DONE, METRICS = "fingerprint.json", "done.json", "metrics.json"
 ATTEMPT, HOLDER = f"{WORK}/attempt.json", ".holder.json"
@@ -41,6 +41,7 @@ class Done:
     """The facts of a complete folder in `done.json`.
 
     seconds: of all attempts, stopped and killed ones too. reasons: why it was made, rather than an earlier one used.
+    precision: that it was computed in; None for a stage without that setting.
     """
 
     parts: Parts
@@ -51,6 +52,7 @@ class Done:
     finished: str
     seconds: float
     reasons: Sequence[str] = ()
+    precision: str | None = None
 
 
 def partial_of(folder: Path) -> Path:
@@ -110,7 +112,7 @@ def _libraries() -> dict[str, str]:
 
 def has_work(partial: Path) -> bool:
     """Whether a stage stopped on the way and left something in the partial folder to resume from."""
-    ours = {partial / FINGERPRINT, partial / ATTEMPT}
+    ours = {partial / FINGERPRINT, partial / ATTEMPT, partial / PRECISION}
     return any(path.is_file() and path not in ours for path in partial.rglob("*"))
 
 
@@ -144,6 +146,8 @@ def begin(folder: Path, parts: Parts, reasons: Sequence[str] = ()) -> Path:
     partial = partial_of(folder)
     (partial / WORK).mkdir(parents=True, exist_ok=True)
     remove_unfinished(partial)
+    if not has_work(partial):
+        (partial / PRECISION).unlink(missing_ok=True)  # nothing was computed in it
     now = datetime.now(UTC)
     first: dict[str, Any] = {"first": now.isoformat(timespec="seconds"), "seconds_before": 0.0, "reasons": reasons}
     attempt = read_json(partial / ATTEMPT) or first
@@ -168,8 +172,8 @@ def finish(folder: Path, parts: Parts, metrics: Metrics, digests: Digests) -> No
     }
     seconds = round(attempt["seconds_before"] + finished.timestamp() - attempt["began"], 3)
     times = attempt["first"], finished.isoformat(timespec="seconds")
-    why = attempt.get("reasons", ())
-    write_json(partial / DONE, asdict(Done(parts, plain, outputs, _libraries(), *times, seconds, why)))
+    why, precision = attempt.get("reasons", ()), (read_json(partial / PRECISION) or {}).get("precision")
+    write_json(partial / DONE, asdict(Done(parts, plain, outputs, _libraries(), *times, seconds, why, precision)))
     _rename_complete(folder, digests)
 
 

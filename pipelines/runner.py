@@ -14,7 +14,7 @@ from pathlib import Path
 from bertrelay.compute.engine import Engine
 from bertrelay.errors import BertRelayError, WorkError
 from bertrelay.files import make_readable, read_json, write_json
-from bertrelay.fingerprint import Digests, Parts, content_parts, is_auto_precision, with_stage_paths, with_values
+from bertrelay.fingerprint import Digests, Parts, content_parts, with_stage_paths, with_values
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
 from bertrelay.process_group import broadcast_from_main, check_shared, joined, wait_for_all
@@ -50,14 +50,14 @@ Shared = tuple[Mapping[str, str], dict[Key, tuple[Action, tuple[()], Parts]]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did: the plan it followed, and of each step the seconds now and the metrics.
+    """The plan that a run followed, and of each step the seconds it took now, and the facts of its result.
 
     summary: as in `metrics.json`; empty in all processes but the main one.
     """
 
     plan: Plan
     seconds: dict[Key, float]
-    metrics: dict[Key, Metrics]
+    results: dict[Key, Done]
     summary: dict[str, Metrics]
 
 
@@ -74,8 +74,8 @@ def run(recipe: Recipe, options: RunOptions) -> Outcome:
         plan = _agree_on_plan(recipe, options, digests, held)
         seconds = {each.step.key: _finish_step(each, plan, options, digests) for each in plan.steps}
         summary = _write_summary_and_report(plan, digests) if options.process_group.is_main else {}
-    metrics = {each.step.key: done.metrics for each in plan.steps if (done := read_done(each.folder))}
-    return Outcome(plan, seconds, metrics, summary)
+    results = {each.step.key: done for each in plan.steps if (done := read_done(each.folder))}
+    return Outcome(plan, seconds, results, summary)
 
 
 def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: ExitStack) -> Plan:
@@ -172,10 +172,7 @@ def _check_unchanged(planned: PlannedStep, digests: Digests) -> None:
 
 
 def _resolved_settings(planned: PlannedStep, plan: Plan) -> Settings:
-    """A step's settings with the places of its upstream outputs, the revisions of its hub ids and the precision.
-
-    The precision is the planned one: a stage that another machine began resumes in its precision.
-    """
+    """A step's settings with the paths of its upstream outputs and the revisions of its hub ids."""
     seeds = dict(planned.step.needs)
     folders = {each.step.key: each.folder for each in plan.steps}
 
@@ -184,9 +181,7 @@ def _resolved_settings(planned: PlannedStep, plan: Plan) -> Settings:
         check_output_exists(stage, inner, folder)
         return folder / inner
 
-    def resolve(key: str, value: object) -> object:
-        if is_auto_precision(key, value):
-            return planned.parts.get(key, value)
+    def resolve(_: str, value: object) -> object:
         if isinstance(value, Source) and value.hub_id and not value.revision:
             return type(value)(f"{value.hub_id}@{plan.revisions[name_of(value)]}")
         return value
@@ -240,11 +235,13 @@ def _summary(recipe: Recipe, run_folder: Path) -> dict[str, Metrics]:
 def _differing(results: Sequence[Done]) -> set[str]:
     """The keys of settings and inputs that differ; the seed and upstream results are each seed's own."""
 
-    def own(part: object) -> object:
-        return OUTPUT if isinstance(part, str) and part.startswith(OUTPUT) else part
+    def facts(done: Done) -> dict[str, object]:
+        parts = {key: OUTPUT if str(part).startswith(OUTPUT) else part for key, part in done.parts.items()}
+        return {**parts, "seed": None, "precision": done.precision}
 
-    keys = {key for done in results for key in done.parts} - {"seed"}
-    return {key for key in keys if any(own(done.parts.get(key)) != own(results[0].parts.get(key)) for done in results)}
+    compared = list(map(facts, results))
+    keys = {key for each in compared for key in each}
+    return {key for key in keys if any(each.get(key) != compared[0].get(key) for each in compared)}
 
 
 def without_text(withheld: Collection[str]) -> str:

@@ -269,6 +269,7 @@ def mine_files(
 
 def run(settings: MineSettings, context: StageContext) -> Metrics:
     """The stage `students.mine`: the pairs in `mined.tsv`, or another kind of file."""
+    options = {name: getattr(settings, name) for name in MineOptions.model_fields}
     mining = mine_files(
         settings.model,
         settings.source,
@@ -280,7 +281,7 @@ def run(settings: MineSettings, context: StageContext) -> Metrics:
         cache=context.cache,
         rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
         process_group=context.process_group,
-        **{name: getattr(settings, name) for name in MineOptions.model_fields},
+        **options | {"precision": context.precision(settings.precision)},
     )
     return asdict(mining)
 

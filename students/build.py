@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
 from bertrelay.data.vectors import open_vectors, write_npy
-from bertrelay.device import default_device
+from bertrelay.device import ComputePrecision, default_device
 from bertrelay.encode_files import fill_vectors
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, read_json, write_json
@@ -81,7 +81,7 @@ def fill_targets(
     corpus: ParallelCorpus,
     context: StageContext,
     teacher_digest: str,
-    precision: str,
+    precision: ComputePrecision,
     prompt: str | None = None,
 ) -> Targets:
     """The targets of the corpus: from the cache, or computed by all processes, or by the cluster of `context.engine`,
@@ -108,7 +108,6 @@ def fill_targets(
     else:
         engine = context.engine_before_training
         with connect(engine, context.process_group) as executor:
-            precision = executor.precision(precision, teacher.device)
             path = context.cache.folder / "targets" / f"{key[:32]}-{precision}" / "vectors.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
             fill_vectors(
@@ -229,6 +228,7 @@ def start_student(
     teacher: SentenceEncoder | VectorTable,
     targets: Targets,
     context: StageContext,
+    precision: ComputePrecision,
 ) -> tuple[SentenceEncoder, Metrics]:
     """The student before its first step, made by one process and kept: a resumed run does not trim and fit again.
 
@@ -238,7 +238,7 @@ def start_student(
     with accelerator().main_process_first():
         sizes = read_json(folder / SIZES)
         if sizes is None:
-            student, sizes = _made_student(settings, corpus, teacher, targets, context)
+            student, sizes = _made_student(settings, corpus, teacher, targets, context, precision)
             student.save(folder)
             write_json(folder / SIZES, sizes)
     student = SentenceEncoder.load(folder)
@@ -253,6 +253,7 @@ def _made_student(
     teacher: SentenceEncoder | VectorTable,
     targets: Targets,
     context: StageContext,
+    precision: ComputePrecision,
 ) -> tuple[SentenceEncoder, Metrics]:
     """The student before its first step, which gives vectors of the teacher's size and scale.
 
@@ -275,7 +276,7 @@ def _made_student(
     if settings.trim_vocabulary:
         bare = trim_vocabulary(bare, corpus)
     if settings.layers:
-        keep_layers(bare, settings.layers, corpus, settings.precision)
+        keep_layers(bare, settings.layers, corpus, precision)
     if settings.intermediate_size:
         keep_neurons(bare, settings.intermediate_size, corpus)
     if settings.trim_vocabulary or settings.layers or settings.intermediate_size:

@@ -32,7 +32,7 @@ from bertrelay.data.arrow import (
 from bertrelay.data.shards import ShardFiles, Span
 from bertrelay.data.tables import BLOCK_ROWS
 from bertrelay.data.vectors import open_vectors, write_block, write_npy
-from bertrelay.device import resolve_precision
+from bertrelay.device import ComputePrecision, resolve_precision
 from bertrelay.encode_files import fill_vectors, forget_manifest
 from bertrelay.evaluation.similarity import Vectors
 from bertrelay.files import atomic_write
@@ -89,12 +89,13 @@ def pair_margins(
     for chunk in table["pair"].chunks:
         digest.update(b"".join(chunk.to_pylist()))
     decides = {"model": encoder_digest(encoder), "pairs": digest.hexdigest(), "k": margin.k, "most": NEIGHBOURHOOD}
-    key = fingerprint({**decides, "precision": resolve_precision(precision, encoder.device)})
+    resolved = resolve_precision(precision, encoder.device)
+    key = fingerprint({**decides, "precision": resolved})
     folder = cache.folder / "margins" / key[:32]
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / SCORES).is_file():
-            _write_scores(folder, key, table, language_of, partial(_encode, encoder, precision, folder, key), margin.k)
+            _write_scores(folder, key, table, language_of, partial(_encode, encoder, resolved, folder, key), margin.k)
         _forget_vectors(folder)
     return open_vectors(folder / SCORES)[:, 0]
 
@@ -147,7 +148,12 @@ def _distinct_keys(table: pa.Table, language_of: NDArray[np.str_]) -> Mapping[st
 
 
 def _encode(
-    encoder: SentenceEncoder, precision: str, folder: Path, key: str, side: str, blocks: Iterator[dict[str, pa.Array]]
+    encoder: SentenceEncoder,
+    precision: ComputePrecision,
+    folder: Path,
+    key: str,
+    side: str,
+    blocks: Iterator[dict[str, pa.Array]],
 ) -> Vectors:
     """The unit vectors of distinct sentences, which stay on disk, (sentences, dim)."""
     write_arrow(folder / f"{side}.arrow", SENTENCE_SCHEMA, blocks)

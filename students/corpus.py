@@ -34,10 +34,11 @@ from bertrelay.data.arrow import (
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import sentence_records
 from bertrelay.data.tables import BLOCK_ROWS, Table
-from bertrelay.device import release_memory
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.files import sync_contents, write_json
 from bertrelay.inputs import check_inputs
+from bertrelay.memory import release_memory
 from bertrelay.progress import log, working
 from students.cleaning import drop_low_margins
 from students.pairs import (
@@ -153,11 +154,17 @@ class ParallelCorpus:
         return len(self.english) + len(self.translations)
 
 
-def build_corpus(folder: Path, settings: DistillSettings, cache: Cache | None = None) -> ParallelCorpus:
+def build_corpus(
+    folder: Path,
+    settings: DistillSettings,
+    cache: Cache | None = None,
+    precision: ComputePrecision | None = None,
+) -> ParallelCorpus:
     """The corpus of `settings` in `folder`, built unless it exists; another process that wants it waits.
 
     folder: its name identifies the content of the files and the settings; a corpus that it has is taken as it is.
     cache: where data sets of the hub are kept.
+    precision: of the model of a margin filter; by default that of the settings on this device.
     Raises RequestError for input that cannot be a parallel corpus, WorkError for too many unusable records (a broken
     row, invalid UTF-8). A pair that a filter leaves out is usable: it is counted with its reason.
     """
@@ -168,7 +175,7 @@ def build_corpus(folder: Path, settings: DistillSettings, cache: Cache | None = 
             _remove_abandoned(folder.parent)
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir()
-            _write_corpus(building, settings, cache)
+            _write_corpus(building, settings, cache, precision)
             check_inputs()
             sync_contents(building)
             building.rename(folder)
@@ -195,7 +202,9 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 @working("reading parallel text")
-def _write_corpus(folder: Path, settings: DistillSettings, cache: Cache | None) -> None:
+def _write_corpus(
+    folder: Path, settings: DistillSettings, cache: Cache | None, precision: ComputePrecision | None
+) -> None:
     counts, dev_counts = PairCounts(settings.parallel), PairCounts(settings.dev)
     with Rejects(folder / REJECTS, settings.max_rejects) as rejects:
         dev = read_translations(settings.dev, cache, rejects, dev_counts)
@@ -206,7 +215,7 @@ def _write_corpus(folder: Path, settings: DistillSettings, cache: Cache | None) 
     cleaning: dict[str, Any] = {}
     if (margin := settings.filters.margin) is not None:
         where = cache or Cache(folder.parent)
-        cleaning = {"margin": drop_low_margins(folder / SPOOL, counts, margin, settings.precision, where)}
+        cleaning = {"margin": drop_low_margins(folder / SPOOL, counts, margin, precision or settings.precision, where)}
     spool = open_arrow(folder / SPOOL)
     outcomes = split_pairs(spool, counts.languages, settings, [*dev.values(), *untrained.values()])
     for outcome, mask in outcomes.items():

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from bertrelay.checks import check_dimensions
 from bertrelay.data.tokens import Tokens, prompt_tokenizer, store_tokens
-from bertrelay.device import to_device
+from bertrelay.device import ComputePrecision, to_device
 from bertrelay.evaluation.encode import Encode
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
+from bertrelay.inference.run_model import connect
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import working
@@ -53,6 +54,8 @@ CORPUS_VERSION = 3
 
 def run(settings: DistillSettings, context: StageContext) -> Metrics:
     """Builds the corpus, computes the teacher's vectors, trains the student, and writes `model/`."""
+    with connect(context.engine_before_training, context.process_group) as executor:
+        precision = context.precision(settings.precision, executor)
     digests = Digests(context.cache.folder / "digests.json")
     drawn = [] if settings.dev else ["dev_sentences", "seed"]  # a dev split that is given is not drawn
     if not settings.dev_untrained and (settings.has_dev or settings.average_with_start):
@@ -60,21 +63,23 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
         general = general_sentences(None if isinstance(settings.base, ModelSource) else trained)
         settings = settings.model_copy(update={"dev_untrained": general})
     parts = content_parts(settings, ["parallel", "filters", "dev", "dev_untrained", "retained", *drawn], digests)
-    corpus_key = fingerprint({"version": CORPUS_VERSION, **parts})
+    decides = {"precision": precision} if settings.filters.margin else {}
+    corpus_key = fingerprint({"version": CORPUS_VERSION, **parts, **decides})
     with accelerator().main_process_first():
-        corpus = build_corpus(context.cache.folder / "corpora" / corpus_key[:32], settings, context.cache)
+        corpus_folder = context.cache.folder / "corpora" / corpus_key[:32]
+        corpus = build_corpus(corpus_folder, settings, context.cache, precision)
     with accelerator().main_process_first():
         teacher = open_teacher(settings.teacher, context.cache)
     check_dimensions(settings.objectives.dimensions, teacher.dim)
     teacher_digest = fingerprint(content_parts(settings, ["teacher"], digests))
     prompt = prompt_of(settings.teacher_prompt, teacher)
-    targets = fill_targets(teacher, corpus, context, teacher_digest, settings.precision, prompt)
-    student, sizes = start_student(settings, corpus, teacher, targets, context)
+    targets = fill_targets(teacher, corpus, context, teacher_digest, precision, prompt)
+    student, sizes = start_student(settings, corpus, teacher, targets, context, precision)
     # Those of the teacher's teachers too; vectors that are given have none.
     student.spaces = (encoder_digest(teacher), *teacher.spaces) if isinstance(teacher, SentenceEncoder) else ()
     with working("the teacher's vectors of the held-out sentences"):
         dev_teacher = encoded_by(
-            teacher, corpus.dev_texts, settings.precision, prompt=prompt, process_group=context.process_group
+            teacher, corpus.dev_texts, precision, prompt=prompt, process_group=context.process_group
         )
     retained = retained_targets(student, corpus, context)
     freeze_layers(student, settings.frozen_layers)
@@ -83,8 +88,8 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     with accelerator().main_process_first():
         tokens = store_tokens(corpus.texts, len(corpus), prompt_tokenizer(student), context.work / "tokens")
     kind = ContrastiveTask if settings.objectives.contrastive else DistillationTask
-    task = kind(student, settings, corpus, targets, retained, tokens, dev_teacher, rates)
-    metrics = train(task, settings, context.output, context.work)
+    task = kind(student, settings, corpus, targets, retained, tokens, dev_teacher, precision, rates)
+    metrics = train(task, settings, context.output, context.work, precision)
     if settings.average_with_start:
         metrics |= average_with_start(student, task.evaluate, context)
     if context.process_group.is_main:
@@ -116,6 +121,7 @@ class DistillationTask:
     retained: Targets | None
     tokens: Tokens
     dev_teacher: Encode
+    precision: ComputePrecision
     rates: Mapping[str, float] = field(default_factory=dict)
     candidates: Candidates | None = field(default=None, init=False)
 
@@ -196,7 +202,7 @@ class DistillationTask:
         pairs, untrained = self.corpus.dev, self.corpus.dev_untrained
         kinds = (pairs.values(), untrained.values())
         sentences = [sentence for of in kinds for translations in of for side in translations for sentence in side]
-        encode = encoded_by(self.model, sentences, self.settings.precision, process_group=process_group)
+        encode = encoded_by(self.model, sentences, self.precision, process_group=process_group)
         metrics = parallel_metrics(
             pairs, encode, self.dev_teacher, self.targets.variance, own_vectors=self.corpus.own_vectors
         )

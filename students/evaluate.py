@@ -9,6 +9,7 @@ import numpy as np
 
 from bertrelay.checks import check_dimensions, list_texts
 from bertrelay.data.records import Rejects
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import Encode, metrics_at
 from bertrelay.evaluation.similarity import Metric, Vectors, matrix
@@ -95,7 +96,7 @@ class EvaluationSets:
         xsim = {name: pairs_of(f"xsim.{name}", sources) for name, sources in n_way.items()}
         return cls(pairs_of("parallel", settings.parallel), sts, xsim)
 
-    def encoded(self, encoder: SentenceEncoder, precision: str, progress: bool = False) -> Encode:
+    def encoded(self, encoder: SentenceEncoder, precision: ComputePrecision, progress: bool = False) -> Encode:
         """Every sentence of the sets, encoded once."""
         sets = (self.parallel, *self.xsim.values())
         parallel = [sentence for pairs in sets for sides in pairs.values() for side in sides for sentence in side]
@@ -121,6 +122,7 @@ PICTURE = "similarity.json"
 
 def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     """Scores the model; the main process does it, as others have nothing to add."""
+    precision = context.precision(settings.precision)
     if not context.process_group.is_main:
         return {}
     if settings.recall_at is not None or settings.xsim or settings.mining:
@@ -138,11 +140,11 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
                 f"teacher: expected vectors of the model's {student.dim} dimensions, found {teacher.dim}; "
                 "leave `teacher` out when the model is no student of it"
             )
-    encode = tests.encoded(student, settings.precision, progress=True)
+    encode = tests.encoded(student, precision, progress=True)
     if teacher is not None:
         prompt = prompt_of(settings.teacher_prompt, teacher)
         english = english_of(tests.parallel)
-        encode_teacher = encoded_by(teacher, english, settings.precision, progress=True, prompt=prompt)
+        encode_teacher = encoded_by(teacher, english, precision, progress=True, prompt=prompt)
     metrics = tests.metrics(encode, encode_teacher, read_variance(settings.model))
     metrics |= metrics_at(settings.dimensions, tests.metrics, encode)
     if encode_teacher is not None and settings.recall_at is not None:
@@ -150,7 +152,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     for name, pairs in tests.xsim.items():
         metrics |= xsim_metrics(name, pairs, encode, settings.xsim_pairs)
     for name, mined in settings.mining.items():
-        metrics |= mining_metrics(name, mined, student, context, settings.precision, settings.max_rejects)
+        metrics |= mining_metrics(name, mined, student, context, precision, settings.max_rejects)
     for language, test in tests.parallel.items():
         if language in dictionaries:
             metrics |= lookup_metrics(language, dictionaries[language], test)

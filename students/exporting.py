@@ -25,6 +25,7 @@ from transformers.masking_utils import eager_mask
 from bertrelay.cache import Cache
 from bertrelay.checks import check_choice
 from bertrelay.data.records import Rejects
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.files import read_json, write_json, write_tensors, writing_folder
@@ -451,7 +452,7 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
     encoders |= {"torch": model} | graphs
     metrics, rates = measured, speeds(list(encoders.values()), sentences, "auto")
     for (name, encoder), rate in zip(encoders.items(), rates, strict=True):
-        found = {"sentences_per_second": rate, **tests.metrics(tests.encoded(encoder, "fp32"))}
+        found = {"sentences_per_second": rate, **tests.metrics(tests.encoded(encoder, ComputePrecision.FP32))}
         if name not in GRAPHS:
             found["size_mb"] = sum(each.numel() * each.element_size() for each in encoder.parameters()) / 1e6
         metrics |= {f"{name}/{metric}": value for metric, value in found.items()}

@@ -220,7 +220,7 @@ def run(settings: IndexSettings, context: StageContext) -> Metrics:
         show=settings.show,
         hnsw=settings.hnsw,
         prompt_name=settings.prompt,
-        precision=settings.precision,
+        precision=context.precision(settings.precision),
         batch_tokens=settings.batch_tokens,
         cache=context.cache,
         process_group=context.process_group,

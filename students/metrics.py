@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bertrelay.device import ComputePrecision
 from bertrelay.evaluation.encode import Encode, encoded_once
 from bertrelay.evaluation.similarity import Vectors, chance_of_own, is_among_nearest
 from bertrelay.evaluation.statistics import share, with_interval
@@ -25,7 +26,7 @@ VARIANCE = "distillation.json"  # beside the weights of a model
 def encoded_by(
     encoder: SentenceEncoder | VectorTable,
     sentences: Sequence[str],
-    precision: str,
+    precision: ComputePrecision,
     progress: bool = False,
     prompt: str | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,

@@ -145,6 +145,7 @@ def mine_negatives(
 
 def run(settings: NegativeSettings, context: StageContext) -> Metrics:
     """The stage `students.mine-negatives`: the rows in `negatives.jsonl`, or another kind of file."""
+    options = {name: getattr(settings, name) for name in NegativeOptions.model_fields}
     mining = mine_negatives(
         settings.model,
         settings.pairs,
@@ -154,7 +155,7 @@ def run(settings: NegativeSettings, context: StageContext) -> Metrics:
         cache=context.cache,
         rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
         process_group=context.process_group,
-        **{name: getattr(settings, name) for name in NegativeOptions.model_fields},
+        **options | {"precision": context.precision(settings.precision)},
     )
     counts = {name: value for name, value in vars(mining).items() if name != "dropped"}
     return counts | {f"dropped/{reason}": count for reason, count in mining.dropped.items()}

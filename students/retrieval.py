@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
+from bertrelay.device import ComputePrecision
 from bertrelay.evaluation.encode import Encode
 from bertrelay.evaluation.similarity import ROUNDING, Vectors, is_among_nearest, pairwise, unit
 from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.settings import Precision
 from bertrelay.stage import Metrics, StageContext
 from students.bitext import mine_files
 from students.evaluation_settings import XsimPairs
@@ -139,7 +139,12 @@ def _directions(languages: Sequence[str], chosen: XsimPairs) -> set[tuple[str, s
 
 
 def mining_metrics(
-    name: str, test: MiningTest, model: SentenceEncoder, context: StageContext, precision: Precision, max_rejects: float
+    name: str,
+    test: MiningTest,
+    model: SentenceEncoder,
+    context: StageContext,
+    precision: ComputePrecision,
+    max_rejects: float,
 ) -> Metrics:
     """`mining_f1/<name>/train` and `/test` with 95 % intervals, precision, recall and `mining_sentences`, how many
     sentences were looked for; and `mining_threshold/<name>`.

@@ -181,6 +181,7 @@ def shrink(
 
 def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     """Writes `model/`, and measures it beside the model it comes from; the main process does it alone."""
+    precision = context.precision(settings.precision)
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
@@ -190,10 +191,11 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     if not sample:
         raise RequestError("corpus: expected text, found blank lines alone; check that it is the right file")
     larger = open_encoder(settings.model, context.cache)
-    options = settings.model_dump(include={"coverage", "layers", "intermediate_size", "dimensions", "precision"})
+    options = settings.model_dump(include={"coverage", "layers", "intermediate_size", "dimensions"})
     by_language = {language: texts.of(language) for language in settings.kept_languages}
     prompt = prompt_of(settings.prompt, larger)
-    shrunk = shrink(larger, texts, trim=settings.trim_vocabulary, languages=by_language, prompt=prompt, **options)
+    trim = settings.trim_vocabulary
+    shrunk = shrink(larger, texts, trim=trim, languages=by_language, prompt=prompt, precision=precision, **options)
     shrunk.encoder.save(context.output / "model")
     variance = read_variance(settings.model)
     if variance is not None:
@@ -201,14 +203,14 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     larger.save(context.work / "before")  # so that both sizes are of files of one kind
     encoders = {context.work / "before": larger, context.output / "model": shrunk.encoder}
     encoders = {folder: encoder.with_default_prompt(prompt) for folder, encoder in encoders.items()}
-    rates = speeds(list(encoders.values()), sample, settings.precision)
+    rates = speeds(list(encoders.values()), sample, precision)
     measured: list[Metrics] = []
     for (folder, encoder), rate in zip(encoders.items(), rates, strict=True):
         bytes_on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         sizes = {"size_mb": bytes_on_disk / 1e6, **counts(encoder), "dimensions": encoder.dim}
-        scores = tests.metrics(tests.encoded(encoder, settings.precision))
+        scores = tests.metrics(tests.encoded(encoder, precision))
         measured.append({**sizes, "sentences_per_second": rate, **scores})
-    before, after = (encoder.encode(sample, precision=settings.precision) for encoder in encoders.values())
+    before, after = (encoder.encode(sample, precision=precision) for encoder in encoders.values())
     return before_and_after(*measured) | cosines_to_original(before, after, shrunk.axes) | shrunk.coverage
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
 from bertrelay.data.records import Rejects
+from bertrelay.device import ComputePrecision
 from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
@@ -59,16 +60,16 @@ def _run(start: Callable[[], PairScorer], settings: PairSettings, context: Stage
         tests = {name: read_sts(table, context, rejects) for name, table in settings.test.items()}
     sets = {f"test {name}": zip(each.first, each.second, strict=True) for name, each in tests.items()}
     log_shared_pairs(examples, dev, sets)
-    model = start()
+    model, precision = start(), context.precision(settings.precision)
     if model.both_orders:  # each pair as (a, b) and as (b, a)
         indices = np.concatenate([examples.indices, examples.indices[:, ::-1]])  # (2 × pairs, 2)
         examples = replace(examples, indices=indices, labels=[*examples.labels, *examples.labels])
-    metrics = train(PairTask(model, settings, examples, dev), settings, context.output, context.work)
+    metrics = train(PairTask(model, examples, dev, precision), settings, context.output, context.work, precision)
     if not context.process_group.is_main:
         return metrics
     model.save(context.output / "model")
     for name, pairs in tests.items():
-        scores = model.predict(zip(pairs.first, pairs.second, strict=True), precision=settings.precision)
+        scores = model.predict(zip(pairs.first, pairs.second, strict=True), precision=precision)
         metrics |= with_interval(f"sts/{name}/spearman_score", spearman, scores, pairs.scores)
     return {**metrics, "train_items": len(examples.indices)}
 
@@ -76,8 +77,10 @@ def _run(start: Callable[[], PairScorer], settings: PairSettings, context: Stage
 class PairTask:
     """Binary cross-entropy Σ −s·log σ(x) − (1 − s)·log(1 − σ(x)) of logits x and gold scores s from 0 to 1."""
 
-    def __init__(self, model: PairScorer, settings: PairSettings, examples: Examples, dev: Examples | None) -> None:
-        self.model, self.settings, self.dev = model, settings, dev
+    def __init__(
+        self, model: PairScorer, examples: Examples, dev: Examples | None, precision: ComputePrecision
+    ) -> None:
+        self.model, self.dev, self.precision = model, dev, precision
         self.tokens = model.tokenize(pairs_of(examples))
         self.labels = torch.tensor(examples.labels, dtype=torch.float32)
         self.lengths: NDArray[np.integer] = self.tokens.lengths
@@ -95,7 +98,5 @@ class PairTask:
 
     def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
         dev = cast(Examples, self.dev)
-        scores = map_over_processes(
-            partial(self.model.predict, precision=self.settings.precision), pairs_of(dev), process_group
-        )
+        scores = map_over_processes(partial(self.model.predict, precision=self.precision), pairs_of(dev), process_group)
         return {DEV: spearman(scores, np.array(dev.labels))}

@@ -22,7 +22,7 @@ from bertrelay.data.tables import Record, Table
 from bertrelay.data.writing import json_line, write_lines, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
-from bertrelay.inference.run_model import Scan, run_model
+from bertrelay.inference.run_model import Scan, connect, run_model
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar
 from bertrelay.settings import settings_of
@@ -133,15 +133,17 @@ def rerank_file(
 
 def run(settings: RerankSettings, context: StageContext) -> Metrics:
     """The stage `teachers.rerank`: the scores of a table's pairs, in `scores` with the suffix of the format."""
-    reranked = rerank_file(
-        settings.model,
-        settings.pairs,
-        context.output / f"scores.{settings.output}",
-        cache=context.cache,
-        process_group=context.process_group,
-        engine=context.engine,
-        **settings.model_dump(include=set(RerankOptions.model_fields)),
-    )
+    options = settings.model_dump(include=set(RerankOptions.model_fields))
+    with connect(context.engine, context.process_group) as executor:
+        reranked = rerank_file(
+            settings.model,
+            settings.pairs,
+            context.output / f"scores.{settings.output}",
+            cache=context.cache,
+            process_group=context.process_group,
+            engine=context.engine,
+            **options | {"precision": context.precision(settings.precision, executor)},
+        )
     return {name: value for name, value in reranked._asdict().items() if name != "queries" or value is not None}
 
 

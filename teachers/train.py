@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.data.tokens import Tokens, prompt_tokenizer, store_tokens
 from bertrelay.data.vectors import open_vectors
-from bertrelay.device import to_device
+from bertrelay.device import ComputePrecision, to_device
 from bertrelay.encode_files import fill_vectors
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import is_among_nearest, pairwise, unit
@@ -31,10 +31,11 @@ from bertrelay.model.new import bert_config, new_network, train_wordpiece
 from bertrelay.model.pooling import Pooling, Projection
 from bertrelay.model.settings import NewEncoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes, wait_for_all
-from bertrelay.settings import AnySettings, ModelSource
+from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
+from bertrelay.training.settings import TrainingSettings
 from bertrelay.training.task import Batch
 from teachers.data import MOST_CLASSES, Examples, log_shared_pairs, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
@@ -143,6 +144,7 @@ def learn(
     encoder: SentenceEncoder, data: TeacherData, settings: TrainSettings, context: StageContext
 ) -> tuple[Teacher, Metrics]:
     """Trains `encoder` by the objective of the settings."""
+    precision = context.precision(settings.precision)
     check_dimensions(settings.dimensions, encoder.dim)
     sentences = data.train.sentences
     head = start_head(settings, encoder, data.classes) if settings.objective == "softmax" else None
@@ -150,13 +152,14 @@ def learn(
     tokens = store_tokens(lambda a, b: sentences[a:b], len(sentences), tokenize, context.work / "tokens")
     teacher = Teacher(encoder, head, settings.dropout, settings.concatenation)
     kind = InBatchTeacherTask if settings.objective in IN_BATCH else TeacherTask
-    guide = None if settings.guide is None else guide_vectors(settings.guide, sentences, settings, context)
-    metrics = train(kind(teacher, settings, data, tokens, guide), settings, context.output, context.work)
+    guide = None if settings.guide is None else guide_vectors(settings.guide, sentences, precision, context)
+    task = kind(teacher, settings, data, tokens, precision, guide)
+    metrics = train(task, settings, context.output, context.work, precision)
     return teacher, {**metrics, "train_items": len(data.train.indices)}
 
 
 def guide_vectors(
-    source: ModelSource, sentences: Sequence[str], settings: TrainSettings, context: StageContext
+    source: ModelSource, sentences: Sequence[str], precision: ComputePrecision, context: StageContext
 ) -> NDArray[np.float32]:
     """The unit vectors (sentences, dim) of the model that says which negatives are none."""
     path = context.work / "guide.npy"
@@ -167,7 +170,7 @@ def guide_vectors(
         len(sentences),
         path,
         str(source),
-        precision=settings.precision,
+        precision=precision,
         executor=LocalExecutor(context.process_group),
         description="guide's vectors",
     )
@@ -186,8 +189,10 @@ class TeacherTask:
         settings: TrainSettings,
         data: TeacherData,
         tokens: Tokens,
+        precision: ComputePrecision,
         guide: NDArray[np.float32] | None = None,
     ) -> None:
+        self.precision = precision
         self.model, self.settings, self.data, self.tokens, self.guide = model, settings, data, tokens, guide
         labels = data.train.labels
         if settings.objective == "softmax":
@@ -221,7 +226,7 @@ class TeacherTask:
         return {self.settings.objective: loss}
 
     def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
-        encode = partial(self.model.encoder.encode, precision=self.settings.precision)
+        encode = partial(self.model.encoder.encode, precision=self.precision)
         metrics: Metrics = {}
         if self.data.dev is not None:
             vectors = map_over_processes(encode, self.data.dev.sentences, process_group)
@@ -300,18 +305,22 @@ class InBatchTeacherTask(TeacherTask):
         return excluded
 
 
+AnyTraining = TypeVar("AnyTraining", bound=TrainingSettings)
+
+
 def train_once(
-    name: str, run: Callable[[AnySettings, StageContext], Metrics], settings: AnySettings, context: StageContext
+    name: str, run: Callable[[AnyTraining, StageContext], Metrics], settings: AnyTraining, context: StageContext
 ) -> Path:
     """The model folder of the training `run` with `settings`; one that was finished before is not repeated.
 
     name: of the folder, below the stage's `work`.
     """
+    precision = context.precision(settings.precision)
     inner = StageContext(context.work / name, context.cache, context.process_group)
     done = inner.output / "trained.json"
     if read_json(done) is None:
         inner.output.mkdir(parents=True, exist_ok=True)
-        metrics = run(settings, inner)
+        metrics = run(settings.model_copy(update={"precision": precision}), inner)
         if context.process_group.is_main:
             write_json(done, metrics)
             shutil.rmtree(inner.work, ignore_errors=True)  # its checkpoints

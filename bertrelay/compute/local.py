@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertrelay.compute.work import Work
 from bertrelay.data.shards import ShardStore
-from bertrelay.device import ComputePrecision, release_memory, resolve_precision
+from bertrelay.device import ComputePrecision, resolve_precision
+from bertrelay.memory import release_memory
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main
 from bertrelay.progress import Bar
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bertrelay.checks import check_count
-from bertrelay.device import ComputePrecision, autocast, release_memory
+from bertrelay.device import ComputePrecision, autocast
 from bertrelay.inference.kernels import Packed, pack, using
+from bertrelay.memory import release_memory
 
 WIDTH_BITS, HEIGHT_BITS = 5, 3  # a batch of 32 to 63 tokens has an even number; 8 to 15 rows become 8, 10, 12, 14 or 16
 

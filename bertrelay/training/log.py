@@ -15,9 +15,10 @@ import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
 from accelerate.utils import DistributedType
 
-from bertrelay.device import CUBLAS_CONFIG, private_memory_mb
+from bertrelay.device import CUBLAS_CONFIG
 from bertrelay.errors import RequestError
 from bertrelay.files import write_text
+from bertrelay.memory import private_memory_mb
 from bertrelay.process_group import TIMEOUT
 from bertrelay.progress import log
 

@@ -26,7 +26,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from bertrelay.device import matmul_precision, resolve_precision
+from bertrelay.device import ComputePrecision, matmul_precision, resolve_precision
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.inference.batches import prefetched
 from bertrelay.inference.kernels import is_asynchronous
@@ -50,18 +50,25 @@ from bertrelay.training.settings import TrainingSettings
 from bertrelay.training.task import GroupedTask, RatedTask, Task
 
 
-def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | None = None) -> Metrics:
+def train(
+    task: Task,
+    settings: TrainingSettings,
+    folder: Path,
+    work: Path | None = None,
+    precision: ComputePrecision | None = None,
+) -> Metrics:
     """Trains `task.model` in place and leaves the best weights in it, or the last ones without validation data.
 
     folder: of `metrics.jsonl`.
     work: of the checkpoints, by default `folder`; a training that left checkpoints there is resumed.
+    precision: of the stage that trains; by default that of the settings on this device.
     Returns the validation metrics of these weights, with `best_step`, `train_steps` and `train_seconds`.
     Raises Stopped on SIGTERM, Ctrl-C and SIGHUP, after saving; WorkError on a loss or gradient that is not finite.
     """
     if len(lengths_in(0, task.lengths)) == 0:
         raise RequestError("expected at least one training item, found none")
     with _deterministic_algorithms(settings.deterministic), tracking(settings.tracker, folder):
-        training = Training(task, settings, folder, work or folder)
+        training = Training(task, settings, folder, work or folder, precision)
         training.resume()
         training.run()
         return training.finish()
@@ -95,13 +102,20 @@ class Training:
     saved: steps done, and steps done at the last evaluation, in the last checkpoint.
     """
 
-    def __init__(self, task: Task, settings: TrainingSettings, folder: Path, work: Path) -> None:
+    def __init__(
+        self,
+        task: Task,
+        settings: TrainingSettings,
+        folder: Path,
+        work: Path,
+        precision: ComputePrecision | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
         self.task, self.settings, self.work = task, settings, work
         self.accelerator = accelerator(settings.tracker, folder)
         self.device = self.accelerator.device
-        precision = resolve_precision(settings.precision, self.device)
+        precision = precision or resolve_precision(settings.precision, self.device)
         self.processes = ProcessGroup(self.accelerator.process_index, self.accelerator.num_processes)
         check_shared(work, self.processes)  # all of them read its checkpoints
         task.model.to(self.device).train()

@@ -23,7 +23,7 @@ from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import canonical_id
 from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
-from bertrelay.device import default_device, resolve_precision
+from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
 from bertrelay.files import read_json, sync_contents, write_json
@@ -63,11 +63,16 @@ class OutcomeTask:
     criterion = CRITERION
 
     def __init__(
-        self, model: OutcomeModel, settings: LearningSettings, notes: LabelledNotes, tokens: ChunkTokens
+        self,
+        model: OutcomeModel,
+        settings: LearningSettings,
+        notes: LabelledNotes,
+        tokens: ChunkTokens,
+        precision: ComputePrecision,
     ) -> None:
         self.model, self.outcome_model = model.network, model
         self.notes, self.tokens = notes, tokens
-        self.precision = settings.precision
+        self.precision = precision
         self.chunks = np.flatnonzero(notes.is_in("train")[tokens.admissions])
         self.weights = chunk_weights(tokens.admissions[self.chunks], settings.share_weight)
         self.lengths = self.padded_lengths = tokens.lengths[self.chunks]
@@ -101,8 +106,7 @@ class OutcomeTask:
         is_in = self.notes.is_in(split)
         chunks = np.flatnonzero(is_in[self.tokens.admissions])
         numbers = (np.cumsum(is_in) - 1)[self.tokens.admissions[chunks]]
-        precision = resolve_precision(self.precision, self.outcome_model.network.device)
-        compute = partial(chunk_log_odds, self.outcome_model, self.tokens, precision=precision, bar=bar)
+        compute = partial(chunk_log_odds, self.outcome_model, self.tokens, precision=self.precision, bar=bar)
         log_odds = map_over_processes(compute, chunks, process_group)
         return ScoredSplit(split, self.notes.table[is_in], self.notes.labels[is_in], numbers, expit(log_odds))
 
@@ -171,8 +175,9 @@ def _trained(
     usual = none_if_nan(float(np.median(subwords[notes.is_in("train")])))
     model = replace(model, settings=how.model_copy(update={"subwords_per_word": usual}))
     notes = replace(notes, table=notes.table.assign(unknown_share=unknown, subwords_per_word=subwords))
-    task = OutcomeTask(model, settings, notes, tokens)
-    metrics = train(task, settings, context.output, context.work)
+    precision = context.precision(settings.precision)
+    task = OutcomeTask(model, settings, notes, tokens, precision)
+    metrics = train(task, settings, context.output, context.work, precision)
     if not context.process_group.is_main:
         return {}
     return evaluate_model(task, settings, context.output, risks) | metrics  # those of test come first

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.cache import Cache
-from bertrelay.device import autocast, default_device, resolve_precision
+from bertrelay.device import ComputePrecision, autocast, default_device
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
@@ -43,8 +43,10 @@ CRITERION = "log_likelihood"
 class HeldOut:
     """Held-out items, and what a model scores on them."""
 
-    def __init__(self, items: Items, sequences: Sequences, settings: PretrainSettings) -> None:
-        self.items, self.sequences, self.settings = items, sequences, settings
+    def __init__(
+        self, items: Items, sequences: Sequences, settings: PretrainSettings, precision: ComputePrecision
+    ) -> None:
+        self.items, self.sequences, self.settings, self.precision = items, sequences, settings, precision
 
     def metrics(self, model: Pretraining, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
         """Each objective's metrics with a 95 % interval over documents (a pair is of its first segment's).
@@ -72,7 +74,7 @@ class HeldOut:
         batches = list(micro_batches(np.arange(len(lengths)), lengths, lengths, self.settings.device_tokens))
         for chosen in batches[process_group.rank :: process_group.size]:
             batch = self.sequences.batch(self.items, chosen, SEED, epoch=0).to(device)
-            with autocast(device, resolve_precision(self.settings.precision, device)):
+            with autocast(device, self.precision):
                 logits = model(batch.inputs)
             rows = (batch.inputs["masked"] // batch.inputs["input_ids"].shape[1]).cpu().numpy()
             owners = {"mlm": documents[chosen[rows]], "nsp": documents[chosen]}
@@ -112,16 +114,17 @@ def run(settings: PretrainSettings, context: StageContext) -> Metrics:
         corpus = build_corpus(
             settings.documents, tokenizer, context.cache, digests, settings.held_out_share, settings.max_rejects, engine
         )
+    precision = context.precision(settings.precision)  # the processes are connected now
     sequences = Sequences(corpus, tokenizer, settings)
     held_out = None
     if corpus.held_out.any():
         items = draw_items(Text(corpus, corpus.held_out, "held-out documents"), settings, SEED, epoch=0)
-        held_out = HeldOut(items, sequences, settings)
+        held_out = HeldOut(items, sequences, settings, precision)
     model = Pretraining(network, settings.objectives).to(default_device())
     task = PretrainingTask(model, settings, Text(corpus, ~corpus.held_out), sequences, held_out)
     with working("evaluating the base"):
         before = task.evaluate(context.process_group)
-    metrics = train(task, settings, context.output, context.work)
+    metrics = train(task, settings, context.output, context.work, precision)
     if not task.criterion:
         with working("evaluating"):
             metrics |= task.evaluate(context.process_group)

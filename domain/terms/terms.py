@@ -9,6 +9,7 @@ import pandas as pd
 from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.data.vectors import write_vectors
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import pearson, spearman, with_interval
@@ -36,25 +37,33 @@ VECTORS = ("vectors.npy", "vectors.parquet")
 
 
 def run(settings: TermsSettings, context: StageContext) -> Metrics:
-    """See `describe_terms`; one process does it."""
-    return describe_terms(settings, context.output, context.cache) if context.process_group.is_main else {}
+    """The stage `domain.terms`, see `describe_terms`; one process does it."""
+    precision = context.precision(settings.precision)
+    if not context.process_group.is_main:
+        return {}
+    return describe_terms(settings, context.output, context.cache, precision=precision)
 
 
 def describe_terms(
-    settings: TermsSettings, output: Path, cache: Cache | None = None, overwrite: bool = True
+    settings: TermsSettings,
+    output: Path,
+    cache: Cache | None = None,
+    overwrite: bool = True,
+    precision: ComputePrecision | None = None,
 ) -> Metrics:
     """Writes into the folder `output` vectors, neighbours and a picture of the terms, and returns the metrics.
 
     `vectors.npy` or `.parquet`, row i for line i + 1 of `terms.csv` below its header; `neighbours.csv`; `tsne.svg` and
     `tsne.png`; `metrics.json`; and `rejects.jsonl` with what was left out, by file, line and reason.
     cache: where a model or data set of the hub is kept. overwrite: whether such files may be there already.
+    precision: of the stage; by default that of the settings on this device.
     Raises RequestError for files that cannot be what they should be, for an output that is one of them, and for fewer
     than two terms.
     """
     check_files(settings, cache)
     _check_output(settings, output, overwrite)
     try:
-        return _describe(settings, output, cache)
+        return _describe(settings, output, cache, precision or settings.precision)
     except OSError as error:
         raise write_error(output, error) from error
 
@@ -74,7 +83,7 @@ def _check_output(settings: TermsSettings, output: Path, overwrite: bool) -> Non
         )
 
 
-def _describe(settings: TermsSettings, output: Path, cache: Cache | None) -> Metrics:
+def _describe(settings: TermsSettings, output: Path, cache: Cache | None, precision: str) -> Metrics:
     output.mkdir(parents=True, exist_ok=True)
     encoder = SentenceEncoder.load(settings.model, backend="torch", cache=cache, is_base=True)
     with Rejects(output / REJECTS, settings.max_rejects) as rejects:
@@ -82,7 +91,7 @@ def _describe(settings: TermsSettings, output: Path, cache: Cache | None) -> Met
         row_of = {term.text: row for row, term in enumerate(terms)}
         rated = read_ratings(settings.ratings, row_of, rejects, cache) if settings.ratings else None
     texts, groups = [term.text for term in terms], [term.group for term in terms]
-    vectors = vectors_of_tokens(encoder, tokens, settings.layers, settings.precision, settings.batch_tokens)
+    vectors = vectors_of_tokens(encoder, tokens, settings.layers, precision, settings.batch_tokens)
     placed = _placed(vectors, settings)
     for earlier in (*VECTORS, *PICTURES):  # this run may write other ones
         (output / earlier).unlink(missing_ok=True)

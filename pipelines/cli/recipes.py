@@ -143,15 +143,18 @@ def outcome_lines(outcome: "Outcome") -> Iterator[str]:
 
     steps = outcome.plan.steps
     results = (
-        StageResult(each.step.label, each.step.stage.kind, outcome.metrics.get(each.step.key, {})) for each in steps
+        StageResult(each.step.label, each.step.stage.kind, done.metrics if done else {})
+        for each in steps
+        for done in [outcome.results.get(each.step.key)]
     )
     yield from (f"{verdict.level:6}  {label}: {verdict.text}" for label, verdict in verdicts(results))
     labels = _width(planned.step.label for planned in steps)
     for planned in steps:
         key = planned.step.key
         seconds = "" if planned.action == Action.SKIP else f"{outcome.seconds[key]:.1f} s"
-        metrics = main_metrics(outcome.metrics.get(key, {}))
-        yield f"{planned.action.value:6}  {planned.step.label:{labels}}  {seconds:>9}  {metrics}".rstrip()
+        done = outcome.results.get(key)
+        facts = f"{main_metrics(done.metrics)}  {done.precision or ''}" if done else ""
+        yield f"{planned.action.value:6}  {planned.step.label:{labels}}  {seconds:>9}  {facts}".rstrip()
     kinds = {step.name: step.stage.kind for step in outcome.plan.recipe.steps}
     yield from score_lines(outcome.summary, kinds)
     models = [planned.stage_folder / latest_name(planned.step.seed) / "model" for planned in steps]

@@ -26,7 +26,7 @@ WORDS = {"|u-v|": "difference", "u*v": "product"}  # in names of folders
 
 def run(settings: AblationSettings, context: StageContext) -> Metrics:
     """`ablation/pooling/<pooling>/NLI` and `…/STSb`, `ablation/concatenation/<parts>/NLI`: Spearman on STSb."""
-    files = OfficialFiles(Path(settings.data))
+    precision, files = context.precision(settings.precision), OfficialFiles(Path(settings.data))
     trainings = list(_trainings(files, settings))
     table = _stsb(files, settings.part)
     with Rejects(None, settings.max_rejects) as rejects:
@@ -42,7 +42,7 @@ def run(settings: AblationSettings, context: StageContext) -> Metrics:
         name = "-".join([training.objective, *(training.pooling or []), *parts])
         model = train_once(name, train.run, training, context)
         if context.process_group.is_main:
-            cosines = pairs.similarities(encoder_at(model, settings.precision))["cosine"]
+            cosines = pairs.similarities(encoder_at(model, precision))["cosine"]
             metrics |= with_interval(f"ablation/{cell}", spearman, cosines, pairs.scores)
     return metrics
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.tables import Table
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import Encode
 from bertrelay.evaluation.statistics import Floats
@@ -98,7 +99,7 @@ def run(settings: FacetSettings, context: StageContext) -> Metrics:
 
     measure: `cosine` of an encoder's vectors, `score` of a cross-encoder.
     """
-    pairs = read_topics(OfficialFiles(Path(settings.data)))
+    precision, pairs = context.precision(settings.precision), read_topics(OfficialFiles(Path(settings.data)))
     if pairs is None:
         raise RequestError(f"data: expected {', '.join(TOPICS.values())}, found none below {settings.data}")
     fold_of = _folds(pairs, settings)
@@ -106,7 +107,7 @@ def run(settings: FacetSettings, context: StageContext) -> Metrics:
     for fold in range(fold_of.max() + 1):
         name = f"{settings.split}-{fold}"
         table = _written(pairs.where(fold_of != fold), context.work / f"{name}.jsonl")
-        by_fold.append(_tested(name, table, pairs.where(fold_of == fold), settings, context))
+        by_fold.append(_tested(name, table, pairs.where(fold_of == fold), settings, context, precision))
     if not context.process_group.is_main:
         return {}
     similar = {measure: np.concatenate([fold[measure] for fold in by_fold]) for measure in by_fold[0]}
@@ -137,20 +138,25 @@ def _folds(pairs: StsPairs, settings: FacetSettings) -> NDArray[np.int64]:
 
 
 def _tested(
-    name: str, table: Table, tested: StsPairs, settings: FacetSettings, context: StageContext
+    name: str,
+    table: Table,
+    tested: StsPairs,
+    settings: FacetSettings,
+    context: StageContext,
+    precision: ComputePrecision,
 ) -> dict[str, Floats]:
     """How alike the sentences of each tested pair are to a network trained on `table`, (tested,), by its measure."""
     if settings.learner == "encoder":
         training = TrainSettings(objective="cosine", train=[table], **common_values(settings, TrainSettings))
         model = train_once(name, train.run, training, context)
         if context.process_group.is_main:
-            return tested.similarities(encoder_at(model, settings.precision))
+            return tested.similarities(encoder_at(model, precision))
     else:
         pairs = CrossEncoderSettings(train=[table], **common_values(settings, CrossEncoderSettings))
         model = train_once(name, cross_encoder_train.run, pairs, context)
         if context.process_group.is_main:
             sentences = zip(tested.first, tested.second, strict=True)
-            return {"score": CrossEncoder.load(model).predict(sentences, precision=settings.precision)}
+            return {"score": CrossEncoder.load(model).predict(sentences, precision=precision)}
     return {}
 
 

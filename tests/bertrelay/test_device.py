@@ -1,6 +1,7 @@
-"""What the machine can do, found out without loading torch."""
+"""Devices and precision of this machine, and of machines that it simulates."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,82 +11,24 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 
-from bertrelay import device as hardware
+from bertrelay import device
 from bertrelay.errors import RequestError
 from bertrelay.training import log as training_log
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Makes the machine one with this text in /proc/cpuinfo and a GPU of this compute capability."""
-
-    def make(cpuinfo, capability=None):
-        read = Path.read_text
-        monkeypatch.setattr(
-            Path, "read_text", lambda path, *a, **k: cpuinfo if str(path) == "/proc/cpuinfo" else read(path, *a, **k)
-        )
-        monkeypatch.setattr(hardware, "_cuda_compute_capability", lambda: capability)
-        hardware._cpu_flags.cache_clear()
-
+    """Makes the machine one whose processor computes in bf16 or not, with these CUDA GPUs, by compute capability."""
     monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
-    yield make
-    hardware._cpu_flags.cache_clear()
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
 
+    def make(*, avx512=False, amx=False, gpus=()):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (gpus[device.index or 0], 0))
+        accelerator_of(monkeypatch, "cuda" if gpus else None, len(gpus))
 
-@pytest.mark.parametrize(
-    ("flags", "capability", "expected"),
-    [
-        ("fpu avx512_bf16", None, "bf16"),
-        ("fpu amx_bf16", None, "bf16"),
-        ("fpu avx512f avx512_bf16x xavx512_bf16", None, "fp32"),  # whole words only
-        ("", None, "fp32"),
-        ("fpu avx2", 8, "bf16"),
-        ("fpu avx512_bf16", 7, "fp32"),  # the GPU will do the work, and takes bf16 without computing in it
-    ],
-)
-def test_auto_is_bf16_where_the_hardware_computes_in_it(machine, flags, capability, expected):
-    machine(f"processor\t: 0\nflags\t\t: {flags}\nbogomips\t: 1\n", capability)
-    assert hardware.resolve_precision("auto") == expected
-
-
-def test_auto_is_what_the_device_of_the_network_computes_in_and_not_the_machine(machine, monkeypatch):
-    machine("flags : fpu avx2\n", capability=9)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0) if device.index else (7, 5))
-    monkeypatch.setattr(torch.xpu, "is_bf16_supported", lambda: True)
-    expected = {"cpu": "fp32", "cuda:0": "fp32", "cuda:1": "bf16", "xpu": "bf16", "mps": "fp32", "meta": "fp32"}
-    found = {name: hardware.resolve_precision("auto", torch.device(name)) for name in expected}
-    assert found == expected
-    machine("flags : fpu avx512_bf16\n", capability=7)
-    assert hardware.resolve_precision("auto", torch.device("cpu")) == "bf16"
-    assert hardware.resolve_precision("auto") == "fp32"
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    assert hardware.resolve_precision("auto") == "bf16"
-
-
-def test_tf32_is_for_the_gpus_that_have_it_and_ends_with_what_asks_for_it(machine, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0) if device.index else (7, 5))
-    monkeypatch.setattr(hardware, "_torch_is_built_for", lambda platform: platform == "cuda")
-    machine("flags : fpu avx512_bf16\n", capability=9)
-    assert hardware.resolve_precision("tf32") == hardware.resolve_precision("tf32", torch.device("cuda:1")) == "tf32"
-    for device in ("cpu", "cuda:0", "mps"):
-        with pytest.raises(RequestError, match=f"NVIDIA GPUs from Ampere on, and the network is on {device};"):
-            hardware.resolve_precision("tf32", torch.device(device))
-    machine("flags : fpu avx512_bf16\n")
-    with pytest.raises(RequestError, match="choose fp32 or auto"):
-        hardware.resolve_precision("tf32")
-    products = torch.backends.cuda.matmul
-    before = products.fp32_precision
-    with hardware.autocast(torch.device("cpu"), hardware.ComputePrecision.TF32):
-        assert products.fp32_precision == "tf32" != before
-        assert not torch.is_autocast_enabled("cpu")
-    assert products.fp32_precision == before
-    one, other = (hardware.matmul_precision(hardware.ComputePrecision.TF32) for _ in range(2))  # of two threads
-    one.__enter__()
-    other.__enter__()
-    one.__exit__(None, None, None)
-    assert products.fp32_precision == "tf32"
-    other.__exit__(None, None, None)
-    assert products.fp32_precision == before
+    return make
 
 
 def accelerator_of(monkeypatch, name, count=1):
@@ -94,36 +37,101 @@ def accelerator_of(monkeypatch, name, count=1):
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
 
 
+@pytest.mark.parametrize(
+    ("processor", "gpus", "expected"),
+    [
+        ({"avx512": True}, [], "bf16"),
+        ({"amx": True}, [], "bf16"),
+        ({}, [], "fp32"),
+        ({}, [8], "bf16"),
+        ({"avx512": True}, [7], "fp32"),  # the GPU will do the work, and takes bf16 without computing in it
+    ],
+)
+def test_auto_is_bf16_where_the_hardware_computes_in_it(machine, processor, gpus, expected):
+    machine(**processor, gpus=gpus)
+    assert device.resolve_precision("auto") == device.resolve_precision(None) == expected
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="the system has no list of what its processor can do")
+def test_a_processor_computes_in_bf16_where_the_system_lists_an_instruction_for_it():
+    found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    flags = set(found[1].split()) if found else set()
+    assert device.computes_in_bf16(torch.device("cpu")) == bool(flags & {"avx512_bf16", "amx_bf16"})
+
+
+def test_auto_depends_on_the_device_of_the_network(machine, monkeypatch):
+    machine(gpus=[7, 9])
+    monkeypatch.setattr(torch.xpu, "is_bf16_supported", lambda: True)
+    expected = {"cpu": "fp32", "cuda:0": "fp32", "cuda:1": "bf16", "xpu": "bf16", "mps": "fp32", "meta": "fp32"}
+    assert {name: device.resolve_precision("auto", torch.device(name)) for name in expected} == expected
+    machine(avx512=True, gpus=[7])
+    assert device.resolve_precision("auto", torch.device("cpu")) == "bf16"
+    assert device.resolve_precision("auto") == "fp32"
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert device.resolve_precision("auto") == "bf16"
+
+
+def test_a_resolved_precision_stays_and_what_the_device_lacks_is_refused(machine, monkeypatch):
+    machine()
+    for precision in (device.ComputePrecision.BF16, device.ComputePrecision.FP16, device.ComputePrecision.FP32):
+        assert device.resolve_precision(precision) is precision
+    assert device.resolve_precision("float32") is device.ComputePrecision.FP32
+    with pytest.raises(RequestError, match=r"fp16 is for devices with autocast to it.* on meta; choose fp32"):
+        device.resolve_precision("fp16", torch.device("meta"))
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)  # as after torch's warning that it has none
+    with pytest.raises(RequestError, match=r"bf16 is for devices with autocast to it, .* on cpu"):
+        device.resolve_precision("bf16")
+
+
+def test_tf32_is_for_nvidia_gpus_from_ampere_on(machine):
+    machine(avx512=True, gpus=[7, 9])
+    assert device.resolve_precision("tf32", torch.device("cuda:1")) == "tf32"
+    for name in ("cpu", "cuda:0", "mps"):
+        with pytest.raises(RequestError, match=f"NVIDIA GPUs from Ampere on, and the network is on {name};"):
+            device.resolve_precision("tf32", torch.device(name))
+
+
+def test_products_are_in_tf32_until_the_last_block_that_asks_for_it_ends():
+    products, tf32 = torch.backends.cuda.matmul, device.ComputePrecision.TF32
+    before = products.fp32_precision
+    with device.autocast(torch.device("cpu"), tf32):
+        assert products.fp32_precision == "tf32" != before
+        assert not torch.is_autocast_enabled("cpu")
+    assert products.fp32_precision == before
+    one, other = (device.matmul_precision(tf32) for _ in range(2))  # of two threads
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert products.fp32_precision == "tf32"
+    other.__exit__(None, None, None)
+    assert products.fp32_precision == before
+
+
 @pytest.mark.parametrize("name", ["cuda", "mps", "xpu", "privateuseone", None])  # the last of an extension
 def test_the_default_device_is_the_accelerator_and_without_one_the_cpu(monkeypatch, name):
     for variable in ("LOCAL_RANK", "ACCELERATE_USE_CPU"):
         monkeypatch.delenv(variable, raising=False)
     accelerator_of(monkeypatch, name)
-    assert hardware.default_device() == hardware.as_device(None) == torch.device(name or "cpu")
+    assert device.default_device() == device.as_device(None) == torch.device(name or "cpu")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    assert hardware.default_device() == torch.device("cpu")
+    assert device.default_device() == torch.device("cpu")
 
 
 def test_each_process_of_a_machine_has_an_accelerator_of_its_own(monkeypatch):
     monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
     accelerator_of(monkeypatch, "cuda", count=4)
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert hardware.default_device() == torch.device("cuda:3")
+    assert device.default_device() == torch.device("cuda:3")
     accelerator_of(monkeypatch, None)
-    assert hardware.default_device() == torch.device("cpu")
+    assert device.default_device() == torch.device("cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="cuda is there")
-@pytest.mark.parametrize("device", ["cuda", "gpu", "cpu:x", 3.5])
-def test_a_device_that_is_not_there_is_an_error_that_names_those_that_are(device):
-    with pytest.raises(RequestError, match=f"device: expected cpu, or an accelerator.*found {device!r}"):
-        hardware.as_device(device)
-    assert hardware.as_device("cpu") == hardware.as_device(torch.device("cpu")) == torch.device("cpu")
-
-
-def test_the_driver_and_torch_agree_on_the_gpu():
-    expected = torch.cuda.get_device_capability()[0] if torch.cuda.is_available() else None
-    assert hardware._cuda_compute_capability() == expected
+@pytest.mark.parametrize("name", ["cuda", "gpu", "cpu:x", 3.5])
+def test_a_device_that_is_not_there_is_an_error_that_names_those_that_are(name):
+    with pytest.raises(RequestError, match=f"device: expected cpu, or an accelerator.*found {name!r}"):
+        device.as_device(name)
+    assert device.as_device("cpu") == device.as_device(torch.device("cpu")) == torch.device("cpu")
 
 
 def test_a_way_that_splits_the_model_is_refused(monkeypatch):
@@ -150,7 +158,7 @@ def begun(monkeypatch):
 
     monkeypatch.setattr(training_log, "Accelerator", Stand)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: "installed")
-    monkeypatch.setenv(*hardware.CUBLAS_CONFIG)
+    monkeypatch.setenv(*device.CUBLAS_CONFIG)
     for name in ("WANDB_DIR", "WANDB_MODE", "MLFLOW_TRACKING_URI", "MLFLOW_DISABLE_TELEMETRY"):
         monkeypatch.delenv(name, raising=False)
     return found

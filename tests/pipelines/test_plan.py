@@ -4,12 +4,12 @@ from dataclasses import replace
 import light_stages
 import pytest
 
-from bertrelay.errors import RequestError
-from pipelines import registry
+from bertrelay.errors import RequestError, WorkError
+from pipelines import registry, runner
 from pipelines.plan import RunOptions, left_behind, make_plan
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
-from pipelines.run_store import partial_of
+from pipelines.run_store import partial_of, read_done
 
 RELAY = """
 [teacher]
@@ -222,35 +222,85 @@ def machine(monkeypatch):
     return computes_in
 
 
-@pytest.mark.parametrize(("first", "second"), [("bf16", "fp32"), ("fp32", "bf16")])
-def test_what_a_machine_of_another_precision_made_is_not_made_again(relay, machine, first, second, go, planned, runs):
-    machine(first)
-    go(relay)
-    machine(second)
-    assert set(planned(relay).values()) == {("SKIP",)}
-    reason = f'aside.precision: "{first}" → "{second}"'
-    assert planned(relay, f"aside.precision={second}")["aside"] == ("RUN", reason)
-    go(relay, "aside.epochs=2")  # what it makes itself is in its own precision
-    for name, precision in (("teacher", first), ("aside", second)):
-        done = json.loads((runs / f"relay/{name}/latest/done.json").read_text())
-        assert done["parts"]["precision"] == precision
-
-
-def test_what_a_machine_of_another_precision_started_resumes_in_that_precision(
-    relay, runs, machine, monkeypatch, go, planned
-):
+@pytest.fixture
+def computing(monkeypatch):
+    """The precisions in which stages of kind light.teach compute; they write nothing else."""
     seen = []
-    monkeypatch.setattr(light_stages, "teach", lambda settings, _: seen.append(settings.precision) or {})
+
+    def teach(settings, context):
+        seen.append(context.precision(settings.precision))
+        return {}
+
+    monkeypatch.setattr(light_stages, "teach", teach)
+    return seen
+
+
+@pytest.mark.parametrize(("first", "second"), [("bf16", "fp32"), ("fp32", "bf16")])
+@pytest.mark.usefixtures("computing")
+def test_a_result_in_auto_is_the_same_on_a_machine_of_another_precision(
+    relay, machine, first, second, go, planned, runs
+):
+    machine(first)
+    go(relay, only=["aside"])
+    machine(second)
+    assert planned(relay)["aside"] == ("SKIP",)
+    done = json.loads((runs / "relay/aside/latest/done.json").read_text())
+    assert done["parts"]["precision"] == "auto" and done["precision"] == first
+    assert planned(relay, f"aside.precision={first}")["aside"] == ("RUN", f'aside.precision: "auto" → "{first}"')
+
+
+def test_an_unfinished_stage_resumes_in_the_precision_in_which_it_began(
+    relay, runs, machine, monkeypatch, go, planned, computing
+):
+    """Once it has left some work to resume from."""
+
+    def stopped(settings, context):
+        light_stages.teach(settings, context)
+        raise WorkError("stopped")
+
     machine("bf16")
-    steps = make_plan(read_recipe(relay, light_stages.REGISTRY), RunOptions(runs=runs)).steps
-    work = partial_of(steps[3].folder) / "work"
-    work.mkdir(parents=True)
-    (work / "checkpoint").write_text("half")
-    machine("fp32")
+    [stage] = [each for each in light_stages.REGISTRY if each.kind == "light.teach"]
+    with monkeypatch.context() as killing:
+        killing.setattr(type(stage), "load_run", lambda _: stopped)
+        with pytest.raises(WorkError):
+            go(relay, only=["aside"])
+        machine("fp32")
+        assert planned(relay)["aside"] == ("RUN", "first time")
+        with pytest.raises(WorkError):
+            go(relay, only=["aside"])
+    [partial] = (runs / "relay/aside").glob("*.partial")
+    (partial / "work/checkpoint").write_text("half")
+    machine("bf16")
     assert planned(relay)["aside"] == ("RESUME", "started and not finished")
     go(relay, only=["aside"])
-    assert seen == ["bf16"]
-    assert planned(relay, force=["aside"])["aside"][0] == "RUN"
+    assert computing == ["bf16", "fp32", "fp32"]
+    assert read_done(runs / "relay/aside/latest").precision == "fp32"
+    go(relay, only=["aside"], force=["aside"])
+    assert computing[-1] == "bf16"
+
+
+@pytest.mark.usefixtures("computing")
+def test_what_began_in_a_precision_that_this_machine_has_not_is_an_error_that_says_what_to_do(
+    relay, runs, machine, monkeypatch, go
+):
+    machine("bf16")
+    monkeypatch.setattr(runner, "finish", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        go(relay, only=["aside"])
+    [partial] = (runs / "relay/aside").glob("*.partial")
+    (partial / "model").touch()
+    monkeypatch.setattr("bertrelay.device._is_supported", lambda precision, _: precision == "fp32")
+    with pytest.raises(RequestError, match=r"aside.* a machine that computes in bf16, in which .* with --force"):
+        go(relay, only=["aside"])
+
+
+def test_a_mean_over_seeds_is_of_one_precision(relay, machine, go, computing, capfd):
+    machine("bf16")
+    go(relay, "seeds=[1]", only=["aside"])
+    machine("fp32")
+    assert "aside" not in go(relay, "seeds=[1, 2]", only=["aside"]).summary
+    assert computing == ["bf16", "fp32"]
+    assert "aside: no mean over seeds, because their results differ in precision" in capfd.readouterr().err
 
 
 def test_seeds_are_planned_each_for_itself(relay, go, planned):

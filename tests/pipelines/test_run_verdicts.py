@@ -9,6 +9,7 @@ from pipelines.recipe import Recipe, RecipeText, Step
 from pipelines.registry import REGISTRY
 from pipelines.report.tables import score_tables
 from pipelines.report.verdicts import StageResult, verdicts
+from pipelines.run_store import Done
 from pipelines.runner import Outcome
 
 FAILED = {"auroc": 0.425, "auroc_low": 0.38, "auroc_high": 0.47, "prevalence": 0.3, "admissions/test": 1000}
@@ -24,7 +25,7 @@ def outcome(tmp_path):
     recipe = Recipe("clinic", RecipeText("", "", "", tmp_path, None), (), steps)
     planned = tuple(PlannedStep(step, Action.RUN, (), {}, tmp_path / step.name) for step in steps)
     metrics = {name: found for name, (_, found) in RUN.items()}
-    by_key = {(name, None): found for name, found in metrics.items()}
+    by_key = {(name, None): Done({}, found, {}, {}, "", "", 1.0, precision="bf16") for name, found in metrics.items()}
     return Outcome(Plan(recipe, tmp_path, planned, {}), dict.fromkeys(by_key, 1.0), by_key, metrics)
 
 

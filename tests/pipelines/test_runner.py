@@ -153,7 +153,7 @@ def test_an_input_that_changed_before_its_stage_ends_the_run(write_recipe, tmp_p
         go(path)
     data.write_text("old")
     outcome = go(path)
-    assert (actions(outcome)["count"], outcome.metrics["count", None]) == ("RUN", {"characters": 3})
+    assert (actions(outcome)["count"], outcome.results["count", None].metrics) == ("RUN", {"characters": 3})
     whole = write_recipe('[count]\nuses = "light.teach"\ndata = "."\n', "whole.toml")
     assert actions(go(whole)) == {"count": "RUN"}  # though the folder of runs is in it
     data.write_text("new")
@@ -172,7 +172,7 @@ def test_an_input_that_changes_while_its_stage_is_at_work_leaves_no_result_under
         go(path)
     assert not list(runs.rglob("done.json"))
     monkeypatch.setattr(light_stages, "teach", lambda *_: {"characters": len(data.read_text())})
-    assert go(path).metrics["count", None] == {"characters": 6}
+    assert go(path).results["count", None].metrics == {"characters": 6}
 
 
 def test_a_report_is_written_when_something_ran_or_it_is_gone(write_recipe, go, runs, monkeypatch):
@@ -241,7 +241,7 @@ def test_a_failed_stage_names_itself_and_resumes_from_its_work(write_recipe, go)
         go(path, "slow.fail=rank 0")
     outcome = go(path)
     assert actions(outcome) == {"slow": "RESUME"}
-    assert outcome.metrics["slow", None] == {"resumed_from": 3}
+    assert outcome.results["slow", None].metrics == {"resumed_from": 3}
 
 
 def test_a_killed_run_resumes_where_it_was(write_recipe, runs, start, go):
@@ -253,7 +253,7 @@ def test_a_killed_run_resumes_where_it_was(write_recipe, runs, start, go):
     assert not (runs / "relay/slow/latest").exists()
     outcome = go(path)
     assert actions(outcome) == {"slow": "RESUME"}
-    assert outcome.metrics["slow", None] == {"resumed_from": 2}
+    assert outcome.results["slow", None].metrics == {"resumed_from": 2}
     steps = (runs / "relay/slow/latest/steps-0.txt").read_text().splitlines()
     assert steps == [str(first.pid)] * 2 + [str(os.getpid())]
 

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
 
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.pooling import Projection
@@ -38,8 +39,8 @@ def settings(base, **given):
 
 def begin(base, corpus, teacher, context, **given):
     shutil.rmtree(context.work / "start", ignore_errors=True)  # of another student
-    targets = fill_targets(teacher, corpus, context, "key", "fp32")
-    return start_student(settings(base, **given), corpus, teacher, targets, context)[0], targets
+    targets = fill_targets(teacher, corpus, context, "key", ComputePrecision.FP32)
+    return start_student(settings(base, **given), corpus, teacher, targets, context, ComputePrecision.FP32)[0], targets
 
 
 def test_sinusoids_begin_where_an_xlmr_begins_to_count(corpus, make_teacher, context):
@@ -250,10 +251,10 @@ def test_a_start_is_made_once_and_read_again_bit_for_bit(corpus, make_teacher, t
     base = context.cache.folder / "base"
     tiny_encoder("xlm-roberta", [text for row in toy.train for text in row]).save(base)
     chosen, teacher = settings(str(base), trim_vocabulary=True, layers=1, dropout=0.3), make_teacher()
-    targets = fill_targets(teacher, corpus, context, "key", "fp32")
-    first, sizes = start_student(chosen, corpus, teacher, targets, context)
+    targets = fill_targets(teacher, corpus, context, "key", ComputePrecision.FP32)
+    first, sizes = start_student(chosen, corpus, teacher, targets, context, ComputePrecision.FP32)
     monkeypatch.setattr("students.build.trim_vocabulary", None)  # would fail if it were called
-    again, same_sizes = start_student(chosen, corpus, teacher, targets, context)
+    again, same_sizes = start_student(chosen, corpus, teacher, targets, context, ComputePrecision.FP32)
     assert sizes == same_sizes and sizes["layers/after"] == 1
     assert first.state_dict().keys() == again.state_dict().keys()
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in first.state_dict().items())

@@ -13,6 +13,7 @@ from transformers.models.bert.modeling_bert import BertIntermediate
 
 from bertrelay.cache import Cache
 from bertrelay.data.tokens import store_tokens
+from bertrelay.device import ComputePrecision
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
 from students.build import Targets
@@ -59,7 +60,9 @@ def task(tiny_encoder, corpus, tmp_path):
         {"teacher": "./t", "base": "./b", "parallel": [{"path": "x.tsv", "others": {"qaa": "qaa"}}]}
     )
     tokens = store_tokens(corpus.texts, len(corpus), student.tokenize, tmp_path / "tokens")
-    return DistillationTask(student, settings, corpus, Targets(vectors, 2.5, False), None, tokens, student.encode)
+    return DistillationTask(
+        student, settings, corpus, Targets(vectors, 2.5, False), None, tokens, student.encode, ComputePrecision.FP32
+    )
 
 
 def target_of(task, english):
@@ -122,7 +125,9 @@ def test_contrastive_is_of_the_parallel_pairs_at_every_length(task):
     """The English and the translations of the batch, in any order, whole and cut to 4 dimensions."""
     objectives = Objectives(mse=0, contrastive=3.0, temperature=0.1, dimensions=[4])
     settings = task.settings.model_copy(update={"objectives": objectives})
-    task = ContrastiveTask(task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher)
+    task = ContrastiveTask(
+        task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher, task.precision
+    )
     items = np.array([5, 0, 8, 2, 3, 1, 4, 7, 6])
     assert task.collate(items, 0).counts == {"contrastive": 6}
     vectors = torch.from_numpy(np.random.default_rng(2).normal(size=(9, 16)))
@@ -148,7 +153,9 @@ def test_ranking_is_the_divergence_of_softmaxes_over_the_teachers_vectors(task):
     """Each sentence ranks the three English sentences; only the first is its own when it translates it."""
     objectives = Objectives(mse=0, ranking=2.0, temperature=0.2)
     settings = task.settings.model_copy(update={"objectives": objectives})
-    task = DistillationTask(task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher)
+    task = DistillationTask(
+        task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher, task.precision
+    )
     drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
     given = torch.tensor(drawn, requires_grad=True)
     batch = task.collate(np.arange(len(drawn)), 0)
@@ -176,7 +183,9 @@ def test_gradients_are_those_of_differences_in_float64(task, name):
     """Of cosine and ranking, cut and whole, by central differences of each number of each vector."""
     objectives = Objectives(mse=0, **{name: 2.0}, dimensions=[4], cut_teacher=True)
     settings = task.settings.model_copy(update={"objectives": objectives})
-    task = DistillationTask(task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher)
+    task = DistillationTask(
+        task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher, task.precision
+    )
     batch = task.collate(np.arange(len(task.corpus)), 0)
     batch.inputs["targets"] = batch.inputs["targets"].double()
     drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
@@ -197,7 +206,7 @@ def test_ranking_beside_the_contrastive_objective_is_the_same(task):
     """Per item, so that it does not depend on the batch, and in any precision."""
     objectives = Objectives(ranking=2.0, candidates=2, contrastive=1.0)
     settings = task.settings.model_copy(update={"objectives": objectives})
-    parts = task.corpus, task.targets, None, task.tokens, task.dev_teacher
+    parts = task.corpus, task.targets, None, task.tokens, task.dev_teacher, task.precision
     alone, contrasted = (kind(task.model, settings, *parts) for kind in (DistillationTask, ContrastiveTask))
     vectors = torch.from_numpy(np.random.default_rng(2).normal(size=(9, 16)).astype(np.float32))
     whole = contrasted.batch_losses(vectors, np.arange(9), 0)["ranking"]

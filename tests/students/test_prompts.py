@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
@@ -54,12 +55,14 @@ def test_targets_are_the_teachers_vectors_after_the_prompt_and_kept_by_it(teache
     corpus = toy.corpus(tmp_path)
     english = corpus.english.read(0, len(corpus.english))
     for prompt in (None, "the fish ", "a dog? "):
-        found = fill_targets(teacher, corpus, context, "digest", "fp32", prompt).vectors
+        found = fill_targets(teacher, corpus, context, "digest", ComputePrecision.FP32, prompt).vectors
         before = "no cat sings " if prompt is None else prompt  # the default one
         expected = teacher.encode([before + sentence for sentence in english], prompt="", precision="fp32")
         np.testing.assert_allclose(found, expected, atol=1e-6)
     monkeypatch.setattr(SentenceEncoder, "forward", None)
-    again = fill_targets(teacher, corpus, context, "digest", "fp32", "a dog? ").vectors  # nothing is computed
+    again = fill_targets(
+        teacher, corpus, context, "digest", ComputePrecision.FP32, "a dog? "
+    ).vectors  # nothing is computed
     np.testing.assert_array_equal(again, found)
 
 

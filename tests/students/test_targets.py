@@ -7,6 +7,7 @@ import torch
 from bertrelay import encode_files
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import Engine
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import ModelSource
@@ -31,7 +32,7 @@ def teacher(tiny_encoder):
 
 
 def fill(teacher, corpus, context, digest="d"):
-    return fill_targets(teacher, corpus, context, digest, "fp32")
+    return fill_targets(teacher, corpus, context, digest, ComputePrecision.FP32)
 
 
 def translations(corpus):
@@ -74,7 +75,7 @@ def test_variance_is_the_weighted_mean_squared_distance_to_the_weighted_mean(tea
 def test_only_a_teacher_that_normalises_is_unit_norm(teacher, corpus, context):
     assert not fill(teacher, corpus, context).is_unit
     unit = SentenceEncoder(teacher.backbone, teacher.tokenizer, normalize=True)
-    for precision in ("fp32", "bf16"):
+    for precision in (ComputePrecision.FP32, ComputePrecision.BF16):
         found = fill_targets(unit, corpus, context, "unit", precision)
         assert found.is_unit
         lengths = np.linalg.norm(np.asarray(found.vectors, np.float64), axis=1)

@@ -11,6 +11,7 @@ from scipy.stats import spearmanr
 from sentence_transformers import CrossEncoder as PeerCrossEncoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.model.pooling import Projection
 from teachers.baselines.poly_encoder import POLY_ENCODER, PolyEncoder
@@ -70,8 +71,7 @@ def test_the_loss_is_the_cross_entropy_of_the_score_and_all_that_learns_has_a_gr
     model = start_cross_encoder(base).eval()
     sentences = [text for pair in PAIRS for text in pair]
     examples = Examples(sentences, np.arange(2 * len(PAIRS)).reshape(-1, 2), [n / 17 for n in range(17)])
-    settings = CrossEncoderSettings.model_validate({"base": str(base), "train": [{"path": "none.tsv"}]})
-    task = PairTask(model, settings, examples, None)
+    task = PairTask(model, examples, None, ComputePrecision.FP32)
     batch = task.collate(np.arange(17), 0)
     loss = task.loss(model, batch)["cross_entropy"]
     scores, gold = model.predict(PAIRS, precision="fp32").astype(float), np.arange(17) / 17

@@ -109,13 +109,10 @@ class Killed(BaseException):
     """Ends a training where it stands, as a kill does: nothing is saved."""
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_killed_and_begun_again_it_ends_with_the_same_weights(data, base, tmp_path, monkeypatch, name):
-    monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
-    kind, settings = given(name, data, base(True), dropout=True)
-    expected = learn(tmp_path / "whole", kind, settings)
+def learn_until_the_last_step_but_one(folder, kind, settings, monkeypatch):
+    """Kills a training in `killed`, of several the last one, that is whole in `whole`."""
     update, steps = Training._update, 0
-    killed_at = sum(map(len, losses(tmp_path / "whole").values())) - 1  # in the last training of all
+    killed_at = sum(map(len, losses(folder / "whole").values())) - 1
 
     def killed_after(self):
         nonlocal steps
@@ -127,12 +124,35 @@ def test_killed_and_begun_again_it_ends_with_the_same_weights(data, base, tmp_pa
     with monkeypatch.context() as killing:
         killing.setattr(Training, "_update", killed_after)
         with pytest.raises(Killed):
-            learn(tmp_path / "killed", kind, settings)
+            learn(folder / "killed", kind, settings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_and_begun_again_it_ends_with_the_same_weights(data, base, tmp_path, monkeypatch, name):
+    monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
+    kind, settings = given(name, data, base(True), dropout=True)
+    expected = learn(tmp_path / "whole", kind, settings)
+    learn_until_the_last_step_but_one(tmp_path, kind, settings, monkeypatch)
     metrics = learn(tmp_path / "killed", kind, settings)
     untimed = {key for key in expected if key != "train_seconds"}
     assert {key: metrics[key] for key in untimed} == {key: expected[key] for key in untimed}
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole") != {}
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["train", "ten-fold", "distill"])
+def test_begun_where_auto_is_bf16_it_ends_with_the_same_weights_where_it_is_fp32(
+    data, base, tmp_path, monkeypatch, name
+):
+    kind, settings = given(name, data, base(True))
+    settings = {**settings, "precision": "auto"}
+    monkeypatch.setattr("bertrelay.device.computes_in_bf16", lambda *_: True)
+    learn(tmp_path / "whole", kind, settings)
+    learn_until_the_last_step_but_one(tmp_path, kind, settings, monkeypatch)
+    monkeypatch.setattr("bertrelay.device.computes_in_bf16", lambda *_: False)
+    learn(tmp_path / "killed", kind, settings)
+    learn(tmp_path / "other", kind, settings)
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole") != weights(tmp_path / "other")
 
 
 def test_two_processes_learn_what_one_does_in_parts_too(data, base, tmp_path):

@@ -8,6 +8,7 @@ import torch
 
 from bertrelay.cache import Cache
 from bertrelay.data.tokens import Tokens, store_tokens
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
@@ -132,7 +133,7 @@ def task_of(kind, context, columns, rows, **given):
     tokens = store_tokens(
         lambda a, b: texts[a:b], len(texts), lambda rows: [[1] for _ in rows], context.cache.folder / "tokens"
     )
-    return kind(None, settings, data, tokens)
+    return kind(None, settings, data, tokens, ComputePrecision.FP32)
 
 
 def test_neither_the_same_anchors_positives_nor_what_the_guide_finds_nearer_are_negatives(context):
@@ -246,7 +247,9 @@ def toy_task(context, given):
     encoder = start_encoder(settings, texts, context)
     tokens = store_tokens(lambda a, b: texts[a:b], len(texts), encoder.tokenize, context.output / "tokens")
     head = start_head(settings, encoder, data.classes) if settings.objective == "softmax" else None
-    return TeacherTask(Teacher(encoder, head, settings.dropout, settings.concatenation), settings, data, tokens)
+    return TeacherTask(
+        Teacher(encoder, head, settings.dropout, settings.concatenation), settings, data, tokens, ComputePrecision.FP32
+    )
 
 
 PUBLISHED = {

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertrelay.device import default_device
+from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import atomic_write, write_json
@@ -43,13 +43,14 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
 
     Of sensitive data nothing is written that has its text, unless the settings ask for it.
     """
+    precision = context.precision(settings.precision)
     if not context.process_group.is_main:
         return {}
     model = load_model(settings.model, cache=context.cache)
     examples = of_types(read_examples(settings.test, only_legal=False), settings.types)
     _check_types(model, examples, settings)
     model.network.to(default_device())
-    found = _predicted(model, examples, settings)
+    found = _predicted(model, examples, settings, precision)
     gold = [spans_of(example.tags) for example in examples]
     pairs = [list(pairings(*spans)) for spans in zip(gold, found.spans, strict=True)]
     confused, shown = confusions([each.tokens for each in examples], pairs), _examples(examples, gold, found, pairs)
@@ -82,11 +83,13 @@ def _check_types(model: EntityModel, examples: Sequence[Example], settings: NerE
         )
 
 
-def _predicted(model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings) -> EntityPredictions:
+def _predicted(
+    model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings, precision: ComputePrecision
+) -> EntityPredictions:
     wanted = settings.types or model.labels.types
     spans: list[list[TokenSpan]] = []
     calibrated, uncalibrated = [np.zeros(0)], [np.zeros(0)]
-    options: dict[str, Any] = {"precision": settings.precision, "batch_tokens": settings.batch_tokens}
+    options: dict[str, Any] = {"precision": precision, "batch_tokens": settings.batch_tokens}
     with progress("finding entities", len(examples), "sentences") as bar:
         for decoded in decoded_blocks(model, [example.tokens for example in examples], **options):
             found = decoded.token_spans()

@@ -18,7 +18,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.errors import RequestError, plural
 from bertrelay.files import check_place
-from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, run_model
+from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, connect, run_model
 from bertrelay.privacy import check_page
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
@@ -302,17 +302,20 @@ def run(settings: TagSettings, context: StageContext) -> Metrics:
     """The stage `domain.ner-tag`: the documents and their entities, in `entities` with the suffix of the format."""
     suffix = "" if settings.output == "brat" else next(each for each in SUFFIXES if SUFFIXES[each] == settings.output)
     options = settings.model_dump(include=set(TagOptions.model_fields))
-    tagged = tag_file(
-        settings.model,
-        settings.documents,
-        context.output / f"entities{suffix}",
-        source_format=settings.format,
-        output_format=settings.output,
-        keep=settings.keep,
-        cache=context.cache,
-        process_group=context.process_group,
-        engine=context.engine,
-        **options | {"with_text": settings.with_text or not context.sensitive},
-    )
+    options |= {"with_text": settings.with_text or not context.sensitive}
+    with connect(context.engine, context.process_group) as executor:
+        options |= {"precision": context.precision(settings.precision, executor)}
+        tagged = tag_file(
+            settings.model,
+            settings.documents,
+            context.output / f"entities{suffix}",
+            source_format=settings.format,
+            output_format=settings.output,
+            keep=settings.keep,
+            cache=context.cache,
+            process_group=context.process_group,
+            engine=context.engine,
+            **options,
+        )
     entities = {f"entities/{kind}": count for kind, count in tagged.entities.items()}
     return {name: value for name, value in tagged._asdict().items() if name != "entities"} | entities

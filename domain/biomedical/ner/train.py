@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.sanity import MIN_RECORDS, check_labels, count_leaked
-from bertrelay.device import default_device, resolve_precision
+from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computed
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
@@ -53,8 +53,9 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
     labels = LabelSet.of_types(_types(examples, dev, settings), settings.scheme)
     model = start_model(settings, labels, context.cache)
     model.network.to(default_device())
-    task = NerTask(model, settings, examples, dev)
-    metrics = train(task, settings, context.output, context.work)
+    precision = context.precision(settings.precision)
+    task = NerTask(model, settings, examples, dev, precision)
+    metrics = train(task, settings, context.output, context.work, precision)
     if context.process_group.is_main:
         if dev:
             with working("calibrating"):
@@ -112,9 +113,14 @@ class NerTask:
     """Tags of words, as the training loop asks for them; an item is a window."""
 
     def __init__(
-        self, model: EntityModel, settings: NerSettings, examples: Sequence[Example], dev: Sequence[Example]
+        self,
+        model: EntityModel,
+        settings: NerSettings,
+        examples: Sequence[Example],
+        dev: Sequence[Example],
+        precision: ComputePrecision,
     ) -> None:
-        self.model, self.entity_model, self.precision = model.network, model, settings.precision
+        self.model, self.entity_model, self.precision = model.network, model, precision
         self.learning_rate, self.crf_learning_rate = settings.learning_rate, settings.crf_learning_rate
         self.seed, self.mask_share, self.mask_id = settings.seed, settings.mask_share, model.tokenizer.mask_token_id
         if self.mask_share and self.mask_id is None:
@@ -187,8 +193,7 @@ class NerTask:
     def _decoded(self, examples: Sequence[Example]) -> Decoded:
         subwords = self.entity_model.splitter([example.tokens for example in examples])
         decoding = partial(decode, self.entity_model)
-        precision = resolve_precision(self.precision, self.model.device)
-        (decoded,) = computed(self.model, [subwords], lambda cut: len(cut.ids), decoding, precision)
+        (decoded,) = computed(self.model, [subwords], lambda cut: len(cut.ids), decoding, self.precision)
         return decoded
 
 

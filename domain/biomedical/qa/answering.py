@@ -23,7 +23,7 @@ from bertrelay.data.tables import ABSENT, Table, Unusable, table_format
 from bertrelay.data.writing import json_line, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
-from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, run_model
+from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, connect, run_model
 from bertrelay.privacy import check_page
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
@@ -318,21 +318,24 @@ def _load_answerer(texts: Sequence[str], options: AnswerOptions, folder: Path, p
 def run(settings: AnswerSettings, context: StageContext) -> Metrics:
     """The stage `domain.qa-answer`: `answers` with the suffix of the format, and perhaps `answers.html`."""
     options = settings.model_dump(include=set(AnswerOptions.model_fields))
-    answered = answer_file(
-        settings.model,
-        settings.questions,
-        context.output / f"answers.{settings.output}",
-        source_format=settings.format,
-        id_column=settings.id,
-        question_column=settings.question,
-        context_column=settings.context,
-        page=context.output / "answers.html" if settings.page else None,
-        keep=settings.keep,
-        cache=context.cache,
-        process_group=context.process_group,
-        engine=context.engine,
-        **options | {"with_text": settings.with_text or not context.sensitive},
-    )
+    options |= {"with_text": settings.with_text or not context.sensitive}
+    with connect(context.engine, context.process_group) as executor:
+        options |= {"precision": context.precision(settings.precision, executor)}
+        answered = answer_file(
+            settings.model,
+            settings.questions,
+            context.output / f"answers.{settings.output}",
+            source_format=settings.format,
+            id_column=settings.id,
+            question_column=settings.question,
+            context_column=settings.context,
+            page=context.output / "answers.html" if settings.page else None,
+            keep=settings.keep,
+            cache=context.cache,
+            process_group=context.process_group,
+            engine=context.engine,
+            **options,
+        )
     return dict(answered._asdict())
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.writing import json_line, write_lines
-from bertrelay.device import default_device
+from bertrelay.device import ComputePrecision, default_device
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import atomic_write, write_json
 from bertrelay.progress import progress
@@ -57,13 +57,14 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
 
     Of sensitive data nothing is written that has its text or ids, unless the settings ask for it.
     """
+    precision = context.precision(settings.precision)
     if not context.process_group.is_main:
         return {}
     model = load_model(settings.model, cache=context.cache)
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         questions = read_all(settings.test, rejects, max_swapped=settings.max_swapped)
     model.network.to(default_device())
-    found = _predicted(model, Pools.of(questions), settings)
+    found = _predicted(model, Pools.of(questions), settings, precision)
     answers = found.answers
     score_of = scores(answers, found.pools.scored)
     shown = _examples(found, score_of)
@@ -96,10 +97,12 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
     }
 
 
-def _predicted(model: AnswerModel, pools: Pools, settings: QaEvaluateSettings) -> AnswerPredictions:
+def _predicted(
+    model: AnswerModel, pools: Pools, settings: QaEvaluateSettings, precision: ComputePrecision
+) -> AnswerPredictions:
     """What `model` answers; a question that is too long is logged, and has no answer."""
     refused, parts, done = list[Question](), list[NBest](), 0
-    options: dict[str, Any] = {"precision": settings.precision, "batch_tokens": settings.batch_tokens}
+    options: dict[str, Any] = {"precision": precision, "batch_tokens": settings.batch_tokens}
     with progress("answering", len(pools.asked), "questions") as bar:
         for block, is_too_long, nbest in answered_blocks(model, pools.asked, **options):
             refused += compress(block, is_too_long)

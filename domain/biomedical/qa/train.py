@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.sanity import count_leaked
-from bertrelay.device import default_device, resolve_precision
+from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computed
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
@@ -43,17 +43,17 @@ from domain.calibration import fit_temperature
 
 def run(settings: QaSettings, context: StageContext) -> Metrics:
     """Trains a model, settles its threshold and temperature on the dev data, and writes `model/`."""
-    model = start_model(settings, context.cache)
+    model, precision = start_model(settings, context.cache), context.precision(settings.precision)
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
     with Rejects(listed, settings.max_rejects) as rejects, working("reading questions"):
         questions = read_all(settings.train, rejects, once=True, max_swapped=settings.max_swapped)
         dev = read_all(settings.dev, rejects, max_swapped=settings.max_swapped) if settings.dev else []
         shared = _shared_with_dev(questions, dev)
-        task = QaTask(model, settings, questions, dev, rejects)
+        task = QaTask(model, settings, questions, dev, rejects, precision)
     if any(question.impossible for question in [*questions, *dev]):
         model = replace(model, threshold=0.0)
     model.network.to(default_device())
-    metrics = train(task, settings, context.output, context.work)
+    metrics = train(task, settings, context.output, context.work, precision)
     if context.process_group.is_main:
         if task.dev is not None:
             with working("calibrating"):
@@ -98,6 +98,7 @@ class QaTask:
         questions: Sequence[Question],
         dev: Sequence[Question],
         rejects: Rejects,
+        precision: ComputePrecision,
     ) -> None:
         self.model, self.qa_model = model.network, model
         self.seed, self.empty_windows = settings.seed, settings.empty_windows
@@ -115,7 +116,7 @@ class QaTask:
         self.window_lengths = self.subwords.window_lengths(self.windows)
         self._items = lru_cache(maxsize=1)(self._draw_items)  # the loop asks for those of an epoch again and again
         self.lengths = self.padded_lengths = lambda epoch: self.window_lengths[self._items(epoch)]
-        self.dev = QaDevSet(dev, model, self.splitter, settings.precision) if dev else None
+        self.dev = QaDevSet(dev, model, self.splitter, precision) if dev else None
         self.criterion = "dev/f1" if dev else None
 
     def _draw_items(self, epoch: int) -> Items:
@@ -178,7 +179,7 @@ class QaDevSet:
     """Dev questions, and what a model scores on them; logs those that are too long for it."""
 
     def __init__(
-        self, questions: Sequence[Question], model: AnswerModel, splitter: PairSplitter, precision: str
+        self, questions: Sequence[Question], model: AnswerModel, splitter: PairSplitter, precision: ComputePrecision
     ) -> None:
         self.questions, self.splitter, self.precision = questions, splitter, precision
         self.pools = Pools.of(questions)
@@ -215,8 +216,7 @@ class QaDevSet:
     def _nbest(self, model: AnswerModel, process_group: ProcessGroup = SINGLE_PROCESS) -> NBest:
         def rows(questions: Sequence[Question]) -> list[tuple[Any, ...]]:
             compute, subwords = partial(nbest_of, model, self.splitter), self.splitter(questions)
-            precision = resolve_precision(self.precision, model.network.device)
-            (nbest,) = computed(model.network, [subwords], lambda cut: cut.to_read, compute, precision)
+            (nbest,) = computed(model.network, [subwords], lambda cut: cut.to_read, compute, self.precision)
             return list(zip(*nbest, strict=True))
 
         shared = map_over_processes(rows, self.questions, process_group)

@@ -16,12 +16,12 @@ from bertrelay import encode_files
 from bertrelay.cache import Cache
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors, quantized, vector_shape, write_block
-from bertrelay.device import private_memory_mb
 from bertrelay.encode_files import encode_file, fill_vectors, forget_manifest
 from bertrelay.encode_stage import EncodeSettings, run
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.inference import encode as encoding
 from bertrelay.inference import kernels as cpu_kernels
+from bertrelay.memory import private_memory_mb
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.model.layout import Prompts
 from bertrelay.stage import StageContext

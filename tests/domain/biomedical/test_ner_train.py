@@ -12,6 +12,7 @@ from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
 from bertrelay.cache import Cache
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import leaves
 from bertrelay.model.tokenizer import load_tokenizer
@@ -90,7 +91,9 @@ def test_two_processes_that_share_an_evaluation_find_what_one_does(given, tmp_pa
 def task_of(base, examples, *, max_tokens=40, overlap=8, **more):
     windows = {"max_tokens": max_tokens, "overlap": overlap}
     settings = NerSettings.model_validate({"base": str(base), "train": [{"path": "none.tsv"}], **windows, **more})
-    return NerTask(start_tagger(base, DISEASE, **windows, decoder=settings.decoder), settings, examples, [])
+    return NerTask(
+        start_tagger(base, DISEASE, **windows, decoder=settings.decoder), settings, examples, [], ComputePrecision.FP32
+    )
 
 
 # Learning and scoring
@@ -258,7 +261,7 @@ def test_masks_are_drawn_anew_in_each_epoch_and_alike_whatever_else_is_in_the_ba
     model.tokenizer.mask_token = None
     settings = NerSettings.model_validate({"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "mask_share": 0.3})
     with pytest.raises(RequestError, match="mask_share: expected a tokenizer with a mask token, found none"):
-        NerTask(model, settings, [], [])
+        NerTask(model, settings, [], [], ComputePrecision.FP32)
 
 
 def test_the_transitions_of_a_crf_learn_at_a_rate_of_their_own(tiny_bert):
@@ -275,6 +278,6 @@ def test_the_transitions_of_a_crf_learn_at_a_rate_of_their_own(tiny_bert):
         counted(crf_learning_rate=0.01)
     settings = NerSettings.model_validate({**least, "decoder": "crf", "learning_rate": 1e-4})
     model = start_tagger(tiny_bert, DISEASE, max_tokens=40, decoder="crf")
-    factors = NerTask(model, settings, [], []).rate_factors()
+    factors = NerTask(model, settings, [], [], ComputePrecision.FP32).rate_factors()
     assert factors == pytest.approx({f"crf.{name}": 100 for name in ("start", "follow", "end")})
     assert set(factors) <= {name for name, _ in model.network.named_parameters()}

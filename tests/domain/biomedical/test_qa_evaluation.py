@@ -9,6 +9,7 @@ import torch
 from asked_texts import ask, find_answers, many, start_answerer, write
 
 from bertrelay.cache import Cache
+from bertrelay.device import ComputePrecision
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import evaluate as evaluation
 from domain.biomedical.qa.answerer import NBest
@@ -217,7 +218,7 @@ def test_slices_are_by_words_and_by_fifths():
 
 def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model):
     questions = many(60, 6, words=10, impossible=0.5)
-    dev = QaDevSet(questions, model, PairSplitter(model.tokenizer), "fp32")
+    dev = QaDevSet(questions, model, PairSplitter(model.tokenizer), ComputePrecision.FP32)
     nbest, tuned = dev._nbest(model), dev.tuned(model)
 
     def mean_f1(threshold):

@@ -10,6 +10,7 @@ from asked_texts import WORDS, ask, asked, find_answers, many, stopped_and_resum
 
 from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import train as training
@@ -112,7 +113,7 @@ def task_of(tiny_bert, questions, rejects=None, **more):
     settings = QaSettings.model_validate(given)
     model = start_model(settings)
     model.network.eval()
-    return QaTask(model, settings, questions, [], rejects or Rejects(None, 1.0))
+    return QaTask(model, settings, questions, [], rejects or Rejects(None, 1.0), ComputePrecision.FP32)
 
 
 LONG = " ".join(["the patient of"] * 11 + ["gout"] + ["no sign"] * 8 + ["flu"] + ["seen"] * 12)
@@ -244,9 +245,9 @@ def test_without_impossible_questions_there_is_always_an_answer_and_without_dev_
 def test_what_dev_data_cannot_do_is_reported(tiny_bert, capsys):
     model = start_model(QaSettings.model_validate({**LEARNING, "base": str(tiny_bert), "train": [{"path": "none"}]}))
     splitter, long = PairSplitter(model.tokenizer), question(LONG, "flu", asked="mild given " * 13)
-    QaDevSet([*many(5, 2), long], model, splitter, "fp32").tuned(model)
+    QaDevSet([*many(5, 2), long], model, splitter, ComputePrecision.FP32).tuned(model)
     reported = capsys.readouterr().err
     assert "dev: 1 questions count as not answered, 'q' the first: too long: a window of 40 subwords" in reported
     assert "probabilities are not calibrated: expected at least 20 dev examples" in reported
     with pytest.raises(RequestError, match="dev: expected questions with answers"):
-        QaDevSet([question(LONG)], model, splitter, "fp32")
+        QaDevSet([question(LONG)], model, splitter, ComputePrecision.FP32)

@@ -13,6 +13,7 @@ from torch import nn
 
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import Engine
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.new import train_wordpiece
@@ -231,7 +232,7 @@ def held_out(random_corpus, documents, **settings):
     valid = PretrainSettings.model_validate(given)
     corpus = random_corpus(documents, sentences=(2, 9), tokens=(2, 9), vocabulary=(6, WORDS), seed=4)
     items = draw_items(Text(corpus, corpus.groups >= 0), valid, SEED, epoch=0)
-    return HeldOut(items, Sequences(corpus, TOKENIZER, valid), valid)
+    return HeldOut(items, Sequences(corpus, TOKENIZER, valid), valid, ComputePrecision.FP32)
 
 
 def test_metrics_are_those_computed_by_hand_and_their_intervals_resample_documents(random_corpus):
