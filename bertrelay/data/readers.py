@@ -1,4 +1,4 @@
-"""Rows of CSV, TSV, JSONL, plain lines, Parquet and data sets of the hub, as a stream."""
+"""Readers of CSV, TSV, JSONL, plain lines, Parquet and data sets of the hub: each streams rows."""
 
 import csv
 import gzip
@@ -38,22 +38,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LONGEST_FIELD = 16 << 20
-"""Characters of a CSV field at most. The usual limit of `csv`, 131,072, is less than a long note has; without any, a
-quote left open would swallow the rest of the file into memory."""
+"""Most characters of a CSV field. Long notes exceed the default limit of `csv`, 131,072; without any limit, an open
+quote would read the rest of the file into memory."""
 CERTAIN_LINES = 10
-"""Lines that are not UTF-8 and outnumber those that are, beyond ASCII: the whole file is of another encoding."""
+"""From so many lines that are not UTF-8, more than UTF-8 lines beyond ASCII, the file is taken for another encoding."""
 LONGEST_LINE = 64 << 20
-"""Bytes of a line, or of another text that is held whole, at most: what is longer has lost its line breaks, or unpacks
-to far more than its file."""
+"""Most bytes of a line, or of another text that is held in memory: a longer one has lost its line breaks, or a small
+packed file unpacks to it."""
 BATCH_ROWS = 1024
 QUOTED = re.compile(r'"(?:[^"]|"")*+"', re.DOTALL)
 
 Fields = Iterator[tuple[int, list[str] | Unusable]]
-"""Line, and the fields of the row that begins there."""
+"""(line, fields of the row that begins there)."""
 
 
 def line_rows(table: Table, columns: Sequence[str | int], optional: Sequence[str] = ()) -> Iterator[Row]:
-    """Each line is a row with one value, blank ones too."""
+    """Streams each line, blank ones too, as a row with one value."""
     if len(columns) != 1 or (table.columns and table.columns[0] != 0):
         raise RequestError(
             f"{table.name} is read as plain lines, whose one column is 0; found {', '.join(map(repr, columns))}. Leave "
@@ -64,22 +64,22 @@ def line_rows(table: Table, columns: Sequence[str | int], optional: Sequence[str
 
 
 def delimited_rows(table: Table, columns: Sequence[str | int], optional: Sequence[str] = ()) -> Iterator[Row]:
-    """Rows of CSV (with quoting) or TSV (without, unless `quoted`), blank lines left out.
+    """Streams rows of CSV (with quoting) or TSV (without, unless `quoted`), without blank lines.
 
-    Of a file without header, default columns given by name are the first ones.
-    A CSV row must be as wide as the first one, because a stray comma shifts all that follows it. A TSV row may lack
-    trailing fields that no column names, and have more than the first one where there is no header, as STS files do.
-    Of several columns the header again, in a later row, is no record.
+    Without a header, default columns are taken by position: the first ones.
+    A CSV row must be as wide as the first one, because a stray comma shifts all fields after it. A TSV row may lack
+    trailing fields that no column names, and without a header have more than the first row, as STS files do.
+    A later row that repeats a header of several columns is no record.
     """
     if table.columns is None and not table.header:
-        columns = [place if isinstance(column, str) else column for place, column in enumerate(columns)]
-    is_csv, first, positions, least = table.file_format == "csv", None, list[int | None](), 0
+        columns = [position if isinstance(column, str) else column for position, column in enumerate(columns)]
+    is_csv, first, positions, min_fields = table.file_format == "csv", None, list[int | None](), 0
     delimiter = "," if is_csv else "\t"
     fields = _csv_fields(table.name, delimiter) if is_csv or table.quoted else _tsv_fields(table.name)
 
-    def wanted(row: Sequence[str]) -> tuple[Any, ...]:
+    def column_values(row: Sequence[str]) -> tuple[Any, ...]:
         """The values of the columns, empty where the row is too short."""
-        return tuple(ABSENT if place is None else row[place] if place < len(row) else "" for place in positions)
+        return tuple(ABSENT if index is None else row[index] if index < len(row) else "" for index in positions)
 
     for line, values in fields:
         if isinstance(values, Unusable):
@@ -87,29 +87,29 @@ def delimited_rows(table: Table, columns: Sequence[str | int], optional: Sequenc
                 raise RequestError(
                     f"{table.name}, line {line:,}: the header is {values.reason} ({values.detail}). {remedy(values)}"
                 )
-            yield values._replace(values=wanted(values.values) if first and values.values else ())
+            yield values._replace(values=column_values(values.values) if first and values.values else ())
             continue
         if first is None:
             more = find_optional(table.name, optional, values if table.header else [])
             first, positions = values, [*_positions(table, columns, values), *more]
-            least = len(first) if is_csv else max(place for place in positions if place is not None) + 1
+            min_fields = len(first) if is_csv else max(index for index in positions if index is not None) + 1
             if table.header:
                 continue
-        most = len(first) if is_csv or table.header else len(values)
+        max_fields = len(first) if is_csv or table.header else len(values)
         if table.header and len(first) > 1 and values == first:
             yield Unusable(table.name, line, HEADER_AGAIN)
-        elif least <= len(values) <= most:
-            yield Record(wanted(values), table.name, line)
+        elif min_fields <= len(values) <= max_fields:
+            yield Record(column_values(values), table.name, line)
         else:
-            few, expected = ("few", least) if len(values) < least else ("many", most)
+            few, expected = ("few", min_fields) if len(values) < min_fields else ("many", max_fields)
             detail = f"expected {expected}, found {len(values)}"
-            yield Unusable(table.name, line, f"too {few} fields", detail, values=wanted(values))
+            yield Unusable(table.name, line, f"too {few} fields", detail, values=column_values(values))
     if first is None and table.header:
         raise RequestError(f"{table.name} has no records, not even a header. Check that it is complete.")
 
 
 def jsonl_rows(table: Table, columns: Sequence[str | int], optional: Sequence[str] = ()) -> Iterator[Row]:
-    """One JSON object per line, blank lines left out. The first object must have all the columns but optional ones."""
+    """Streams one JSON object per line, without blank lines. The first must have all columns except optional ones."""
     names: list[str] = []
     for line, (text, _, fault) in enumerate(_lines(table.name), 1):
         if fault is not None:
@@ -145,7 +145,7 @@ def jsonl_rows(table: Table, columns: Sequence[str | int], optional: Sequence[st
 
 @contextmanager
 def open_input(file: str) -> Iterator[IO[bytes]]:
-    """The bytes of `file`, decompressed where the first bytes are those of gzip, as names are often wrong."""
+    """Opens the bytes of `file`, decompressed where they begin like gzip, as names are often wrong."""
     try:
         if S_ISREG(Path(file).stat().st_mode):
             note_input(file)
@@ -166,7 +166,7 @@ def open_input(file: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def refuse_damaged(file: str) -> Iterator[None]:
-    """Raises RequestError where reading `file`, packed with gzip, ends before the file does or finds other bytes."""
+    """Raises RequestError where the gzip data of `file`, read inside, is cut off or damaged."""
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -179,7 +179,7 @@ def _lines(file: str) -> Iterator[tuple[str, str, Unusable | None]]:
 
 
 def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """The lines of `stream` with their ends; of one that `is_too_long` only the beginning, its rest is passed over."""
+    """Streams the lines of `stream` with their line breaks; a line that `is_too_long` is cut and its rest skipped."""
     while line := stream.readline(LONGEST_LINE + 1):
         part = line
         while is_too_long(part):
@@ -188,12 +188,12 @@ def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def is_too_long(line: bytes) -> bool:
-    """Whether a line is longer than `LONGEST_LINE`."""
+    """True if a line from `bounded_lines` was cut at `LONGEST_LINE`."""
     return len(line) > LONGEST_LINE and not line.endswith(b"\n")
 
 
 def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusable | None]]:
-    r"""Text, line break and fault of each line; split at \n alone, for U+2028, U+0085 and the like are text.
+    r"""Streams text, line break and fault of each line, split only at \n: U+2028, U+0085 and the like are text.
 
     Raises RequestError for a file of another encoding or format, and where the stream ends before its file does.
     """
@@ -214,8 +214,8 @@ def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusabl
                 line = raw.decode()
                 beyond_ascii += not raw.isascii()
             except UnicodeDecodeError as error:
-                place = f"byte {offset + error.start:,} of the file, counted from 0"
-                fault = Unusable(file, number, NOT_UTF8, place + damaged.add(raw, beyond_ascii))
+                position = f"byte {offset + error.start:,} of the file, counted from 0"
+                fault = Unusable(file, number, NOT_UTF8, position + damaged.add(raw, beyond_ascii))
                 line = raw.decode(errors="replace")
             if "\0" in line:
                 fault = Unusable(file, number, "a NUL character", "is this a text file?")
@@ -231,16 +231,16 @@ def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusabl
 
 
 class _DamagedLines:
-    """The lines of a file that are not UTF-8, which show what encoding it may be in."""
+    """Lines of a file that are not UTF-8, from which its encoding is guessed."""
 
     def __init__(self, file: str, stream: IO[bytes]) -> None:
         self._file, self._stream, self._count, self._sample = file, stream, 0, b""
 
     def add(self, raw: bytes, beyond_ascii: int) -> str:
-        """What is added to the place of such a line: of the first one the encoding and how to convert it.
+        """Adds a line; for the first one returns `conversion_hint`, to append to the position of the fault.
 
-        beyond_ascii: how many lines are UTF-8 and not ASCII.
-        Raises RequestError where the lines so far show that all of the file is in another encoding.
+        beyond_ascii: the number of lines that are UTF-8 and not ASCII.
+        Raises RequestError as soon as the lines show that the whole file is in another encoding.
         """
         self._count += 1
         if self._count == 1:
@@ -266,7 +266,7 @@ def _tsv_fields(file: str) -> Fields:
 
 
 class QuotedFields:
-    """Counts the fields of a TSV file that stand in quotes, which are read as text."""
+    """Counts the quoted fields of a TSV file, whose quotes are read as text."""
 
     def __init__(self, file: str) -> None:
         self._file, self._rows, self._whole_rows, self._fields, self._doubled = file, 0, 0, 0, 0
@@ -281,7 +281,7 @@ class QuotedFields:
             self._doubled += any('""' in field[1:-1] for field in quoted)
 
     def warn(self) -> None:
-        """Logs their number where quotes mark fields: some are doubled inside of them, or all fields have them."""
+        """Logs their number where the quotes seem to mark fields: some have doubled quotes, or all are quoted."""
         if self._rows and (self._doubled or self._whole_rows == self._rows):
             log(
                 f"{self._file}: warning: quotes around {self._fields:,} {plural(self._fields, 'field', 'fields')} are "
@@ -290,25 +290,25 @@ class QuotedFields:
 
 
 def _csv_fields(file: str, delimiter: str) -> Fields:
-    faults: list[Unusable] = []  # of the lines of a row
+    faults: list[Unusable] = []  # in the lines of the current row
 
     def texts() -> Iterator[str]:
         for text, ending, fault in _lines(file):
             faults.extend([fault] if fault else [])
-            yield text + ending  # inside quotes the ending is text
+            yield text + ending  # inside quotes a line break is text
 
     hint = 'give format = "tsv" if it is one' if delimiter == "," else "leave quoted out"
     reader = csv.reader(texts(), strict=True, delimiter=delimiter)
     while True:
         first, values = reader.line_num + 1, list[str]()
         faults.clear()
-        usual = csv.field_size_limit(LONGEST_FIELD)  # one for all readers of a process: restored at once
+        usual_limit = csv.field_size_limit(LONGEST_FIELD)  # it holds for the whole process: restored at once
         try:
             values = next(reader)
         except StopIteration:
             return
         except csv.Error:
-            if reader.line_num > first:  # the quote has swallowed the lines after it: nothing after can be trusted
+            if reader.line_num > first:  # the open quote took the lines after it for text
                 raise RequestError(
                     f"{file}, line {first:,}: a quoted field starts here and does not end properly by line "
                     f'{reader.line_num:,}. Double the quotes inside fields (""), or {hint}.'
@@ -316,13 +316,13 @@ def _csv_fields(file: str, delimiter: str) -> Fields:
             if not faults:
                 faults.append(Unusable(file, first, "not a CSV row", "quotes or a line break inside a field"))
         finally:
-            csv.field_size_limit(usual)
+            csv.field_size_limit(usual_limit)
         if values or faults:
             yield first, faults[0]._replace(line=first, values=tuple(values)) if faults else values
 
 
 def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> list[int]:
-    """The positions of `columns`, by the names in the first row when it is a header."""
+    """The positions of `columns`, by name if the `first` row is a header."""
     by_name = [column for column in columns if isinstance(column, str)]
     if by_name and not table.header:
         raise RequestError(
@@ -332,17 +332,17 @@ def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> 
     return find_columns(table.name, columns, first, may_be_record=True)
 
 
-def _names(table: Table, columns: Sequence[str | int], known: list[str]) -> list[str]:
-    return [known[position] for position in find_columns(table.name, columns, known)]
+def _names(table: Table, columns: Sequence[str | int], names: list[str]) -> list[str]:
+    return [names[position] for position in find_columns(table.name, columns, names)]
 
 
 def _optional_values(table: Table, optional: Sequence[str], record: dict[str, Any]) -> Iterator[Any]:
-    found, values = find_optional(table.name, optional, [*record]), [*record.values()]
-    return (ABSENT if position is None else values[position] for position in found)
+    positions, values = find_optional(table.name, optional, [*record]), [*record.values()]
+    return (ABSENT if position is None else values[position] for position in positions)
 
 
 def is_unicode(values: tuple[Any, ...]) -> bool:
-    r"""False for text that JSON can escape (`\ud800`) and no file can hold."""
+    r"""False if a text has half of a surrogate pair, which JSON can escape (`\ud800`) and no file can contain."""
     try:
         return all(value.encode() is not None for value in values if isinstance(value, str))
     except UnicodeEncodeError:
@@ -350,6 +350,7 @@ def is_unicode(values: tuple[Any, ...]) -> bool:
 
 
 def parquet_rows(table: Table, columns: Sequence[str | int], optional: Sequence[str] = ()) -> Iterator[Record]:
+    """Streams the rows of a Parquet file, in batches of row groups."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -377,7 +378,7 @@ def parquet_rows(table: Table, columns: Sequence[str | int], optional: Sequence[
 def hub_rows(
     table: Table, columns: Sequence[str | int], cache: Cache | None, optional: Sequence[str] = ()
 ) -> Iterator[Record]:
-    """The rows of a split of a data set of the hub, kept in the cache."""
+    """Streams the rows of a split of a data set of the hub, downloaded into the cache."""
     with _hub(table, cache) as (datasets, options):
         dataset: Any = datasets.load_dataset(name=table.config, split=table.split, **options)
     names, tops = _arrow_columns(table, columns, dataset.features.arrow_schema, optional)
@@ -392,9 +393,9 @@ def hub_configs(table: Table, cache: Cache | None) -> list[str]:
 
 @contextmanager
 def _hub(table: Table, cache: Cache | None) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The library `datasets` with the options of all its calls; its errors become ours."""
+    """Gives the library `datasets` and the arguments of its calls; its errors become the project's."""
     if cache is None or table.hub is None:
-        raise RequestError(f"{table.name}: a data set of the hub needs a cache folder to be kept in.")
+        raise RequestError(f"{table.name}: a data set of the hub needs a cache folder to be downloaded into.")
     import datasets
     from huggingface_hub import constants
 
@@ -421,9 +422,9 @@ def _hub(table: Table, cache: Cache | None) -> Iterator[tuple[Any, dict[str, Any
 def _arrow_columns(
     table: Table, columns: Sequence[str | int], schema: "pa.Schema", optional: Sequence[str]
 ) -> tuple[list[str | None], list[str]]:
-    """The names of `columns` and of optional ones, None where not there, and of the top-level ones that they are in."""
-    found = find_optional(table.name, optional, schema.names)
-    more = [None if position is None else schema.names[position] for position in found]
+    """The names of `columns` and optional ones, None for a missing one, and the top-level columns to read for them."""
+    positions = find_optional(table.name, optional, schema.names)
+    more = [None if position is None else schema.names[position] for position in positions]
     names = [*_names(table, columns, _schema_names(schema)), *more]
     tops = (name if name in schema.names else name.partition(".")[0] for name in names if name is not None)
     return names, list(dict.fromkeys(tops))
@@ -446,7 +447,7 @@ def _schema_names(fields: "Iterable[pa.Field]", depth: int = DEEPEST) -> list[st
 
 
 def _first_line(error: Exception) -> str:
-    """A library's message; of sensitive data the kind of error alone, as the message may quote a value."""
+    """A library's message; with sensitive data only the type of the error, as the message may quote a value."""
     if is_sensitive():
         return type(error).__name__
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,6 +1,6 @@
-"""Records of any table (plain lines, CSV, TSV, JSONL, Parquet, `.gz` too, data sets of the hub), read as a stream.
+"""Records of any table, streamed: plain lines, CSV, TSV, JSONL, Parquet, data sets of the hub, packed with gzip or not.
 
-A row that cannot be used never disappears: it stops the reading, or it is counted and listed by `Rejects`.
+A row that cannot be used is never dropped silently: it stops the reading, or `Rejects` counts and lists it.
 No text of a record is ever in an error or in a rejects file, because records may be clinical.
 """
 
@@ -34,23 +34,23 @@ READERS: dict[Format, Callable[[Table, Sequence[str | int], Sequence[str]], Iter
 MISSING_TYPES = {"NoneType", "NAType", "NaTType"}
 """Types of missing values; those of pandas by their names, so that pandas need not be imported."""
 MISSING_WORDS = {"NA", "<NA>", "NaN", "nan", "NULL", "null", "None", "\\N"}
-"""What R, pandas and databases write into a file where there is no value."""
+"""Words that R, pandas and databases write for a missing value."""
 ROUNDED_NUMBER = re.compile(r"[+-]?\d+(?:[.,]\d*)?[eE]\+\d+|[+-]?\d+[.,]\d*[eE]\d+", re.ASCII)
 WHOLE_FLOAT = re.compile(r"([+-]?\d+)\.0+", re.ASCII)
-LONGEST_NUMBER = 400  # characters: the largest float has 309 digits
+LONGEST_NUMBER = 400  # characters; the largest float has 309 digits
 EXACT_FLOATS = 2**53
-"""From here on a float is no longer each whole number."""
+"""From here on floats cannot represent every whole number."""
 ROUNDED_FLOATS = 1e11
-"""From here on spreadsheets show six digits of a number, which readers of tables make a float of."""
+"""From here on spreadsheets export a number with six digits, as `1.23457E+11`."""
 ROUNDED_ID = "an id that is a rounded number, as 1.23E+11 is; write ids as text or whole numbers, with all their digits"
 
 
 def canonical_id(value: object) -> str:
-    """`value` as text without white space and without the `.0` that a detour through floats leaves.
+    """`value` as text without white space around it and without `.0`: `12`, `12.0` and `" 12 "` all give `12`.
 
-    What is missing is empty, one of `MISSING_WORDS` too, which all rows without an id would share.
-    Raises ValueError, without the value, for what is neither text nor a whole number, and for a rounded number, in
-    which ids that differ are one: a float too large for neighbouring ids to differ, also as text, and `1.23457E+11`.
+    Missing ids and placeholders such as `NA` become empty, so that rows without an id are not grouped together.
+    Raises ValueError, which does not quote the value, for anything but text and whole numbers, and for rounded
+    numbers, in which different ids are equal: floats too large to tell neighbours apart, and `1.23457E+11`.
     """
     if isinstance(value, str):
         text = "" if value.strip() in MISSING_WORDS else value.strip()
@@ -71,19 +71,19 @@ def canonical_id(value: object) -> str:
 
 
 def is_rounded(text: str) -> bool:
-    """Whether an id is what spreadsheets and floats make of long numbers: its last digits are lost."""
+    """True if an id is a long number that a spreadsheet or a float rounded: its last digits are lost."""
     as_float = WHOLE_FLOAT.fullmatch(text[:LONGEST_NUMBER])
     number = 0 if as_float is None else abs(int(as_float[1]))
     return number >= EXACT_FLOATS or _has_six_digits(number) or ROUNDED_NUMBER.fullmatch(text) is not None
 
 
 def _has_six_digits(number: float) -> bool:
-    """Whether a large number has no more digits than `1.23457E+11`."""
+    """True for a large number with at most six significant digits, as `1.23457E+11` has."""
     return abs(number) >= ROUNDED_FLOATS and float(f"{number:.5e}") == number
 
 
 def is_missing(value: object) -> bool:
-    """Whether a table has nothing here: None, and what pandas puts in its place."""
+    """True for None and for the missing values of pandas."""
     is_nan = isinstance(value, Real | Decimal) and value != value  # which nothing else is
     return is_nan or type(value).__name__ in MISSING_TYPES
 
@@ -91,22 +91,22 @@ def is_missing(value: object) -> bool:
 class Rejects:
     """Counts the records that cannot be used and lists them in `rejects.jsonl`: file, line, id, reason; no text.
 
-    path: written as records are rejected, and empty when none was; None only counts.
-    limit: the share of all records that may be rejected. Leaving the context raises WorkError past it, and so does
-    `add` as soon as there are a thousand rejects and they outnumber what is used: sooner, bad lines at the start
-    of a good file would be taken for all of it.
-    keep_empty: whether leaving the context keeps a list without records.
-    Without a `with` block `close`, which readers call at the end of a file, checks the limit.
+    path: the list, written as records are rejected; None only counts.
+    limit: the fraction of all records that may be rejected. Leaving the context raises WorkError above it, and so does
+        `add` once there are a thousand rejects and they outnumber the usable records: checked sooner, bad lines at
+        the start of a good file would stop the work.
+    keep_empty: keep the list if no record was rejected.
+    Without a `with` block, `close`, which readers call at the end of a file, checks the limit.
     """
 
     def __init__(self, path: Path | str | None, limit: float = 0.01, keep_empty: bool = True) -> None:
         self.path = None if path is None else Path(path)
         self.limit = limit
         self._keep_empty = keep_empty
-        self._counts: Counter[tuple[str, str]] = Counter()  # by reason and file
+        self._counts: Counter[tuple[str, str]] = Counter()  # (reason, file) → records
         self._used = 0
         self._first = ""
-        self._conversions: dict[tuple[str, str], str] = {}  # of files in another encoding
+        self._conversions: dict[tuple[str, str], str] = {}  # (reason, file) → conversion of a file in another encoding
         self._file: TextIO | None = None
         self._was_opened = self._is_in_block = False
 
@@ -119,7 +119,7 @@ class Rejects:
         if self.path is not None and self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if not self._was_opened:
-                self.path.unlink(missing_ok=True)  # an older one may be open to more people
+                self.path.unlink(missing_ok=True)  # an older one may be readable by more people
             self._file = self.path.open("a", encoding="utf-8")
             self._was_opened = True
 
@@ -137,31 +137,31 @@ class Rejects:
         return self._counts.total() + self._used
 
     def summary(self, files: Collection[str] | None = None) -> str:
-        """`12 × no gold label in nli.tsv, …`, the most frequent first: of `files`, or of all."""
-        listed = [(place, count) for place, count in self._counts.most_common() if files is None or place[1] in files]
-        shown = [
+        """Reasons by frequency, `12 × no gold label in nli.tsv, …`, in `files` or in all."""
+        counts = [(key, count) for key, count in self._counts.most_common() if files is None or key[1] in files]
+        phrases = [
             f"{count:,} × {reason} in {file}{self._conversions.get((reason, file), '')}"
-            for (reason, file), count in listed[:REASONS_SHOWN]
+            for (reason, file), count in counts[:REASONS_SHOWN]
         ]
-        return ", ".join([*shown, *(["…"] if len(listed) > REASONS_SHOWN else [])])
+        return ", ".join([*phrases, *(["…"] if len(counts) > REASONS_SHOWN else [])])
 
     def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "", source: str = "") -> None:
         """Counts one record that cannot be used.
 
-        line: from 1; 0 where there is none. record: its id, where a line does not identify it. detail: what
-        was found and what to do, without any of its text. source: the folder that the record counts for, where each
-        record is a file of it.
+        line: from 1; 0 for a file without lines. record: its id, where a line does not identify it.
+        detail: more about the fault, without any text of the record.
+        source: the folder under which it is counted, where each record is a file in a folder.
         """
         file = renamed(file)
         self._counts[reason, renamed(source or file)] += 1
-        place = file + (f", line {line:,}" if line else "") + (f", record {record}" if record else "")
-        found, *conversion = detail.partition(LOOKS_LIKE)
-        self._first = self._first or place + (f" ({found})" if found else "")
+        position = file + (f", line {line:,}" if line else "") + (f", record {record}" if record else "")
+        detail, *conversion = detail.partition(LOOKS_LIKE)
+        self._first = self._first or position + (f" ({detail})" if detail else "")
         if conversion[0]:
             self._conversions.setdefault((reason, file), "".join(conversion))
         self._open()
         if self._file is not None:
-            more = {"record": record, "detail": found}
+            more = {"record": record, "detail": detail}
             entry = {"file": file, "line": line, "reason": reason, **{key: more[key] for key in more if more[key]}}
             self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         rejected = self._counts.total()
@@ -169,7 +169,7 @@ class Rejects:
             self.check()
 
     def used(self, n: int = 1) -> None:
-        """Counts `n` records that were used; fewer than none, when some of them turn out to be unusable."""
+        """Counts `n` usable records; a negative `n` takes back some that turned out to be unusable."""
         self._used += n
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -182,7 +182,7 @@ class Rejects:
             self._log()
 
     def close(self) -> None:
-        """Closes the list where there is no `with` block. Raises WorkError past the limit."""
+        """Closes the list unless a `with` block does. Raises WorkError above the limit."""
         if not self._is_in_block:
             self._open()
             self._close_file()
@@ -198,32 +198,35 @@ class Rejects:
     def _log(self) -> None:
         if self._counts:
             listed = f"; {self.path.name} lists them" if self.path else ""
-            log(f"left out {self._of_all()} records, which cannot be used: {self.summary()}{listed}")
+            log(f"left out {self._ratio()} records, which cannot be used: {self.summary()}{listed}")
 
-    def _of_all(self) -> str:
+    def _ratio(self) -> str:
         return f"{self._counts.total():,} of {self.records:,}"
 
     def _advice(self) -> str:
         if self._counts.total() == self.records:
             return "Fix the data, or check the columns and the format that were named."
-        return "Fix the data, or allow a larger share with max_rejects."
+        return "Fix the data, or allow a larger fraction with max_rejects."
 
     def check(self) -> None:
-        """Raises WorkError where too many of the records so far cannot be used."""
+        """Raises WorkError if too many of the records so far cannot be used."""
         if self._counts.total() > self.limit * self.records:
             listed = f" {self.path} lists them." if self.path else ""
             is_encoding = self._counts.most_common(1)[0][0] in self._conversions
             raise WorkError(
-                f"{self._of_all()} records cannot be used, more than the {self.limit:.2%} allowed: {self.summary()}. "
+                f"{self._ratio()} records cannot be used, more than the {self.limit:.2%} allowed: {self.summary()}. "
                 f"The first is {self._first}.{listed} " + ("" if is_encoding else self._advice())
             )
 
 
-def log_copies(copies: int, of: int, what: str, equal: str, but: str = "and count once") -> None:
-    """Logs how many of so many records are copies of an earlier one and count once; warns where they are many."""
+def log_copies(copies: int, total: int, items: str, equal: str, treatment: str = "and count once") -> None:
+    """Logs the number of copies among `total` items, with a warning where they are many.
+
+    items: their plural. equal: what else is equal in copies, `with its label`. treatment: what happens to them.
+    """
     if copies:
-        warning = "" if copies <= MANY_COPIES * of else "; so many are seldom meant: was a table appended to itself?"
-        log(f"{copies:,} of {of:,} {what} are copies of an earlier one, {equal}, {but}{warning}")
+        warning = "" if copies <= MANY_COPIES * total else "; so many are seldom meant: was a table appended to itself?"
+        log(f"{copies:,} of {total:,} {items} are copies of an earlier one, {equal}, {treatment}{warning}")
 
 
 def read(
@@ -232,14 +235,14 @@ def read(
     cache: Cache | None = None,
     rejects: Rejects | None = None,
 ) -> Iterator[Record]:
-    """Streams the records of `table`: of its own columns, else of `default_columns`.
+    """Streams the records of `table`: the columns that it names, else `default_columns`.
 
-    Blank lines are skipped, but in plain lines each one is a record. Of a file without header, default columns
-    given by name are the first ones. Values are text in CSV, TSV and lines, and elsewhere of the file's own types.
+    Blank lines are skipped, except in plain lines. Without a header, default columns are taken by position: the first
+    ones. Values are text in CSV, TSV and lines, and elsewhere of the types in the file.
 
     rejects: counts and lists rows that cannot be used (too few fields, a missing value, invalid UTF-8, …); without it
     the first one raises RequestError. The caller counts the used ones with `rejects.used()`.
-    Raises RequestError for what concerns the whole table: no such file, a damaged one, no such column, no records.
+    Raises RequestError for faults of the whole table: no such file, a damaged one, no such column, no records.
     """
     for row in rows(table, default_columns, cache):
         if isinstance(row, Record) and all(value is not None for value in row.values):
@@ -255,22 +258,22 @@ def read(
 def aligned_rows(
     first: Table, second: Table, default_columns: Sequence[str | int], cache: Cache | None = None
 ) -> Iterator[tuple[Row, Row]]:
-    """Two tables side by side, where row n of one belongs to row n of the other; as `rows` gives them.
+    """Streams pairs of rows of two tables, where row n of one belongs to row n of the other.
 
-    Raises RequestError, with the rows of both, when one of them is longer.
+    Raises RequestError, with the number of rows of both, if one of them is longer.
     """
     walk = zip_longest(rows(first, default_columns, cache), rows(second, default_columns, cache))
     for done, (left, right) in enumerate(walk):
         if left is not None and right is not None:
             yield left, right
             continue
-        alone = left or right
-        assert alone is not None
+        unpaired = left or right
+        assert unpaired is not None
         longer = done + 1 + sum(1 for _ in walk)
-        counts = (longer, done) if alone is left else (done, longer)
+        counts = (longer, done) if unpaired is left else (done, longer)
         raise RequestError(
             f"row n of {first.name} should belong to row n of {second.name}, but the first has {counts[0]:,} rows "
-            f"and the second {counts[1]:,}: line {alone.line:,} of {alone.file} has no partner. "
+            f"and the second {counts[1]:,}: line {unpaired.line:,} of {unpaired.file} has no partner. "
             "Find the line that is missing or too many; it may be earlier."
         )
 
@@ -281,11 +284,11 @@ def rows(
     cache: Cache | None = None,
     optional: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Every row in its place, usable or not.
+    """Streams every row of `table` in order, usable or not.
 
-    optional: the names, in lower case, of columns that a file or record may lack and may write in any case; their
-    values come last, `ABSENT` where there is no such column.
-    Missing values are None here. Raises as `read` does for what concerns the whole table.
+    optional: names, in lower case, of columns that a file or record may lack and may write in any case; their values
+        come last, `ABSENT` for a missing column.
+    Missing values are None here. Raises as `read` does for faults of the whole table.
     """
     columns = table.columns or default_columns
     if table.path is None:

@@ -60,7 +60,7 @@ def test_a_larger_share_of_rejects_is_no_advice_where_no_record_can_be_used() ->
     with pytest.raises(WorkError, match=message) as caught, Rejects(None) as rejects:
         rejects.add("a.tsv", 2, "a score that is not a number")
     assert "max_rejects" not in str(caught.value)
-    with pytest.raises(WorkError, match="or allow a larger share with max_rejects"), Rejects(None) as rejects:
+    with pytest.raises(WorkError, match="or allow a larger fraction with max_rejects"), Rejects(None) as rejects:
         rejects.used()
         rejects.add("a.tsv", 2, "a score that is not a number")
 
