@@ -52,8 +52,8 @@ from benchmarks.harness import (
 from benchmarks.machine import MINILM, STSB, matrix_rate, sentences_of
 from bertrelay.device import resolve_precision
 from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.settings import GraphPrecision
 from bertrelay.settings import ModelSource
-from students.evaluation_settings import GraphPrecision
 from students.exporting import export
 
 BATCH_SIZES = {"cpu": [16, 32, 64, 128, 256], "cuda": [128, 512, 2048]}

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from bertrelay.data.tables import Table
 from bertrelay.languages import EachOnce, LanguageCode, is_language
+from bertrelay.model.settings import GraphPrecision, Opset
 from bertrelay.settings import (
     WHEN_SET,
     EncoderSource,
@@ -199,10 +200,6 @@ class ShrinkSettings(Settings):
         """`languages`, and English before them where there is parallel text; none where `languages` is empty."""
         implied = [ENGLISH] if self.languages and self._has_parallel_text and ENGLISH not in self.languages else []
         return [*implied, *self.languages]
-
-
-GraphPrecision = Literal["fp32", "int8"]
-Opset = Literal[20, 23]
 
 
 class ExportSettings(Settings):

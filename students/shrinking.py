@@ -27,7 +27,7 @@ from bertrelay.data.records import Rejects, read
 from bertrelay.data.sentences import text_column
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import finite
-from bertrelay.evaluation.similarity import Vectors, pairwise
+from bertrelay.evaluation.similarity import Vectors, cosine_metrics
 from bertrelay.languages import is_language
 from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.model.pooling import Projection, projection_of, projections_of
@@ -106,8 +106,7 @@ def cosines_to_original(before: Vectors, after: Vectors, axes: Axes | None) -> M
     """
     if axes is not None:
         after = (after @ axes.T).astype(np.float32)  # (n, dim before)
-    cosines = np.minimum(pairwise(before, after), 1)  # (n,); rounding goes beyond
-    return {"cosine_mean": float(cosines.mean(dtype=np.float64)), "cosine_min": float(cosines.min())}
+    return cosine_metrics(before, after)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from bertrelay.checks import check_choice
 from bertrelay.data.vectors import Vectors as Vectors
 from bertrelay.errors import RequestError
 from bertrelay.settings import Metric as Metric
+from bertrelay.stage import Metrics
 
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
@@ -47,6 +48,12 @@ def pairwise(first: Vectors, second: Vectors, metric: Metric = "cosine") -> Vect
             f"pairs need two equal shapes, found {first.shape} and {second.shape}; for all with all use `matrix`"
         )
     return _PAIRWISE[metric](first, second).astype(np.float32)
+
+
+def cosine_metrics(first: Vectors, second: Vectors) -> Metrics:
+    """The mean and the lowest cosine of row i of `first` (n, dim) with row i of `second` (n, dim)."""
+    cosines = np.minimum(pairwise(first, second), 1)  # (n,); rounding goes beyond
+    return {"cosine_mean": float(cosines.mean(dtype=np.float64)), "cosine_min": float(cosines.min())}
 
 
 def matrix(first: Vectors, second: Vectors, metric: Metric = "cosine", block: int = 1024) -> Vectors:

@@ -8,6 +8,8 @@ from bertrelay.settings import WHEN_SET, ModelSource, Settings
 
 VocabularySize = Annotated[int, Field(ge=50, le=10_000_000)]
 MOST_WEIGHTS = 10_000_000_000
+GraphPrecision = Literal["fp32", "int8"]
+Opset = Literal[20, 23]
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken"]
 
 

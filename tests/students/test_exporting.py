@@ -21,17 +21,18 @@ from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
+from bertrelay.model import export as exporting
 from bertrelay.model.encoder import encoder_digest
+from bertrelay.model.export import _quantize, _rounded_product
 from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import import_openvino
 from bertrelay.model.layout import Prompts
 from bertrelay.model.pooling import Pooling, Projection
 from bertrelay.stage import StageContext
 from domain.biomedical import EntityTagger
-from students import exporting
 from students.distill import run as distill
 from students.evaluation_settings import ExportSettings
-from students.exporting import _quantize, _rounded_product, export, run
+from students.exporting import export, run
 from students.pairs import read_translations
 from students.retention import general_sentences
 from students.settings import DistillSettings
@@ -281,7 +282,7 @@ def test_what_a_graph_cannot_be_used_for_is_refused(encoder, exported, tmp_path,
     (damaged / "onnx/model.onnx").write_bytes(content[: len(content) // 2])
     with pytest.raises(RequestError, match=r"the graph .*model\.onnx cannot be computed"):
         SentenceEncoder.load(damaged)
-    for module in ("bertrelay.model.graph", "students.exporting"):
+    for module in ("bertrelay.model.graph", "bertrelay.model.export"):
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name == "onnxruntime" else find_spec(name))
     with pytest.raises(RequestError, match=r"needs the package onnxruntime: pip install 'bertrelay\[onnx\]'"):
         SentenceEncoder.load(exported)
@@ -290,7 +291,7 @@ def test_what_a_graph_cannot_be_used_for_is_refused(encoder, exported, tmp_path,
     assert not (tmp_path / "none").exists()
     with pytest.raises(RequestError, match="device: expected cpu, where graphs are computed, found meta"):
         SentenceEncoder.load(exported, "meta", backend="onnx")
-    with pytest.raises(RequestError, match="folder: expected one that is not there yet"):
+    with pytest.raises(RequestError, match="folder: expected a folder that does not exist yet"):
         export(encoder, exported)
     with pytest.raises(RequestError, match="formats: expected a list of one or more"):
         export(encoder, tmp_path / "none", formats="onnx")
