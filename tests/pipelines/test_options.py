@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 import pytest
 import typer
-from bertrelay.inference.stage import EncodeSettings
 from pydantic import Field
 from typer.testing import CliRunner
 
+from bertrelay.encode_stage import EncodeSettings
 from bertrelay.settings import ModelSource, Positive, Settings, UsedWith, descriptions
 from domain.terms.settings import TermsSettings
 from pipelines.cli.app import app
