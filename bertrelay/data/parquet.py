@@ -144,8 +144,9 @@ class Location:
         return {each.base_name: each for each in found if each.type == fs.FileType.File}
 
     def foreign_entries(self) -> int:
-        """How many files and folders it has besides those of a call that was killed before it wrote its manifest."""
-        return sum(each.base_name != MARKERS and not each.base_name.startswith(UNFINISHED) for each in self._listed())
+        """Counts the files and folders that no call which was killed before its manifest was whole has left."""
+        ours = (MARKERS, UNFINISHED, f".{MANIFEST}")
+        return sum(not entry.base_name.startswith(ours) for entry in self._listed())
 
     def _listed(self, path: str | None = None, recursive: bool = False) -> list[fs.FileInfo]:
         selector = fs.FileSelector(path or self.path(), allow_not_found=True, recursive=recursive)

@@ -5,7 +5,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertrelay import encode_files
 from bertrelay.data import shards
 from bertrelay.data.parquet import DatasetShards
 from bertrelay.data.readers import open_input
@@ -13,7 +12,6 @@ from bertrelay.encode_files import encode_dataset, encode_file
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import Digests, content_parts
-from bertrelay.inference import encode as encoding
 from bertrelay.inputs import check_inputs, note_input, unchanged_inputs
 from bertrelay.settings import InputFile, Settings
 
@@ -30,21 +28,6 @@ def replaced_after_first_shard(monkeypatch, owner, replace):
             calls.append(replace())
 
     monkeypatch.setattr(owner, "write", written)
-
-
-@pytest.mark.parametrize("output", ["v.npy", "v.parquet"])
-def test_a_file_rewritten_while_it_is_encoded_is_an_error_and_nothing_is_published(
-    make_encoder, tmp_path, monkeypatch, output
-):
-    for module in (encoding, encode_files):
-        monkeypatch.setattr(module, "BLOCK_SENTENCES", 8)
-    source = tmp_path / "lines.txt"
-    source.write_text(DOGS)
-    replaced_after_first_shard(monkeypatch, shards.ShardFiles, lambda: source.write_text(CATS))
-    with pytest.raises(WorkError, match=r"lines\.txt changed while it was read; run the same command again"):
-        encode_file(make_encoder(), source, tmp_path / output)
-    assert not (tmp_path / output).exists()
-    assert encode_file(make_encoder(), source, tmp_path / output).sentences == 40  # all of them of the new text
 
 
 @pytest.mark.parametrize("change", ["other", "added"])

@@ -1,9 +1,6 @@
 """Parquet datasets in folders and in an object store: moto's S3 server, where it is installed."""
 
 import errno
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from itertools import pairwise
 from urllib.request import Request, urlopen
@@ -285,35 +282,6 @@ def test_a_manifest_that_a_store_shows_late_is_waited_for(tmp_path, monkeypatch)
     assert not shards.is_visible() and not slept  # a folder is there at once
     monkeypatch.setattr(parquet.Location, "is_local", False)
     assert shards.is_visible() and len(slept) == 1
-
-
-KILLED = """
-import os, signal, sys
-sys.path[:0] = [{tests!r}]
-import pyarrow as pa
-from bertrelay.data import parquet
-from test_parquet import count_rows, rows_of, shards_of, spans_of
-
-def dies(span):
-    yield from rows_of(parquet.Span(span.first, span.first + 2, 2))
-    os.kill(os.getpid(), signal.SIGKILL)
-
-spans = spans_of(30)
-count_rows(shards_of({address!r}, spans), lambda span: dies(span) if span.first == 15 else rows_of(span))
-"""
-
-
-def test_a_call_that_is_killed_while_it_writes_resumes_and_leaves_nothing(address):
-    code = KILLED.format(tests=os.path.dirname(__file__), address=address("output"))  # noqa: PTH120
-    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == -9
-    spans = spans_of(30)
-    shards = shards_of(address("output"), spans)
-    assert shards.missing() == [3, 4, 5] and "_SUCCESS" not in names_in(address("output"))
-    count_rows(shards)
-    shards.finish()
-    assert rows_in(address("output")) == list(range(30))
-    names = {"_SUCCESS", "_manifest.json", "_shards", *(f"part-{number:05}.parquet" for number in range(6))}
-    assert names_in(address("output")) == names
 
 
 def test_a_folder_that_another_call_writes_is_refused(make_encoder, many, tmp_path):

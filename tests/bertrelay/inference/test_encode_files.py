@@ -1,6 +1,4 @@
 import errno
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -9,13 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from device_waits import Waits
-from forked import CONTEXT, finish
 from torch import nn
 
 from bertrelay import encode_files
 from bertrelay.cache import Cache
 from bertrelay.data.tables import Table
-from bertrelay.data.vectors import open_vectors, quantized, vector_shape, write_block
+from bertrelay.data.vectors import open_vectors, quantized, vector_shape
 from bertrelay.encode_files import encode_file, fill_vectors, forget_manifest
 from bertrelay.encode_stage import EncodeSettings, run
 from bertrelay.errors import RequestError, WorkError
@@ -105,54 +102,6 @@ def test_encoding_waits_for_the_device_once_a_shard(make_encoder, many, tmp_path
         fill_vectors(encoder, Texts(many), len(many), tmp_path / "v.npy", "key", batch_tokens=16, precision="fp32")
     assert waits.count == 2 * 8  # shards; a copy to the host, and its numbers
     np.testing.assert_allclose(open_vectors(tmp_path / "v.npy"), expected, atol=1e-6)
-
-
-def encode_until_killed(folder, where, output):
-    """Encodes in a process of its own, which is killed while it writes its fourth shard, or assembles the fifth."""
-    encoding.BLOCK_SENTENCES = encode_files.BLOCK_SENTENCES = BLOCK
-
-    def write_half(path, vectors):
-        if path.name.startswith(".000003"):
-            path.write_bytes(b"half of a shard")
-            os.kill(os.getpid(), signal.SIGKILL)
-        write_block(path, vectors)
-
-    def open_half(path, dtype):
-        return os.kill(os.getpid(), signal.SIGKILL) if path.stem == "000004" else open_vectors(path, dtype)
-
-    if where == "shard":
-        encode_files.write_block = write_half
-    else:
-        encode_files.open_vectors = open_half
-    encode_file(folder / "model", folder / "lines.txt", folder / output, precision="fp32")
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("output", ["v.npy", "v.parquet"])
-def test_a_killed_file_resumes_to_the_same_bytes_and_computes_only_what_is_missing(
-    make_encoder, many, tmp_path, output, monkeypatch
-):
-    encoder, lines = make_encoder(), lines_file(tmp_path, many)
-    encoder.save(tmp_path / "model")
-    encode_file(tmp_path / "model", lines, tmp_path / f"whole-{output}", precision="fp32")
-    written = list[str]()
-
-    def write(path, vectors):
-        written.append(path.name[1:7])
-        write_block(path, vectors)
-
-    monkeypatch.setattr(encode_files, "write_block", write)
-    for where, computed in (("shard", ["000003", "000004", "000005", "000006", "000007"]), ("assembly", [])):
-        process = CONTEXT.Process(target=encode_until_killed, args=(tmp_path, where, output))
-        process.start()
-        assert finish([process]) == [-signal.SIGKILL]
-        assert not (tmp_path / output).exists()
-        encode_file(tmp_path / "model", lines, tmp_path / output, precision="fp32")
-        assert written == computed
-        assert (tmp_path / output).read_bytes() == (tmp_path / f"whole-{output}").read_bytes()
-        assert not list(tmp_path.glob(f"*{output}.*"))
-        (tmp_path / output).unlink()
-        written.clear()
 
 
 def lines_file(tmp_path, lines):
