@@ -32,7 +32,7 @@ class ComputePrecision(StrEnum):
 
 
 def default_device() -> "torch.device":
-    """The accelerator of this machine, of several the one of this process, else the CPU.
+    """The accelerator of this machine, of several that of this process's local rank, else the CPU.
 
     ACCELERATE_USE_CPU=true in the environment chooses the CPU.
     """
@@ -64,13 +64,13 @@ def as_device(device: "str | torch.device | None") -> "torch.device":
 
 
 def to_device(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
-    """A tensor on `device`; a GPU reads one of the host by itself, and the host does not wait for it."""
+    """Copies a tensor to `device`; a GPU copies from pinned memory, and the host does not wait for it."""
     is_pinned = device.type == "cuda" and tensor.device.type == "cpu"
     return (tensor.pin_memory() if is_pinned else tensor).to(device, non_blocking=True)
 
 
 def cpu_is_requested() -> bool:
-    """Whether ACCELERATE_USE_CPU is set to one of the values that Accelerate takes as true."""
+    """True if ACCELERATE_USE_CPU has one of the values that Accelerate takes as true."""
     return os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true", "yes", "y", "t", "on"}
 
 
@@ -97,7 +97,7 @@ def resolve_precision(precision: str | None, device: "torch.device | None" = Non
 
 
 def computes_in_bf16(device: "torch.device | None" = None) -> bool:
-    """True for a GPU from Ampere on, a processor with AVX512-BF16 or AMX, and what else torch reports to have bf16.
+    """True for a GPU from Ampere on, a processor with AVX512-BF16 or AMX, and other devices that torch says have bf16.
 
     device: `default_device()` when None.
     """
@@ -135,7 +135,7 @@ def _torch_autocast(device: "torch.device", precision: ComputePrecision) -> "tor
 
 @contextmanager
 def autocast(device: "torch.device", precision: ComputePrecision) -> Iterator[None]:
-    """Autocast to bf16 or fp16 on `device`, or nothing for fp32; TF32 products for tf32.
+    """Computes in `precision` on `device`: autocast for bf16 and fp16, `matmul_precision` for fp32 and tf32.
 
     A GPU computes attention without cuDNN, which takes a quarter of a second to plan for each new shape of a batch.
     """

@@ -1,4 +1,4 @@
-"""What a run would do with each step, and why: one comparison of fingerprints, and words for the difference.
+"""Plans of runs: the action for each step and its reasons, by one comparison of fingerprints.
 
 Planning reads files and writes none, contacts no hub, and loads neither torch nor transformers.
 """
@@ -40,11 +40,11 @@ from pipelines.validation import Problems, did_you_mean, shown
 
 MODEL = "model"
 ABSENT = object()
-"""In place of a part that is not there."""
+"""Stands for a fingerprint part that one of two results lacks."""
 
 
 class Action(StrEnum):
-    """What happens to a step."""
+    """Action of a run on a step."""
 
     RUN = "RUN"
     SKIP = "SKIP"
@@ -53,11 +53,11 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step, what happens to it and why.
+    """A step with its action and the reasons for it.
 
-    parts: what its result depends on; empty as long as a hub revision is unknown.
-    discard_first: what is in its folder is removed before it runs.
-    reasons_since: by the fingerprint of an earlier result, why this one differs; found once, as many steps may ask.
+    parts: of its fingerprint; empty as long as a hub revision is unknown.
+    discard_first: remove its folder, finished or not, before it runs.
+    reasons_since: fingerprint of an earlier result to the reasons why this one differs; a cache for the steps after it.
     """
 
     step: Step
@@ -79,7 +79,7 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run of a recipe would do, step by step. revisions: of the hub ids that the recipe does not pin."""
+    """The steps of a recipe in order, each with its action. revisions: of the hub ids that the recipe does not pin."""
 
     recipe: Recipe
     run_folder: Path
@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to run."""
+        """True if every step is skipped."""
         return all(planned.action == Action.SKIP for planned in self.steps)
 
 
@@ -112,21 +112,21 @@ class RunOptions(Settings):
         return Cache(self.runs / ".cache")
 
     def digests(self) -> Digests:
-        """The digests that all runs in the folder remember."""
+        """The digests of files that all runs in the folder share."""
         return Digests(self.cache.folder / "digests.json", self.verify)
 
 
 def save_digests(recipe: Recipe, digests: Digests) -> None:
-    """Keeps what is remembered of files, hidden where a step is sensitive, as their names may be."""
+    """Saves the digests of files; only their owner can read them if a step is sensitive, as file names may be."""
     is_hidden = any(step.sensitive for step in recipe.steps)
     with sensitive_data(recipe.group_read) if is_hidden else nullcontext():
         digests.save()
 
 
 def make_plan(recipe: Recipe, options: RunOptions, digests: Digests | None = None, ask: bool = False) -> Plan:
-    """What a run would do. Raises RequestError for unknown stages, and for all inputs that are missing at once.
+    """The plan of a run. Raises RequestError for unknown stages, and once for all inputs that are missing.
 
-    ask: whether the hub is asked for the revisions that the lock file lacks.
+    ask: ask the hub for the revisions that the lock file lacks.
     """
     digests = digests or options.digests()
     steps = _chosen_steps(recipe, options)
@@ -140,7 +140,7 @@ def make_plan(recipe: Recipe, options: RunOptions, digests: Digests | None = Non
 
 
 def _chosen_steps(recipe: Recipe, options: RunOptions) -> list[Step]:
-    """All steps, or those that `only` names and what they need."""
+    """All steps, or those that `only` names and the steps they need."""
     names = recipe.stage_names
     for option, requested in (("--only", options.only), ("--force", options.force)):
         for name in requested:
@@ -149,17 +149,17 @@ def _chosen_steps(recipe: Recipe, options: RunOptions) -> list[Step]:
                     f"{option} {name}: {recipe.name} has no such stage{did_you_mean(name, names) or '.'}"
                     f" Its stages: {', '.join(names)}"
                 )
-    wanted = {step.key for step in recipe.steps if not options.only or step.name in options.only}
+    chosen = {step.key for step in recipe.steps if not options.only or step.name in options.only}
     for step in reversed(recipe.steps):
-        if step.key in wanted:
-            wanted.update(step.needs)
-    if idle := set(options.force) - {name for name, _ in wanted}:
+        if step.key in chosen:
+            chosen.update(step.needs)
+    if idle := set(options.force) - {name for name, _ in chosen}:
         raise RequestError(f"--force {', '.join(sorted(idle))}: without effect, because --only leaves it out")
-    return [step for step in recipe.steps if step.key in wanted]
+    return [step for step in recipe.steps if step.key in chosen]
 
 
 def _check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
-    """Raises RequestError with every file and model folder that is not there."""
+    """Raises RequestError with every file and model folder that is missing or of the wrong kind."""
     problems = Problems(recipe.source.title)
     for step in steps:
         for key, text in (*step.settings.input_problems(), *_column_problems(step.settings)):
@@ -174,7 +174,7 @@ def _check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
 
 
 def _column_problems(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """The tables in `value` whose file is there and lacks a column that is named, or cannot be read; by their keys."""
+    """Yields (key, problem) of each table in `value` whose file lacks a column that is named, or cannot be read."""
     if isinstance(value, Settings):
         tables = value.tables_read() if isinstance(value, DataSource) else ()
         for table in tables:
@@ -204,7 +204,7 @@ def _model_fault(source: ModelSource) -> str:
 
 
 def _or_var(recipe: Recipe, path: str) -> str:
-    """The hint `, or --set vars.NAME=DIR` for a path in the folder that the recipe gives as that variable, else ""."""
+    """`, or --set vars.NAME=DIR` for a path in the folder that is the recipe's variable NAME, else ""."""
     variables = tomllib.loads(recipe.source.text).get("vars", {})
     for name, value in variables.items():
         folder = os.path.normpath(recipe.source.folder / value) if isinstance(value, str) and value else None
@@ -214,17 +214,17 @@ def _or_var(recipe: Recipe, path: str) -> str:
 
 
 def check_output_exists(stage: str, inner: str, folder: Path) -> None:
-    """Raises RequestError for `@stage/inner` that the stage, which has finished in `folder`, did not write."""
+    """Raises RequestError if the stage, whose result is in `folder`, has not written `inner`."""
     if not (folder / inner).exists():
         written = sorted(path.name for path in folder.iterdir())
         raise RequestError(
-            f"@{stage}/{inner}: the stage {stage} wrote nothing of that name"
+            f"@{stage}/{inner}: expected an output of the stage {stage}, found none of that name"
             f"{did_you_mean(inner, written) or '.'} It wrote: {', '.join(written)}"
         )
 
 
 def _check_model_reference(key: str, stage: str, inner: str) -> None:
-    """Raises RequestError for a model where no stage writes one."""
+    """Raises RequestError for a reference to a model outside the folder in which stages write theirs."""
     if Path(inner).parts[:1] != (MODEL,):
         raise RequestError(
             f"{key}: found @{stage}/{inner}; a stage writes its model into the folder {MODEL}: write @{stage}/{MODEL}"
@@ -250,7 +250,7 @@ def _plan_step(
                 _check_model_reference(key, *written)
     hub_names = dict.fromkeys(name_of(source) for source in unknown_ids(step, revisions))
     unknown = [f"{name}: its revision is not known before the first run" for name in hub_names]
-    unknown += [f"upstream {name}: its inputs are not all known yet" for name, each in needed.items() if not each.parts]
+    unknown += [f"upstream {name}: its inputs are not all known yet" for name in needed if not needed[name].parts]
     if unknown:
         return PlannedStep(step, Action.RUN, tuple(unknown), {}, stage_folder)
 
@@ -260,12 +260,12 @@ def _plan_step(
 
 
 def _needed(step: Step, planned: Mapping[Key, PlannedStep]) -> dict[str, PlannedStep]:
-    """By name, the steps that `step` refers to; of a repeated stage the one with the same seed."""
+    """The steps that `step` refers to, by name; of a repeated stage the one with the same seed."""
     return {key[0]: planned[key] for key in step.needs}
 
 
 def _decide(draft: PlannedStep, planned: Mapping[Key, PlannedStep], digests: Digests, forced: bool) -> PlannedStep:
-    """Whether the result in the step's folder is complete and current."""
+    """Decides between RUN, SKIP and RESUME by the step's folder, finished or partial."""
     has_partial, discard_first = has_work(partial_of(draft.folder)), False
     action, reasons = Action.RUN, []
     if forced:
@@ -285,7 +285,7 @@ def _decide(draft: PlannedStep, planned: Mapping[Key, PlannedStep], digests: Dig
 
 
 def changes(now: PlannedStep, before: Parts, planned: Mapping[Key, PlannedStep]) -> Iterator[str]:
-    """In plain words, every part that differs from the one before."""
+    """Yields a sentence for every fingerprint part that differs from the one before."""
     sources = dict(now.step.sources)
     for key in dict.fromkeys([*now.parts, *before]):
         old, new = before.get(key, ABSENT), now.parts.get(key, ABSENT)
@@ -304,7 +304,7 @@ def changes(now: PlannedStep, before: Parts, planned: Mapping[Key, PlannedStep])
 
 
 def _upstream_changes(upstream: PlannedStep, old: str, new: str, planned: Mapping[Key, PlannedStep]) -> Iterator[str]:
-    """Why an upstream stage's output is another one than before."""
+    """Yields why an upstream stage's output is not the one of before."""
     name = upstream.step.name
     old_fingerprint, _, old_inner = old.removeprefix("output:").partition("/")
     new_fingerprint, _, new_inner = new.removeprefix("output:").partition("/")
@@ -313,8 +313,8 @@ def _upstream_changes(upstream: PlannedStep, old: str, new: str, planned: Mappin
         return
     if old_fingerprint not in upstream.reasons_since:
         before = parts_in(upstream.stage_folder / old_fingerprint[:DIGITS])
-        own = () if upstream.action == Action.SKIP else upstream.reasons
-        upstream.reasons_since[old_fingerprint] = list(changes(upstream, before, planned) if before else own)
+        otherwise = () if upstream.action == Action.SKIP else upstream.reasons
+        upstream.reasons_since[old_fingerprint] = list(changes(upstream, before, planned) if before else otherwise)
     reasons = upstream.reasons_since[old_fingerprint]
     for reason in reasons or [f"another result, {old_fingerprint[:DIGITS]} → {new_fingerprint[:DIGITS]}"]:
         yield reason if reason.startswith("upstream ") else f"upstream {name}: {reason}"
@@ -335,9 +335,10 @@ def _words(part: Any) -> str:
 
 
 def short_path(path: str | Path) -> str:
-    """A path as one reads it: from the working directory where it lies below."""
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else str(path)
+    """A path to show: relative if it is in the working directory."""
+    working_directory = Path.cwd()
+    is_inside = Path(path).is_relative_to(working_directory)
+    return str(Path(path).relative_to(working_directory)) if is_inside else str(path)
 
 
 def left_behind(plan: Plan) -> dict[Path, int]:
@@ -346,7 +347,7 @@ def left_behind(plan: Plan) -> dict[Path, int]:
     They are never removed, as the same settings would resume them.
     """
     current = {partial_of(planned.folder) for planned in plan.steps}
-    unknown = {planned.stage_folder for planned in plan.steps if not planned.parts}  # any of theirs may be current
+    unknown = {planned.stage_folder for planned in plan.steps if not planned.parts}  # whose partials may be current
     folders = sorted({planned.stage_folder for planned in plan.steps} - unknown)
     return {
         partial: size for folder in folders for partial, size in unfinished(folder).items() if partial not in current
@@ -354,7 +355,7 @@ def left_behind(plan: Plan) -> dict[Path, int]:
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """The plan as `plan --json` prints it."""
+    """The JSON that `plan --json` prints."""
     stages = [
         {
             "name": planned.step.name,

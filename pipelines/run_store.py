@@ -1,8 +1,8 @@
-"""The run store: the folders of stages, whether they are complete, and how they are written.
+"""The folders of stages: reading, building and completing them.
 
-runs/<recipe>/<stage>/<fingerprint, 12 hex>/            whole: done.json was written last, then the folder renamed
-runs/<recipe>/<stage>/<fingerprint, 12 hex>.partial/    being built, or stopped on the way
-runs/<recipe>/<stage>/latest                            the one that the last run finished or skipped
+runs/<recipe>/<stage>/<fingerprint, 12 hex>/            complete: done.json was written last, then the folder renamed
+runs/<recipe>/<stage>/<fingerprint, 12 hex>.partial/    unfinished: running now, or stopped
+runs/<recipe>/<stage>/latest                            link to the result that the last run finished or skipped
 """
 
 import json
@@ -40,8 +40,8 @@ LIBRARIES = (
 class Done:
     """The facts of a complete folder in `done.json`.
 
-    seconds: of all attempts, stopped and killed ones too. reasons: why it was made, rather than an earlier one used.
-    precision: that it was computed in; None for a stage without that setting.
+    seconds: of all attempts, stopped and killed ones too. reasons: why it was made rather than an earlier one used.
+    precision: in which it was computed, `auto` resolved; None for a stage without that setting.
     """
 
     parts: Parts
@@ -56,7 +56,7 @@ class Done:
 
 
 def partial_of(folder: Path) -> Path:
-    """Where the folder is built."""
+    """The folder beside it in which it is built."""
     return folder.with_name(folder.name + PARTIAL)
 
 
@@ -66,7 +66,7 @@ def latest_name(seed: int | None) -> str:
 
 
 def read_done(folder: Path) -> Done | None:
-    """The content of `done.json`, or None where there is none that can be read."""
+    """The content of `done.json`, or None if there is none that can be read."""
     facts = read_json(folder / DONE)
     try:
         return Done(**{name: facts[name] for name in Done.__dataclass_fields__ if name in facts}) if facts else None
@@ -75,7 +75,7 @@ def read_done(folder: Path) -> Done | None:
 
 
 def damage(folder: Path, digests: Digests) -> str | None:
-    """What is wrong with a folder that should be whole, or None."""
+    """The reason why a finished folder is not as its stage left it, or None."""
     done = read_done(folder)
     if done is None:
         return f"{DONE} cannot be read"
@@ -89,7 +89,7 @@ def damage(folder: Path, digests: Digests) -> str | None:
 
 
 def other_libraries(folder: Path) -> list[str]:
-    """`made with torch 1.13.0` for a result that other major versions made; it stays."""
+    """`made with torch 1.13.0` for a result of other major versions, which stays valid."""
     done, now = read_done(folder), _libraries()
     made_with = done.libraries if done else {}
     others = [name for name, old in made_with.items() if name in now and _major(old) != _major(now[name])]
@@ -102,7 +102,7 @@ def _major(version: str) -> str:
 
 @cache
 def _libraries() -> dict[str, str]:
-    """The versions of Python and of the libraries that are installed here."""
+    """The installed versions of Python and of LIBRARIES."""
     libraries = {"python": platform.python_version()}
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
@@ -111,19 +111,19 @@ def _libraries() -> dict[str, str]:
 
 
 def has_work(partial: Path) -> bool:
-    """Whether a stage stopped on the way and left something in the partial folder to resume from."""
+    """True if a stopped stage has left something in the partial folder to resume from."""
     ours = {partial / FINGERPRINT, partial / ATTEMPT, partial / PRECISION}
     return any(path.is_file() and path not in ours for path in partial.rglob("*"))
 
 
 def unfinished(stage_folder: Path) -> dict[Path, int]:
-    """The partial folders of a stage that have some work in them, and their bytes."""
+    """The partial folders of a stage that have work in them, and their sizes in bytes."""
     partials = [path for path in sorted(stage_folder.glob(f"*{PARTIAL}")) if has_work(path)]
     return {partial: sum(path.stat().st_size for path in partial.rglob("*") if path.is_file()) for partial in partials}
 
 
 def previous_parts(stage_folder: Path, seed: int | None) -> Parts | None:
-    """The fingerprint parts of the last result; without one, of the newest unfinished folder."""
+    """The fingerprint parts of the last result, or else of the newest unfinished folder."""
     last = parts_in(stage_folder / latest_name(seed))
     if last is not None or seed is not None or not stage_folder.is_dir():
         return last
@@ -133,15 +133,15 @@ def previous_parts(stage_folder: Path, seed: int | None) -> Parts | None:
 
 
 def parts_in(folder: Path) -> Parts | None:
-    """The fingerprint parts of a result or of a partial folder, None where there is neither."""
+    """The fingerprint parts of a result or a partial folder; None if there is neither."""
     done = read_done(folder)
     return done.parts if done else read_json(folder / FINGERPRINT)
 
 
 def begin(folder: Path, parts: Parts, reasons: Sequence[str] = ()) -> Path:
-    """Makes or reopens the place where `folder` is built, and notes when, and of the first attempt why.
+    """Makes or reopens the partial folder, and notes the time of this attempt and the reasons for the first.
 
-    An attempt that was killed ended with the last file it wrote.
+    The time of an attempt that was killed counts until the last file it wrote.
     """
     partial = partial_of(folder)
     (partial / WORK).mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def begin(folder: Path, parts: Parts, reasons: Sequence[str] = ()) -> Path:
 
 
 def finish(folder: Path, parts: Parts, metrics: Metrics, digests: Digests) -> None:
-    """Completes the partial folder, `done.json` last, and gives it its name."""
+    """Completes the partial folder, `done.json` last, and renames it."""
     partial = partial_of(folder)
     plain = {name: _finite(value) for name, value in metrics.items()}
     write_json(partial / METRICS, plain)
@@ -178,16 +178,16 @@ def finish(folder: Path, parts: Parts, metrics: Metrics, digests: Digests) -> No
 
 
 def _finite(value: float | None) -> float | None:
-    """A metric as JSON has it; what is not a number was not measured."""
+    """A metric as a number of JSON; null if it is not finite."""
     if value is None or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(value)
 
 
 def settle(run_folder: Path, digests: Digests) -> None:
-    """Renames what was killed between writing `done.json` and the renaming, and removes what was being removed.
+    """Completes what a killed run left: renames partial folders that have their `done.json`, removes discarded ones.
 
-    Raises RequestError where folders are in the places of the links to the latest results.
+    Raises RequestError if folders have the names of the links to the latest results.
     """
     copied = [path for path in sorted(run_folder.glob("*/latest*")) if path.is_dir() and not path.is_symlink()]
     if copied:
@@ -220,7 +220,7 @@ def unlink_other_seeds(stage_folder: Path, seeds: Sequence[int]) -> None:
 
 
 def link_latest(folder: Path, name: str) -> None:
-    """Lets the link `name` beside `folder` point to it, in one step."""
+    """Makes the link `name` beside `folder` point to it, atomically."""
     link = folder.parent / name
     if link.is_symlink() and link.readlink() == Path(folder.name):
         return
@@ -231,7 +231,7 @@ def link_latest(folder: Path, name: str) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Removes a result, finished or not; half removed it has another name, so it is never taken for complete."""
+    """Removes a result, finished or not, after renaming it, so that half of it is never taken for a complete one."""
     for path in (folder, partial_of(folder)):
         if path.exists():
             doomed = folder.with_name(folder.name + DISCARDED)
@@ -251,8 +251,8 @@ def run_lock(run_folder: Path) -> Iterator[None]:
     try:
         lock.acquire(blocking=False)
     except Timeout as error:
-        found = read_json(note)
-        since = f"process {found.get('pid')} on {found.get('host')}, since {found.get('since')}," if found else ""
+        holder = read_json(note)
+        since = f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')}," if holder else ""
         raise RequestError(
             f"{run_folder}: {since or 'another process'} is at work here. Wait for it, stop it, or give this run "
             "another folder with --runs DIR"

@@ -1,6 +1,6 @@
 """Runs the steps of a recipe: finished ones are skipped, unfinished ones resume, and `done.json` is written last.
 
-Every process of a run walks through here. The main one alone locks, plans, names and links; the others follow its plan.
+Every process of a run executes this. Only the main one locks, plans, renames and links; the others follow its plan.
 """
 
 import statistics
@@ -45,12 +45,12 @@ REPORT = "report.html"
 OUTPUT = "output:"
 
 Shared = tuple[Mapping[str, str], dict[Key, tuple[Action, tuple[()], Parts]]]
-"""The revisions of a plan, and what is decided of each step: sent to the other processes."""
+"""The revisions of a plan, and the action and fingerprint parts of its steps: sent to the other processes."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The plan that a run followed, and of each step the seconds it took now, and the facts of its result.
+    """The plan that a run followed, and by step the seconds it took now and the facts in its `done.json`.
 
     summary: as in `metrics.json`; empty in all processes but the main one.
     """
@@ -62,24 +62,24 @@ class Outcome:
 
 
 def run(recipe: Recipe, options: RunOptions) -> Outcome:
-    """Runs what is not done of `recipe`; what was done is kept, and the next run resumes from it.
+    """Runs the steps of `recipe` that are not done; after a stop or an error, the next run resumes.
 
     Raises RequestError for wrong input and for a second runner, WorkError when a stage fails, Stopped on a signal.
     """
     set_hub_access(names_hub=any(hub_ids(step) for step in recipe.steps))
     run_folder = options.runs / recipe.name
-    with force_explained(options.force), stopping_at_once(), disk_explained(run_folder), ExitStack() as held:
-        held.enter_context(joined(options.process_group))
+    with force_explained(options.force), stopping_at_once(), disk_explained(run_folder), ExitStack() as stack:
+        stack.enter_context(joined(options.process_group))
         digests = options.digests()
-        plan = _agree_on_plan(recipe, options, digests, held)
-        seconds = {each.step.key: _finish_step(each, plan, options, digests) for each in plan.steps}
+        plan = _agree_on_plan(recipe, options, digests, stack)
+        seconds = {planned.step.key: _finish_step(planned, plan, options, digests) for planned in plan.steps}
         summary = _write_summary_and_report(plan, digests) if options.process_group.is_main else {}
-    results = {each.step.key: done for each in plan.steps if (done := read_done(each.folder))}
+    results = {planned.step.key: done for planned in plan.steps if (done := read_done(planned.folder))}
     return Outcome(plan, seconds, results, summary)
 
 
-def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: ExitStack) -> Plan:
-    """The main process's plan, in every process; the main one locks the run's folder first, and `held` keeps that.
+def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, stack: ExitStack) -> Plan:
+    """The main process's plan, in every process; the main one locks the run's folder first, until `stack` is closed.
 
     Where planning fails, the others end with the same exit code.
     """
@@ -93,7 +93,7 @@ def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: 
         planned = [PlannedStep(step, *decided[step.key], run_folder / step.name) for step in steps]
         return Plan(recipe, run_folder, tuple(planned), revisions)
     try:
-        held.enter_context(run_lock(run_folder))
+        stack.enter_context(run_lock(run_folder))
         settle(run_folder, digests)
         plan = make_plan(recipe, options, digests, ask=True)
         # Stages need not read their inputs again then, to name what they keep in the cache.
@@ -101,13 +101,13 @@ def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: 
     except BertRelayError as error:
         broadcast_from_main(error.exit_code, process_group)
         raise
-    shared = plan.revisions, {each.step.key: (each.action, (), each.parts) for each in plan.steps}
+    shared = plan.revisions, {planned.step.key: (planned.action, (), planned.parts) for planned in plan.steps}
     broadcast_from_main(shared, process_group)
     return plan
 
 
 def _finish_step(planned: PlannedStep, plan: Plan, options: RunOptions, digests: Digests) -> float:
-    """Runs a step that is not done, and links it as the latest; the seconds that took."""
+    """Runs a step unless it is skipped, and links its result as the latest; returns the seconds that took."""
     started, step, is_main = time.monotonic(), planned.step, options.process_group.is_main
     log("  ".join([f"{planned.action.value:6}", step.label, "; ".join(planned.reasons)]).rstrip())
     with named(step.label), _protected(plan.recipe, [step]), disk_explained(planned.folder):
@@ -123,18 +123,18 @@ def _finish_step(planned: PlannedStep, plan: Plan, options: RunOptions, digests:
 
 
 def _protected(recipe: Recipe, steps: Sequence[Step]) -> AbstractContextManager[None]:
-    """Keeps what is written to its owner, or the owner's group, where one of `steps` is sensitive."""
+    """Protects what is written in the block, for its owner or group alone, if one of `steps` is sensitive."""
     return sensitive_data(recipe.group_read) if any(step.sensitive for step in steps) else nullcontext()
 
 
 def _correct_permissions(step: Step, folder: Path) -> None:
-    """Of what a sensitive stage wrote: it may have been marked later, or come from a temporary file."""
+    """Takes others' permissions from a sensitive stage's files: it may have been marked later, or moved files in."""
     if step.sensitive:
         apply_umask(folder)
 
 
 def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests: Digests, engine: Engine) -> None:
-    """Calls the stage in every process, on the folder that the main one opens and closes."""
+    """Calls the stage in every process, on the partial folder that the main one makes and completes."""
     step, process_group = planned.step, options.process_group
     with working("loading"):
         run_stage = step.stage.load_run()  # which takes seconds, in which an input may change
@@ -150,7 +150,7 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests
         metrics = run_stage(settings, context)
     wait_for_all(process_group)
     if process_group.is_main:
-        _check_unchanged(planned, digests)  # while it was at work, too
+        _check_unchanged(planned, digests)  # while it ran
         _correct_permissions(step, context.output)
         finish(planned.folder, planned.parts, metrics, digests)
         digests.save()
@@ -174,7 +174,7 @@ def _check_unchanged(planned: PlannedStep, digests: Digests) -> None:
 def _resolved_settings(planned: PlannedStep, plan: Plan) -> Settings:
     """A step's settings with the paths of its upstream outputs and the revisions of its hub ids."""
     seeds = dict(planned.step.needs)
-    folders = {each.step.key: each.folder for each in plan.steps}
+    folders = {step.step.key: step.folder for step in plan.steps}
 
     def locate(stage: str, inner: str) -> Path:
         folder = folders[stage, seeds[stage]]
@@ -210,10 +210,10 @@ def _write_summary_and_report(plan: Plan, digests: Digests) -> dict[str, Metrics
 
 
 def _summary(recipe: Recipe, run_folder: Path) -> dict[str, Metrics]:
-    """Stage to the metrics of its latest result; of a repeated one the mean over seeds and `<name>_deviation`.
+    """The metrics of each stage's latest result; of a repeated one the mean over seeds and `<name>_deviation`.
 
-    A result that came from an upstream result which is no longer the latest is left out, and so is the mean where a
-    seed has no result, or one of other settings.
+    A result of an upstream result that is no longer the latest is left out, and so is the mean if a seed has no
+    result, or one of other settings or another precision.
     """
     latest = {(run_folder / step.name / latest_name(step.seed)).resolve().name for step in recipe.steps}
     summary: dict[str, Metrics] = {}
@@ -233,36 +233,36 @@ def _summary(recipe: Recipe, run_folder: Path) -> dict[str, Metrics]:
 
 
 def _differing(results: Sequence[Done]) -> set[str]:
-    """The keys of settings and inputs that differ; the seed and upstream results are each seed's own."""
+    """The keys of settings and inputs that differ between seeds, besides the seed and upstream results."""
 
     def facts(done: Done) -> dict[str, object]:
         parts = {key: OUTPUT if str(part).startswith(OUTPUT) else part for key, part in done.parts.items()}
         return {**parts, "seed": None, "precision": done.precision}
 
     compared = list(map(facts, results))
-    keys = {key for each in compared for key in each}
-    return {key for key in keys if any(each.get(key) != compared[0].get(key) for each in compared)}
+    keys = {key for parts in compared for key in parts}
+    return {key for key in keys if any(parts.get(key) != compared[0].get(key) for parts in compared)}
 
 
 def without_text(withheld: Collection[str]) -> str:
-    """The note of a report on the stages whose text is left out; empty where there are none."""
+    """The note of a report on the stages whose text it leaves out; empty if it leaves out none."""
     names = ", ".join(sorted(withheld))
     return f"Text is left out of what is sensitive: {names}." if names else ""
 
 
 def _upstream_results(done: Done) -> set[str]:
-    """The folder names of the results that this one came from."""
+    """The folder names of the results from which this one was made."""
     parts = [part for part in done.parts.values() if isinstance(part, str) and part.startswith(OUTPUT)]
     return {part.removeprefix(OUTPUT)[:DIGITS] for part in parts}
 
 
 def _over_seeds(metrics: Sequence[Metrics]) -> Metrics:
-    """The mean of each metric and its sample standard deviation; null where a seed lacks it."""
-    found: Metrics = {}
-    for name in dict.fromkeys(name for each in metrics for name in each):
-        values = [value for each in metrics if (value := each.get(name)) is not None]
-        whole = len(values) == len(metrics)
-        found[name] = statistics.fmean(values) if whole else None
+    """The mean of each metric and its sample standard deviation; null if a seed lacks the metric."""
+    summary: Metrics = {}
+    for name in dict.fromkeys(name for of_seed in metrics for name in of_seed):
+        values = [value for of_seed in metrics if (value := of_seed.get(name)) is not None]
+        is_complete = len(values) == len(metrics)
+        summary[name] = statistics.fmean(values) if is_complete else None
         if len(values) > 1:
-            found[f"{name}_deviation"] = statistics.stdev(values) if whole else None
-    return found
+            summary[f"{name}_deviation"] = statistics.stdev(values) if is_complete else None
+    return summary

@@ -32,8 +32,8 @@ def machine(monkeypatch):
 
 
 def accelerator_of(monkeypatch, name, count=1):
-    found = None if name is None else torch.device(name)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: found)
+    accelerator = None if name is None else torch.device(name)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: accelerator)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
 
 

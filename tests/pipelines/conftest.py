@@ -34,7 +34,7 @@ def cluster():
 
 @pytest.fixture
 def write_recipe(tmp_path):
-    def write(text, name="relay.toml"):
+    def write(text, name="lesson.toml"):
         path = tmp_path / name
         path.write_text(text)
         return str(path)

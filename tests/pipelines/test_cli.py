@@ -9,8 +9,8 @@ import pytest
 
 from bertrelay.errors import BertRelayError, RequestError
 
-RELAY = """
-# A short relay.
+LESSON = """
+# A short lesson.
 [student]
 uses = "light.learn"
 teacher = "@teacher/model"
@@ -21,7 +21,7 @@ uses = "light.teach"
 
 
 def test_help_and_a_skipped_run_load_neither_torch_nor_transformers(write_recipe, tmp_path, go):
-    path = write_recipe(RELAY)
+    path = write_recipe(LESSON)
     go(path)
     requests = [["--help"], ["search", "--help"], ["run", path], ["run", path, "--processes", "2"], ["plan", path]]
     script = f"""
@@ -42,9 +42,9 @@ for words in {requests}:
 
 
 def test_plan_says_why_in_columns_and_in_one_json_document(write_recipe, bertrelay, tmp_path):
-    path = write_recipe(RELAY)
+    path = write_recipe(LESSON)
     bertrelay("plan", path)
-    assert [path.name for path in tmp_path.iterdir()] == ["relay.toml"]  # a plan on a fresh place leaves no trace
+    assert [path.name for path in tmp_path.iterdir()] == ["lesson.toml"]  # a plan on a fresh place leaves no trace
     bertrelay("run", path)
     code, out, _ = bertrelay("plan", path, "--set", "teacher.epochs=2", "--set", "student.epochs=3")
     assert code == 0
@@ -53,11 +53,11 @@ def test_plan_says_why_in_columns_and_in_one_json_document(write_recipe, bertrel
         "RUN     student  upstream teacher: teacher.epochs: 1 → 2",
         "                 student.epochs: 1 → 3",
     ]
-    whole = (tmp_path / "runs/relay/teacher/latest").resolve()
+    whole = (tmp_path / "runs/lesson/teacher/latest").resolve()
     partial = whole.rename(whole.with_name(whole.name + ".partial"))
     *_, head, left = bertrelay("plan", path, "--set", "teacher.epochs=2")[1].splitlines()
     assert head.startswith("unfinished results of other settings")
-    assert left.split()[1:] == ["MB", f"runs/relay/teacher/{partial.name}"]
+    assert left.split()[1:] == ["MB", f"runs/lesson/teacher/{partial.name}"]
     partial.rename(whole)
     stages = json.loads(bertrelay("plan", path, "--json")[1])["stages"]
     found = [(stage["name"], stage["action"], stage["reasons"]) for stage in stages]
@@ -66,18 +66,18 @@ def test_plan_says_why_in_columns_and_in_one_json_document(write_recipe, bertrel
 
 
 WRONG = {
-    "run relay.toml --set s.sede=2": 'did you mean "seed"',
-    "run relay.toml --only sampels": 'did you mean "samples"',
+    "run lesson.toml --set s.sede=2": 'did you mean "seed"',
+    "run lesson.toml --only sampels": 'did you mean "samples"',
     "run none.toml": "expected a recipe file or a built-in recipe, found nothing of that name",
     "run ~none.toml": "expected the path of a file or folder, found '~none.toml'",
     f"plan {'x' * 300}": "File name too long",
-    "plan relay.toml --runs ~none": "--runs: expected the path of a file or folder, found '~none'",
-    "run relay.toml --runs relay.toml": "found: Not a directory, at",
-    "samples relay.toml/x": "Choose another folder (DIR)",
-    "run relay.toml --sett a=1": "No such option",
+    "plan lesson.toml --runs ~none": "--runs: expected the path of a file or folder, found '~none'",
+    "run lesson.toml --runs lesson.toml": "found: Not a directory, at",
+    "samples lesson.toml/x": "Choose another folder (DIR)",
+    "run lesson.toml --sett a=1": "No such option",
     "run": "Missing argument",
     "rnu": "No such command",
-    "run relay.toml --processes 0": "greater than or equal to 1",
+    "run lesson.toml --processes 0": "greater than or equal to 1",
     "ner tag a b c --precision fp8": "'fp8' is not one of 'auto', 'bf16', 'fp16', 'tf32', 'fp32'.",
     "recipes quikstart": "unknown recipe",
     "similarity a b \udce9": "expected valid Unicode, found half of a surrogate pair at character 0",
@@ -113,7 +113,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(write_recipe, start):
 
 
 def test_what_the_terminals_encoding_lacks_is_printed_as_escapes(write_recipe, go, runs, start, monkeypatch):
-    path = write_recipe(RELAY)
+    path = write_recipe(LESSON)
     go(path)
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
     out, err = start("plan", path, "--runs", runs, "--set", "teacher.epochs=2").communicate(timeout=60)

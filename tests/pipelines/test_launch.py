@@ -181,7 +181,7 @@ def launch_bertrelay(*arguments):
 def test_two_processes_share_a_run_and_one_writes_it_and_a_plan_that_fails_ends_both(write_recipe, tmp_path, capfd):
     path, runs = write_recipe(SLOW + 'sensitive = true\n[t]\nuses = "light.teach"\n'), tmp_path / "runs"
     assert launch_bertrelay("run", path, "--runs", runs) == 0
-    files = {file.name: file.stat().st_mode & 0o777 for file in (runs / "relay/slow/latest").glob("steps-*")}
+    files = {file.name: file.stat().st_mode & 0o777 for file in (runs / "lesson/slow/latest").glob("steps-*")}
     assert files == {"steps-0.txt": 0o600, "steps-1.txt": 0o600}
     assert capfd.readouterr().out.count("RUN     slow") == 1
     assert launch_bertrelay("run", path, "--runs", runs, "--set", "t.data=none.tsv") == 2

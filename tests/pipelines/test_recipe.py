@@ -9,8 +9,8 @@ from pipelines import registry
 from pipelines.recipe import read_recipe, toml_value
 from pipelines.validation import Problems
 
-RELAY = """
-name = "relay"
+LESSON = """
+name = "lesson"
 seed = 7
 
 [vars]
@@ -45,7 +45,7 @@ def mistakes_of(path, *overrides):
 
 def test_paths_count_from_the_recipe_and_in_set_from_the_working_directory(write_recipe, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
-    path = write_recipe(RELAY)
+    path = write_recipe(LESSON)
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert settings(read(path), "teacher").data == str(tmp_path / "data/pairs.tsv")
     changed = read(path, "vars.data=here")
@@ -116,7 +116,7 @@ def test_an_override_without_effect_or_of_another_kind_is_the_only_problem(write
 def test_vars_use_one_that_is_set_for_them_alone(write_recipe):
     path = write_recipe('[vars]\nname = "${size}-1"\n[t]\nuses = "light.teach"\nbase = "${name}"\n')
     assert settings(read(path, "vars.size=small"), "t").base == "small-1"
-    path = write_recipe(RELAY.replace('data = "${data}/pairs.tsv"', 'data = "${pairs}"'))
+    path = write_recipe(LESSON.replace('data = "${data}/pairs.tsv"', 'data = "${pairs}"'))
     assert settings(read(path, "vars.pairs=${both}/x"), "teacher").data.endswith("data/both/x")
 
 
@@ -145,7 +145,7 @@ def test_the_languages_of_the_flagship_reach_its_sources_tests_and_trimmed_form(
 
 
 def test_the_seed_of_the_recipe_reaches_stages_that_write_none(write_recipe):
-    path = write_recipe(RELAY + 'seed = "${number}"\n')  # a var alone keeps its type
+    path = write_recipe(LESSON + 'seed = "${number}"\n')  # a var alone keeps its type
     assert settings(read(path, "vars.number=3"), "student").seed == 7
     assert settings(read(path, "vars.number=3"), "teacher").seed == 3
     assert settings(read(path, "vars.number=3", "seed=9"), "student").seed == 9
@@ -230,7 +230,7 @@ def test_every_mistake_is_reported_at_once_with_table_key_and_nearest_name(write
         "group_read: expected true or false, found 1",
     ]:
         assert f"\n  {line}" in error_text
-    assert error_text.splitlines()[0].endswith("relay.toml: 20 problems")
+    assert error_text.splitlines()[0].endswith("lesson.toml: 20 problems")
 
 
 def test_a_circle_of_stages_is_named_once_and_a_stage_that_needs_itself_too(write_recipe):
@@ -241,7 +241,7 @@ def test_a_circle_of_stages_is_named_once_and_a_stage_that_needs_itself_too(writ
 
 
 def test_an_error_in_the_text_is_reported_with_its_line(tmp_path, write_recipe):
-    assert "relay.toml: expected TOML" in (error_text := mistakes_of(write_recipe("[a]\nuses = \n")))
+    assert "lesson.toml: expected TOML" in (error_text := mistakes_of(write_recipe("[a]\nuses = \n")))
     assert "line 2" in error_text
     path = tmp_path / "latin.toml"
     path.write_bytes(b'name = "a"\n# caf\xe9\n')
@@ -378,13 +378,13 @@ def test_a_chain_of_thousands_of_stages_is_read_in_order_and_its_circle_is_found
 
 
 def test_a_setting_of_a_stage_outside_of_stages_says_where_it_belongs(write_recipe):
-    found = mistakes_of(write_recipe(RELAY), "epochs=2")
+    found = mistakes_of(write_recipe(LESSON), "epochs=2")
     assert "epochs: is a setting of a stage: write student.epochs or teacher.epochs" in found
 
 
 @pytest.mark.parametrize("target", ["vars.languages", "student.languages"])
 def test_a_list_whose_quotes_the_shell_has_taken_is_shown_as_it_is_to_be_written(write_recipe, target):
-    path = write_recipe(RELAY.replace("number = 1", 'number = 1\nlanguages = ["fr"]'))
+    path = write_recipe(LESSON.replace("number = 1", 'number = 1\nlanguages = ["fr"]'))
     found = mistakes_of(path, f"{target}=[de, ko]")
     assert f"""write --set '{target}=["de","ko"]'""" in found
     table = mistakes_of(path, f"{target}=[{{path=de.tsv, header=false}}]")
@@ -409,9 +409,9 @@ def test_keys_of_another_source_of_translations_are_named_with_those_to_write(wr
 
 
 def test_a_missing_recipe_names_the_nearest_file(write_recipe):
-    path = write_recipe(RELAY)
-    with pytest.raises(RequestError, match=r"did you mean .*relay\.toml\? Built in: "):
-        read_recipe(path.replace("relay.toml", "relais.toml"), REGISTRY)
+    path = write_recipe(LESSON)
+    with pytest.raises(RequestError, match=r"did you mean .*lesson\.toml\? Built in: "):
+        read_recipe(path.replace("lesson.toml", "lessom.toml"), REGISTRY)
 
 
 def test_a_problem_that_begins_with_its_key_is_named_by_it_behind_its_stage():

@@ -19,7 +19,7 @@ from bertrelay.stage import Stage
 from pipelines.error_handling import disk_explained
 from pipelines.run_store import ATTEMPT, begin, finish, read_done
 
-RELAY = """
+LESSON = """
 [student]
 uses = "light.learn"
 teacher = "@teacher/model"
@@ -39,8 +39,8 @@ def actions(outcome):
 
 
 def test_a_finished_folder_says_all_about_itself(write_recipe, runs, go):
-    go(write_recipe(RELAY))
-    folder = runs / "relay/teacher/latest"
+    go(write_recipe(LESSON))
+    folder = runs / "lesson/teacher/latest"
     assert folder.is_symlink()
     assert len(str(folder.readlink())) == 12
     done = json.loads((folder / "done.json").read_text())
@@ -50,11 +50,11 @@ def test_a_finished_folder_says_all_about_itself(write_recipe, runs, go):
     assert done["outputs"]["model/weights.txt"]["size"] == 3
     assert {"python", "torch", "bertrelay"} <= set(done["libraries"])
     assert done["started"] <= done["finished"]
-    assert not list(runs.glob("relay/*/*.partial"))
+    assert not list(runs.glob("lesson/*/*.partial"))
 
 
 def test_a_second_run_skips_all_and_links_what_it_skipped(write_recipe, go, runs):
-    path, latest = write_recipe(RELAY), runs / "relay/teacher/latest"
+    path, latest = write_recipe(LESSON), runs / "lesson/teacher/latest"
     go(path)
     first = latest.readlink()
     go(path, "teacher.epochs=4")
@@ -67,7 +67,7 @@ def test_a_second_run_skips_all_and_links_what_it_skipped(write_recipe, go, runs
 
 
 def test_a_run_folder_that_was_copied_without_links_is_refused_with_what_to_remove(write_recipe, go, runs, tmp_path):
-    path = write_recipe(RELAY)
+    path = write_recipe(LESSON)
     go(path)
     shutil.copytree(runs, tmp_path / "copy")
     shutil.rmtree(runs)
@@ -82,10 +82,10 @@ def test_a_run_folder_that_was_copied_without_links_is_refused_with_what_to_remo
 
 
 def test_force_makes_a_whole_result_anew_and_only_leaves_the_rest_alone(write_recipe, go, runs):
-    path = write_recipe(RELAY)
+    path = write_recipe(LESSON)
     assert actions(go(path, only=["teacher"])) == {"teacher": "RUN"}
-    assert not (runs / "relay/student").exists()
-    mark = runs / "relay/teacher/latest/mark"
+    assert not (runs / "lesson/student").exists()
+    mark = runs / "lesson/teacher/latest/mark"
     mark.touch()
     assert actions(go(path, force=["teacher"])) == {"teacher": "RUN", "student": "RUN"}
     assert not mark.exists()
@@ -95,7 +95,7 @@ def test_force_makes_a_whole_result_anew_and_only_leaves_the_rest_alone(write_re
 
 
 def test_a_result_says_why_it_was_made(write_recipe, go, runs):
-    path, made = write_recipe(RELAY), runs / "relay/teacher/latest"
+    path, made = write_recipe(LESSON), runs / "lesson/teacher/latest"
     go(path)
     assert read_done(made).reasons == ["first time"]
     go(path, "teacher.epochs=7")
@@ -107,19 +107,19 @@ def test_a_result_says_why_it_was_made(write_recipe, go, runs):
 
 
 def test_metrics_of_repeated_stages_are_summed_up_over_seeds(write_recipe, runs, go):
-    go(write_recipe("seeds = [1, 2, 6]\n" + RELAY))
-    summary = json.loads((runs / "relay/metrics.json").read_text())
+    go(write_recipe("seeds = [1, 2, 6]\n" + LESSON))
+    summary = json.loads((runs / "lesson/metrics.json").read_text())
     scores = [3 + seed for seed in (1, 2, 6)]
     assert summary["teacher"]["score"] == statistics.mean(scores)
     assert summary["teacher"]["score_deviation"] == pytest.approx(statistics.stdev(scores))
     assert summary["teacher"]["unmeasured"] is None
     assert summary["student"]["score"] == 6
-    assert (runs / "relay/student/latest").readlink() == (runs / "relay/student/latest-seed-1").readlink()
-    assert (runs / "relay/student/latest-seed-6/model/weights.txt").read_text() == "learnt from 3 6"
+    assert (runs / "lesson/student/latest").readlink() == (runs / "lesson/student/latest-seed-1").readlink()
+    assert (runs / "lesson/student/latest-seed-6/model/weights.txt").read_text() == "learnt from 3 6"
 
 
 def test_no_mean_is_taken_over_results_of_other_settings_or_of_some_seeds_alone(write_recipe, go, monkeypatch, capfd):
-    path, teach = write_recipe("seeds = [1, 2]\n" + RELAY + SLOW), light_stages.teach
+    path, teach = write_recipe("seeds = [1, 2]\n" + LESSON + SLOW), light_stages.teach
 
     def stopped_at_last_seed(settings, context):
         if settings.seed > 1:
@@ -176,7 +176,7 @@ def test_an_input_that_changes_while_its_stage_is_at_work_leaves_no_result_under
 
 
 def test_a_report_is_written_when_something_ran_or_it_is_gone(write_recipe, go, runs, monkeypatch):
-    path, written = write_recipe(RELAY), []
+    path, written = write_recipe(LESSON), []
 
     def report(recipe, folder, *_):
         written.append(recipe.name)
@@ -185,16 +185,16 @@ def test_a_report_is_written_when_something_ran_or_it_is_gone(write_recipe, go, 
     monkeypatch.setattr(sys.modules["pipelines.report.page"], "write_report", report)
     for _ in range(2):
         go(path)
-    assert written == ["relay"]
-    (runs / "relay/report.html").unlink()
+    assert written == ["lesson"]
+    (runs / "lesson/report.html").unlink()
     go(path)
     assert len(written) == 2
 
 
 def test_a_reference_to_what_a_stage_did_not_write_names_what_it_wrote(write_recipe, go):
     with pytest.raises(RequestError) as error:
-        go(write_recipe(RELAY), "student.teacher=@teacher/model/half")
-    assert "[student] @teacher/model/half: the stage teacher wrote nothing of that name" in str(error.value)
+        go(write_recipe(LESSON), "student.teacher=@teacher/model/half")
+    assert "[student] @teacher/model/half: expected an output of the stage teacher, found none" in str(error.value)
     assert 'did you mean "model"' in str(error.value)
 
 
@@ -206,7 +206,7 @@ def test_the_revision_is_asked_once_written_down_and_given_to_the_stage(write_re
     go(path)
     go(path, "t.epochs=2")
     assert asked == ["owner/model"]
-    assert json.loads((tmp_path / "relay.lock").read_text()) == {"model owner/model": "5ha"}
+    assert json.loads((tmp_path / "lesson.lock").read_text()) == {"model owner/model": "5ha"}
     assert {(settings.base, settings.hub) for settings in given} == {("owner/model@5ha", "owner/data@pinned")}
 
 
@@ -216,10 +216,10 @@ def test_a_hub_is_shut_out_unless_the_recipe_names_one(write_recipe, monkeypatch
     go(write_recipe('[t]\nuses = "light.teach"\nbase = "owner/model@1"'))
     assert "HF_HUB_OFFLINE" not in os.environ
     assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
-    go(write_recipe(RELAY))
+    go(write_recipe(LESSON))
     assert os.environ["HF_HUB_OFFLINE"] == "1"
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # what a user has set stays
-    go(write_recipe(RELAY))
+    go(write_recipe(LESSON))
     assert os.environ["HF_HUB_OFFLINE"] == "0"
 
 
@@ -250,11 +250,11 @@ def test_a_killed_run_resumes_where_it_was(write_recipe, runs, start, go):
     assert first.stdout.readline() == f"blocked {first.pid}\n"
     first.kill()
     assert first.wait() == -signal.SIGKILL
-    assert not (runs / "relay/slow/latest").exists()
+    assert not (runs / "lesson/slow/latest").exists()
     outcome = go(path)
     assert actions(outcome) == {"slow": "RESUME"}
     assert outcome.results["slow", None].metrics == {"resumed_from": 2}
-    steps = (runs / "relay/slow/latest/steps-0.txt").read_text().splitlines()
+    steps = (runs / "lesson/slow/latest/steps-0.txt").read_text().splitlines()
     assert steps == [str(first.pid)] * 2 + [str(os.getpid())]
 
 
@@ -281,7 +281,7 @@ def test_a_signal_stops_with_a_word_and_the_run_resumes(write_recipe, start, num
 
 
 def test_what_a_killed_process_was_writing_is_in_no_result(write_recipe, runs, go, monkeypatch):
-    path, teach = write_recipe(RELAY), light_stages.teach
+    path, teach = write_recipe(LESSON), light_stages.teach
 
     def killed(_, context):
         with monkeypatch.context() as patched:  # as SIGKILL does: nothing is tidied
