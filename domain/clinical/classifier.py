@@ -26,9 +26,6 @@ from bertrelay.sources import model_folder
 from domain.clinical.outcomes import ChunkSettings, OutcomeModelSettings, OutcomeName, PoolingName
 
 DESCRIPTION = "outcome.json"
-LATER = {"input", "radiology", "cut", "subwords_per_word", "window_days", "prevalence"}
-LATER |= {"pooling", "alarm_precision", "alarms", "alarms_right"}
-"""Keys that folders of the first edition lack. In the place of slope and intercept they have a temperature."""
 HEAD = Head(
     AutoModelForSequenceClassification,
     "classifier",
@@ -148,11 +145,11 @@ def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeMo
             f"model: expected one that predicts {task or 'an outcome of patients'}, found no {DESCRIPTION} in "
             f"{folder}; train it with domain.readmission or domain.outcome"
         )
-    # What every edition writes and this folder lacks: the defaults would be those of another model.
-    lacking = type(settings).model_fields.keys() - settings.model_fields_set - LATER
+    # Every key is written, so the default of a missing one would be that of another model.
+    lacking = type(settings).model_fields.keys() - settings.model_fields_set
     if "chunking" not in lacking:
-        given = settings.chunking.model_fields_set
-        lacking |= {f"chunking.{name}" for name in ChunkSettings.model_fields.keys() - given}
+        stated = settings.chunking.model_fields_set
+        lacking |= {f"chunking.{name}" for name in ChunkSettings.model_fields.keys() - stated}
     if lacking:
         listed = ", ".join(sorted(lacking))
         raise RequestError(f"model: expected {listed} in {folder / DESCRIPTION}, found none; copy the folder again")

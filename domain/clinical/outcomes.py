@@ -4,8 +4,7 @@ Imports neither torch nor pandas.
 """
 
 from dataclasses import dataclass
-from math import inf
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -94,19 +93,19 @@ class OutcomeModelSettings(Settings):
     labels: list[str] = Field(default_factory=lambda: list(READMISSION.labels))
     """Names of the network's classes, in their order."""
     input: Input | None = None
-    """Notes of a stay that it was trained on; None where they, or an older stage, did not name them."""
+    """Notes of a stay that it was trained on; None where the stage of its notes did not name them."""
     radiology: bool = False
     """Discharge summaries had the radiology reports of the stay before them."""
     cut: str | None = None
-    """End of these texts, in words; None in older models."""
+    """End of these texts, in words; None where the stage of its notes did not name it."""
     subwords_per_word: Annotated[float, Field(ge=1)] | None = None
-    """Median of the train admissions; None in older models."""
+    """Median of the train admissions; None where it was not measured."""
     window_days: Annotated[float, Field(gt=0)] | None = None
     """Window of a readmission; None where the cohort does not name it."""
     prevalence: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Fraction of validation admissions with the outcome of a binary task; None in older models."""
+    """Fraction of validation admissions with the outcome of a binary task; None of another task."""
     pooling: PoolingName = "cls"
-    """Token vectors of a chunk that the head reads; the first token in older models."""
+    """Token vectors of a chunk that the head reads."""
     chunking: ChunkSettings = ChunkSettings()
     """Chunks of the text of an admission."""
     aggregation: AggregationName = "max_and_mean"
@@ -114,8 +113,7 @@ class OutcomeModelSettings(Settings):
     c: Annotated[float, Field(gt=0)] = PAPERS_C
     """The c of `max_and_mean`."""
     slope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    """Factor, of a binary task, that with `intercept` turns the log-odds of P into those of `calibrated`. A
-    `temperature`, which older models have in their place, is read as a slope of 1 / temperature."""
+    """Factor, of a binary task, that with `intercept` turns the log-odds of P into those of `calibrated`."""
     intercept: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     """Number added to the log-odds of P times `slope`."""
     threshold: float | None = None
@@ -123,19 +121,9 @@ class OutcomeModelSettings(Settings):
     alarm_precision: Annotated[float, Field(gt=0, lt=1)] = 0.8
     """Precision that was required of the threshold."""
     alarms: Annotated[int, Field(ge=0)] | None = None
-    """Validation admissions that reached the threshold; None without one, and in older models."""
+    """Validation admissions that reached the threshold; None without one."""
     alarms_right: Annotated[int, Field(ge=0)] | None = None
-    """Those of `alarms` for which the outcome was true; None without a threshold, and in older models."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_slope(cls, given: Any) -> Any:
-        """The slope of a temperature; what is no temperature stays, and is refused as an unknown key."""
-        temperature = given.get("temperature") if isinstance(given, dict) and "slope" not in given else None
-        if not isinstance(temperature, (int, float)) or not 0 < temperature < inf:
-            return given
-        others = {name: value for name, value in given.items() if name != "temperature"}
-        return {"slope": 1 / temperature, "intercept": 0.0, **others}
+    """Those of `alarms` for which the outcome was true; None without a threshold."""
 
     @property
     def outcome(self) -> PatientOutcome:

@@ -251,7 +251,7 @@ class _NerDescription(Description):
     max_tokens: Annotated[int, Field(ge=SPECIALS + 1)]
     overlap: Annotated[int, Field(ge=0)]
     temperature: Temperature
-    capitals: bool = False
+    capitals: bool
 
 
 @dataclass(frozen=True)

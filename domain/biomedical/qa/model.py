@@ -89,7 +89,7 @@ class _QaDescription(Description):
     max_answer_tokens: Positive
     threshold: float | None
     temperature: Temperature
-    whole_words: bool = True
+    whole_words: bool
 
 
 def start_model(settings: QaSettings, cache: Cache | None = None) -> AnswerModel:

@@ -19,7 +19,7 @@ from domain.clinical.outcomes import LENGTH_OF_STAY, OutcomeModelSettings
 from domain.clinical.prediction import aggregate_labels, chunk_log_odds
 from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer, admission_page, clean_and_join
 
-SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "threshold": 0.5}
+SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "slope": 0.5, "threshold": 0.5}
 LENGTHS = {"chunking": {"max_tokens": 24}, "task": "length-of-stay", "labels": [*LENGTH_OF_STAY.labels]}
 OVERLAPPING = {**SETTINGS, "chunking": {"max_tokens": 24, "overlap": 12}}
 
@@ -199,7 +199,7 @@ def test_the_page_shows_all_text_none_of_it_as_markup_and_marks_words_of_the_top
 
 
 def test_the_page_has_one_scale_the_calibrated_one_beside_the_average_of_the_hospital(bert):
-    asked = {**SETTINGS, "temperature": 0.5, "threshold": 0.6, "prevalence": 0.302, "window_days": 90.0}
+    asked = {**SETTINGS, "slope": 2.0, "threshold": 0.6, "prevalence": 0.302, "window_days": 90.0}
     scorer = OutcomeScorer(random_model(bert, asked))  # calibrated odds are the square of P's
     found = scorer.explain(f"{' '.join(HARMLESS)} {TELLING}")
     shown = " ".join(admission_page(found, scorer.model.settings).split())
@@ -215,7 +215,7 @@ def test_the_page_has_one_scale_the_calibrated_one_beside_the_average_of_the_hos
 
 
 @pytest.mark.parametrize(
-    "key", ["task", "labels", "chunking", "max_tokens", "aggregation", "c", "slope", "intercept", "threshold"]
+    "key", ["task", "labels", "chunking", "max_tokens", "aggregation", "slope", "threshold", "pooling", "alarms", "cut"]
 )
 def test_a_key_that_is_missing_is_never_taken_for_its_default(model_folder, tmp_path, key):
     shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
@@ -224,16 +224,3 @@ def test_a_key_that_is_missing_is_never_taken_for_its_default(model_folder, tmp_
     (tmp_path / "outcome.json").write_text(json.dumps(written))
     with pytest.raises(RequestError, match=rf"expected (chunking\.)?{key} in .*outcome\.json"):
         load_model(tmp_path)
-
-
-def test_a_folder_of_the_first_edition_loads(model_folder, tmp_path):
-    shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
-    written = json.loads((tmp_path / "outcome.json").read_text())
-    kept = ("task", "labels", "input", "chunking", "aggregation", "c", "threshold")
-    older = {name: written[name] for name in kept} | {"temperature": 2.0}
-    (tmp_path / "outcome.json").write_text(json.dumps(older))
-    assert load_model(tmp_path).settings == load_model(model_folder).settings
-    for wrong in (0.0, -1.0, "2", None, [1.0]):
-        (tmp_path / "outcome.json").write_text(json.dumps(older | {"temperature": wrong}))
-        with pytest.raises(RequestError, match="temperature"):
-            load_model(tmp_path)
