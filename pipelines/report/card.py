@@ -24,7 +24,7 @@ from bertrelay.sources import model_folder
 from bertrelay.stage import Metrics, StageContext, check_new, write_model
 from pipelines.registry import REGISTRY
 from pipelines.report.card_settings import CardSettings
-from pipelines.report.metrics import declared
+from pipelines.report.metrics import read_declarations
 from pipelines.report.page import duration
 from pipelines.report.tables import DEV, OTHER, Listing, MetricValue, metric_values, score_tables
 from pipelines.report.verdicts import StageResult, verdicts
@@ -197,12 +197,14 @@ def _languages(settings: CardSettings, results: Sequence[Result]) -> list[str]:
 
 def _evaluations(results: Iterable[Result]) -> Iterator[EvalResult]:
     """The metrics of the published model that their families declare for the hub."""
-    declarations = {stage.kind: declared(stage.metrics) for stage in REGISTRY if stage.metrics}
+    declarations = {stage.kind: read_declarations(stage.metrics) for stage in REGISTRY if stage.metrics}
     for result in results:
         values = metric_values(result.done.metrics) if result.is_of_model else {}
         for name, measured in values.items():
             bare = name.replace("/after/", "/")  # of a model that was made smaller; `before` is of another one
-            hubs = (each.on_hub(bare) for each in declarations.get(result.kind, ()) if "before" not in name.split("/"))
+            hubs = (
+                each.hub_names(bare) for each in declarations.get(result.kind, ()) if "before" not in name.split("/")
+            )
             found = next(filter(None, hubs), None)
             if found is not None and measured.value is not None:
                 interval = f" (95 % interval {measured.interval})" if measured.interval else ""

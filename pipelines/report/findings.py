@@ -11,7 +11,7 @@ from markupsafe import Markup
 from bertrelay.files import read_json
 from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, NOTES_ABOUT, SLICES, in_words
 from pipelines.report.charts import Curve, draw, training_curves
-from pipelines.report.metrics import declared
+from pipelines.report.metrics import read_declarations
 from pipelines.report.tables import Listing, MetricValue, shown
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ CONFUSIONS = (
 
 def _labels(family: str, group: str) -> Mapping[str, str]:
     """What metrics of a family are called."""
-    return declared(f"domain:{family}")[0].labels[group]
+    return read_declarations(f"domain:{family}")[0].labels[group]
 
 
 def similarity(folder: Path, with_text: bool = True) -> Iterator[Part]:

@@ -1,7 +1,7 @@
-"""How metrics are declared: `metrics.toml` of each package, by which a report groups, names and compares them.
+"""Declarations of metrics, `metrics.toml` of each package: a report groups, names and compares metrics by them.
 
-A table of the file is a family. Its `metrics` are a list of `Metric`s, in whose patterns `{group}` is a named group of
-the texts that the labels have for it. `labels` outside of a family are those of all families of the file, and `include`
+A table of the file is a family. Its `metrics` are a list of `Metric`s; `{group}` in a pattern becomes a named group
+that matches the keys of `labels.group`. `labels` outside of a family apply to all families of the file, and `include`
 names a package whose metrics follow. `published` has caption, row and model, and `notes` are a list of `Note`s.
 """
 
@@ -20,7 +20,7 @@ NO_LABELS: Mapping[str, Mapping[str, str]] = {}
 class Note(NamedTuple):
     """A sentence about a family that is true only of some runs.
 
-    when: a regular expression of a whole fact, which has to be there: the name of a metric of a stage with metrics of
+    when: a regular expression that must match a whole fact of the run: the name of a metric of a stage with metrics of
         the family, `uses KIND` of such a stage, or `published` where published metrics stand beside its own.
     """
 
@@ -32,17 +32,16 @@ class Note(NamedTuple):
 class Family:
     """Metrics that a report shows together.
 
-    about: what they measure, whatever the run. notes: what is true of some runs. place: the order of families.
-    in_terminal: whether `bertrelay run` prints them, with_intervals with their intervals; of all rows, or
-        `terminal_rows`. with_means: whether a row of means is added. is_summary: whether it shows metrics of other
-        families once more.
-    published: caption to {(row, model): value}, shown for comparison.
+    about: a description that is true of every run. notes: sentences that are true of some. order: sorts families.
+    in_terminal: `bertrelay run` prints them, with `with_intervals` their intervals too; all rows, or `terminal_rows`.
+    with_means: a row of means is added. is_summary: it repeats metrics of other families.
+    published: caption → {(row, model): value}, shown for comparison.
     """
 
     title: str
     about: str = ""
     notes: Sequence[Note] = field(default=(), compare=False)
-    place: int = 50
+    order: int = 50
     in_terminal: bool = False
     terminal_rows: Sequence[str] = ()
     with_intervals: bool = False
@@ -50,14 +49,14 @@ class Family:
     is_summary: bool = False
     published: Mapping[str, Mapping[tuple[str, str], float]] = field(default_factory=dict, compare=False)
 
-    def about_run(self, facts: Collection[str]) -> str:
-        """What is true of a run with these facts."""
+    def describe_run(self, facts: Collection[str]) -> str:
+        """Description of the family that is true of a run with these facts."""
         notes = (note.text for note in self.notes if any(re.fullmatch(note.when, fact) for fact in facts))
         return " ".join(filter(None, [self.about, *notes]))
 
 
 class Cell(NamedTuple):
-    """Where a report shows a metric. A caption is that of a table; columns are in groups."""
+    """Cell of a report in which a metric stands: its table by caption, row, and column in a group of columns."""
 
     family: Family
     caption: str
@@ -66,8 +65,8 @@ class Cell(NamedTuple):
     column: str
 
 
-class OnHub(NamedTuple):
-    """What a model card on Hugging Face's hub calls a metric: type of task, data set, type of metric."""
+class HubNames(NamedTuple):
+    """Names of a metric in a model card on Hugging Face's hub: type of task, data set, type of metric."""
 
     task: str
     dataset: str
@@ -78,10 +77,11 @@ class OnHub(NamedTuple):
 class Metric:
     """Metrics whose name matches a pattern, and the cell they go to.
 
-    pattern: a regular expression of the whole name, with named groups, which caption, row, group and column may use
-        as `{group}`, and `{stage}` too. labels: group to {text: what is shown for it}. better: which of two is better;
-        columns in which the lower is have an arrow. hub: task, dataset and metric of `OnHub`, which may use the groups
-        as they are in the name; without it a model card's metadata leaves the metric out.
+    pattern: a regular expression of the whole name with named groups. Caption, row, group and column may use them as
+        `{group}`, and `{stage}` too: `sts/(?P<set>.+)/spearman_cosine` with the row `{set}`.
+    labels: group → {text: its label in the report}. better: the better direction; if lower, the column has an arrow.
+    hub: task, dataset and metric of `HubNames`, which may use the groups as they are in the name; without it a model
+        card's metadata leaves the metric out.
     """
 
     pattern: str
@@ -94,16 +94,16 @@ class Metric:
     better: Better | None = "higher"
     hub: Mapping[str, str] = field(default_factory=dict, compare=False)
 
-    def on_hub(self, name: str) -> OnHub | None:
-        """What the metric `name` is on the hub; None where it is not one of these, or not for the hub."""
+    def hub_names(self, name: str) -> HubNames | None:
+        """The names of the metric `name` on the hub; None if the pattern does not match it or it is not for the hub."""
         match = re.fullmatch(self.pattern, name)
         if match is None or not self.hub:
             return None
         texts = {group: text.replace("/", " ") for group, text in match.groupdict(default="").items()}
-        return OnHub(**{key: text.format(**texts).strip() for key, text in self.hub.items()})
+        return HubNames(**{key: text.format(**texts).strip() for key, text in self.hub.items()})
 
     def cell(self, stage: str, name: str) -> Cell | None:
-        """The cell of the metric `name` of a stage; None where it is not one of these."""
+        """The cell of the metric `name` of a stage; None if the pattern does not match it."""
         match = re.fullmatch(self.pattern, name)
         if match is None:
             return None
@@ -111,35 +111,36 @@ class Metric:
             group: self.labels.get(group, {}).get(text, text.replace("/", " / "))
             for group, text in match.groupdict(default="").items()
         }
-        filled = (each.format(stage=stage, **texts) for each in (self.caption, self.row, self.group, self.column))
-        caption, row, group, column = filled
+        templates = (self.caption, self.row, self.group, self.column)
+        caption, row, group, column = (template.format(stage=stage, **texts) for template in templates)
         arrow = " ↓" if self.better == "lower" else ""
         return Cell(self.family, caption.removesuffix(" · "), row, group, column + arrow)
 
 
 @cache
-def declared(source: str) -> tuple[Metric, ...]:
+def read_declarations(source: str) -> tuple[Metric, ...]:
     """The metrics of a package, or of one of its families, `package:family`."""
     package, _, only = source.partition(":")
     content = tomllib.loads((files(package) / "metrics.toml").read_text("utf-8"))
     shared, include = content.pop("labels", {}), content.pop("include", None)
-    own = [metric for name, fields in content.items() if only in ("", name) for metric in _of_family(fields, shared)]
-    return (*own, *(declared(include) if include and not only else ()))
+    families = [fields for name, fields in content.items() if only in ("", name)]
+    metrics = [metric for fields in families for metric in _family_metrics(fields, shared)]
+    return (*metrics, *(read_declarations(include) if include and not only else ()))
 
 
-def _of_family(declaration: dict[str, Any], shared: Mapping[str, Mapping[str, str]]) -> list[Metric]:
-    own = {"labels": {}, "published": {}, **declaration}
-    metrics, labels = own.pop("metrics"), {**shared, **own.pop("labels")}
+def _family_metrics(declaration: dict[str, Any], shared: Mapping[str, Mapping[str, str]]) -> list[Metric]:
+    fields = {"labels": {}, "published": {}, **declaration}
+    metrics, labels = fields.pop("metrics"), {**shared, **fields.pop("labels")}
     published = {
         caption: {(row, model): value for row, values in rows.items() for model, value in values.items()}
-        for caption, rows in own.pop("published").items()
+        for caption, rows in fields.pop("published").items()
     }
-    notes = [Note(**note) for note in own.pop("notes", ())]
-    family = Family(**own, published=published, notes=notes)
+    notes = [Note(**note) for note in fields.pop("notes", ())]
+    family = Family(**fields, published=published, notes=notes)
 
     def named_group(group: re.Match[str]) -> str:
         return f"(?P<{group[1]}>{'|'.join(map(re.escape, labels[group[1]]))})"
 
-    for fields in metrics:
-        fields["pattern"] = re.sub(r"{(\w+)}", named_group, fields["pattern"])
-    return [Metric(family=family, labels=labels, **fields) for fields in metrics]
+    for metric in metrics:
+        metric["pattern"] = re.sub(r"{(\w+)}", named_group, metric["pattern"])
+    return [Metric(family=family, labels=labels, **metric) for metric in metrics]

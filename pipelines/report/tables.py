@@ -6,10 +6,10 @@ from typing import Any
 
 from bertrelay.stage import Metrics
 from pipelines.registry import REGISTRY
-from pipelines.report.metrics import Cell, Family, declared
+from pipelines.report.metrics import Cell, Family, read_declarations
 
-DEV = Family("Dev data", "On the data that a training is evaluated on.", place=90)
-OTHER = Family("Other metrics", place=91)
+DEV = Family("Dev data", "On the data that a training is evaluated on.", order=90)
+OTHER = Family("Other metrics", order=91)
 METRICS_SHOWN = 4
 COUNT = "n"
 ENDINGS = ("_low", "_high", "_deviation")
@@ -84,7 +84,7 @@ class ScoreTable:
     @property
     def about(self) -> str:
         """What the family says of this run."""
-        return self.family.about_run(self.facts)
+        return self.family.describe_run(self.facts)
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -127,7 +127,7 @@ def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}) -
                 table.facts.add("published")
         if table.family.with_means and len(table.rows) > 1:
             table.add_means()
-    return sorted(tables.values(), key=lambda table: table.family.place)
+    return sorted(tables.values(), key=lambda table: table.family.order)
 
 
 def cells_of(stage: str, name: str, kind: str | None = None) -> list[Cell]:
@@ -137,7 +137,7 @@ def cells_of(stage: str, name: str, kind: str | None = None) -> list[Cell]:
     """
     every = dict.fromkeys(each.metrics for each in REGISTRY if each.metrics)
     own = [each.metrics for each in REGISTRY if each.metrics and each.kind == kind]
-    metrics = (metric for source in own or every for metric in declared(source))
+    metrics = (metric for source in own or every for metric in read_declarations(source))
     cells = [cell for metric in metrics if (cell := metric.cell(stage, name))]
     family = DEV if name.startswith("dev/") else OTHER
     otherwise = Cell(family, "", name.removeprefix("dev/"), stage, "")
