@@ -54,14 +54,14 @@ class TrainingSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _given_budget_replaces_default(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
+    def _replace_default_size(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
         others = {"batch_tokens": "batch_items", "batch_items": "batch_tokens"}
-        return {**{other: None for name, other in others.items() if given.get(name) is not None}, **given}
+        return {**{other: None for name, other in others.items() if values.get(name) is not None}, **values}
 
     @model_validator(mode="after")
-    def _one_budget(self) -> Self:
+    def _check_one_size(self) -> Self:
         if (self.batch_tokens is None) == (self.batch_items is None):
             raise ValueError("expected exactly one of batch_tokens and batch_items")
         return self

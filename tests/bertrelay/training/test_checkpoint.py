@@ -1,4 +1,4 @@
-"""A checkpoint is whole, byte for byte, or it is not used."""
+"""A checkpoint is complete, byte for byte, or it is not used."""
 
 import os
 
@@ -22,47 +22,47 @@ def checkpoint(step):
     return Checkpoint(step, {"best_metrics": {"score": 0.1 + 0.2, "none": None}, "seconds": 1e-9}, tensors)
 
 
-def assert_equal(found, expected):
-    assert (found.step, found.state) == (expected.step, expected.state)
-    assert found.tensors.keys() == expected.tensors.keys()
+def assert_equal(loaded, expected):
+    assert (loaded.step, loaded.state) == (expected.step, expected.state)
+    assert loaded.tensors.keys() == expected.tensors.keys()
     for file, tensors in expected.tensors.items():
-        assert found.tensors[file].keys() == tensors.keys()
+        assert loaded.tensors[file].keys() == tensors.keys()
         for name, tensor in tensors.items():
-            assert found.tensors[file][name].dtype == tensor.dtype
-            assert torch.equal(found.tensors[file][name], tensor)
+            assert loaded.tensors[file][name].dtype == tensor.dtype
+            assert torch.equal(loaded.tensors[file][name], tensor)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Holds the checkpoints of steps 10 and 20."""
+    """A folder with the checkpoints of steps 10 and 20."""
     for step in (10, 20):
         save_checkpoint(tmp_path, checkpoint(step))
     return tmp_path
 
 
-def test_the_newest_two_are_kept_and_nothing_else(folder):
+def test_all_but_the_newest_two_are_removed(folder):
     save_checkpoint(folder, checkpoint(100))
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-00000020", "checkpoint-00000100"]
 
 
-def test_a_whole_one_of_the_same_step_is_left_and_a_damaged_one_replaced(folder):
-    """So there is no moment without the one that was there."""
-    again = Checkpoint(20, {"other": 1}, checkpoint(20).tensors)
-    save_checkpoint(folder, again)
+def test_an_intact_one_of_the_same_step_stays_and_a_damaged_one_is_replaced(folder):
+    """So there is no moment without an intact one."""
+    other = Checkpoint(20, {"other": 1}, checkpoint(20).tensors)
+    save_checkpoint(folder, other)
     assert_equal(load_checkpoint(folder), checkpoint(20))
-    flipped(folder / "checkpoint-00000020" / "model.safetensors")
-    save_checkpoint(folder, again)
-    assert_equal(load_checkpoint(folder), again)
+    flip(folder / "checkpoint-00000020" / "model.safetensors")
+    save_checkpoint(folder, other)
+    assert_equal(load_checkpoint(folder), other)
 
 
-def flipped(path):
+def flip(path):
     content = bytearray(path.read_bytes())
     content[-3] ^= 4
     path.write_bytes(content)
 
 
 DAMAGES = {
-    "flipped": flipped,
+    "flipped": flip,
     "cut off": lambda path: os.truncate(path, path.stat().st_size - 1),
     "emptied": lambda path: path.write_bytes(b""),
     "removed": lambda path: path.unlink(),
@@ -79,22 +79,22 @@ def test_a_damaged_one_is_reported_and_the_one_before_it_used(folder, capsys, fi
     assert not (folder / "checkpoint-00000020").exists()
 
 
-def test_with_all_of_them_damaged_there_is_none_which_an_empty_folder_does_not_report(folder, tmp_path_factory, capsys):
+def test_a_folder_without_an_intact_one_is_reported_unless_it_is_empty(folder, tmp_path_factory, capsys):
     for path in folder.iterdir():
-        flipped(path / "model.safetensors")
+        flip(path / "model.safetensors")
     assert load_checkpoint(folder) is None
     assert "no intact checkpoint is left; starting from step 0" in capsys.readouterr().err
     assert load_checkpoint(tmp_path_factory.mktemp("empty")) is None
     assert capsys.readouterr().err == ""
 
 
-def test_what_a_kill_left_half_written_is_removed(folder):
+def test_a_half_written_one_is_removed(folder):
     (folder / "checkpoint-00000020").rename(folder / "checkpoint-00000030.partial")
     assert_equal(load_checkpoint(folder), checkpoint(10))
     assert [path.name for path in folder.iterdir()] == ["checkpoint-00000010"]
 
 
-def test_a_full_disk_says_where_and_gives_its_space_back(folder, monkeypatch):
+def test_a_full_disk_is_reported_and_its_space_freed(folder, monkeypatch):
     """/dev/full is the kernel's own full disk."""
     monkeypatch.setattr("bertrelay.training.checkpoint.MANIFEST", "/dev/full")
     with pytest.raises(WorkError, match=r"checkpoint-00000030: No space left on device; free space"):
@@ -114,7 +114,7 @@ class Tied(nn.Module):
         self.register_buffer("nothing_else", torch.empty(0))
 
 
-def test_tied_tensors_are_written_once_and_tied_again(tmp_path):
+def test_tied_tensors_are_written_once_and_tied_when_read(tmp_path):
     written, read = Tied(1), Tied(2)
     tensors = unique_tensors(written)
     assert set(tensors) == {"embedding.weight", "output.bias", "zeros", "others", "nothing", "nothing_else"}

@@ -1,4 +1,4 @@
-"""Captured passes of a network, with a stand-in for CUDA graphs that computes again what a graph would replay."""
+"""Captured passes of a network, with a stand-in for CUDA graphs that computes what a graph would replay."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ SETTINGS = {"seed": 1, "epochs": 3, "batch_items": 7, "learning_rate": 1e-3, "pr
 
 
 class Head(nn.Module):
-    """A BERT with a linear map on the first token, which may be tied to the embeddings of words."""
+    """A BERT with a linear map on the first token, which may be tied to the word embeddings."""
 
     def __init__(self, dropout=0.1, tied=False):
         super().__init__()
@@ -35,7 +35,7 @@ class Head(nn.Module):
 
 
 class Lengths:
-    """A sentence's target is how long it is."""
+    """Sentences whose targets are their lengths."""
 
     criterion = None
 
@@ -52,26 +52,26 @@ class Lengths:
         return Batch({**inputs, "targets": torch.from_numpy(self.lengths[items] / 40).float()}, {"error": len(items)})
 
     def loss(self, model, batch):
-        found = model(batch.inputs["input_ids"], batch.inputs["attention_mask"])[:, 0]
-        return {"error": (found - batch.inputs["targets"]).square().sum()}
+        predicted = model(batch.inputs["input_ids"], batch.inputs["attention_mask"])[:, 0]
+        return {"error": (predicted - batch.inputs["targets"]).square().sum()}
 
 
 @pytest.fixture
 def replays(monkeypatch):
-    """The passes that were replayed, by name."""
+    """The names of the passes that were replayed, in order."""
     names = []
 
-    def captured(passed, pool):
-        passed()  # which adds nothing: the gradients of its results are zero so far
+    def capture_graph(launch, pool):
+        launch()  # adds nothing to gradients, as those of the outputs are still zero
 
         def replay():
-            names.append(passed.__name__.removeprefix("pass_"))
+            names.append(launch.__name__.removeprefix("pass_"))
             with torch.enable_grad():
-                passed()
+                launch()
 
         return replay, pool
 
-    monkeypatch.setattr(cuda_graphs, "capture_graph", captured)
+    monkeypatch.setattr(cuda_graphs, "capture_graph", capture_graph)
     monkeypatch.setattr(loop, "can_replay", lambda *_: True)
     return names
 
@@ -86,13 +86,13 @@ def trained(folder, tied=False, **settings):
 @pytest.mark.parametrize("tied", [False, True], ids=["a head", "a tied head"])
 @pytest.mark.parametrize("settings", [{}, {"device_tokens": 100}], ids=["one micro-batch", "several"])
 def test_replayed_passes_end_with_the_bits_of_eager_ones(tmp_path, replays, tied, settings):
-    found = trained(tmp_path / "replayed", tied, **settings)
+    replayed = trained(tmp_path / "replayed", tied, **settings)
     assert replays.count("forward") == replays.count("backward") > 8
     replays.clear()
     for eager in ({"cuda_graphs": False}, {"gradient_checkpointing": True}):
         expected = trained(tmp_path / next(iter(eager)), tied, **settings, **eager)
         assert not replays
-        assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+        assert all(torch.equal(replayed[name], weight) for name, weight in expected.items())
 
 
 def test_padding_changes_no_gradient(replays):
@@ -109,10 +109,10 @@ def test_padding_changes_no_gradient(replays):
     expected = gradients()
     with replay_networks(task.model):
         for _ in range(3):
-            found = gradients()
+            padded = gradients()
             for name, gradient in expected.items():
-                torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
-            assert found.keys() == expected.keys()
+                torch.testing.assert_close(padded[name], gradient, rtol=1e-4, atol=1e-5)
+            assert padded.keys() == expected.keys()
     assert replays == ["forward", "backward"] * 2
 
 
@@ -130,7 +130,7 @@ def test_a_second_forward_pass_before_the_backward_pass_runs_eagerly(replays):
 
 
 def test_the_classifiers_of_transformers_are_replayed_too(replays):
-    """They give the BERT in them its ids by position, and return_dict."""
+    """They pass the ids to their BERT by position, and return_dict."""
     torch.manual_seed(0)
     classifier = BertForSequenceClassification(BertConfig(vocab_size=50, max_position_embeddings=40, **SIZES)).train()
     ids = torch.tensor([[1, 2, 3], [4, 5, 0]])
