@@ -1,4 +1,4 @@
-"""Small files that are whole or not there: written beside, synced, renamed. Loads nothing heavy."""
+"""Small files that are complete or absent: written beside, synced, renamed. Loads nothing heavy."""
 
 import json
 import os
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 WRITING = ".writing"
-"""In the name of a file, or folder, that is being written; one that a killed process left is of no use."""
-NO_ROOM = {ENOSPC, EFBIG, EDQUOT}
-"""Errors of a disk that is full, or of which one may use no more."""
+"""Part of the name of a file or folder that is being written; what a killed process left is of no use."""
+NO_SPACE = {ENOSPC, EFBIG, EDQUOT}
+"""Error numbers of a full disk or an exhausted quota."""
 NOT_UTF8 = "expected names of files and folders in UTF-8"
 
 
@@ -48,7 +48,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes what processes that were killed were writing below `folder`, where no other is at work now."""
+    """Removes the unfinished files of killed processes below `folder`, where no process writes now."""
     for left in folder.rglob(f".*{WRITING}*"):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
@@ -57,14 +57,14 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def make_readable(path: Path) -> None:
-    """Lets others read a result as any other file: what mkstemp makes, for safetensors too, is private."""
+    """Gives a result the usual permissions: a file of mkstemp, and of safetensors, is private."""
     path.chmod(0o666 & ~current_umask())
 
 
 def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None) -> None:
-    """Writes `tensors`, from whatever device, as safetensors that others may read as any other file.
+    """Writes `tensors`, from any device, as safetensors with the usual permissions.
 
-    Raises OSError with its number, where safetensors gives a text alone.
+    Raises OSError with its number, where safetensors has it only in a text.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -81,14 +81,14 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[st
 
 @contextmanager
 def atomic_write(path: Path, writer: str = "", is_result: bool = True) -> Iterator[Path]:
-    """A file beside `path` to be written, which takes its place when the work is done, and goes when the work fails.
+    """Yields a file beside `path` to write, which replaces `path` at the end and is removed when the work fails.
 
-    Of a symbolic link it is the place of what the link leads to.
-    writer: names who writes, where others may write the same file meanwhile.
-    is_result: whether the inputs are compared first; not of what is assembled later.
-    Raises RequestError when it may not be written, at once, WorkError when the disk is full or an input has changed.
+    Of a symbolic link, the file that it points to is replaced.
+    writer: a name for this process, where others may write the same file at the same time.
+    is_result: check first that the inputs have not changed; false for parts that are assembled later.
+    Raises RequestError at once when it may not be written, WorkError when the disk is full or an input has changed.
     """
-    path = path.resolve() if os.path.islink(path) else path  # noqa: PTH114 (which never raises)
+    path = path.resolve() if os.path.islink(path) else path  # noqa: PTH114 (it never raises)
     building = path.with_name(f".{path.name}{WRITING}{writer}")
     try:
         building.touch()
@@ -101,12 +101,12 @@ def atomic_write(path: Path, writer: str = "", is_result: bool = True) -> Iterat
     except OSError as error:
         raise write_error(path, error) from error
     finally:
-        with suppress(PermissionError):  # of a folder that may not be written
+        with suppress(PermissionError):  # a folder that may not be written
             building.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in `path`; None when there is none, or when it is damaged."""
+    """The object in `path`; None when it is missing or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -115,14 +115,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def sync_contents(folder: Path) -> None:
-    """Makes the files of `folder` durable, and their names, before a marker declares them complete."""
+    """Makes the files of `folder` and their names durable, before a marker declares them complete."""
     for path in folder.iterdir():
         sync(path)
     sync(folder)
 
 
 def sync(path: Path) -> None:
-    """Makes a file durable; of a folder the names in it, which syncing the files alone does not."""
+    """Makes a file durable, or the names in a folder, which syncing its files does not."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -137,20 +137,20 @@ def check_output(
     option: str = "output",
     overwrite: bool = True,
 ) -> None:
-    """Raises RequestError for an output of no known kind, in no folder, or that is one of the `inputs`.
+    """Raises RequestError for an output of another kind, in no folder, or that is one of the `inputs`.
 
-    overwrite: whether it may be there already.
+    overwrite: the file may exist.
     """
     check_name(output, option)
     if output.suffix not in suffixes:
         raise RequestError(f"{option}: expected a file that ends in {' or '.join(suffixes)}, found {output}")
     if output.is_dir():
         raise RequestError(f"{option}: expected a file, found the folder {output}; name a file in it")
-    check_place(output, *inputs, option=option, overwrite=overwrite)
+    check_location(output, *inputs, option=option, overwrite=overwrite)
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a name is text; Python has other bytes of it as halves of surrogate pairs."""
+    """Returns true for a name that is text; Python represents other bytes as halves of surrogate pairs."""
     try:
         return name.encode() is not None
     except UnicodeEncodeError:
@@ -158,7 +158,7 @@ def is_utf8(name: str) -> bool:
 
 
 def check_name(path: str | Path, option: str = "output") -> None:
-    """Raises RequestError for a path that is not UTF-8, as logs and manifests are, or that no file can have."""
+    """Raises RequestError for a path that is not UTF-8, as logs and manifests are, or that is no valid one."""
     if not is_utf8(str(path)):
         raise RequestError(f"{option}: {NOT_UTF8}, found {str(path)!r}; rename it")
     try:
@@ -166,65 +166,65 @@ def check_name(path: str | Path, option: str = "output") -> None:
     except (OSError, ValueError) as error:
         if isinstance(error, ValueError) or error.errno == ENAMETOOLONG:
             why = error.strerror if isinstance(error, OSError) else error
-            raise RequestError(f"{option}: expected a name that a file can have, found {why}: {path}") from None
+            raise RequestError(f"{option}: expected a valid file name, found {why}: {path}") from None
 
 
-def check_place(output: Path, *inputs: str | Path | None, option: str = "output", overwrite: bool = True) -> None:
+def check_location(output: Path, *inputs: str | Path | None, option: str = "output", overwrite: bool = True) -> None:
     """Raises RequestError for an output, a file or a folder, in no folder, or that is one of the `inputs`.
 
-    overwrite: whether a file may be there already.
+    overwrite: a file may exist.
     """
     check_name(output, option)
     if not output.parent.is_dir():
         raise RequestError(f"{option}: there is no folder {output.parent} to write {output.name} into; make it first")
-    there = [Path(each) for each in inputs if each and output.exists() and Path(each).exists()]
-    if any(map(output.samefile, there)):
+    existing = [Path(path) for path in inputs if path and output.exists() and Path(path).exists()]
+    if any(map(output.samefile, existing)):
         raise RequestError(f"{option}: {output} is the input itself; name another")
     if output.is_file() and not overwrite:
-        raise RequestError(f"{option}: {output} is there already; name another, or replace it with --overwrite")
+        raise RequestError(f"{option}: {output} exists already; name another, or replace it with --overwrite")
 
 
 def refuse_packed(output: Path) -> None:
-    """Raises RequestError for an output that a reader would take for packed by its name: none is packed."""
+    """Raises RequestError for an output whose name ends in .gz, as no output is packed."""
     if output.suffix.lower() == ".gz":
         raise RequestError(f"output: expected a name without .gz, as it is not packed, found {output}; leave .gz out")
 
 
 def refuse_symlink(path: Path) -> None:
-    """Raises RequestError for unfinished work behind a symbolic link: it is replaced and removed by its name."""
+    """Raises RequestError for unfinished work behind a symbolic link, as it is replaced and removed by its name."""
     if path.is_symlink():
         raise RequestError(
-            f"{path}: expected nothing, or what an earlier call left there, found a symbolic link. Remove it, or name "
-            "another output"
+            f"{path}: expected no file, or unfinished work of an earlier call, found a symbolic link. Remove it, or "
+            "name another output"
         )
 
 
 @contextmanager
-def writing_folder(path: Path) -> Iterator[None]:
-    """Names `path` where one of the files below it cannot be written: a full disk, or one that may only be read."""
+def explain_write_errors(path: Path) -> Iterator[None]:
+    """Raises an error that names `path` when a file below it cannot be written: a full or a read-only disk."""
     try:
         yield
-    except Exception as error:  # also one that names a part of it, which is written under another name
+    except Exception as error:  # also an error that names a file below it by a temporary name
         number = error_number(error.__cause__ if isinstance(error, BertRelayError) else error)
-        if number not in (*NO_ROOM, EROFS):
+        if number not in (*NO_SPACE, EROFS):
             raise
         raise write_error(path, OSError(number, os.strerror(number))) from error
 
 
 def error_number(error: BaseException | None) -> int | None:
-    """The system's number of an error; libraries in Rust and C++ hide it in their words or in a cause."""
+    """The system's number of an error, which libraries in Rust and C++ have only in a text or a cause."""
     while error is not None:
         if isinstance(error, OSError) and error.errno:
             return error.errno
-        found = re.search(r"os error (\d+)", str(error))
-        if found:
-            return int(found[1])
+        number = re.search(r"os error (\d+)", str(error))
+        if number:
+            return int(number[1])
         error = error.__cause__ or error.__context__
     return None
 
 
 def write_error(path: Path, error: OSError) -> RequestError | WorkError:
-    """What to raise when `path` could not be written: a wrong request, or a disk that is full or broken."""
+    """The error to raise when `path` could not be written: a wrong request, or a full or broken disk."""
     if isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError | NotADirectoryError):
         return RequestError(f"expected a file that may be written, found {error.strerror} at {path}")
     return WorkError(f"could not write {path}: {error.strerror}; free space or choose another place, then run again")

@@ -19,7 +19,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import NOT_UTF8, is_utf8, read_json, write_json
 from bertrelay.inputs import note_input, state_of
 from bertrelay.privacy import current_umask
-from bertrelay.progress import working
+from bertrelay.progress import spinner
 from bertrelay.settings import RUN_ONLY, WHEN_SET, AnySettings, Settings, Source
 
 Parts = dict[str, Any]
@@ -175,7 +175,7 @@ class Digests:
             if is_remembered and (name in self._read or not self.verify):
                 return str(self._entries[name][-1])
             read_at = time.time_ns()
-            with path.open("rb") as file, working(f"reading {path.name} for its fingerprint"):
+            with path.open("rb") as file, spinner(f"reading {path.name} for its fingerprint"):
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise RequestError(

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILES = (".png", ".svg", ".pdf")
-FAMILIES = (  # in the order in which a letter is looked for; the first comes with matplotlib
+FAMILIES = (  # in the order in which letters are looked up; the first comes with matplotlib
     "DejaVu Sans",
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans SC", "Noto Sans JP", "Noto Sans KR"),
     *("PingFang SC", "Microsoft YaHei", "Hiragino Sans", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS"),
     *("WenQuanYi Zen Hei", "Droid Sans Fallback", "Unifont"),
 )
-OTHER_FAMILIES = ("Noto Sans", "Lohit", "FreeSans")  # how others begin, which are looked at before the rest
-NO_LETTERS = ("Last Resort", "cm")  # how fonts of boxes and of TeX's codes begin
-CONTROLS = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")  # which neither XML nor matplotlib takes
+OTHER_FAMILIES = ("Noto Sans", "Lohit", "FreeSans")  # first words of families to try before the rest
+NO_LETTERS = ("Last Resort", "cm")  # first words of fonts of boxes and of TeX's codes
+CONTROLS = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")  # neither XML nor matplotlib accepts them
 LABEL_COLUMNS = 34
 CELLS_WITH_VALUES = 12
 MOST_CELLS = 200
@@ -59,7 +59,7 @@ def write_figure(path: Path, figure: "Figure") -> None:
         if path.suffix == ".svg":
             building.write_text(as_svg(figure), encoding="utf-8")
         else:
-            with missing_scripts() as missing:
+            with collect_missing_scripts() as missing:
                 figure.savefig(building, format=path.suffix[1:], bbox_inches="tight", dpi=200)
     if missing:
         log(
@@ -73,16 +73,16 @@ def as_svg(figure: "Figure") -> str:
     import matplotlib as mpl
 
     written = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bertrelay"}), missing_scripts():
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bertrelay"}), collect_missing_scripts():
         figure.savefig(written, format="svg", bbox_inches="tight", metadata=NO_METADATA)
     text = written.getvalue()
     return text[text.index("<svg") :]
 
 
 def font_families(texts: Iterable[str]) -> list[str]:
-    """The fonts of this machine for `texts`; matplotlib takes each letter from the first that has it.
+    """The fonts of this machine for `texts`: FAMILIES, and of all others those with a letter that is still missing.
 
-    FAMILIES, and of all others those that have a letter which is not yet found.
+    matplotlib takes a letter from the first font that has it.
     """
     families, others = map(list, _installed_families())
     letters = {ord(letter) for text in texts for letter in str(text) if not letter.isspace()}
@@ -90,15 +90,15 @@ def font_families(texts: Iterable[str]) -> list[str]:
     for name in others:
         if not missing:
             break
-        if found := missing & _letters_of(name):
+        if letters := missing & _letters_of(name):
             families.append(name)
-            missing -= found
+            missing -= letters
     return families
 
 
 @cache
 def _installed_families() -> tuple[list[str], list[str]]:
-    """FAMILIES that are there, and all others in the order in which they are looked at."""
+    """The installed ones of FAMILIES, and all other families in the order in which to try them."""
     from matplotlib.font_manager import fontManager
 
     names = sorted(name for name in fontManager.get_font_names() if "Color" not in name)
@@ -109,7 +109,7 @@ def _installed_families() -> tuple[list[str], list[str]]:
 
 @cache
 def _letters_of(family: str) -> frozenset[int]:
-    """The letters, by number, that a font has; none of one that cannot be read."""
+    """The code points of a font's letters; none if it cannot be read."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     with suppress(OSError, RuntimeError, ValueError):
@@ -118,8 +118,8 @@ def _letters_of(family: str) -> frozenset[int]:
 
 
 @contextmanager
-def missing_scripts() -> Iterator[set[str]]:
-    """The scripts, by name, of the letters for which matplotlib finds no font within; other warnings are passed on."""
+def collect_missing_scripts() -> Iterator[set[str]]:
+    """Yields a set that has, at the end, the scripts for which matplotlib found no font; passes on other warnings."""
     scripts: set[str] = set()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -140,7 +140,7 @@ def script(letter: str) -> str:
 
 
 def cut(label: str, columns: int = LABEL_COLUMNS) -> str:
-    """`label`, with an ellipsis where it is wider than `columns` half-width characters, and without control characters.
+    """Cuts `label` to `columns` half-width characters, with an ellipsis, and removes control characters.
 
     An ideograph is two columns wide, an accent none.
     """
@@ -160,7 +160,7 @@ def write_heatmap(
 
 
 def heatmap(matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequence[str], title: str) -> "Figure":
-    """`matrix` (rows, columns) as a figure; a missing value (None or nan) is an empty cell marked "–".
+    """Draws `matrix` (rows, columns); a missing value (None or nan) is an empty cell marked "–".
 
     Values are printed in the cells when there are at most 12 × 12.
     Raises RequestError when the labels do not fit the matrix, or it is empty or too large to read.
@@ -224,10 +224,10 @@ def check_size(rows: int, columns: int) -> None:
 
 
 def text_width(text: str, size: float) -> float:
-    """The width of `text` in the fonts that draw it here, in the unit of `size`."""
+    """The width of `text` in this machine's fonts, in the unit of `size`."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
-    with missing_scripts():
+    with collect_missing_scripts():
         font = FontProperties(family=font_families([text]), size=size)
         return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])

@@ -1,6 +1,6 @@
-"""Sensitive data: what is written is for its owner alone, and no message names or quotes a record.
+"""Sensitive data: files are for their owner only, and no message names or quotes a record.
 
-This holds for the whole process, as a umask does: threads that read ahead belong to the work. Loads nothing heavy.
+Both hold for the whole process, as a umask does: threads that read ahead belong to the work. Loads nothing heavy.
 """
 
 import os
@@ -12,21 +12,21 @@ from pathlib import Path
 
 from bertrelay.errors import BertRelayError, RequestError, WorkError, describe_unforeseen, is_machine_error
 
-OWNER_ALONE, GROUP_READS = 0o077, 0o027
+OWNER_ONLY, GROUP_READS = 0o077, 0o027
 WITHHELD = "(withheld)"
 
-_umasks: list[int] = []  # the usual one, and those of the contexts that are open; empty where none is
+_umasks: list[int] = []  # the usual one, and those of the open `sensitive_data` contexts; empty without any
 
 
 @contextmanager
 def sensitive_data(group_read: bool = False) -> Iterator[None]:
-    """While it is open, new files and folders are for their owner alone, and identifiers are withheld.
+    """Makes new files and folders readable by their owner only, and withholds identifiers, while it is open.
 
-    group_read: lets the group of a file read it; within a context that does, always so.
-    An unforeseen error, whose message may quote a record, leaves as a WorkError without it; so does what caused one of
-    the project's own errors.
+    group_read: let the group of a file read it; inside a context that does, it always may.
+    An unforeseen error, whose message may quote a record, becomes a WorkError without the message; an error of the
+    project's own loses its cause.
     """
-    umask = GROUP_READS if group_read or GROUP_READS in _umasks[1:] else OWNER_ALONE
+    umask = GROUP_READS if group_read or GROUP_READS in _umasks[1:] else OWNER_ONLY
     before = os.umask(umask)
     _umasks.extend([umask] if _umasks else [before, umask])
     try:
@@ -41,19 +41,19 @@ def sensitive_data(group_read: bool = False) -> Iterator[None]:
         raise WorkError(message).with_traceback(error.__traceback__) from None
     finally:
         _umasks.pop()
-        os.umask(_umasks[-1])  # another thread's, as long as that one is at work
+        os.umask(_umasks[-1])  # that of another thread's context, as long as one is open
         if len(_umasks) == 1:
             _umasks.clear()
 
 
 def is_sensitive() -> bool:
-    """Whether the process works on sensitive data now."""
+    """Returns true while the process works on sensitive data."""
     return bool(_umasks)
 
 
 @contextmanager
-def identifiers_shown() -> Iterator[None]:
-    """Names records by their identifiers again, at the user's request."""
+def show_identifiers() -> Iterator[None]:
+    """Lets errors and logs name records by their identifiers, at the user's request."""
     withheld = _umasks.copy()
     _umasks.clear()
     try:
@@ -83,24 +83,24 @@ def check_page(with_text: bool) -> None:
     """Raises RequestError for a page of sensitive data where its text was not requested."""
     if is_sensitive() and not with_text:
         raise RequestError(
-            "a page shows the text of sensitive data; ask for it with --with-text (in a recipe with_text = true), or "
+            "a page shows the text of sensitive data; allow it with --with-text (in a recipe with_text = true), or "
             "write another format"
         )
 
 
 def current_umask() -> int:
-    """The umask of this process. To be read it is set for a moment, to what lays no other thread's file open."""
-    umask = os.umask(OWNER_ALONE)
+    """The umask of this process. Reading it sets it briefly to 0o077, so that no file of another thread is readable."""
+    umask = os.umask(OWNER_ONLY)
     os.umask(umask)
     return umask
 
 
 def apply_umask(folder: Path) -> None:
-    """Gives `folder` and all in it the permissions that the umask gives: temporary files and older ones have others."""
+    """Gives `folder` and everything in it the umask's permissions: temporary files and older ones have others."""
     umask = current_umask()
     for path in [folder, *folder.rglob("*")]:
         mode = stat.S_IMODE(path.lstat().st_mode)
-        wanted = (mode & ~0o777) | ((0o777 if path.is_dir() else 0o666) & ~umask)
-        if mode != wanted and not path.is_symlink():
-            with suppress(PermissionError):  # of a colleague's file
-                path.chmod(wanted)
+        expected = (mode & ~0o777) | ((0o777 if path.is_dir() else 0o666) & ~umask)
+        if mode != expected and not path.is_symlink():
+            with suppress(PermissionError):  # the file of another user
+                path.chmod(expected)

@@ -1,7 +1,7 @@
 """Progress of long work: a bar with rate and time left on a terminal, plain lines elsewhere, nothing twice.
 
-`progress` is for work that is counted, `working` for what is not. Neither leaves a user without a sign for more than
-SECONDS_OF_SILENCE.
+`progress` is for work that is counted, `spinner` for work that is not. Neither leaves a user without a sign for more
+than SECONDS_OF_SILENCE.
 
 Everything goes to standard error, and only from the main process. Never put text of a record into a description.
 """
@@ -25,7 +25,7 @@ SECONDS_OF_SILENCE = 2.0
 
 
 class Bar:
-    """What `progress` hands out: `advance(n)` after n more units, `note` for metrics such as the loss."""
+    """Progress that is not displayed: `advance(n)` counts n more units, with a note such as the loss."""
 
     def advance(self, amount: int = 1, note: str = "") -> None:
         """Counts `amount` more units as done and shows `note` beside them."""
@@ -39,7 +39,7 @@ def log(message: str) -> None:
 
 @contextmanager
 def progress(description: str, total: int, unit: str = "items", done: int = 0, *, shown: bool = True) -> Iterator[Bar]:
-    """Shows `total` units of work going by; `done` of them were finished before (a resumed run)."""
+    """Shows the progress of `total` units of work, `done` of which were finished before (a resumed run)."""
     if not (shown and ProcessGroup.from_environment().is_main and total > done):
         yield Bar()
     elif sys.stderr.isatty():
@@ -53,12 +53,12 @@ def progress(description: str, total: int, unit: str = "items", done: int = 0, *
 
 
 @contextmanager
-def working(description: str) -> Iterator[None]:
-    """Shows that something without a count is under way, once it has taken SECONDS_OF_SILENCE; inside a bar too."""
+def spinner(description: str) -> Iterator[None]:
+    """Shows that work without a count is under way, once it has taken SECONDS_OF_SILENCE; inside a bar too."""
     if not ProcessGroup.from_environment().is_main:
         yield
     elif sys.stderr.isatty():
-        with ExitStack() as shown, _after_silence(lambda: shown.enter_context(_rich_pulse(description))):
+        with ExitStack() as stack, _after_silence(lambda: stack.enter_context(_rich_pulse(description))):
             yield
     else:
         with _after_silence(lambda: log(f"{description} …")):
@@ -87,7 +87,7 @@ def _after_silence(show: Callable[[], object]) -> Iterator[None]:
 
 
 class _LineBar(Bar):
-    """Plain lines: one when the work has taken a moment, then one every few seconds, and one at the end."""
+    """Progress in plain lines: one after SECONDS_OF_SILENCE, then every SECONDS_BETWEEN_LINES, and one at the end."""
 
     def __init__(self, description: str, total: int, unit: str, done: int) -> None:
         self.description, self.total, self.unit = description, total, unit
@@ -124,7 +124,7 @@ class _LineBar(Bar):
 
 
 def speed_of(rate: float, unit: str) -> str:
-    """How fast it is: `12.5/s`, or `54 s a step` where each takes more than a second."""
+    """A rate per second in words: `12.5/s`, or `54 s a step` where a unit takes more than a second."""
     seconds = 1 / rate
     return (
         f"{rate:,.1f}/s" if rate >= 1 else f"{seconds:,.{int(seconds < 10)}f} s a {unit.split()[0].removesuffix('s')}"
@@ -133,7 +133,7 @@ def speed_of(rate: float, unit: str) -> str:
 
 @lru_cache(1)
 def _console() -> "Console":
-    """The one console of all bars, so that one may be shown within another."""
+    """The console of all bars: they share one, so that a bar may be shown inside another."""
     from rich.console import Console
 
     return Console(stderr=True)
@@ -152,16 +152,16 @@ def _rich_bar(description: str, total: int, unit: str, done: int) -> Iterator[Ba
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
-    # Rich would send standard output the same way, away from the file or the command that reads it.
-    with Progress(*columns, console=_console(), redirect_stdout=False) as shown:
-        task = shown.add_task(printable(description), total=total, completed=done, note="", rate="")
+    # Rich would redirect standard output to standard error too, away from the file or command that reads it.
+    with Progress(*columns, console=_console(), redirect_stdout=False) as display:
+        task = display.add_task(printable(description), total=total, completed=done, note="", rate="")
 
         class RichBar(Bar):
             def advance(self, amount: int = 1, note: str = "") -> None:
-                speed = shown.tasks[task].speed
+                speed = display.tasks[task].speed
                 fields: dict[str, Any] = {"rate": speed_of(speed, unit) if speed else ""}
                 fields |= {"note": note} if note else {}
-                shown.update(task, advance=amount, **fields)
+                display.update(task, advance=amount, **fields)
 
         yield RichBar()
 
@@ -171,14 +171,14 @@ def _rich_pulse(description: str) -> Iterator[None]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=_console(), redirect_stdout=False, transient=True) as shown:
-        shown.add_task(printable(description), total=None)
+    with Progress(*columns, console=_console(), redirect_stdout=False, transient=True) as display:
+        display.add_task(printable(description), total=None)
         yield
 
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 NAMES: dict[str, str] = {}
-"""The user's name of a file, by its path, where it is a copy: of standard input."""
+"""Path to the name that the user knows, of a file that is a copy of standard input."""
 
 
 def renamed(text: str) -> str:
@@ -191,7 +191,7 @@ def renamed(text: str) -> str:
 def printable(text: str) -> str:
     r"""`text` with control characters as escapes, as JSON writes them (`\u001b`); line breaks and tabs stay.
 
-    Halves of surrogate pairs, which represent undecodable bytes of a file's name, are escaped too. Files are called
-    by the names in `NAMES`.
+    Halves of surrogate pairs, which represent undecodable bytes of a file's name, are escaped too. Paths of `NAMES`
+    become their names.
     """
     return CONTROL.sub(lambda control: f"\\u{ord(control[0]):04x}", renamed(text))

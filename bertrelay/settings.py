@@ -192,7 +192,7 @@ class DataSource(Settings):
 
 
 def names_sensitive(settings: Any) -> bool:
-    """Tells if any source in `settings`, nested ones included, is marked sensitive."""
+    """Returns true if a source in `settings`, nested ones included, is marked sensitive."""
     if isinstance(settings, Settings):
         return getattr(settings, "sensitive", False) is True or any(map(names_sensitive, dict(settings).values()))
     if isinstance(settings, dict):
@@ -232,7 +232,10 @@ def options_of(model: type[AnySettings], keywords: dict[str, Any]) -> AnySetting
 
 
 def settings_of(model: type[AnySettings], arguments: Mapping[str, Any]) -> AnySettings:
-    """The arguments of a function, its `locals()` at the start, that are fields of `model`. Raises as `options_of`."""
+    """Settings from the arguments of a function, its `locals()` at the start: those that are fields of `model`.
+
+    Raises as `options_of`.
+    """
     return options_of(model, {name: arguments[name] for name in model.model_fields if name in arguments})
 
 
@@ -259,10 +262,11 @@ class PathText(str):
 
 
 def absolute(value: str) -> str:
-    """`value` as an absolute path, relative to the file it was written in, else to the working directory.
+    """Resolves `value` against the folder of the file it was written in, else against the working directory.
 
-    Links are followed but for a file's own: its suffix says how it is read, and a hub's cache has it in the link alone.
-    Raises ValueError for a path that no file can have: too long, or of an unknown home.
+    Follows links, except that a file which is itself a link keeps its name: the suffix decides how it is read, and in a
+    hub's cache only the link has it.
+    Raises ValueError for an invalid path: too long, or of an unknown home.
     """
     base = value.base if isinstance(value, PathText) else Path.cwd()
     try:
@@ -290,7 +294,7 @@ class Source(str):
 
     @classmethod
     def parse(cls, value: str) -> Self:
-        """What `value` names, as an absolute path where it is one. Raises ValueError."""
+        """The source that `value` names, as an absolute path if it is one. Raises ValueError."""
         raise NotImplementedError
 
     @classmethod
@@ -347,13 +351,13 @@ class HubDataset(Source):
 
 
 class ModelSource(Source):
-    """Where a model comes from: a folder, `@stage/path`, `package:name/path`, or a hub id, `@revision` or not.
+    """A model: a folder, `@stage/path`, `package:name/path`, or a hub id, with `@revision` or without.
 
-    An existing folder is one, and so is what is written like a path (`./x`, `../x`, `/x`, `~/x`, `a/b/c`) and `a/b`
-    where a folder `a` exists; everything else is a hub id.
+    An existing folder is one, and so is a name like a path (`./x`, `../x`, `/x`, `~/x`, `a/b/c`), and `a/b` where a
+    folder `a` exists; everything else is a hub id.
 
     kind: as in `bertrelay.model.kinds`; any when empty.
-    written: how a folder was named.
+    written: the name of a folder as the user wrote it.
     """
 
     kind: ClassVar[str] = ""
@@ -377,31 +381,31 @@ class ModelSource(Source):
 
 
 class EncoderSource(ModelSource):
-    """As `ModelSource`, of a sentence encoder, or a network of which one is made."""
+    """The `ModelSource` of a sentence encoder, or of a network of which one is made."""
 
     kind = "encoder"
 
 
 class TaggerSource(ModelSource):
-    """As `ModelSource`, of a tagger of entities."""
+    """The `ModelSource` of a tagger of entities."""
 
     kind = "tagger"
 
 
 class AnswererSource(ModelSource):
-    """As `ModelSource`, of a model that answers questions."""
+    """The `ModelSource` of a model that answers questions."""
 
     kind = "answerer"
 
 
 class ScorerSource(ModelSource):
-    """As `ModelSource`, of a network that scores pairs."""
+    """The `ModelSource` of a network that scores pairs."""
 
     kind = "scorer"
 
 
 def _is_path(value: str) -> bool:
-    """Whether a folder is meant, or a file is given in its place; `owner/name@main` only is where such a one exists."""
+    """Returns true for the name of a folder, or of a file in its place; for `owner/name@main` only where one exists."""
     if not value or "://" in value:
         return False
     if value.startswith(("/", "./", "../", "~")) or value.count("/") > 1:
@@ -411,22 +415,22 @@ def _is_path(value: str) -> bool:
 
 
 def nearest(path: Path, folders_only: bool = False) -> str:
-    """` did you mean /a/b?`: what is nearest by its name to the first part of `path` that is not there, or nothing."""
+    """`did you mean /a/b?`: the name nearest to the first part of `path` that is missing, or nothing."""
     missing = path
     while not missing.parent.is_dir():
         missing = missing.parent
     try:
-        beside = [each.name for each in missing.parent.iterdir() if not folders_only or each.is_dir()]
+        names = [item.name for item in missing.parent.iterdir() if not folders_only or item.is_dir()]
     except OSError:
         return ""
-    near = get_close_matches(missing.name, beside, n=1)
+    near = get_close_matches(missing.name, names, n=1)
     return f"did you mean {missing.parent / near[0]}?" if near else ""
 
 
 def no_model_folder(folder: Path, written: str = "") -> str:
-    """The error for a missing model folder: with the nearest one, or how to write a hub id.
+    """The error for a missing model folder, with the nearest one or the way to write a hub id.
 
-    written: how it was named; `owner/name` is a path where a folder `owner` exists.
+    written: the name as the user wrote it; `owner/name` is a path where a folder `owner` exists.
     """
     if folder.is_file():
         return f"expected a model folder, found a file: {folder}"

@@ -1,4 +1,4 @@
-"""Stop signals: SIGTERM, Ctrl-C and a closed terminal (SIGHUP) let work end at a good place."""
+"""Stop signals: SIGTERM, Ctrl-C and a closed terminal (SIGHUP) let work save its state before it ends."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, *([HANGUP] if HANGUP else []))
 
 @contextmanager
 def on_stop_signal(act: Callable[[int], None]) -> Iterator[dict[signal.Signals, Any]]:
-    """Calls `act` with each SIGTERM, Ctrl-C and SIGHUP; gives the handlers from before, which return at the end.
+    """Calls `act` with every SIGTERM, Ctrl-C and SIGHUP; yields the previous handlers and restores them at the end.
 
     Under nohup SIGHUP stays ignored. It counts once: shell and system both send it when a terminal closes.
     """
@@ -25,11 +25,11 @@ def on_stop_signal(act: Callable[[int], None]) -> Iterator[dict[signal.Signals, 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         if number == HANGUP:
             signal.signal(number, signal.SIG_IGN)
-            for descriptor in (1, 2):  # each write to a terminal that is gone would fail: it goes nowhere
+            for descriptor in (1, 2):  # writing to a closed terminal would fail
                 if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-                    nowhere = os.open(os.devnull, os.O_WRONLY)
-                    os.dup2(nowhere, descriptor)
-                    os.close(nowhere)
+                    null = os.open(os.devnull, os.O_WRONLY)
+                    os.dup2(null, descriptor)
+                    os.close(null)
         act(number)
 
     before: dict[signal.Signals, Any] = {}
@@ -37,7 +37,7 @@ def on_stop_signal(act: Callable[[int], None]) -> Iterator[dict[signal.Signals, 
         for number in STOPPING:
             if number != HANGUP or signal.getsignal(number) != signal.SIG_IGN:
                 before[number] = signal.signal(number, handle)
-    except ValueError:  # Python handles signals in the main thread alone
+    except ValueError:  # Python handles signals in the main thread only
         pass
     try:
         yield before
@@ -53,10 +53,10 @@ class StopRequest:
     _is_deferred = True
 
     @contextmanager
-    def acting_at_once(self) -> Iterator[None]:
-        """Raises Stopped within work that may be given up at any place, where a signal came before it or comes in it.
+    def act_at_once(self) -> Iterator[None]:
+        """Raises Stopped at once, for a signal before or during work that may be abandoned at any point.
 
-        Whoever catches it says what was saved.
+        The caller that catches it reports what was saved.
         """
         self._is_deferred = False
         try:
@@ -67,7 +67,7 @@ class StopRequest:
             self._is_deferred = True
 
     def note(self, number: int) -> None:
-        """Records a signal; raises Stopped in work that may be given up."""
+        """Records a signal; raises Stopped in work that may be abandoned."""
         self.signal_number = number
         log(f"{signal.Signals(number).name}: {'finishing this step, then ' if self._is_deferred else ''}saving …")
         if not self._is_deferred:
@@ -78,13 +78,13 @@ class StopRequest:
 
 
 @contextmanager
-def deferred_stop_signals() -> Iterator[StopRequest]:
-    """Notes a first SIGTERM, Ctrl-C or SIGHUP instead of dying of it; a second one that is no SIGHUP acts at once."""
+def defer_stop_signals() -> Iterator[StopRequest]:
+    """Records a first SIGTERM, Ctrl-C or SIGHUP instead of ending; a second one, unless SIGHUP, ends the process."""
     request = StopRequest()
 
     def note(number: int) -> None:
-        for each, handler in before.items():
-            signal.signal(each, signal.SIG_IGN if each == HANGUP else handler)
+        for stopping, handler in before.items():
+            signal.signal(stopping, signal.SIG_IGN if stopping == HANGUP else handler)
         request.note(number)
 
     with on_stop_signal(note) as before:

@@ -15,7 +15,7 @@ from bertrelay.compute.local import LocalExecutor
 from bertrelay.compute.work import Executor
 from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
-from bertrelay.files import check_name, check_place, read_json, write_json, writing_folder
+from bertrelay.files import check_location, check_name, explain_write_errors, read_json, write_json
 from bertrelay.inputs import check_inputs, unchanged_inputs
 from bertrelay.privacy import sensitive_data
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
@@ -30,13 +30,13 @@ Metrics = dict[str, float | None]
 
 @dataclass(frozen=True)
 class StageContext:
-    """Where a stage may write, and who it shares the work with.
+    """Output folders and the process group of a stage.
 
-    output: the stage's own folder; all processes see the same one. What a stage needs only until it is done
-        (checkpoints, token ids) goes below `work` in it, which the runner removes after the stage has finished.
-    cache: shared between runs, content-addressed; a stage locks what it fills.
-    sensitive: whether data that the stage reads is sensitive, and not only a model; its reports then quote none of it.
-    engine: where what is computed item by item is computed.
+    output: the stage's own folder; all processes see the same one. Files that a stage needs only until it is done
+        (checkpoints, token ids) go below `work` in it, which the runner removes after the stage has finished.
+    cache: shared between runs, content-addressed; a stage locks the part that it fills.
+    sensitive: the stage reads sensitive data, and not only a model; its reports then quote none of it.
+    engine: for computations item by item.
     """
 
     output: Path
@@ -51,7 +51,7 @@ class StageContext:
 
     @property
     def engine_before_training(self) -> Engine:
-        """Where what a training needs is computed before it: processes that share a training use no cluster."""
+        """The engine for computations before a training: processes that share a training use no cluster."""
         return self.engine if self.process_group.size == 1 else LOCAL_ENGINE
 
     def precision(self, setting: PrecisionName, executor: Executor | None = None) -> ComputePrecision:
@@ -80,7 +80,7 @@ class StageContext:
 
 
 Run = Callable[[Settings, StageContext], Metrics]
-"""What a stage does. Every process calls it; files are written by the main one unless shared on purpose."""
+"""The work of a stage. Every process calls it; files are written by the main one unless shared on purpose."""
 
 
 @unchanged_inputs()
@@ -91,10 +91,10 @@ def run_alone(
     cache: Cache | None = None,
     sensitive: bool = False,
 ) -> Metrics:
-    """A stage outside of a recipe: writes into `folder` and returns the metrics; stopped and called again, it resumes.
+    """Runs a stage outside of a recipe: writes into `folder` and returns the metrics; called after a stop, resumes.
 
-    cache: what other runs may share; `folder/cache` when there is none.
-    sensitive: whether it reads sensitive data, as a source of `settings` may, too.
+    cache: shared with other runs; `folder/cache` when absent.
+    sensitive: the stage reads sensitive data, as a source of `settings` may, too.
     """
     sensitive = sensitive or names_sensitive(settings)
     with sensitive_data() if sensitive else nullcontext():
@@ -108,23 +108,23 @@ def run_alone(
 
 
 def check_new(output: Path, option: str = "output") -> None:
-    """Raises RequestError for a folder to be written that is there already, or that is in no folder."""
+    """Raises RequestError for a folder to write that exists, or that is in no folder."""
     check_name(output, option)
     if output.exists():
-        raise RequestError(f"{option}: expected a folder that is not there yet, found {output}; name another")
-    check_place(output.absolute(), option=option)
+        raise RequestError(f"{option}: expected a folder that does not exist yet, found {output}; name another")
+    check_location(output.absolute(), option=option)
 
 
 @unchanged_inputs()
 def write_model(
     run: Callable[[AnySettings, StageContext], Metrics], settings: AnySettings, output: Path, metrics_file: str = ""
 ) -> Metrics:
-    """The folder `model/` that a stage writes, as `output`, which appears when all is done, and the metrics.
+    """Runs a stage and moves the folder `model/` that it writes to `output`, when all is done; returns the metrics.
 
     metrics_file: the name of a file in it that has the metrics, too.
     """
-    where = TemporaryDirectory(prefix=f".{output.name}.", dir=output.absolute().parent)
-    with writing_folder(output), where as name:
+    temporary = TemporaryDirectory(prefix=f".{output.name}.", dir=output.absolute().parent)
+    with explain_write_errors(output), temporary as name:
         metrics = run_alone(run, settings, Path(name))
         model = Path(name, "model")
         if metrics_file:
@@ -138,12 +138,12 @@ def write_model(
 class Stage:
     """One kind of stage. The two import paths are loaded late, so that listing stages loads nothing heavy.
 
-    kind: what a recipe writes after `uses`, such as `students.distill`.
-    version: raised when the same settings give another result.
+    kind: the name in a recipe after `uses`, such as `students.distill`.
+    version: a number to raise when the same settings give another result.
     settings: `package.module:Class` of the settings model, free of torch and transformers.
     run: `package.module:function` of the work.
     metrics: `package` or `package:family` in whose `metrics.toml` the metrics are declared, for reports.
-    sensitive: whether it reads tables of patients.
+    sensitive: it reads tables of patients.
     verdict: `package.module:function` from recorded metrics to the `Verdict` on the model, or None, free of torch.
     """
 
@@ -157,7 +157,7 @@ class Stage:
 
     @property
     def summary(self) -> str:
-        """Its line in `bertrelay recipes`: the first of its settings' description."""
+        """The line of the stage in `bertrelay recipes`: the first of its settings' docstring."""
         return str(self.load_settings().__doc__).partition("\n")[0]
 
     def load_settings(self) -> type[Settings]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bertrelay.errors import BertRelayError, RequestError, Stopped, WorkError
-from bertrelay.files import NO_ROOM, NOT_UTF8, error_number
+from bertrelay.files import NO_SPACE, NOT_UTF8, error_number
 from bertrelay.signals import on_stop_signal
 
 NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -50,7 +50,7 @@ def disk_explained(folder: Path, option: str = "--runs DIR") -> Iterator[None]:
         if isinstance(error, UnicodeEncodeError) and "\udc80" <= error.object[error.start] <= "\udcff":
             raise RequestError(f"{NOT_UTF8}, found one that is not; rename it") from error
         number, place = error_number(error), getattr(error, "filename", None) or folder
-        if number in NO_ROOM:
+        if number in NO_SPACE:
             raise WorkError(
                 f"no space left to write {place}: the disk, the quota or the limit on file sizes is full. Free some, "
                 f"or choose another disk ({option}), and run the same command again; what was done is kept"

@@ -21,7 +21,7 @@ from bertrelay.fingerprint import Digests, Parts, fingerprint, stage_parts
 from bertrelay.model.folder import ModelFolder
 from bertrelay.privacy import sensitive_data
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
-from bertrelay.progress import working
+from bertrelay.progress import spinner
 from bertrelay.settings import DataSource, InputFile, ModelSource, Settings, absolute, nearest, no_model_folder
 from pipelines.error_handling import named
 from pipelines.hub import name_of, revisions_of, unknown_ids
@@ -133,7 +133,7 @@ def make_plan(recipe: Recipe, options: RunOptions, digests: Digests | None = Non
     _check_inputs(recipe, steps)
     revisions, run_folder = revisions_of(recipe, steps, options.runs, ask), options.runs / recipe.name
     planned: dict[Key, PlannedStep] = {}
-    with working("fingerprints of the inputs"):
+    with spinner("fingerprints of the inputs"):
         for step in steps:
             planned[step.key] = _plan_step(step, planned, run_folder / step.name, digests, revisions, options.force)
     return Plan(recipe, run_folder, tuple(planned.values()), revisions)

@@ -18,7 +18,7 @@ from bertrelay.fingerprint import Digests, Parts, content_parts, with_stage_path
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
 from bertrelay.process_group import broadcast_from_main, check_shared, joined, wait_for_all
-from bertrelay.progress import log, working
+from bertrelay.progress import log, spinner
 from bertrelay.settings import Settings, Source
 from bertrelay.stage import Metrics, StageContext
 from pipelines.error_handling import disk_explained, force_explained, named, stopping_at_once
@@ -136,7 +136,7 @@ def _correct_permissions(step: Step, folder: Path) -> None:
 def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests: Digests, engine: Engine) -> None:
     """Calls the stage in every process, on the partial folder that the main one makes and completes."""
     step, process_group = planned.step, options.process_group
-    with working("loading"):
+    with spinner("loading"):
         run_stage = step.stage.load_run()  # which takes seconds, in which an input may change
     if process_group.is_main:
         _check_unchanged(planned, digests)
@@ -203,7 +203,7 @@ def _write_summary_and_report(plan: Plan, digests: Digests) -> dict[str, Metrics
         if not (is_current and without_text(withheld) in report.read_text(encoding="utf-8")):
             from pipelines.report.page import write_report
 
-            with working("writing the report"):
+            with spinner("writing the report"):
                 write_report(recipe, run_folder, summary, withheld)
         make_readable(report)
     return summary

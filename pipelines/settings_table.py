@@ -1,6 +1,6 @@
 """The settings of stages with their descriptions: for help, `bertrelay recipes STAGE`, and the tables in docs.
 
-`python -m pipelines.settings_table docs/*.md` writes these tables again.
+`python -m pipelines.settings_table docs/*.md` updates these tables.
 """
 
 import re
@@ -36,7 +36,7 @@ def help_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def settings_lines(stage: Stage) -> Iterator[str]:
-    """What a recipe may set in a stage: a line for each setting, its description below."""
+    """The settings of a stage for a reader: a line for each, and its description below."""
     yield f"{stage.kind}: {stage.summary}"
     for key, kind, default, description in settings_rows(stage.load_settings()):
         yield f"\n{key}  ({', '.join(filter(None, [kind, default]))})"
@@ -80,7 +80,7 @@ def _type(annotation: Any) -> str:
 
 
 def with_tables(page: str) -> str:
-    """`page` with the tables at its markers as the settings are now."""
+    """Replaces the tables at the markers of `page` by those of the settings."""
     stages = {stage.kind: stage.settings for stage in REGISTRY}
 
     def table(marker: re.Match[str]) -> str:

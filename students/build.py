@@ -29,7 +29,7 @@ from bertrelay.model.new import WORD_START, layer_sizes, new_network, train_unig
 from bertrelay.model.pooling import Projection
 from bertrelay.model.settings import NewEncoder
 from bertrelay.process_group import wait_for_all
-from bertrelay.progress import working
+from bertrelay.progress import spinner
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.log import accelerator
 from students.corpus import ParallelCorpus
@@ -311,7 +311,7 @@ def _sample(corpus: ParallelCorpus) -> Iterator[str]:
     return islice(corpus, 0, None, -(-len(corpus) // VOCABULARY_SENTENCES))
 
 
-@working("fitting the start")
+@spinner("fitting the start")
 def fitted_projection(
     student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets, *, is_pretrained: bool
 ) -> Projection:

@@ -39,7 +39,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import sync_contents, write_json
 from bertrelay.inputs import check_inputs
 from bertrelay.memory import release_memory
-from bertrelay.progress import log, working
+from bertrelay.progress import log, spinner
 from students.cleaning import drop_low_margins
 from students.pairs import (
     DEV,
@@ -201,7 +201,7 @@ def _remove_abandoned(folder: Path) -> None:
             continue
 
 
-@working("reading parallel text")
+@spinner("reading parallel text")
 def _write_corpus(
     folder: Path, settings: DistillSettings, cache: Cache | None, precision: ComputePrecision | None
 ) -> None:

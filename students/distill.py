@@ -22,7 +22,7 @@ from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.inference.run_model import connect
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
-from bertrelay.progress import working
+from bertrelay.progress import spinner
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
@@ -77,7 +77,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     student, sizes = start_student(settings, corpus, teacher, targets, context, precision)
     # Those of the teacher's teachers too; vectors that are given have none.
     student.spaces = (encoder_digest(teacher), *teacher.spaces) if isinstance(teacher, SentenceEncoder) else ()
-    with working("the teacher's vectors of the held-out sentences"):
+    with spinner("the teacher's vectors of the held-out sentences"):
         dev_teacher = encoded_by(
             teacher, corpus.dev_texts, precision, prompt=prompt, process_group=context.process_group
         )

@@ -17,7 +17,7 @@ from bertrelay.files import write_json
 from bertrelay.inference.compare import compare_all, compare_pairs
 from bertrelay.inference.encode import EncodingOptions
 from bertrelay.model.encoder import SentenceEncoder, open_encoder
-from bertrelay.progress import working
+from bertrelay.progress import spinner
 from bertrelay.stage import Metrics, StageContext
 from students.evaluation_settings import EvaluateSettings, ExportSettings, ShrinkSettings
 from students.given_vectors import open_teacher, prompt_of
@@ -76,7 +76,7 @@ class EvaluationSets:
     xsim: dict[str, dict[str, Translations]]
 
     @classmethod
-    @working("reading the test sets")
+    @spinner("reading the test sets")
     def read(
         cls, settings: EvaluateSettings | ShrinkSettings | ExportSettings, context: StageContext, rejects: Rejects
     ) -> Self:

@@ -1,4 +1,4 @@
-"""How a student is evaluated and made smaller: settings alone, with nothing heavy to load."""
+"""Settings of evaluating, shrinking and exporting a student; free of torch."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self

@@ -1,4 +1,4 @@
-"""Where parallel sentences come from, which pairs are kept, and how a student is trained: settings alone."""
+"""Settings of parallel corpora, of the filters of pairs, and of distillation; free of torch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -305,7 +305,10 @@ Prompt = Annotated[
 
 
 def prompt_problem(prompt: Any, model: Any) -> str:
-    """What is wrong with the name of a prompt of a model whose folder is there, or that is the text of one."""
+    """The error for a name that is none of the model's prompts, or that is the text of one; empty when it is valid.
+
+    Names are checked where the model's folder exists.
+    """
     if not isinstance(prompt, str):
         return ""
     if prompt != prompt.strip() or prompt.endswith(":"):
@@ -319,7 +322,7 @@ def prompt_problem(prompt: Any, model: Any) -> str:
 
 
 def prompt_problems(models: Mapping[str, Any], settings: Settings) -> Iterator[tuple[str, str]]:
-    """What is wrong with the prompts of `settings`, each under its key; `models` has the model of each."""
+    """(key, error) of the invalid prompts of `settings`; `models` has the model of each key."""
     for key, model in models.items():
         if fault := prompt_problem(getattr(settings, key), model):
             yield key, fault
@@ -440,5 +443,5 @@ class DistillSettings(TrainingSettings):
 
     @property
     def has_dev(self) -> bool:
-        """Tells if held-out sentences of the trained corpora choose weights."""
+        """Returns true if held-out sentences of the trained corpora choose weights."""
         return bool(self.dev or self.dev_sentences)

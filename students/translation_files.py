@@ -22,7 +22,7 @@ from bertrelay.data.tables import NO_LINES, Table, Unusable, inner_suffix
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import note_folder, visible_files
 from bertrelay.inputs import note_input
-from bertrelay.languages import CODE, closest_code, is_known, is_language
+from bertrelay.languages import CODE, closest_code, is_language, is_registered
 from bertrelay.progress import log
 from bertrelay.settings import InputFile, nearest
 from students.catalogues import MoReader, PoReader
@@ -137,7 +137,7 @@ def _of_hub(source: TranslationFiles, cache: Cache | None, found: dict[str, File
     """The rows of the configuration of each language: `en-de`, or `en-zh-cn` where zh is asked for."""
     whole = Table(hub=source.hub, split=source.split, columns=[*PAIR_COLUMNS])
     named = (HUB_CONFIG.fullmatch(name) for name in hub_configs(whole, cache))
-    configs = {match[1]: match[0] for match in named if match and is_known(match[1])}
+    configs = {match[1]: match[0] for match in named if match and is_registered(match[1])}
     for language in source.languages:
         code = closest_code(configs, language)
         if code is None:
@@ -215,9 +215,9 @@ def _of_files(source: TranslationFiles, found: dict[str, FileCounts]) -> Records
             counts = FileCounts()
             if suffix in READERS:
                 items = READERS[suffix](name, opened, source, counts)
-            elif (lines := PAIR_LINES.fullmatch(inner)) and is_known(lines[1]):
+            elif (lines := PAIR_LINES.fullmatch(inner)) and is_registered(lines[1]):
                 items = _lines(name, opened, _asked(lines[1], source))
-            elif (table := PAIR_TABLE.fullmatch(inner)) and is_known(table[1]):
+            elif (table := PAIR_TABLE.fullmatch(inner)) and is_registered(table[1]):
                 items = _table(name, _asked(table[1], source))
             elif name in aligned:
                 items = _aligned(name, aligned[name], members, source.languages)
@@ -259,7 +259,7 @@ def _sets_with_english(
     for name in names:
         parts = _name_and_suffix(name)[0].split(".")
         for place in places(parts):
-            if CODE.fullmatch(parts[place]) and is_known(parts[place]):
+            if CODE.fullmatch(parts[place]) and is_registered(parts[place]):
                 rest = SIDE.sub("", ".".join([*parts[:place], "*", *parts[place + 1 :]]))
                 sets.setdefault(str(PurePosixPath(name).with_name(rest)), {})[parts[place]] = name
     found = {}
@@ -335,7 +335,7 @@ def _code_in_name(name: str) -> str:
     """The language code of `de.po`, `messages.de.xlf` and `plugin-de_DE.po`, or nothing."""
     stem = PurePosixPath(_name_and_suffix(name)[0]).stem
     codes = (stem, stem.rpartition(".")[2], stem.rpartition("-")[2])
-    return next((code for code in codes if CODE.fullmatch(code) and is_known(code)), "")
+    return next((code for code in codes if CODE.fullmatch(code) and is_registered(code)), "")
 
 
 def _pairs(language: str, english: Sequence[str], texts: Sequence[tuple[str, str]], reason: str) -> list[Translation]:

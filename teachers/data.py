@@ -14,7 +14,7 @@ from bertrelay.data.records import MISSING_WORDS, Rejects, log_copies, read, row
 from bertrelay.data.sanity import check_labels, check_swapped, count_leaked, has_letter
 from bertrelay.data.tables import ABSENT, Record, Table
 from bertrelay.errors import RequestError
-from bertrelay.progress import log, working
+from bertrelay.progress import log, spinner
 from bertrelay.stage import StageContext
 from teachers.settings import COLUMNS, SCORED, Objective
 
@@ -57,7 +57,7 @@ def log_shared_pairs(train: Examples, dev: Examples | None, sets: Mapping[str, I
         count_leaked(known, pairs, name, "pairs")
 
 
-@working("reading examples")
+@spinner("reading examples")
 def read_examples(
     tables: Sequence[Table],
     objective: Objective,

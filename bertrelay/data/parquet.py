@@ -29,7 +29,7 @@ from pyarrow import fs
 from bertrelay.data.shards import ShardStore, Span, locked_output
 from bertrelay.data.tables import Record, table_format
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import NO_ROOM, atomic_write, sync
+from bertrelay.files import NO_SPACE, atomic_write, sync
 from bertrelay.fingerprint import fingerprint, visible_files
 from bertrelay.inputs import changed, check_inputs, note_input
 from bertrelay.privacy import apply_umask, is_sensitive
@@ -131,7 +131,7 @@ class Location:
         except (OSError, pa.ArrowException) as error:
             may_quote = is_sensitive() and not isinstance(error, OSError)  # as Arrow does what it cannot convert
             first = type(error).__name__ if may_quote else (str(error).splitlines() or [type(error).__name__])[0]
-            kind = WorkError if getattr(error, "errno", None) in NO_ROOM else RequestError
+            kind = WorkError if getattr(error, "errno", None) in NO_SPACE else RequestError
             where, rights = ("the address", "credentials, ") if is_address(self.url) else ("that it is whole", "")
             raise kind(
                 f"{self.url} cannot be {done}: {first}. Check {where}, that it is there, and that you may do so "

@@ -23,7 +23,7 @@ from bertrelay.checks import check_choice, check_count
 from bertrelay.device import as_device
 from bertrelay.errors import RequestError, describe
 from bertrelay.evaluation.similarity import matrix, pairwise
-from bertrelay.files import write_tensors, writing_folder
+from bertrelay.files import explain_write_errors, write_tensors
 from bertrelay.fingerprint import fingerprint, note_folder
 from bertrelay.inference.encode import encode
 from bertrelay.inference.kernels import use_cpu_kernels
@@ -191,7 +191,7 @@ class SentenceEncoder(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Writes a sentence-transformers folder, which its versions 3 to 6 load too."""
         folder, layout = Path(folder), self.layout
-        with writing_folder(folder):
+        with explain_write_errors(folder):
             save_network(self.backbone, self.tokenizer, folder, self.max_tokens)
             write_layout(folder, layout)
             folders = [folder / path for kind, path in layout.modules if kind == "Dense"]

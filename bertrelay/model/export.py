@@ -26,7 +26,7 @@ from bertrelay.cache import Cache
 from bertrelay.checks import check_choice
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import cosine_metrics, pairwise
-from bertrelay.files import read_json, write_json, write_tensors, writing_folder
+from bertrelay.files import explain_write_errors, read_json, write_json, write_tensors
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.files import GRAPHS, PACKAGES, WEIGHTS, GraphBackend, fail_with, read_model_file
 from bertrelay.model.folder import ModelFolder
@@ -168,7 +168,7 @@ def export(
         model = Exportable(model)
     elif not isinstance(model, Exportable):
         model = Exportable.load(model)
-    with writing_folder(folder):
+    with explain_write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
             building, exact = Path(name, folder.name), Path(name, "exact", "model.onnx")

@@ -40,7 +40,7 @@ from bertrelay.model.files import (
 )
 from bertrelay.model.folder import CONFIG, ModelFolder
 from bertrelay.model.tokenizer import save_tokenizer
-from bertrelay.progress import log, working
+from bertrelay.progress import log, spinner
 
 NOT_OF_THE_MODEL = {
     *("attn_implementation", "_attn_implementation", "_attn_implementation_internal"),
@@ -115,7 +115,7 @@ def _load(folder: ModelFolder, config: PreTrainedConfig, kind: Any) -> tuple[Pre
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)
     path = folder.path
     _check_weights_suffice(path, kind, config)
-    with working(f"loading {path}"), fail_with(lambda error: _why_unreadable(path, error)):
+    with spinner(f"loading {path}"), fail_with(lambda error: _why_unreadable(path, error)):
         network, report = kind.from_pretrained(
             path,
             config=config,

@@ -17,7 +17,7 @@ from transformers import BertConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 from bertrelay.errors import RequestError
 from bertrelay.model.network import position_table, unused_positions
 from bertrelay.model.settings import NewEncoder
-from bertrelay.progress import working
+from bertrelay.progress import spinner
 
 BERT_INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -67,7 +67,7 @@ def train_wordpiece(
     )
 
 
-@working("training the vocabulary")
+@spinner("training the vocabulary")
 def train_unigram(texts: Iterable[str], size: int, max_tokens: int) -> PreTrainedTokenizerFast:
     """An XLM-R tokenizer whose unigram vocabulary of at most `size` pieces is trained on `texts`.
 

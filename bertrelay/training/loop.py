@@ -31,8 +31,8 @@ from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.inference.batches import prefetched
 from bertrelay.inference.kernels import is_asynchronous
 from bertrelay.process_group import ProcessGroup, broadcast_from_main, check_shared, host_group
-from bertrelay.progress import log, progress, working
-from bertrelay.signals import STOPPING, StopRequest, deferred_stop_signals
+from bertrelay.progress import log, progress, spinner
+from bertrelay.signals import STOPPING, StopRequest, defer_stop_signals
 from bertrelay.stage import Metrics
 from bertrelay.training.batches import (
     BatchSchedule,
@@ -148,7 +148,7 @@ class Training:
         with (
             matmul_precision(self.gradients.precision),
             replay_networks(self.task.model, capture=captures) if self.is_replayed else nullcontext(),
-            deferred_stop_signals() as stop,
+            defer_stop_signals() as stop,
             progress("training", total, "steps", done=state.step) as bar,
             closing(self.rank_batches()) as batches,
             self.writer,
@@ -309,7 +309,7 @@ class Training:
         self._read_losses()
         self._stop_on_signal(self._signal_of_any(stop))
         try:
-            with stop.acting_at_once(), working("evaluating"):
+            with stop.act_at_once(), spinner("evaluating"):
                 metrics = self._evaluate()
         except Stopped as stopped:
             self._write_checkpoint()  # without waiting for other processes, which may be anywhere in the evaluation

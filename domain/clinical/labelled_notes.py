@@ -18,7 +18,7 @@ from bertrelay.data.records import canonical_id
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json
 from bertrelay.inputs import note_input
-from bertrelay.progress import log, working
+from bertrelay.progress import log, spinner
 from domain.clinical.admissions import Flow
 from domain.clinical.cohort import CHARACTERISTICS, COHORT, COHORT_FACTS, SPLITS, STAYS
 from domain.clinical.mimic import IDS
@@ -159,7 +159,7 @@ class LabelledNotes:
         return permuted
 
 
-@working("reading notes")
+@spinner("reading notes")
 def read_labelled_notes(
     notes: Path, cohort: Path, outcome: PatientOutcome = READMISSION, groups: int = GROUPS
 ) -> LabelledNotes:

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bertrelay.files import write_json
-from bertrelay.progress import log, progress, working
+from bertrelay.progress import log, progress, spinner
 from bertrelay.stage import Metrics
 from domain.clinical import evaluation
 from domain.clinical.baselines import Baseline, baselines
@@ -70,7 +70,7 @@ def evaluate_model(
     notes = task.notes
     with progress("reading chunks", len(task.tokens) - len(task.chunks), "chunks") as bar:
         validation, test = task.scored("validation", bar), task.scored("test", bar)
-    with working("calibrating"):
+    with spinner("calibrating"):
         how = _fitted(task.outcome_model.settings, settings, validation)
     save_model(replace(task.outcome_model, settings=how), output / "model")
     write_parquet(output / SCORES, pd.concat([validation.scores(how), test.scores(how)]))
@@ -119,7 +119,7 @@ def of_baseline(name: str, metrics: Metrics) -> Metrics:
     return named
 
 
-@working("metrics and their intervals")
+@spinner("metrics and their intervals")
 def _evaluate_binary(
     validation: ScoredSplit,
     test: ScoredSplit,
@@ -170,7 +170,7 @@ def evaluate_baseline(baseline: Baseline, held_out: Flags, model: Predicted) -> 
     return other, metrics
 
 
-@working("metrics and their intervals")
+@spinner("metrics and their intervals")
 def _evaluate_labels(test: ScoredSplit, how: OutcomeModelSettings, others: Sequence[Baseline], output: Path) -> Metrics:
     subjects = test.table["subject_id"].to_numpy()
     model = PredictedLabels(subjects, test.labels, test.probabilities(how), how.outcome.kind)

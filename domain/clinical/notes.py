@@ -173,8 +173,8 @@ def _flow(
         return step, notes, None, len(some), known
 
     def of_notes(step: str, count: int, reason: str = "") -> tuple[object, ...]:
-        is_known = reason in reasons and reason not in OF_NO_STAY and stays.outcome is not None
-        return step, count, counts[WITH_OUTCOME + reason] if is_known else None, None, None
+        is_registered = reason in reasons and reason not in OF_NO_STAY and stays.outcome is not None
+        return step, count, counts[WITH_OUTCOME + reason] if is_registered else None, None, None
 
     kept = table.drop(without.index)
     unusable = counts[READ] - counts[KEPT] - sum(reasons.values())

@@ -21,7 +21,7 @@ from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
 from bertrelay.model.network import save_network
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, gather
-from bertrelay.progress import working
+from bertrelay.progress import spinner
 from bertrelay.stage import Metrics, StageContext, run_alone
 from bertrelay.training import batches
 from bertrelay.training.batches import micro_batches
@@ -122,11 +122,11 @@ def run(settings: PretrainSettings, context: StageContext) -> Metrics:
         held_out = HeldOut(items, sequences, settings, precision)
     model = Pretraining(network, settings.objectives).to(default_device())
     task = PretrainingTask(model, settings, Text(corpus, ~corpus.held_out), sequences, held_out)
-    with working("evaluating the base"):
+    with spinner("evaluating the base"):
         before = task.evaluate(context.process_group)
     metrics = train(task, settings, context.output, context.work, precision)
     if not task.criterion:
-        with working("evaluating"):
+        with spinner("evaluating"):
             metrics |= task.evaluate(context.process_group)
     if context.process_group.is_main:
         write_json(context.output / "corpus.json", corpus.facts)

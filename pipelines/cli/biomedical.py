@@ -11,7 +11,7 @@ from pydantic import Field
 from bertrelay.compute.engine import Engine
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.privacy import identifiers_shown
+from bertrelay.privacy import show_identifiers
 from domain.biomedical.documents import TITLE_LINE, Columns, FormatName, read_documents
 from domain.biomedical.documents.document import TEXT_ONLY
 from domain.biomedical.ner.settings import TagOptions, TagSettings
@@ -278,7 +278,7 @@ def check(
     splits = splits or splits_of(files or [])
     if options.model is not None:
         check_request(options.model)
-    with identifiers_shown() if options.with_text else nullcontext():
+    with show_identifiers() if options.with_text else nullcontext():
         findings = _findings(splits, options)
     if options.as_json:
         checks = [

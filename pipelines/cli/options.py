@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from bertrelay.data.tables import Format, Table
 from bertrelay.errors import RequestError
 from bertrelay.process_group import ProcessGroup, joined
-from bertrelay.progress import printable, working
+from bertrelay.progress import printable, spinner
 from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder
 from pipelines.error_handling import stopping_at_once
 from pipelines.hub import set_hub_access
@@ -273,7 +273,7 @@ def distributed(processes: int | None) -> Iterator[ProcessGroup]:
     if process_group.size == 1 and processes is not None and processes > 1:
         raise typer.Exit(launch_again(processes))
     with stopping_at_once(), joined(process_group):
-        with working("loading"):
+        with spinner("loading"):
             import_module("transformers.modeling_utils")  # and torch
         yield process_group
 

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from bertrelay import progress as module
-from bertrelay.progress import printable, progress, speed_of, working
+from bertrelay.progress import printable, progress, speed_of, spinner
 
 SHOWN = """
 from bertrelay.progress import progress
@@ -66,17 +66,17 @@ def test_whatever_takes_two_seconds_has_a_sign_by_then(capsys, monkeypatch):
         assert capsys.readouterr().err == "encoding: 0 of 10 items, 0 s\n"
         bar.advance(10)
     capsys.readouterr()
-    with working("loading the model"):
+    with spinner("loading the model"):
         assert capsys.readouterr().err == "loading the model …\n"
     monkeypatch.setenv("RANK", "1")
-    with working("loading the model"):
+    with spinner("loading the model"):
         assert capsys.readouterr().err == ""
 
 
 def test_what_is_over_before_is_not_shown(capsys, monkeypatch):
     timers = []
     monkeypatch.setattr(module, "Timer", lambda _, show: timers.append(show) or Mock())
-    with working("loading the model"):
+    with spinner("loading the model"):
         pass
     timers[0]()  # as where its time comes while it is cancelled
     assert capsys.readouterr().err == ""

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from bertrelay.signals import STOPPING, deferred_stop_signals
+from bertrelay.signals import STOPPING, defer_stop_signals
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def handlers_stay():
 
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_first_signal_is_noted_and_reported(number, capsys):
-    with deferred_stop_signals() as request:
+    with defer_stop_signals() as request:
         assert request.signal_number == 0
         os.kill(os.getpid(), number)
         assert request.signal_number == number
@@ -31,7 +31,7 @@ def test_outside_the_main_thread_nothing_is_noted_and_nothing_fails():
     noted = []
 
     def work():
-        with deferred_stop_signals() as request:
+        with defer_stop_signals() as request:
             noted.append(request.signal_number)
 
     thread = threading.Thread(target=work)
@@ -42,14 +42,14 @@ def test_outside_the_main_thread_nothing_is_noted_and_nothing_fails():
 
 def test_under_nohup_a_hangup_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with deferred_stop_signals() as request:
+    with defer_stop_signals() as request:
         os.kill(os.getpid(), signal.SIGHUP)
         assert request.signal_number == 0
     assert signal.signal(signal.SIGHUP, before) == signal.SIG_IGN
 
 
 def test_a_second_hangup_lets_the_work_end():
-    with deferred_stop_signals() as request:
+    with defer_stop_signals() as request:
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGHUP)
         assert request.signal_number == signal.SIGHUP
@@ -57,8 +57,8 @@ def test_a_second_hangup_lets_the_work_end():
 
 WORKS_UNTIL_ASKED = """
 import os, pathlib, signal, sys, time
-from bertrelay.signals import deferred_stop_signals
-with deferred_stop_signals() as request:
+from bertrelay.signals import defer_stop_signals
+with defer_stop_signals() as request:
     print("ready", flush=True)
     while not request.signal_number:
         time.sleep(0.01)

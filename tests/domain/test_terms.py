@@ -15,7 +15,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.model.network import save_backbone
 from bertrelay.model.tokenizer import load_tokenizer, save_tokenizer
-from bertrelay.plots import cut, missing_scripts
+from bertrelay.plots import collect_missing_scripts, cut
 from domain.terms import TermsSettings, describe_terms, nearest_terms, term_vectors
 from domain.terms.picture import (
     NO_GROUP,
@@ -257,7 +257,7 @@ def test_no_label_covers_another_or_a_mark_or_leaves_the_frame():
     axes, renderer = figure.axes[0], FigureCanvasAgg(figure).get_renderer()
     labels = [text for text in axes.texts if text.get_fontsize() == TERM_SIZE]
     assert {text.get_text() for text in labels} == set(map(cut, texts))
-    with missing_scripts():
+    with collect_missing_scripts():
         boxes = np.array([text.get_window_extent(renderer).extents for text in labels])
     assert not np.triu(overlaps(boxes, boxes), 1).any()
     centres = np.concatenate([axes.transData.transform(marks.get_offsets()) for marks in axes.collections])

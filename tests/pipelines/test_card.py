@@ -213,7 +213,7 @@ def test_what_is_no_finished_stage_is_reported_and_leaves_nothing(finished, tmp_
     with pytest.raises(RequestError, match=r"expected the folder of a finished stage, with done\.json in it"):
         write_card(finished / "student/latest/model", tmp_path / "out", results=[tmp_path], license="mit")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(RequestError, match="expected a folder that is not there yet"):
+    with pytest.raises(RequestError, match="expected a folder that does not exist yet"):
         write_card(finished / "student/latest/model", tmp_path, results=[finished / "test/latest"], license="mit")
 
 

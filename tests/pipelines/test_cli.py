@@ -137,7 +137,7 @@ def test_no_command_replaces_a_file_that_is_there_unless_asked(refused, call, tm
         file.write_text("mine")
     for name in ("in.txt", "in.csv"):
         (tmp_path / name).write_text("id,text,question,context,hadm_id,term\n1,a,b,c,1,d\n2,e,f,g,2,h\n")
-    replaced = "(is|are) there already; name another.*--overwrite"
+    replaced = "(exists|are there) already; name another.*--overwrite"
     requests, terms = [words.split() for words in OVERWRITING.split("|")], ["terms", ".", "in.csv", "terms"]
     for (code, message), given in zip(refused(requests), requests, strict=True):
         assert code == 2 and re.search(replaced, message), (given, message)

@@ -87,5 +87,5 @@ def test_a_graph_is_a_folder_that_other_commands_read(call, model, english, tmp_
     call("encode", tmp_path / "graph", english, tmp_path / "vectors.npy")
     expected = SentenceEncoder.load(model).encode(ENGLISH, precision="fp32")
     assert np.abs(np.load(tmp_path / "vectors.npy") - expected).max() < 1e-5
-    with pytest.raises(RequestError, match="expected a folder that is not there yet"):
+    with pytest.raises(RequestError, match="expected a folder that does not exist yet"):
         call("export", model, tmp_path / "graph")

@@ -254,7 +254,7 @@ WRONG = {
         "english.txt small --parallel english.de": "--parallel: expected LANGUAGE=ENGLISH,OTHER or LANGUAGE=TABLE",
         "english.txt small --parallel deutsch=none.tsv": "expected a language code",
         "english.txt small --sts a/x.csv --sts b/x.csv": "--sts: expected files with different names",
-        "english.txt .": r"not there yet, found \.",
+        "english.txt .": r"does not exist yet, found \.",
     },
     "rerank cross_encoder": {
         "pairs.csv pairs.csv": "is the input itself",

@@ -17,7 +17,7 @@ from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.errors import RequestError, plural
-from bertrelay.files import check_place
+from bertrelay.files import check_location
 from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, connect, run_model
 from bertrelay.privacy import check_page
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
@@ -51,7 +51,7 @@ def checked_format(
     with_text: allows a page of sensitive data. overwrite: whether a file may be there already.
     """
     name = check_written(output, format_name)
-    check_place(output, source, overwrite=overwrite)
+    check_location(output, source, overwrite=overwrite)
     if output.is_dir() != (name == "brat") and output.exists():
         raise RequestError(f"output: expected a {'folder' if name == 'brat' else 'file'} for {name}, found {output}")
     if output.is_dir() and any(output.iterdir()):

@@ -15,7 +15,7 @@ from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computed
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
-from bertrelay.progress import log, working
+from bertrelay.progress import log, spinner
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
@@ -43,7 +43,7 @@ from domain.draws import uniform_draws
 def run(settings: NerSettings, context: StageContext) -> Metrics:
     """Trains a model, calibrates it on the dev data, and writes `model/`."""
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
-    with Rejects(listed, settings.max_rejects) as rejects, working("reading documents"):
+    with Rejects(listed, settings.max_rejects) as rejects, spinner("reading documents"):
         read = partial(read_examples, rejects=rejects, drop_misplaced=settings.drop_misplaced)
         examples = of_types(read(settings.train, once=True), settings.types)
         dev = of_types(read(settings.dev), settings.types) if settings.dev else []
@@ -58,7 +58,7 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
     metrics = train(task, settings, context.output, context.work, precision)
     if context.process_group.is_main:
         if dev:
-            with working("calibrating"):
+            with spinner("calibrating"):
                 model = replace(model, temperature=task.temperature())
             gold = sum(len(spans_of(each.tags)) + len(each.untaggable) for each in dev)
             metrics |= {"temperature": model.temperature, "dev/gold_entities": gold}

@@ -103,7 +103,7 @@ class QuestionSurvey:
                 self.note_first(part, question)
         self.counts["questions"] += 1
         self.counts["impossible"] += question.impossible
-        self.counts["unlabelled"] += not question.is_known
+        self.counts["unlabelled"] += not question.is_registered
         self.counts["repeated"] += asked in self.keys["asked"]
         self.counts.update(question.notes)
         self.keys["asked"].add(asked)

@@ -233,7 +233,7 @@ def _squad_text(questions: Iterable[Question]) -> Iterator[str]:
     """Questions that follow one another share an article and a context."""
 
     def asked(question: Question) -> dict[str, Any]:
-        if question.golds or question.pool or question.synonyms or not question.is_known:
+        if question.golds or question.pool or question.synonyms or not question.is_registered:
             raise RequestError(
                 f"question {shown_id(question.id)!r}: SQuAD's JSON holds neither answers that are not in the context, "
                 "nor snippets that are pooled, nor questions of which nothing is known, which its script takes for "

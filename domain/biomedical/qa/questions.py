@@ -58,14 +58,14 @@ class Question:
     fields: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
-    def is_known(self) -> bool:
+    def is_registered(self) -> bool:
         """Whether it has an answer in its context, or is known to have none: what can be trained on."""
         return self.impossible or bool(self.answers)
 
     @property
     def has_gold(self) -> bool:
         """Whether it is known what is right: what can be scored."""
-        return self.is_known or bool(self.golds)
+        return self.is_registered or bool(self.golds)
 
     @property
     def gold_texts(self) -> tuple[str, ...]:

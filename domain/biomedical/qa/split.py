@@ -50,7 +50,7 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
                 counts.update(["questions", f"questions/{split}"])
                 counts["answers"] += len(question.answers)
                 counts["impossible"] += question.impossible
-                counts["without_answer"] += not question.is_known
+                counts["without_answer"] += not question.is_registered
                 articles[split].add(article)
                 notes.update(question.notes)
                 if found := [how for how in ALIGNMENTS if how in (*question.notes, aligned.get(question.pool))]:

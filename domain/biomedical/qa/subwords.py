@@ -275,7 +275,7 @@ def training_faults(
     faults = list[str | None]()
     for number, is_too_long in enumerate(subwords.too_long(max_tokens, stride).tolist()):
         if is_too_long:
-            faults.append(TOO_LONG if questions[number].is_known else None)
+            faults.append(TOO_LONG if questions[number].is_registered else None)
         elif questions[number].answers and number not in answered:
             faults.append(NOT_WHOLE if golds[number] else NO_SUBWORDS)
         else:

@@ -18,7 +18,7 @@ from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.inference.batches import computed
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
-from bertrelay.progress import log, working
+from bertrelay.progress import log, spinner
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
@@ -45,7 +45,7 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
     """Trains a model, settles its threshold and temperature on the dev data, and writes `model/`."""
     model, precision = start_model(settings, context.cache), context.precision(settings.precision)
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
-    with Rejects(listed, settings.max_rejects) as rejects, working("reading questions"):
+    with Rejects(listed, settings.max_rejects) as rejects, spinner("reading questions"):
         questions = read_all(settings.train, rejects, once=True, max_swapped=settings.max_swapped)
         dev = read_all(settings.dev, rejects, max_swapped=settings.max_swapped) if settings.dev else []
         shared = _shared_with_dev(questions, dev)
@@ -56,7 +56,7 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
     metrics = train(task, settings, context.output, context.work, precision)
     if context.process_group.is_main:
         if task.dev is not None:
-            with working("calibrating"):
+            with spinner("calibrating"):
                 model = task.dev.tuned(model)
             scored = len(task.dev.pools.scored)
             metrics |= {"temperature": model.temperature, "threshold": model.threshold, "dev/scored": scored}
@@ -167,12 +167,12 @@ def _trainable(questions: Sequence[Question], faults: Sequence[str | None], reje
         for question in compress(questions, [fault == reason for fault in faults]):
             rejects.used(-1)  # as which it was counted when it was read
             rejects.add(question.file, question.line, reason, shown_id(question.id))
-    if unknown := [question for question in questions if not question.is_known]:
+    if unknown := [question for question in questions if not question.is_registered]:
         log(
             f"nothing to train on in {len(unknown):,} of {len(questions):,} questions, {shown_id(unknown[0].id)} the "
             "first: no answer is in their text. Mark those impossible that have none."
         )
-    return np.array([each.is_known and fault is None for each, fault in zip(questions, faults, strict=True)], bool)
+    return np.array([each.is_registered and fault is None for each, fault in zip(questions, faults, strict=True)], bool)
 
 
 class QaDevSet:
