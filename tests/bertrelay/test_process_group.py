@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from forked import CONTEXT, finish
 
-from bertrelay import encode_files
+from bertrelay import device, encode_files
+from bertrelay.cache import Cache
 from bertrelay.compute.local import LocalExecutor
 from bertrelay.compute.work import Work, whole_span
 from bertrelay.data import shards
@@ -17,6 +18,7 @@ from bertrelay.inference import encode as encoding
 from bertrelay.inference.run_model import fill_shards
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import ProcessGroup, check_shared, joined, map_over_processes
+from bertrelay.stage import StageContext
 from pipelines.launch import worker_environments
 
 LINES = [f"A dog {place}." for place in range(61)]
@@ -28,6 +30,7 @@ def worker(folder, environment):
     process_group = ProcessGroup.from_environment()
     with joined(process_group):
         (folder / f"shares-{process_group.rank}").write_text(json.dumps(shares(process_group)))
+        (folder / f"precision-{process_group.rank}").write_text(precision(process_group, folder))
         reported = [outcome(call) for call in calls(process_group, folder)]
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     (folder / f"reported-{process_group.rank}").write_text(json.dumps([*reported, " ".join(threads)]))
@@ -44,6 +47,13 @@ def shares(process_group):
     squares = map_over_processes(lambda share: np.stack([share, share**2], axis=1), np.arange(5), process_group)
     several, one = (map_over_processes(lengths, some, process_group) for some in (LINES[8:13], LINES[:1]))
     return [several, one, lines, squares.tolist()]
+
+
+def precision(process_group, folder):
+    """The precision of a stage here, where `auto` is bf16 in every process but the main one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "computes_in_bf16", lambda _: not process_group.is_main)
+        return StageContext(folder / "stage", Cache(folder / "cache"), process_group).precision("auto")
 
 
 def outcome(call):
@@ -115,6 +125,12 @@ def test_each_process_computes_a_share_and_gets_all_results(folder):
         assert squares == [[0, 0], [1, 1], [2, 4], [3, 9], [4, 16]]
     assert first[2] == [*LINES[8:13:2], LINES[0]]
     assert second[2] == LINES[9:13:2]
+
+
+@pytest.mark.usefixtures("reported")
+def test_all_processes_compute_in_the_precision_of_the_main_one(folder):
+    assert [(folder / f"precision-{rank}").read_text() for rank in range(2)] == ["fp32", "fp32"]
+    assert json.loads((folder / "stage/work/precision.json").read_text()) == {"precision": "fp32"}
 
 
 def test_processes_on_separate_disks_are_refused_before_they_compute(reported):
