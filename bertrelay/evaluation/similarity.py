@@ -1,4 +1,4 @@
-"""Similarity of vectors: pairwise, all with all, and the nearest of many."""
+"""Similarity of vectors: row by row, all with all, and ranks of the nearest."""
 
 from collections.abc import Callable
 from typing import get_args
@@ -70,15 +70,15 @@ def matrix(first: Vectors, second: Vectors, metric: Metric = "cosine", block: in
 
 
 def is_among_nearest(
-    queries: Vectors, corpus: Vectors, own: NDArray[np.int64] | None = None, k: int = 1, block: int = 1024
+    queries: Vectors, corpus: Vectors, targets: NDArray[np.int64] | None = None, k: int = 1, block: int = 1024
 ) -> NDArray[np.bool_]:
-    """Whether row `own` (n,) of `corpus` (m, dim) is among the `k` with the largest cosines for each of `queries`.
+    """True for each query (n,) whose row `targets` (n,) of `corpus` (m, dim) is among the `k` of the largest cosines.
 
-    One as near as the k-th counts: of equal vectors no other is nearer. Where all rows are as near, as to a zero vector
-    or in a space in which all vectors are one, none is found.
-    own: row i for query i when absent. Holds one (block, block) matrix at a time.
+    A tie with the k-th row counts, as among equal vectors none is nearer. A query as near to all rows, such as a zero
+    vector, has none of them. Query (1, 0) with target 1 of rows (0, 1), (1, 1): the cosines are 0 and .71, so True.
+    targets: row i for query i when absent. Holds one (block, block) matrix at a time.
     """
-    nearer, farther = _compared(queries, corpus, np.arange(len(queries)) if own is None else own, block)
+    nearer, farther = _compared(queries, corpus, np.arange(len(queries)) if targets is None else targets, block)
     return (nearer < k) & ((nearer + farther > 0) | (len(corpus) <= k))
 
 
@@ -87,7 +87,7 @@ def chance_of_own(
 ) -> NDArray[np.float64]:
     """The probability (n,) that the nearest row, drawn from those as near, is row i for query i or one of its copies.
 
-    Where all rows are as near, as to a zero vector, none is found.
+    It is 0 for a query as near to all rows, such as a zero vector.
     copies: rows of the same text as row i, itself among them, (n,).
     """
     nearer, farther = _compared(queries, corpus, np.arange(len(queries)), block)
@@ -97,16 +97,16 @@ def chance_of_own(
 
 
 def _compared(
-    queries: Vectors, corpus: Vectors, own: NDArray[np.int64], block: int
+    queries: Vectors, corpus: Vectors, targets: NDArray[np.int64], block: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How many rows of `corpus` are nearer to each of `queries` than its own row, and how many are farther, (n,)."""
+    """The numbers of rows of `corpus` nearer to every query than its target, and farther, (n,) each."""
     nearer, farther = np.zeros((2, len(queries)), np.int64)
     for top in range(0, len(queries), block):
         some = slice(top, top + block)
-        rows, wanted = unit(queries[some]), unit(corpus[own[some]])
-        cosines_of_own = np.einsum("nd,nd->n", rows, wanted)[:, None]  # (rows, 1)
+        rows, target_rows = unit(queries[some]), unit(corpus[targets[some]])
+        target_cosines = np.einsum("nd,nd->n", rows, target_rows)[:, None]  # (rows, 1)
         for start in range(0, len(corpus), block):
-            apart = rows @ unit(corpus[start : start + block]).T - cosines_of_own  # (rows, corpus block)
+            apart = rows @ unit(corpus[start : start + block]).T - target_cosines  # (rows, corpus block)
             nearer[some] += (apart > ROUNDING).sum(axis=1)
             farther[some] += (apart < -ROUNDING).sum(axis=1)
     return nearer, farther

@@ -18,8 +18,8 @@ MetricsOfWeights = Callable[[NDArray[np.float64]], Mapping[str, NDArray[np.float
 
 RESAMPLES = 1000
 INTERVAL = (2.5, 97.5)
-LEAST_SHARE = 0.5
-"""Of the resamples, how many must have a value: an interval of the few that have one would mislead."""
+LEAST_FRACTION = 0.5
+"""The fraction of resamples that must have a value, as an interval of the few that have one would mislead."""
 WEIGHTS_AT_ONCE = 1_000_000
 
 
@@ -37,7 +37,7 @@ def pearson(first: Floats, second: Floats) -> float | None:
 
 
 def share(hits: Floats) -> float | None:
-    """The mean of zeros and ones; None of nothing."""
+    """The mean of zeros and ones; None for an empty list."""
     return float(np.mean(hits)) if len(hits) else None
 
 
@@ -62,8 +62,8 @@ def with_interval(
 ) -> Metrics:
     """`statistic(*columns)` as `name`, with `name_low` and `name_high`: a 95 % bootstrap interval over the rows.
 
-    groups: the stratum of each row, (rows,); every resample then has as many rows of each stratum as there are.
-    There is no interval without a value, with fewer than two rows, or when fewer than half of the resamples have one.
+    groups: the stratum of each row, (rows,); a resample then has as many rows of a stratum as the data.
+    The interval is absent without a value, with fewer than two rows, or if fewer than half of the resamples have one.
     """
     value = statistic(*columns)
     if value is None or len(columns[0]) < 2:
@@ -84,8 +84,8 @@ def with_intervals(
 ) -> Metrics:
     """All metrics of `metrics_of` with 95 % bootstrap intervals over `units`, from the same resamples for all of them.
 
-    units: what is resampled as a whole, such as the subject of each row, whose rows are not independent, (rows,).
-    What is not defined is None and has no interval.
+    units: the unit of each row that is resampled as a whole, such as a subject, whose rows depend on another, (rows,).
+    A metric that is not defined is None and has no interval.
     distances: metrics that are 0 at best and that noise makes larger; see `distance_interval`.
     """
     drawn = [metrics_of(weights) for weights in resampled_weights(units, seed, resamples)]
@@ -97,9 +97,10 @@ def with_intervals(
 
 
 def resampled_weights(units: Column, seed: int, resamples: int = RESAMPLES) -> Iterator[NDArray[np.float64]]:
-    """Blocks of resamples, each (resamples, rows): how often the unit of each row was drawn.
+    """Yields blocks of resamples (resamples, rows): the number of times that the unit of a row was drawn.
 
-    Nothing of fewer than two units, which do not show how much they differ.
+    Yields nothing for fewer than two units, which have no spread. Units a, a, b, drawn as (b, b), have the weights
+    (0, 0, 2).
     """
     names, numbers = np.unique(units, return_inverse=True)
     if len(names) < 2:
@@ -113,9 +114,9 @@ def resampled_weights(units: Column, seed: int, resamples: int = RESAMPLES) -> I
 def distance_interval(value: float, low: float, high: float) -> tuple[float, float]:
     """The interval of a distance, which is 0 at best and which noise makes larger, from percentiles of resamples.
 
-    A resample has the noise of the sample and as much again, so that its distance is too large twice over; of distance
-    and noise it is the squares that add up. So this is the basic interval of the square (Davison & Hinkley 1997,
-    section 5.2), cut off at 0; it always contains the value itself.
+    Sampling noise biases the distance of the sample upward, and that of a resample by as much once more; squares of
+    distance and noise add up. So this is the basic interval of the square (Davison & Hinkley 1997, section 5.2), cut
+    off at 0; it always contains the value. (3, 2, 5) gives squares 18 − 25 and 18 − 4, so (0, 3.74).
     """
     squares = 2 * value**2 - np.square([high, low])
     lowest, highest = np.sqrt(np.clip(squares, 0, None))
@@ -130,11 +131,11 @@ def _resampled_rows(members: Sequence[Rows], seed: int, resamples: int) -> Itera
 
 
 def _with_bounds(name: str, value: float | None, drawn: Floats, resamples: int, is_distance: bool = False) -> Metrics:
-    """The value, and the percentiles of those of the resamples, (resamples,), nan where there is none."""
-    known = drawn[~np.isnan(drawn)]
-    if value is None or not len(known) or len(known) < LEAST_SHARE * resamples:
+    """The value and the percentiles of the resamples' values `drawn`, (resamples,), nan where not defined."""
+    defined = drawn[~np.isnan(drawn)]
+    if value is None or not len(defined) or len(defined) < LEAST_FRACTION * resamples:
         return {name: value}
-    low, high = np.percentile(known, INTERVAL)
+    low, high = np.percentile(defined, INTERVAL)
     if is_distance:
         low, high = distance_interval(value, low, high)
     return {name: value, f"{name}_low": float(low), f"{name}_high": float(high)}

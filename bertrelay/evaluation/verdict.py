@@ -1,7 +1,7 @@
-"""Verdicts: one plain sentence on whether a model is better than what needs no model, from the metrics of its stage.
+"""Verdicts: one plain sentence that compares a model with simple baselines, from the metrics of its stage.
 
-The stage's package declares, for a kind of stage, a function from recorded metrics to a `Verdict`; what is shown of a
-model (the end of a run, its report, its card) begins with it.
+The package of a stage declares a function from recorded metrics to a `Verdict`. The end of a run, a report and a card
+begin with it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ LEVELS: tuple[Level, ...] = ("good", "warn", "fail")
 
 
 class Verdict(NamedTuple):
-    """The level, and one sentence with the metrics it rests on; no text of a record."""
+    """The level, and one sentence with its metrics; no text of a record."""
 
     level: Level
     text: str
 
 
 class Gain(NamedTuple):
-    """By how much a model is better than something simpler, with the 95 % interval where there is one.
+    """The gain of a model over a baseline, with its 95 % interval if any.
 
-    than: what it is better than. needed: whether a model that is not better has failed, as with chance; else it has
-        failed where it is clearly worse, and is in doubt where the interval holds 0.
+    than: the baseline. needed: a model that is not better fails, as one that does not beat chance; else it fails only
+        if it is clearly worse, and is in doubt if the interval contains 0.
     """
 
     than: str
@@ -48,30 +48,30 @@ class Gain(NamedTuple):
 
 
 def gain(metrics: Metrics, name: str, than: str, baseline: float | None, *, needed: bool = False) -> Gain:
-    """The metric `name`, which is higher where it is better, with its interval, over a fixed `baseline`."""
+    """The gain of metric `name`, better when higher, with its interval, over a fixed `baseline`."""
     bounds = (metrics.get(f"{name}{ending}") for ending in ("", "_low", "_high"))
-    value, low, high = (None if each is None or baseline is None else each - baseline for each in bounds)
+    value, low, high = (None if bound is None or baseline is None else bound - baseline for bound in bounds)
     return Gain(than, value, low, high, needed)
 
 
 def difference(metrics: Metrics, name: str, than: str) -> Gain:
-    """The metric `name` that is a difference already, with its interval."""
+    """The gain in a metric `name` that is itself a difference, with its interval."""
     return Gain(than, metrics.get(name), metrics.get(f"{name}_low"), metrics.get(f"{name}_high"))
 
 
 def judge(facts: str, gains: Sequence[Gain], doubts: Sequence[str] = ()) -> Verdict:
-    """The verdict of some comparisons, those without a value left out, and of further `doubts`; `facts` follow it."""
+    """The verdict of comparisons, without those that have no value, and of further `doubts`, before `facts`."""
     compared: dict[tuple[Level, str], list[str]] = {}
-    for each in gains:
-        if each.value is not None:
-            compared.setdefault(each.finding, []).append(each.than)
+    for comparison in gains:
+        if comparison.value is not None:
+            compared.setdefault(comparison.finding, []).append(comparison.than)
     findings: list[tuple[Level, str]] = [
         *((level, f"{words} {listed(others)}") for (level, words), others in compared.items()),
         *(("warn", doubt) for doubt in doubts),
     ]
     worst: Level = max((level for level, _ in findings), key=LEVELS.index, default="good")
     shown = [(level, words) for level, words in findings if worst == "good" or level != "good"]
-    sentence = "; ".join(words for _, words in sorted(shown, key=lambda each: -LEVELS.index(each[0])))
+    sentence = "; ".join(words for _, words in sorted(shown, key=lambda finding: -LEVELS.index(finding[0])))
     return Verdict(worst, ". ".join(filter(None, [sentence[:1].upper() + sentence[1:], facts])))
 
 
@@ -81,7 +81,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def measured(metrics: Metrics, name: str, label: str) -> str:
-    """`AUROC 0.425 (0.380 – 0.470)`, the interval where there is one; empty for what was not measured."""
+    """`AUROC 0.425 (0.380 – 0.470)`, without an interval if there is none; empty if it was not measured."""
     value, low, high = (metrics.get(f"{name}{ending}") for ending in ("", "_low", "_high"))
     if value is None:
         return ""
@@ -89,6 +89,6 @@ def measured(metrics: Metrics, name: str, label: str) -> str:
 
 
 def counted(metrics: Mapping[str, float | None], name: str) -> int | None:
-    """A metric that is a count."""
+    """A metric as a count; None if it was not measured."""
     value = metrics.get(name)
     return None if value is None else round(value)

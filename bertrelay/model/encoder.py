@@ -1,6 +1,6 @@
-"""The sentence encoder: a network, pooling, projections if it has any, and an optional normalisation.
+"""The sentence encoder: a network, a pooling, optional projections and an optional normalisation.
 
-Its methods and keywords are those of sentence-transformers, and so is its folder on disk.
+Methods, keywords and the folder on disk are those of sentence-transformers.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
 WORDS = ["dog", "river", "letter", "blue", "seven", "doctor", "music", "city", "run", "bread", "winter", "paper", "law"]
 TIMED = [f"{n} {' '.join(WORDS[n * step % 13] for step in range(1, 3 * (n % 8 + 1)))}" for n in range(1, 129)]
-"""Sentences of different words and lengths, by which the fastest backend is found."""
+"""Sentences of different words and lengths, on which backends are timed."""
 QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first that a model has
 
 
@@ -78,16 +78,16 @@ class EncodeArguments(TypedDict, total=False):
 
 
 class SentenceEncoder(nn.Module):
-    """Sentences to vectors.
+    """Encodes sentences as vectors.
 
-    backbone: the network, with its `tokenizer`; or, as in `load`, a folder or hub id that holds the whole encoder, to
-        which nothing but `device` may be added.
-    pooling: names in any order, which the folder's order replaces, or a `Pooling`, whose order is kept.
+    backbone: the network, with its `tokenizer`; or, as in `load`, a folder or hub id of a whole encoder, with no other
+        argument than `device`.
+    pooling: names, which are sorted in the order of folders, or a `Pooling` with an order.
     projection: one, or several as `nn.Sequential`.
     max_tokens: the longest input, special tokens included, and at most what the position table holds.
-    truncate_dim: keep the first dimensions of each vector only.
-    spaces: digests of other encoders whose indexes it can search: of a student its teacher's, and that one's own
-        spaces; of a trimmed encoder that of the whole one.
+    truncate_dim: number of first dimensions that a vector keeps.
+    spaces: digests of other encoders whose indexes this one can search: for a student its teacher and the teacher's
+        spaces; for a trimmed encoder the whole one.
     """
 
     _prompts = Prompts()
@@ -128,7 +128,7 @@ class SentenceEncoder(nn.Module):
         self.projection = projection
         self.normalize = normalize
         self.prompts = prompts
-        self._prompts_were_set = False  # a model's own have, in sentence-transformers, empty ones for both kinds
+        self._prompts_were_set = False  # sentence-transformers adds empty ones to those of a folder
         self.truncate_dim = truncate_dim
         self.similarity_fn_name = similarity_fn_name
         self.spaces = tuple(spaces)
@@ -137,7 +137,7 @@ class SentenceEncoder(nn.Module):
         freeze_pooler(backbone)
         if isinstance(backbone, PreTrainedModel):
             use_cpu_kernels(backbone)
-        # As its network: one that was loaded has no dropout, before, while and after it encodes.
+        # The mode of its network: a loaded one has no dropout, before, during and after encoding.
         self.train(backbone.training)
         self._check_sizes()
         if device is not None and not isinstance(backbone, GraphNetwork):  # a graph is computed on the CPU
@@ -149,13 +149,14 @@ class SentenceEncoder(nn.Module):
             raise RequestError(
                 f"model: the tokenizer has {words:,} tokens and the network vectors for {rows:,} of them only"
             )
-        given, giver = self.pooled_dim, f"the pooling ({', '.join(self.pooling.modes)})"
-        for each in projections_of(self.projection):
-            if each.linear.in_features != given:
+        dim, module = self.pooled_dim, f"the pooling ({', '.join(self.pooling.modes)})"
+        for projection in projections_of(self.projection):
+            linear = projection.linear
+            if linear.in_features != dim:
                 raise RequestError(
-                    f"model: the projection expects {each.linear.in_features} dimensions and {giver} gives {given}"
+                    f"model: the projection expects {linear.in_features} dimensions and {module} gives {dim}"
                 )
-            given, giver = each.linear.out_features, "the projection before it"
+            dim, module = linear.out_features, "the projection before it"
 
     @classmethod
     def load(
@@ -168,14 +169,14 @@ class SentenceEncoder(nn.Module):
         cache: Cache | None = None,
         is_base: bool = False,
     ) -> "SentenceEncoder":
-        """The encoder of a sentence-transformers folder, of a plain transformers folder (mean pooling), or of a hub id.
+        """Opens a sentence-transformers folder, a plain transformers folder (mean pooling), or a hub id.
 
-        device: by default the accelerator of this machine, of several the one of this process, else the CPU.
-        backend: what computes the network: `torch`, or the folder's graph by ONNX Runtime (`onnx`) or `openvino`, on
-            the CPU. By default torch where the folder has weights, else its graph. `auto` is the fastest of those the
-            folder has, whatever its precision; it is measured and logged. Graphs are of local folders alone.
-        is_base: whether the network of another kind of model will do, as for what a training starts from.
-        Raises RequestError when it is not found, incomplete, or of another or an unknown kind.
+        device: by default this process's accelerator, or the CPU of a machine without one.
+        backend: `torch`, or the folder's graph by ONNX Runtime (`onnx`) or `openvino`, on the CPU. By default torch
+            where the folder has weights, else its graph. `auto` is the fastest in the folder, whatever its precision;
+            it is measured and logged. Only local folders have graphs.
+        is_base: accept the network of another kind of model, as the base of a training.
+        Raises RequestError for a model that is missing, incomplete, or of another or an unknown kind.
         """
         torch_device = as_device(device)
         check_backend(backend, device)
@@ -186,17 +187,19 @@ class SentenceEncoder(nn.Module):
             return cls(device=torch_device, **cast(Any, read_parts(folder, chosen, is_base=is_base)))
         read = {name: read_parts(folder, name, is_base=is_base) for name in usable}
         encoders = {name: cls(device=torch_device, **cast(Any, parts)) for name, parts in read.items()}
-        return encoders[fastest({name: partial(each.encode, TIMED) for name, each in encoders.items()}, folder.path)]
+        return encoders[
+            fastest({name: partial(encoder.encode, TIMED) for name, encoder in encoders.items()}, folder.path)
+        ]
 
     def save(self, folder: str | Path) -> None:
-        """Writes a sentence-transformers folder, which its versions 3 to 6 load too."""
+        """Writes a sentence-transformers folder, which versions 3 to 6 load."""
         folder, layout = Path(folder), self.layout
         with explain_write_errors(folder):
             save_network(self.backbone, self.tokenizer, folder, self.max_tokens)
             write_layout(folder, layout)
             folders = [folder / path for kind, path in layout.modules if kind == "Dense"]
-            for each, place in zip(projections_of(self.projection), folders, strict=True):
-                write_tensors(place / "model.safetensors", each.state_dict(), {"format": "pt"})
+            for projection, path in zip(projections_of(self.projection), folders, strict=True):
+                write_tensors(path / "model.safetensors", projection.state_dict(), {"format": "pt"})
 
     save_pretrained = save  # its name in sentence-transformers
 
@@ -208,12 +211,12 @@ class SentenceEncoder(nn.Module):
 
     @property
     def layout(self) -> Layout:
-        """What a folder states about this encoder, apart from weights, network and tokenizer."""
+        """The statements of a folder about this encoder, apart from weights, network and tokenizer."""
         return Layout(
             pooling=self.pooling.modes,
             include_prompt=self.pooling.include_prompt,
             token_dim=self.backbone.config.hidden_size,
-            dense=tuple(each.dense for each in projections_of(self.projection)),
+            dense=tuple(projection.dense for projection in projections_of(self.projection)),
             normalize=self.normalize,
             max_tokens=self.max_tokens,
             prompts=self.prompts,
@@ -224,11 +227,12 @@ class SentenceEncoder(nn.Module):
 
     @property
     def pooled_dim(self) -> int:
-        """Dimensions after the pooling and before the projection."""
+        """The number of dimensions between pooling and projections."""
         return int(self.backbone.config.hidden_size) * len(self.pooling.modes)
 
     @property
     def dim(self) -> int:
+        """The number of dimensions of a vector."""
         projections = projections_of(self.projection)
         whole = projections[-1].linear.out_features if projections else self.pooled_dim
         return min(whole, self.truncate_dim or whole)
@@ -240,15 +244,15 @@ class SentenceEncoder(nn.Module):
 
     @property
     def prompts(self) -> Prompts:
-        """The texts before sentences; to be set as such, or as a dict of texts by name, which keeps the default one."""
+        """The texts before sentences. A dict of texts by name sets them too, and keeps the default name."""
         return self._prompts
 
     @prompts.setter
     def prompts(self, prompts: Prompts | Mapping[str, str] | None) -> None:
         checked = Prompts()  # a copy, which may be written to
         checked.update({} if prompts is None else prompts)
-        own = self._prompts.default
-        default = prompts.default if isinstance(prompts, Prompts) else own if own in checked else None
+        default = prompts.default if isinstance(prompts, Prompts) else self._prompts.default
+        default = default if isinstance(prompts, Prompts) or default in checked else None
         self._prompts = Prompts(checked.texts, default)
         self._prompts_were_set = not isinstance(prompts, Prompts)
 
@@ -259,12 +263,12 @@ class SentenceEncoder(nn.Module):
     @default_prompt_name.setter
     def default_prompt_name(self, name: str | None) -> None:
         if name is not None:
-            self.prompts.text(name)  # where there is none of that name, say so
+            self.prompts.text(name)  # raises for an unknown name
         self._prompts = Prompts(self.prompts.texts, name)
 
     @property
     def similarity_fn_name(self) -> Metric:
-        """How vectors are compared; to be set as a name, a `SimilarityFunction`, or None, which is cosine."""
+        """The similarity of vectors; set by a name, a `SimilarityFunction`, or None for cosine."""
         return self._similarity
 
     @similarity_fn_name.setter
@@ -275,7 +279,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def truncate_dim(self) -> int | None:
-        """How many dimensions of each vector are kept; all when None."""
+        """The number of first dimensions that a vector keeps; all when None."""
         return self._truncate_dim
 
     @truncate_dim.setter
@@ -285,7 +289,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def max_seq_length(self) -> int:
-        """`max_tokens`; setting it cuts longer inputs, or allows longer ones up to the size of the position table."""
+        """The longest input in tokens; it can be set up to the size of the position table."""
         return self.max_tokens
 
     @max_seq_length.setter
@@ -293,7 +297,7 @@ class SentenceEncoder(nn.Module):
         check_count("max_seq_length", tokens)
         tokens = UNLIMITED if tokens is None else tokens
         limit = position_limit(self.backbone)
-        if limit is None and tokens >= UNLIMITED:  # of a tokenizer that knows none
+        if limit is None and tokens >= UNLIMITED:  # from a tokenizer without a limit
             limit = DEFAULT_MAX_TOKENS
         tokens = tokens if limit is None else min(tokens, limit)
         self._rules = truncating(self.tokenizer, tokens)  # raises for too few, before anything is changed
@@ -301,12 +305,13 @@ class SentenceEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
+        """The device of the weights."""
         return next((weights.device for weights in self.parameters()), torch.device("cpu"))  # a graph may have none
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, prompt_tokens: int | None = None) -> Tensor:
         """(batch, tokens) ids and mask -> float32 (batch, dim). Only the network computes in bf16 under autocast.
 
-        prompt_tokens: how many of a sentence's first tokens are a prompt's; those of the default prompt when None.
+        prompt_tokens: number of first tokens that belong to a prompt; those of the default prompt when None.
         """
         if prompt_tokens is None:
             prompt_tokens = self.prompt_tokens(self.prompts.text())
@@ -315,7 +320,7 @@ class SentenceEncoder(nn.Module):
             return self.sentence_vectors(tokens, attention_mask, prompt_tokens)
 
     def sentence_vectors(self, token_vectors: Tensor, attention_mask: Tensor, prompt_tokens: int = 0) -> Tensor:
-        """What follows the network: (batch, tokens, token dim) and (batch, tokens) -> float32 (batch, dim)."""
+        """Pools and projects: (batch, tokens, token dim) and (batch, tokens) -> float32 (batch, dim)."""
         vectors: Tensor = self.pooling(token_vectors, attention_mask, prompt_tokens)  # (batch, pooled_dim)
         if self.projection is not None:
             vectors = self.projection(vectors).float()  # (batch, dim)
@@ -323,14 +328,14 @@ class SentenceEncoder(nn.Module):
         return vectors if self.truncate_dim is None else vectors[:, : self.truncate_dim]
 
     def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
-        """The ids of each sentence, special tokens included, cut to `max_tokens`; never an empty list."""
+        """The ids of each sentence, with special tokens, cut to `max_tokens`; never an empty list."""
         ids: list[list[int]] = []
         for some in _slices(shortened(sentences, self.max_tokens, self.tokenizer.truncation_side)):
             ids += [encoding.ids or [self.pad_id] for encoding in self._rules.encode_batch_fast(some)]
         return ids
 
     def prompt_tokens(self, prompt: str) -> int:
-        """How many tokens the pooling leaves out of sentences after `prompt`, special ones before it included."""
+        """The number of first tokens, special ones included, that the pooling skips after `prompt`."""
         if not prompt or self.pooling.include_prompt:
             return 0
         if self._counted_prompt[:2] != (prompt, self.max_tokens):  # once, and not for every batch of a training
@@ -358,12 +363,12 @@ class SentenceEncoder(nn.Module):
         """Vectors of `sentences`, float32 (n, dim), row i for sentence i; of one string its vector, (dim,).
 
         For `sentences`, prompts, precision and batches see `bertrelay.inference.encode.encode`.
-        convert_to_numpy, convert_to_tensor: an array, a tensor on the encoder's device, or without both a list of
-            tensors, of one string a tensor.
-        device: another one than the encoder's, where a copy computes that is made for this call.
+        convert_to_numpy, convert_to_tensor: an array, or a tensor on the encoder's device; with neither a list of
+            tensors, and for one string a tensor.
+        device: a device other than the encoder's, on which a copy made for this call computes.
         normalize_embeddings: scale vectors to length 1.
-        truncate_dim: keep the first dimensions only, before the scaling.
-        Raises RequestError for what holds no sentences, such as a mapping or a data frame.
+        truncate_dim: keep only the first dimensions, before the scaling.
+        Raises RequestError for anything but sentences, such as a mapping or a data frame.
         """
         check_count("truncate_dim", truncate_dim)
         vectors = encode(
@@ -393,40 +398,43 @@ class SentenceEncoder(nn.Module):
         return self if device == self.device else deepcopy(self).eval().to(device)
 
     def encode_query(self, sentences: str | Iterable[str], **options: Unpack[EncodeArguments]) -> Any:
-        """`encode` with the model's prompt for queries, or none where the model has none; `prompt` overrides it.
+        """Encodes with the model's prompt for queries, or without one; `prompt` and `prompt_name` override it.
 
-        Without one in a mapping that was set as `prompts`, it is the default prompt, as in sentence-transformers 6.
+        When `prompts` was set to a mapping without one, the default prompt is used, as in sentence-transformers 6.
         """
         return self.encode(sentences, **self._with_prompt(QUERY_PROMPTS, options))
 
     def encode_document(self, sentences: str | Iterable[str], **options: Unpack[EncodeArguments]) -> Any:
-        """`encode` with the model's prompt for documents, or none where the model has none; else as `encode_query`."""
+        """Encodes with the model's prompt for documents; see `encode_query`."""
         return self.encode(sentences, **self._with_prompt(DOCUMENT_PROMPTS, options))
 
     @property
     def retrieval_prompts(self) -> tuple[str | None, str | None]:
-        """The names of the prompts for queries and for documents, of a model that has both and no default.
+        """The names of the prompts for queries and for documents of a model that has both and no default.
 
-        None for one without text, and where there are not both.
+        A prompt without text has the name None; without both prompts, or with a default, both names are None.
         """
-        known = self.prompts.texts
-        found = [next((name for name in names if name in known), None) for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS)]
-        if None in found or self.prompts.default is not None:
+        texts = self.prompts.texts
+        names = [next(filter(texts.__contains__, roles), None) for roles in (QUERY_PROMPTS, DOCUMENT_PROMPTS)]
+        if None in names or self.prompts.default is not None:
             return None, None
-        query, document = (name if name and known[name] else None for name in found)
+        query, document = (name if name and texts[name] else None for name in names)
         return query, document
 
     def with_default_prompt(self, text: str | None) -> "SentenceEncoder":
-        """An encoder whose default prompt is `text`, which shares all else; this one where it is None."""
+        """An encoder with the default prompt `text` that shares all else; this one when `text` is None."""
         if text is None:
             return self
-        name = next((name for name, own in self.prompts.texts.items() if own == text), text)
+        name = next((name for name, prompt in self.prompts.texts.items() if prompt == text), text)
         prompted = copy(self)
         prompted.prompts = Prompts({**self.prompts.texts, name: text}, name)
         return prompted
 
     def text_before(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
-        """What precedes each sentence: `prompt`, else the model's of this name. Raises RequestError for none such."""
+        """The text before each sentence: `prompt`, or the model's prompt of this name, or its default.
+
+        Raises RequestError for an unknown name.
+        """
         if prompt is not None and not isinstance(prompt, str):
             raise RequestError(f"prompt: expected text, found {describe(prompt)}")
         return self.prompts.text(prompt_name) if prompt is None else prompt
@@ -503,19 +511,19 @@ def _rows(embeddings: Any) -> NDArray[np.float32]:
 
 
 def _slices(sentences: Sequence[str]) -> Iterator[list[str]]:
-    """`sentences` in slices, so that what the tokenizer holds of them, truncated or not, stays small."""
+    """Yields slices of `sentences`, so that the tokenizer, which holds whole texts, needs little memory."""
     first = characters = 0
-    for place, sentence in enumerate(sentences, 1):
+    for end, sentence in enumerate(sentences, 1):
         characters += len(sentence)
         if characters >= TOKENIZED_CHARACTERS:
-            yield list(sentences[first:place])
-            first, characters = place, 0
+            yield list(sentences[first:end])
+            first, characters = end, 0
     if first < len(sentences):
         yield list(sentences[first:])
 
 
 def encoder_digest(encoder: SentenceEncoder) -> str:
-    """sha256 of all that decides an encoder's vectors: weights, tokenizer, pooling, what comes after, prompts."""
+    """The sha256 of all that determines an encoder's vectors: weights, tokenizer, pooling, later modules, prompts."""
     digest = hashlib.sha256()
     for name, weight in sorted(encoder.state_dict().items()):
         digest.update(name.encode())

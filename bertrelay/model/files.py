@@ -32,19 +32,19 @@ SHOWN = 3
 
 Size = Annotated[int, Field(ge=1, lt=2**31)]
 Count = Annotated[int, Field(ge=1, le=1_000)]
-"""Of what is built one by one: layers, heads."""
+"""A number of modules that are built one by one: layers, heads."""
 
 Content = TypeVar("Content")
 
 
 class Description(BaseModel):
-    """Base of what is expected in such a file: no coercion; other keys are ignored."""
+    """Base of the expected content of such a file: no coercion; other keys are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
 def read_model_file(path: Path, content: type[Content]) -> Content | None:
-    """The content of `path`, as `content`; None where there is no such file.
+    """Reads `path` as `content`; None without such a file.
 
     Raises RequestError for a file that is no JSON, too large, too deeply nested, or of other types.
     """
@@ -71,7 +71,7 @@ def _finite(number: str) -> float:
 
 
 def validate(content: type[Content], value: object, path: Path) -> Content:
-    """`value`, which was read from `path`, as `content`. Raises RequestError, naming the keys that do not fit."""
+    """Converts `value`, read from `path`, to `content`. Raises RequestError, naming the keys that do not fit."""
     try:
         return TypeAdapter(content).validate_python(value)
     except ValidationError as error:
@@ -90,7 +90,7 @@ def validate(content: type[Content], value: object, path: Path) -> Content:
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Keeps transformers' progress bars and load reports off the terminal; what matters in them is raised here."""
+    """Keeps transformers' progress bars and load reports off the terminal; faults in them are raised as errors."""
     from transformers.utils import logging as transformers_logging
 
     logging: Any = transformers_logging
@@ -107,7 +107,7 @@ def silence_transformers() -> Iterator[None]:
 
 @contextmanager
 def fail_with(message: Callable[[Exception], str]) -> Iterator[None]:
-    """Raises RequestError with this message, quietly, for any exception within: every library has its own."""
+    """Raises RequestError with this message in place of any exception within, as every library raises its own."""
     try:
         with silence_transformers():
             yield
@@ -117,11 +117,11 @@ def fail_with(message: Callable[[Exception], str]) -> Iterator[None]:
         raise RequestError(f"model: {message(error)}") from error
 
 
-def explain_unreadable(file: Path, what: str) -> AbstractContextManager[None]:
-    """Raises RequestError, naming `file`, where the weights in it cannot be read or are not those of `what`."""
+def explain_unreadable(file: Path, content: str) -> AbstractContextManager[None]:
+    """Raises RequestError, naming `file`, for weights in it that cannot be read or are not of `content`."""
     return fail_with(
         lambda error: (
-            f"expected {what} in {file}, found none that can be read ({type(error).__name__}); it is incomplete, "
+            f"expected {content} in {file}, found none that can be read ({type(error).__name__}); it is incomplete, "
             "damaged, or of another model: copy the folder again"
         )
     )
@@ -133,17 +133,17 @@ def has_weights(folder: Path) -> bool:
 
 
 def graph_files(path: Path) -> list[Path]:
-    """The graph at `path` and the files of its weights: those beside it that it names, and OpenVINO's of its name."""
-    beside = [each for each in path.parent.rglob("*") if each.is_file() and each != path]
+    """The graph at `path` and the files of its weights: those it names, and OpenVINO's `.bin` of the same name."""
+    others = [file for file in path.parent.rglob("*") if file.is_file() and file != path]
     if not path.stat().st_size:
         return [path]
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        named = [each for each in beside if content.find(each.relative_to(path.parent).as_posix().encode()) >= 0]
-    return sorted({path, *named, *(each for each in beside if each == path.with_suffix(".bin"))})
+        named = [other for other in others if content.find(other.relative_to(path.parent).as_posix().encode()) >= 0]
+    return sorted({path, *named, *(other for other in others if other == path.with_suffix(".bin"))})
 
 
 def remove_graphs(folder: Path) -> None:
-    """Removes a model's graphs, which would give the vectors of another network than the one that is written there."""
+    """Removes a model's graphs, which are of an earlier network than the one now written to `folder`."""
     for graph in (folder / inner for inner in GRAPHS.values()):
         for path in {*graph.parent.glob(f"{graph.stem}*"), *(graph_files(graph) if graph.is_file() else [])}:
             path.unlink()

@@ -1,8 +1,8 @@
 """Models with a head: a BERT, a linear map for one task on it, and its tokenizer; started, saved, loaded and checked.
 
 On disk such a model is a plain transformers folder, which the auto class of its task loads, with a JSON file beside the
-weights for what transformers has no place for. Cross-encoders, entity taggers, question answerers and outcome
-classifiers share this. Of an exported one the BERT is a graph, and the head's weights are in a file of their own.
+weights for statements that transformers does not know. Cross-encoders, entity taggers, question answerers and outcome
+classifiers share this. In an exported model the BERT is a graph, and the head's weights have a separate file.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ from bertrelay.model.tokenizer import check_vocabulary, load_tokenizer
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerFast]
 
 TIMED_TEXTS, TIMED_TOKENS = 16, 64
-HEAD_WEIGHTS = "head.safetensors"  # of an exported model: all that is not in the graph
+HEAD_WEIGHTS = "head.safetensors"  # of an exported model: all weights outside the graph
 AUTO_CLASSES: dict[str, Any] = {
     "ForTokenClassification": AutoModelForTokenClassification,
     "ForQuestionAnswering": AutoModelForQuestionAnswering,
@@ -50,7 +50,7 @@ AUTO_CLASSES: dict[str, Any] = {
 
 
 class FullPrecision(nn.Linear):
-    """A linear map that autocast leaves alone: bf16 would round scores to three digits and make ties."""
+    """A linear map in float32 under autocast: bf16 would round scores to three digits and make ties."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         with torch.autocast(input.device.type, enabled=False):
@@ -60,13 +60,13 @@ class FullPrecision(nn.Linear):
 class HeadNetwork(nn.Module):
     """Base of the networks with a head.
 
-    network: one of transformers' with a head. last: the last linear map of the head, which then computes in float32.
+    network: with a head, of transformers. last: the last linear map of the head, which then computes in float32.
     """
 
     def __init__(self, network: PreTrainedModel, last: Any) -> None:
         super().__init__()
         self.network = network
-        last.__class__ = FullPrecision  # in place, so that names in the weights' file stay
+        last.__class__ = FullPrecision  # in place, so that the names of weights stay
         use_cpu_kernels(network)
 
     @property
@@ -87,10 +87,10 @@ class HeadNetwork(nn.Module):
 class Head:
     """The head of a task, as transformers builds it.
 
-    auto_class: transformers' for the task. weights: how the names of the head's weights begin.
+    auto_class: of transformers, for the task. weights: prefix of the names of the head's weights.
     kind: of models, as in `bertrelay.model.kinds`.
-    noun, purpose, remedy: for errors: the name of such a network, what it does, and how to get one.
-    layers: the modules that may be on the BERT, one set for each supported way; any when empty.
+    noun, purpose, remedy: for errors: such a network, its task, and the way to get one.
+    layers: the modules on the BERT, one set for each supported form; any when empty.
     pooler: `dropped`, as the head reads token vectors; or read by the head, and where the files lack it drawn from the
         seed `with head` or, as in transformers, `first`.
     """
@@ -113,10 +113,10 @@ class Head:
         seed: int = 0,
         cache: Cache | None = None,
     ) -> Loaded:
-        """The BERT of `source`, a sentence encoder's among them, under a new head drawn from `seed`, and its tokenizer.
+        """The BERT of `source`, which may be a sentence encoder, under a new head drawn from `seed`, and its tokenizer.
 
         config: values for the network's configuration.
-        dropout: in every layer and before the head; the BERT's own when None.
+        dropout: in every layer and before the head; as in the BERT when None.
         """
         folder = ModelFolder.find(source, cache=cache)
         inner = folder.transformer
@@ -179,13 +179,13 @@ class Head:
         return network
 
     def check(self, network: PreTrainedModel) -> None:
-        """Raises RequestError where something else is on the BERT than the layers of this head."""
-        found = {name for name, _ in network.named_children()} - {network.base_model_prefix}
-        if self.layers and found not in self.layers:
+        """Raises RequestError for other modules on the BERT than the layers of this head."""
+        modules = {name for name, _ in network.named_children()} - {network.base_model_prefix}
+        if self.layers and modules not in self.layers:
             expected = " or ".join(" and ".join(sorted(layers)) for layers in self.layers)
             raise RequestError(
                 f"model: expected a {self.noun} with {expected} on a BERT, found {network.config.model_type!r}, which "
-                f"has {', '.join(sorted(found))} there"
+                f"has {', '.join(sorted(modules))}"
             )
 
     def _draw(self, config: PreTrainedConfig) -> PreTrainedModel:
@@ -208,6 +208,7 @@ def _replace_base(network: PreTrainedModel, backbone: PreTrainedModel, drawn: nn
 
 
 def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], NDArray[np.float32]]:
+    """A function that computes the token vectors of one random batch, to be timed."""
     sizes, drawn = (TIMED_TEXTS, tokens), torch.Generator().manual_seed(0)
     ids = torch.randint(network.config.vocab_size, sizes, generator=drawn)
     wrapped = HeadNetwork(network, nn.Linear(1, 1)).eval()
@@ -216,8 +217,8 @@ def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], NDArray[
 
     def compute() -> NDArray[np.float32]:
         with computing(wrapped, precision), using(packed):
-            found = network.base_model(input_ids=ids, attention_mask=torch.ones_like(ids))
-        return np.asarray(found.last_hidden_state.float().flatten(0, 1))  # (all tokens, dim)
+            outputs = network.base_model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        return np.asarray(outputs.last_hidden_state.float().flatten(0, 1))  # (all tokens, dim)
 
     return compute
 
@@ -225,7 +226,7 @@ def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], NDArray[
 def _on_graph(
     folder: ModelFolder, auto_class: Any, max_tokens: int, backend: Backend
 ) -> tuple[PreTrainedModel, set[str]]:
-    """A network whose BERT is the graph of `folder`, and the weights that its head lacks there."""
+    """A network whose BERT is the graph of `folder`, and the names of weights that its head lacks in the files."""
     graph = load_graph(folder, backend, max_tokens)
     with fail_with(lambda error: f"no network can be built from {folder.path / CONFIG} ({type(error).__name__})"):
         with torch.device("meta"):
@@ -240,9 +241,9 @@ def _on_graph(
 
 
 def load_with_head(folder: ModelFolder) -> PreTrainedModel | None:
-    """The network of `folder` with the head that its config.json names; None where it names none.
+    """The network of `folder` with the head that its config.json names; None without a name of one.
 
-    Raises RequestError where weights of either, or of a pooler between them, are not there.
+    Raises RequestError for missing weights of the network, the head, or a pooler between them.
     """
     config = folder.network_config
     for name in (config and config.architectures) or ():
@@ -259,7 +260,7 @@ def load_with_head(folder: ModelFolder) -> PreTrainedModel | None:
 
 
 def head_weights(network: PreTrainedModel) -> dict[str, Tensor]:
-    """All weights of `network` that the vectors of tokens do not depend on: of its head and, if it has one, pooler."""
+    """The weights of `network` behind its token vectors: of its head and, if it has one, its pooler."""
     pooler = f"{network.base_model_prefix}.pooler."
     return {
         name: weight.detach().cpu().clone()
@@ -269,23 +270,25 @@ def head_weights(network: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def read_tokenizer(model: str) -> tuple[PreTrainedTokenizerFast, int | None]:
-    """The tokenizer of a model folder or hub id, and how many positions the model has, where its files name them."""
+    """The tokenizer of a model folder or hub id, and its number of positions; None when no file states it."""
     folder = ModelFolder.find(model)
     config = folder.transformer.network_config
     tokenizer = load_tokenizer(folder.transformer.path, folder.layout.lower_case)
     return tokenizer, config.max_position_embeddings if config else None
 
 
-def check_positions(network: PreTrainedModel, wanted: int | None, key: str = "max_tokens") -> int | None:
-    """The positions of `network`, if they are limited. Raises RequestError where `key` wants more."""
+def check_positions(network: PreTrainedModel, requested: int | None, key: str = "max_tokens") -> int | None:
+    """The positions of `network`, if they are limited. Raises RequestError for more `requested` by `key`."""
     positions = position_limit(network)
-    if wanted is not None and positions is not None and wanted > positions:
-        raise RequestError(f"{key}: the base has {positions} positions, and {wanted} are asked for; lower it")
+    if requested is not None and positions is not None and requested > positions:
+        raise RequestError(
+            f"{key}: expected at most the {positions} positions of the base, found {requested}; lower it"
+        )
     return positions
 
 
 def window_size(positions: int | None, largest: int) -> int:
-    """The tokens of a window where none are given: `largest`, or as many as the network has positions."""
+    """The default tokens of a window: `largest`, or the positions of the network when they are fewer."""
     return min(largest, positions or largest)
 
 
@@ -298,7 +301,7 @@ def window_shape(
     default: Callable[[int], int],
     key: str,
 ) -> tuple[int, int]:
-    """The tokens of a window, at most `largest` where none are given, and the `key` (overlap or stride) of windows.
+    """The tokens of a window, by default at most `largest`, and the `key` (overlap or stride) of windows.
 
     Raises RequestError for more tokens than the network has positions, and for a `step` of more than half a window.
     """

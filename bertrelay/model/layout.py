@@ -1,4 +1,4 @@
-"""The files of a sentence-transformers folder around the weights: read, from every version, and written, for 3 to 6."""
+"""The files of a sentence-transformers folder around the weights: reads those of every version, writes for 3 to 6."""
 
 import re
 import shutil
@@ -30,20 +30,20 @@ POOLING_KEYS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-KEYS_WHEN_SET = {"weightedmean", "lasttoken"}  # which the oldest versions do not know
+KEYS_WHEN_SET = {"weightedmean", "lasttoken"}  # unknown to the oldest versions
 CLASS_PATH = "sentence_transformers.models."
 MODEL_CONFIG = "config_sentence_transformers.json"
 MODULE_FOLDER = re.compile(r"\d+_[A-Za-z]\w*")
 AFTER_POOLING = {"Dense", "Normalize"}
 
-Found = TypeVar("Found")
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
 class Dense:
-    """The shape of a projection; `activation` is the path of a class of torch.nn, `folder` where its weights are.
+    """The shape of a projection; `activation` is the path of a class of torch.nn, `folder` has the weights.
 
-    normalized: whether a module before it scales what it projects to length 1.
+    normalized: scale the projected vector to length 1 first, as a module before it states.
     """
 
     in_features: int
@@ -56,9 +56,9 @@ class Dense:
 
 @dataclass(frozen=True)
 class Prompts(MutableMapping[str, str]):
-    """Texts that a model expects before a sentence, by name, and the name of the one used by default.
+    """Texts that a model expects before a sentence, by name, and the name of the default one.
 
-    Read and written as the dict of texts that it is in sentence-transformers.
+    Behaves as the dict of texts that sentence-transformers has.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Prompts(MutableMapping[str, str]):
         return self.texts == other
 
     def text(self, name: str | None = None) -> str:
-        """The prompt called `name`, else the default one, else nothing. Raises RequestError for an unknown name."""
+        """The prompt `name`, or the default one, or an empty text. Raises RequestError for an unknown name."""
         name = self.default if name is None else name
         if name is None:
             return ""
@@ -100,14 +100,14 @@ class Prompts(MutableMapping[str, str]):
 
 @dataclass(frozen=True)
 class Layout:
-    """All that a folder states about an encoder, apart from weights, network and tokenizer.
+    """The statements of a folder about an encoder, apart from weights, network and tokenizer.
 
-    include_prompt: whether the tokens of a prompt are pooled with the sentence's.
-    token_dim: size of a token vector; None where only the network's own config has it.
-    dense: the projections after the pooling, in their order; `normalize` is what comes after them.
-    max_tokens: the longest input, special tokens included; None where only the tokenizer has it.
-    truncate_dim: how many dimensions of each vector are kept; all when None.
-    spaces: digests, as `encoder_digest` gives them, of the encoders whose vectors these are or were taught to equal.
+    include_prompt: pool the tokens of a prompt with those of the sentence.
+    token_dim: size of a token vector; None when only the network's config has it.
+    dense: the projections after the pooling, in their order; `normalize` follows them.
+    max_tokens: the longest input, special tokens included; None when only the tokenizer has it.
+    truncate_dim: number of first dimensions that a vector keeps; all when None.
+    spaces: digests, by `encoder_digest`, of encoders that share this vector space.
     """
 
     pooling: tuple[str, ...] = ("mean",)
@@ -137,7 +137,7 @@ class Layout:
 
     @property
     def modules(self) -> list[tuple[str, str]]:
-        """Kind and folder of each module, as they are written."""
+        """The kind and the folder of every module, in the order of `modules.json`."""
         kinds = ["Transformer", "Pooling"]
         for dense in self.dense:
             kinds += ["Normalize", "Dense"] if dense.normalized else ["Dense"]
@@ -160,7 +160,7 @@ class _Module(Description):
 
     @property
     def kind(self) -> str:
-        """The class name: its path has changed with the versions, its name never."""
+        """The class name, which is the same in all versions; its path is not."""
         return self.type.rpartition(".")[2] if self.type.startswith("sentence_transformers.") else self.type
 
 
@@ -233,7 +233,7 @@ def read_layout(folder: Path) -> Layout:
     if modules is None:
         return _read_plain(folder, module_folders)
     _check_modules(folder, modules, module_folders)
-    modules = [module for module in modules if module.kind != "Dropout"]  # which has no effect after training
+    modules = [module for module in modules if module.kind != "Dropout"]  # it has no effect after training
     transformer = _read_transformer(folder / modules[0].path)
     pooling = _required(folder / modules[1].path / "config.json", _PoolingConfig)
     dense, normalize = _read_projections(folder, modules[2:])
@@ -285,7 +285,7 @@ def _check_modules(folder: Path, modules: Sequence[_Module], module_folders: Seq
 
 
 def _read_plain(folder: Path, module_folders: list[str]) -> Layout:
-    """The layout of a folder without `modules.json`, unless other files show that there was one."""
+    """The layout of a folder without `modules.json`. Raises RequestError if other files show that it is lost."""
     traces = [*module_folders, *([MODEL_CONFIG] if (folder / MODEL_CONFIG).exists() else [])]
     if traces:
         raise RequestError(
@@ -297,7 +297,7 @@ def _read_plain(folder: Path, module_folders: list[str]) -> Layout:
 
 
 def _check_inside(folder: Path, path: str) -> None:
-    """Links are followed, for a module's weights must be those that lie in the model's folder."""
+    """Raises RequestError for a module outside the model's folder, links followed."""
     try:
         is_inside = (folder / path).resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError):
@@ -308,7 +308,7 @@ def _check_inside(folder: Path, path: str) -> None:
         )
 
 
-def _required(path: Path, content: type[Found]) -> Found:
+def _required(path: Path, content: type[Content]) -> Content:
     value = read_model_file(path, content)
     if value is None:
         raise RequestError(f"model: expected {path}, which modules.json asks for, found none; copy the folder again")
@@ -338,7 +338,7 @@ def _read_prompts(folder: Path, model: _ModelConfig) -> Prompts:
 
 
 def _read_pooling(folder: Path, config: _PoolingConfig) -> tuple[str, ...]:
-    """The poolings in the order of their concatenation: that of a new list, or the fixed one of the old keys."""
+    """The poolings in the order of concatenation: that of a new list, or the fixed order of the old keys."""
     modes = config.pooling_mode
     if modes is None:
         chosen = {mode: getattr(config, key) for mode, key in POOLING_KEYS.items()}
@@ -356,7 +356,7 @@ def _read_pooling(folder: Path, config: _PoolingConfig) -> tuple[str, ...]:
 
 
 def _read_projections(folder: Path, modules: Sequence[_Module]) -> tuple[tuple[Dense, ...], bool]:
-    """The projections that the modules after the pooling make, and whether a normalisation follows the last one."""
+    """The projections of the modules after the pooling, and True if a normalisation follows the last one."""
     dense, normalized = list[Dense](), False
     for module in modules:
         if module.kind == "Dense":
@@ -386,13 +386,13 @@ def _check_names(path: Path, *names: str | None) -> None:
 
 
 def write_layout(folder: Path, layout: Layout) -> None:
-    """Writes all of `layout` under `folder`; weights, network and tokenizer are written by the caller."""
+    """Writes `layout` to `folder`; the caller writes weights, network and tokenizer."""
     modules = [
         {"idx": index, "name": str(index), "path": path, "type": CLASS_PATH + kind}
         for index, (kind, path) in enumerate(layout.modules)
     ]
     for path in _paths_of_modules(folder).difference(path for _, path in layout.modules):
-        shutil.rmtree(folder / path, ignore_errors=True)  # of an encoder that was saved here before
+        shutil.rmtree(folder / path, ignore_errors=True)  # of an earlier encoder
     for _, path in layout.modules:
         (folder / path).mkdir(parents=True, exist_ok=True)
     write_json(folder / "modules.json", modules)
@@ -400,7 +400,7 @@ def write_layout(folder: Path, layout: Layout) -> None:
     write_json(folder / "sentence_bert_config.json", transformer)
     write_json(folder / "1_Pooling" / "config.json", _pooling_config(layout))
     model = {
-        # Its own version is left out: a reader older than that would warn.
+        # Without the version of sentence-transformers, for which older readers would warn.
         "__version__": {"transformers": version("transformers"), "pytorch": version("torch")},
         "prompts": layout.prompts.texts,
         "default_prompt_name": layout.prompts.default,
@@ -417,7 +417,7 @@ def write_layout(folder: Path, layout: Layout) -> None:
 
 
 def _paths_of_modules(folder: Path) -> set[str]:
-    """The folders of modules that `modules.json` names, if there is one."""
+    """The folders of the modules in an existing `modules.json`."""
     try:
         modules = read_model_file(folder / "modules.json", list[_Module]) or []
     except RequestError:

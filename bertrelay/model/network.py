@@ -1,6 +1,6 @@
-"""The pretrained network under an encoder: loaded in float32, checked, and running no code.
+"""Loads the pretrained network under an encoder in float32; checked, and without running code of the folder.
 
-It is loaded completely or refused: a weight that the files lack is never filled with random numbers.
+A network is complete or refused: a weight that the files lack is never replaced by random numbers.
 """
 
 import os
@@ -47,15 +47,15 @@ NOT_OF_THE_MODEL = {
     *("experts_implementation", "_experts_implementation", "auto_map", "torchscript", "chunk_size_feed_forward"),
     *("output_attentions", "output_hidden_states", "return_dict"),
 }
-"""Keys of a config.json about how to compute, such as a kernel from a hub. They are ignored."""
+"""Ignored keys of a config.json: they choose a computation, such as a kernel from a hub."""
 HEADS = re.compile(
     r"cls|head|decoder|pooler|qa_outputs|sop_classifier|(\w+_)?(lm_head|predictions|classifier)|vocab_\w+"
 )
-"""How the names of weights begin that belong to heads of other tasks, and are left aside."""
+"""First parts of the names of weights of task heads, which are skipped."""
 ENCODERS: dict[str, Any] = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}
-"""Networks with a decoder that sentence encoders leave out."""
+"""Classes of networks whose decoder sentence encoders do without."""
 SPARE_WEIGHTS = 100_000_000
-"""How many weights a network may have beyond the bytes of its files: heads and poolers that are new."""
+"""The most weights beyond the bytes of a network's files: those of new heads and poolers."""
 SHOWN = 3
 # oneDNN compiles a kernel for every new shape of a batch and keeps 1,024 of them, 200 MB after a million sentences.
 # A few serve a batch, and a new one costs too little to be measured. It reads this once, at its first kernel.
@@ -67,7 +67,7 @@ class _ShardIndex(Description):
 
 
 def load_backbone(folder: ModelFolder) -> PreTrainedModel:
-    """The BERT-like network of `folder`, in float32; its pooler, which no sentence vector uses, is kept and frozen.
+    """The BERT-like network of `folder` in float32, its pooler, which no sentence vector uses, frozen.
 
     Raises RequestError for an architecture that is not BERT-like, and for absent, damaged or unfitting weights.
     """
@@ -75,7 +75,7 @@ def load_backbone(folder: ModelFolder) -> PreTrainedModel:
 
 
 def load_text_network(folder: ModelFolder) -> PreTrainedModel:
-    """As `load_backbone`, of any network that gives vectors of tokens: causal ones and T5's encoder too."""
+    """The network of `folder` in float32, of any kind that gives token vectors: BERT-like, causal, or T5's encoder."""
     config = load_config(folder)
     if not _gives_token_vectors(config):
         raise RequestError(
@@ -84,7 +84,7 @@ def load_text_network(folder: ModelFolder) -> PreTrainedModel:
         )
     network, missing = _load(folder, config, ENCODERS.get(config.model_type, AutoModel))
     if "attention_mask" not in signature(network.forward).parameters:
-        raise RequestError(f"model: {config.model_type!r} networks know no padding, so they cannot encode sentences")
+        raise RequestError(f"model: {config.model_type!r} networks have no padding, so they cannot encode sentences")
     if not _is_bert_like(config):
         network.config.use_cache = False  # nothing is generated
     return _without_pooler(folder, network, missing)
@@ -99,8 +99,8 @@ def _without_pooler(folder: ModelFolder, network: PreTrainedModel, missing: set[
 def load_network(folder: ModelFolder, kind: Any = AutoModel) -> tuple[PreTrainedModel, set[str]]:
     """The BERT-like network of `folder` in float32, as the auto class `kind` builds it, and the weights the files lack.
 
-    Those are random; `refuse_missing` refuses them. Weights of the files that the network has no place for are refused,
-    except heads of other tasks. Nothing but the folder is read, whatever its files name.
+    These are random; `refuse_missing` refuses them. Raises RequestError for weights in the files that the network
+    lacks, except heads of other tasks. Only the folder is read, whatever its files name.
     """
     config = load_config(folder)
     if not _is_bert_like(config):
@@ -149,12 +149,12 @@ def load_config(folder: ModelFolder) -> PreTrainedConfig:
 
 
 def _is_bert_like(config: PreTrainedConfig) -> bool:
-    known = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and hasattr(config, "vocab_size")
-    return known and not config.is_encoder_decoder and not getattr(config, "is_decoder", False)
+    is_masked = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and hasattr(config, "vocab_size")
+    return is_masked and not config.is_encoder_decoder and not getattr(config, "is_decoder", False)
 
 
 def _gives_token_vectors(config: PreTrainedConfig) -> bool:
-    """Whether the config is of text alone, of a network that is BERT-like or causal, or whose encoder stands alone."""
+    """True for text networks that are BERT-like, causal, or have an encoder that works without the decoder."""
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.model_type in ENCODERS:
         return config.model_type in ENCODERS or _is_bert_like(config)
     reads_text = hasattr(config, "vocab_size") and hasattr(config, "hidden_size") and not config.is_encoder_decoder
@@ -167,39 +167,40 @@ def _why_no_network(path: Path, error: Exception) -> str:
 
 
 def _check_weights_suffice(folder: Path, kind: Any, config: PreTrainedConfig) -> None:
-    """Raises RequestError for sizes that the weights here cannot have, before memory is taken for them."""
+    """Raises RequestError for sizes that do not fit the bytes of the weights, before memory is allocated."""
     for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         read_model_file(folder / name, _ShardIndex)
     with fail_with(partial(_why_no_network, folder / "config.json")), torch.device("meta"):
         expected = sum(weight.numel() for weight in getattr(kind, "from_config", kind)(deepcopy(config)).parameters())
-    there = sum(path.stat().st_size for pattern in WEIGHTS for path in folder.glob(pattern))
-    if there and expected > there + SPARE_WEIGHTS:
+    available = sum(path.stat().st_size for pattern in WEIGHTS for path in folder.glob(pattern))
+    if available and expected > available + SPARE_WEIGHTS:
         raise RequestError(
-            f"model: {folder / 'config.json'} asks for {expected:,} weights, and the files have {there:,} bytes; one "
-            "of its sizes is wrong"
+            f"model: {folder / 'config.json'} asks for {expected:,} weights, and the files have {available:,} bytes; "
+            "one of its sizes is wrong"
         )
 
 
 def _check_left_over(folder: Path, network: PreTrainedModel, left_over: set[str]) -> None:
-    """Raises RequestError for weights of the network's own modules that it has no place for; warns of unknown ones.
+    """Raises RequestError for superfluous weights of the network's modules; warns of those of unknown modules.
 
-    Heads of other tasks are left aside, and positions that are counted and not trained.
+    Heads of other tasks are skipped, and positions, which are counted and not trained.
     """
     prefix = f"{network.base_model_prefix}."
     modules = {name for name, _ in (*network.named_children(), *network.base_model.named_children())}
-    own, unknown = [], []
+    superfluous, unknown = [], []
     for name in sorted(left_over):
         inner = name.removeprefix(prefix)
         first = inner.partition(".")[0]
         if "pooler" in inner or inner.endswith(("position_ids", "token_type_ids")):
             continue
         if first in modules or name.startswith(prefix):
-            own.append(name)
+            superfluous.append(name)
         elif not HEADS.fullmatch(first):
             unknown.append(name)
-    if own:
+    if superfluous:
         raise RequestError(
-            f"model: the weights in {folder} hold {len(own)} that its config.json has no place for ({_few(own)}); they "
+            f"model: the weights in {folder} hold {len(superfluous)} that its config.json has no place for "
+            f"({_few(superfluous)}); they "
             "would be lost. One of the two is wrong, the number of layers perhaps; copy the folder again"
         )
     if unknown:
@@ -234,7 +235,7 @@ def refuse_missing(folder: Path, missing: set[str]) -> None:
 
 
 def freeze_pooler(backbone: nn.Module, blank: bool = False) -> None:
-    """Freezes the pooler, if there is one, so that every trained parameter has a gradient; `blank` zeroes it too.
+    """Freezes the pooler, if any, so that every trained parameter has a gradient; `blank` zeroes it.
 
     It stays in the network because other readers of the folder warn when it is missing.
     """
@@ -255,9 +256,9 @@ def save_backbone(backbone: PreTrainedModel, folder: Path) -> None:
 def save_network(
     network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, max_tokens: int | None = None
 ) -> None:
-    """Writes a plain folder of transformers; graphs that an earlier network left there go.
+    """Writes a plain folder of transformers, and removes graphs of an earlier network.
 
-    max_tokens: the longest input; as the network has positions when None.
+    max_tokens: the longest input; the positions of the network when None.
     """
     inner: Any = getattr(network, "base_model", network)
     if not isinstance(inner, PreTrainedModel):
@@ -274,22 +275,22 @@ def has_types(network: PreTrainedModel) -> bool:
 
 
 def position_limit(backbone: nn.Module) -> int | None:
-    """How many tokens the position table holds, without its unused rows. None: no table."""
+    """The number of tokens of the position table, without its unused rows; None without a table."""
     table = position_table(backbone)
     if table is None:
-        known: int | None = getattr(getattr(backbone, "base_model", backbone), "position_limit", None)  # of a graph
-        return known
+        limit: int | None = getattr(getattr(backbone, "base_model", backbone), "position_limit", None)  # of a graph
+        return limit
     return table.num_embeddings - unused_positions(backbone)
 
 
 def longest_input(backbone: PreTrainedModel) -> int | None:
-    """How many tokens the network reads, by its position table, or by its config where it has none."""
+    """The most tokens that the network reads, by its position table or else its config."""
     declared = getattr(backbone.config, "max_position_embeddings", None)
     return position_limit(backbone) or (declared if declared and declared > 0 else None)
 
 
 def unused_positions(backbone: nn.Module) -> int:
-    """How many rows of the position table no token has: RoBERTa's up to its padding id, from which it counts on."""
+    """The number of rows of the position table that no token uses: RoBERTa counts from its padding id + 1."""
     table = position_table(backbone)
     return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
 

@@ -39,11 +39,11 @@ def train_wordpiece(
     firsts, inner = set[str](), set[str]()
 
     def words(text: str) -> str:
-        found = [word for word, _ in bare.pre_tokenizer.pre_tokenize_str(bare.normalizer.normalize_str(text))]
-        for word in found:
+        split = [word for word, _ in bare.pre_tokenizer.pre_tokenize_str(bare.normalizer.normalize_str(text))]
+        for word in split:
             firsts.add(word[0])
             inner.update(word[1:])
-        return " ".join(found)
+        return " ".join(split)
 
     trained = _train(map(words, texts), size, len(BERT_SPECIALS), "bpe")
     pieces = [
@@ -52,8 +52,8 @@ def train_wordpiece(
     characters = sorted({piece for piece in pieces if len(piece.removeprefix("##")) == 1})
     starts = [piece.removeprefix("##") for piece in characters]  # any character may begin a word
     ordered = list(dict.fromkeys([*BERT_SPECIALS, *starts, *characters, *pieces]))
-    if unknown := (firsts | {f"##{each}" for each in inner}).intersection(ordered[size:]):
-        raise _too_small(size, 1 + max(place for place, piece in enumerate(ordered) if piece in unknown))
+    if unknown := (firsts | {f"##{character}" for character in inner}).intersection(ordered[size:]):
+        raise _too_small(size, 1 + max(number for number, piece in enumerate(ordered) if piece in unknown))
     vocabulary = {piece: index for index, piece in enumerate(ordered[:size])}
     tokenizer = _bert_shaped(models.WordPiece(vocabulary, unk_token="[UNK]"), lowercase)
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -97,6 +97,7 @@ def train_unigram(texts: Iterable[str], size: int, max_tokens: int) -> PreTraine
 
 
 def bert_config(size: NewEncoder, tokenizer: PreTrainedTokenizerFast) -> BertConfig:
+    """The configuration of a new BERT of this size."""
     return BertConfig(
         vocab_size=len(tokenizer),
         max_position_embeddings=size.max_tokens,
@@ -109,7 +110,7 @@ def bert_config(size: NewEncoder, tokenizer: PreTrainedTokenizerFast) -> BertCon
 
 
 def layer_sizes(size: NewEncoder) -> dict[str, Any]:
-    """The fields of a configuration, BERT's or XLM-R's, that say how large the layers are."""
+    """The fields of BERT's or XLM-R's configuration for the sizes and dropout of the layers."""
     return {
         "hidden_size": size.dim,
         "num_hidden_layers": size.layers,
@@ -121,7 +122,7 @@ def layer_sizes(size: NewEncoder) -> dict[str, Any]:
 
 
 def new_network(kind: type[PreTrainedModel], config: PreTrainedConfig, size: NewEncoder, seed: int) -> PreTrainedModel:
-    """A network of random weights, which the seed decides."""
+    """A network of random weights drawn from `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = kind(config)
@@ -130,35 +131,35 @@ def new_network(kind: type[PreTrainedModel], config: PreTrainedConfig, size: New
 
 
 def start_positions(network: PreTrainedModel, size: NewEncoder) -> None:
-    """Initializes the position embeddings of a new network as `size` requests, in the range of its other weights."""
+    """Initializes the position embeddings of a new network by `size.positions`, in the range of its other weights."""
     table = position_table(network)
     if size.positions is None or table is None:
         return
     first, dim = unused_positions(network), table.embedding_dim
-    places = torch.arange(table.num_embeddings - first)
+    positions = torch.arange(table.num_embeddings - first)
     rates = 10_000.0 ** -(torch.arange(0, dim, 2) / dim)
-    angles = places[:, None] * rates  # (positions, pairs of dimensions)
+    angles = positions[:, None] * rates  # (positions, pairs of dimensions)
     sinusoids = torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)[:, :dim]  # (positions, dim)
     with torch.no_grad():
         table.weight[first:] = sinusoids * (network.config.initializer_range * 2**0.5)
 
 
-def _too_small(size: int, least: int) -> RequestError:
+def _too_small(size: int, needed: int) -> RequestError:
     return RequestError(
-        f"vocabulary: expected at least {least:,} pieces, which the characters of the text need, found {size:,}; raise "
-        "it, or leave out text in rare scripts"
+        f"vocabulary: expected at least {needed:,} pieces, which the characters of the text need, found {size:,}; "
+        "raise it, or leave out text in rare scripts"
     )
 
 
 def _train(texts: Iterator[str], size: int, specials: int, kind: str) -> list[tuple[str, float]]:
-    """Pieces and their scores, best first. A corpus too small for `size` pieces, `specials` among them, gives fewer."""
+    """Pieces and their scores, best first; fewer than `size`, with `specials`, from a corpus too small for them."""
     texts = (text for text in texts if text)
     first = next(texts, None)
     if first is None:
         raise RequestError("expected text to train a vocabulary on, found none")
     model, raised = io.BytesIO(), list[BaseException]()
 
-    def watched() -> Iterator[str]:
+    def note_errors() -> Iterator[str]:
         try:
             yield first
             yield from texts
@@ -168,10 +169,10 @@ def _train(texts: Iterator[str], size: int, specials: int, kind: str) -> list[tu
 
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=watched(),
+            sentence_iterator=note_errors(),
             model_writer=model,
             model_type=kind,
-            vocab_size=size - specials + 1,  # its unknown piece, which is not ours, counts
+            vocab_size=size - specials + 1,  # its unknown piece counts
             hard_vocab_limit=False,
             character_coverage=1.0,
             normalization_rule_name="identity",

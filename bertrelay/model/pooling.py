@@ -17,7 +17,7 @@ ACTIVATIONS = ("torch.nn.modules.activation", "torch.nn.modules.linear")  # modu
 class Pooling(nn.Module):
     """Pools token vectors in float32, in the order of `modes`; padding on either side has no effect.
 
-    include_prompt: whether the tokens of a prompt before the sentence are pooled with the sentence's.
+    include_prompt: pool the tokens of a prompt with those of the sentence.
     """
 
     def __init__(self, modes: Sequence[str], include_prompt: bool = True) -> None:
@@ -32,28 +32,30 @@ class Pooling(nn.Module):
     def forward(self, token_vectors: Tensor, attention_mask: Tensor, prompt_tokens: int = 0) -> Tensor:
         """(batch, tokens, dim) and (batch, tokens) -> float32 (batch, dim * number of modes).
 
-        prompt_tokens: how many of the first tokens of each sentence are left out, unless `include_prompt`.
+        prompt_tokens: number of first tokens of a sentence that are skipped, unless `include_prompt`.
         """
         vectors = token_vectors.float()  # (batch, tokens, dim)
         mask = attention_mask.bool()  # (batch, tokens)
-        places = mask.cumsum(dim=1)  # (batch, tokens): 1 for the first real token
+        positions = mask.cumsum(dim=1)  # (batch, tokens): 1 for the first real token
         if prompt_tokens and not self.include_prompt:
-            longest = places.amax(dim=1, keepdim=True)  # (batch, 1)
-            mask = mask & (places > (longest - 1).clamp(max=prompt_tokens))  # of what is cut in the prompt, one token
-        return torch.cat([_pool(mode, vectors, mask, places) for mode in self.modes], dim=-1)
+            longest = positions.amax(dim=1, keepdim=True)  # (batch, 1)
+            mask = mask & (
+                positions > (longest - 1).clamp(max=prompt_tokens)
+            )  # of a text cut inside its prompt, the last token
+        return torch.cat([_pool(mode, vectors, mask, positions) for mode in self.modes], dim=-1)
 
 
-def _pool(mode: str, vectors: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-    """places: the number of each token in its sentence, from 1, prompt included, (batch, tokens)."""
+def _pool(mode: str, vectors: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+    """Pools by one mode. positions: of tokens in their sentence, from 1, with the prompt, (batch, tokens)."""
     if mode in ("cls", "lasttoken"):  # the first or last token that counts, wherever the padding is
-        chosen = (mask.int() if mode == "cls" else mask * places).argmax(dim=1)  # (batch,)
+        chosen = (mask.int() if mode == "cls" else mask * positions).argmax(dim=1)  # (batch,)
         return vectors[torch.arange(vectors.shape[0], device=vectors.device), chosen]  # (batch, dim)
     if mode == "max":
         return vectors.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)  # (batch, dim)
     # masked_fill, not a product: a padded position may hold NaN, and 0 * NaN is NaN.
     real = vectors.masked_fill(~mask.unsqueeze(-1), 0.0)  # (batch, tokens, dim)
     if mode == "weightedmean":
-        weights = (places * mask).to(real.dtype)  # (batch, tokens)
+        weights = (positions * mask).to(real.dtype)  # (batch, tokens)
         return torch.einsum("btd,bt->bd", real, weights) / weights.sum(dim=1, keepdim=True)
     total = real.sum(dim=1)  # (batch, dim)
     count = mask.sum(dim=1, keepdim=True).to(total.dtype)  # (batch, 1)
@@ -80,25 +82,28 @@ class Projection(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         if self.normalized:
             vectors = nn.functional.normalize(vectors, dim=-1)  # (batch, in_features)
-        vectors = vectors.to(self.linear.weight.dtype)  # which a user may have halved
+        vectors = vectors.to(self.linear.weight.dtype)  # float16 after `half()`
         return cast(Tensor, self.activation(self.linear(vectors)))  # (batch, out_features)
 
     @property
     def dense(self) -> Dense:
-        """As a folder describes it."""
+        """The description of the projection in a folder."""
         linear, activation = self.linear, type(self.activation)
         path = f"{activation.__module__}.{activation.__qualname__}"
         return Dense(linear.in_features, linear.out_features, linear.bias is not None, path, self.normalized)
 
 
 def projections_of(projection: Projection | nn.Sequential | None) -> list[Projection]:
+    """The list of an encoder's projections."""
     if projection is None:
         return []
-    return [cast(Projection, each) for each in projection] if isinstance(projection, nn.Sequential) else [projection]
+    return (
+        [cast(Projection, module) for module in projection] if isinstance(projection, nn.Sequential) else [projection]
+    )
 
 
 def projection_of(projections: Sequence[Projection]) -> Projection | nn.Sequential | None:
-    """What an encoder takes for so many projections."""
+    """The argument `projection` of an encoder with these projections."""
     return projections[0] if len(projections) == 1 else nn.Sequential(*projections) if projections else None
 
 

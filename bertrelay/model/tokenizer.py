@@ -1,7 +1,7 @@
 """Tokenizers of model folders: loaded as their files define them, checked, truncated and saved for every version.
 
-transformers 5 rebuilds a tokenizer from what its class should be, which can drop the file's own normalizer. So
-tokenizer.json counts as it is, and what is saved is written by hand.
+transformers 5 rebuilds a tokenizer by its class, which can drop the normalizer of tokenizer.json. So tokenizer.json is
+used as it is, and the files to save are written by hand.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ NORMALIZER_SETTINGS = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-SOME_TEXT = "a 1 . 的 가"  # of which any vocabulary knows something
-CASED_SHARE = 0.01  # an uncased vocabulary has hardly a piece with a capital, a cased one thousands
-SPARE_SHARE = 0.01  # some models round their embeddings up; many of no token are those of another vocabulary
-CHARACTERS_A_TOKEN = 1_000  # far more than any token has, white space around it too
+SOME_TEXT = "a 1 . 的 가"  # any vocabulary has a token of it
+CASED_FRACTION = 0.01  # an uncased vocabulary has hardly a token with a capital, a cased one thousands
+SPARE_FRACTION = 0.01  # some models round their embeddings up; many without a token belong to another vocabulary
+CHARACTERS_A_TOKEN = 1_000  # far more than any token has, with white space around it
 SECTIONS = ("normalizer", "pre_tokenizer", "post_processor", "model")  # of a tokenizer.json
 
 TokenText = Annotated[str, Field(min_length=1)]
@@ -108,7 +108,7 @@ def _load_by_class(folder: Path, settings: _TokenizerConfig) -> PreTrainedTokeni
 
 
 def _read_rules(file: Path) -> Tokenizer | None:
-    """The rules in a tokenizer.json; None where there is none."""
+    """The rules of a tokenizer.json; None without such a file."""
     if not file.is_file():
         return None
     content = file.read_bytes()
@@ -119,12 +119,12 @@ def _read_rules(file: Path) -> Tokenizer | None:
 
 
 def _check_encodes(rules: Tokenizer, folder: Path) -> None:
-    """Raises RequestError for rules whose parts do not fit one another, or that leave the text out."""
-    try:  # the tokenizers library panics where a template names a token that is not there
-        alone, first, second, none = (
+    """Raises RequestError for rules whose parts do not fit one another, or that drop the text."""
+    try:  # the library panics when a template names a missing token
+        single, first, second, empty = (
             len(rules.encode(*texts).ids) for texts in ((SOME_TEXT, None), (SOME_TEXT, ""), ("", SOME_TEXT), ("", ""))
         )
-        if alone <= len(rules.encode("").ids) or min(first, second) <= none:
+        if single <= len(rules.encode("").ids) or min(first, second) <= empty:
             raise ValueError("text without a token")
     except BaseException as error:  # a panic is no Exception
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
@@ -133,7 +133,7 @@ def _check_encodes(rules: Tokenizer, folder: Path) -> None:
 
 
 def as_fast(rules: Tokenizer, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
-    """A tokenizer of these rules, in all else (special tokens, lengths, sides) like `tokenizer`."""
+    """A tokenizer with these rules, and otherwise (special tokens, lengths, sides) like `tokenizer`."""
     build: Any = PreTrainedTokenizerFast  # its constructor has no types
     fast: PreTrainedTokenizerFast = build(
         tokenizer_object=rules,
@@ -159,34 +159,35 @@ def plain_rules(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def before_sentences(rules: Tokenizer) -> str:
-    """What to put before a sentence so that its first word is marked as one; byte-level rules want a space."""
-    alone, after_space = (rules.encode(text, add_special_tokens=False).tokens[:1] for text in ("a", " a"))
-    return " " if "Ġ" in "".join(after_space) and "Ġ" not in "".join(alone) else ""
+    """The prefix that marks the first word of a sentence as the start of one: a space for byte-level rules."""
+    bare, after_space = (rules.encode(text, add_special_tokens=False).tokens[:1] for text in ("a", " a"))
+    return " " if "Ġ" in "".join(after_space) and "Ġ" not in "".join(bare) else ""
 
 
 def lowers_case(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """True if the tokenizer lower-cases text."""
     normalizer = tokenizer.backend_tokenizer.normalizer
     return normalizer is not None and bool(normalizer.normalize_str("A") == "a")
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding_rows: int) -> None:
-    """Raises RequestError when the model has too few embeddings, or a cased vocabulary meets lower-cased text.
+    """Raises RequestError for too few embeddings, or a cased vocabulary of a tokenizer that lower-cases.
 
-    Logs it when many of the embeddings are of no token.
+    Warns of many embeddings without a token.
     """
     if len(tokenizer) > embedding_rows:
         raise RequestError(
             f"base: the vocabulary does not fit the model: {len(tokenizer):,} tokens, and embeddings for "
             f"{embedding_rows:,} of them. Take the tokenizer that the model was trained with."
         )
-    if len(tokenizer) < (1 - SPARE_SHARE) * embedding_rows:
+    if len(tokenizer) < (1 - SPARE_FRACTION) * embedding_rows:
         log(
             f"base: the model has embeddings for {embedding_rows:,} tokens and the tokenizer only {len(tokenizer):,}; "
-            "see that they belong together"
+            "check that they belong together"
         )
     pieces = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False).keys() - set(tokenizer.all_special_tokens)
     cased = sum(piece != piece.lower() for piece in pieces)
-    if lowers_case(tokenizer) and cased > CASED_SHARE * len(pieces):
+    if lowers_case(tokenizer) and cased > CASED_FRACTION * len(pieces):
         raise RequestError(
             f"base: the tokenizer lower-cases text, and {cased:,} of its {len(pieces):,} tokens have capitals, which "
             "would never be met. The vocabulary is a cased one: set do_lower_case to false in tokenizer_config.json."
@@ -194,15 +195,15 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding_rows: int) ->
 
 
 def truncating(tokenizer: PreTrainedTokenizerFast, max_tokens: int, sentences: int = 1) -> Tokenizer:
-    """A copy of the tokenizer's rules that truncates at `max_tokens`; the caller's tokenizer stays as it is.
+    """A copy of the tokenizer's rules that truncates at `max_tokens`; the caller's tokenizer does not change.
 
-    Raises RequestError unless an input of this many `sentences` can have a token of each beside the special ones.
+    Raises RequestError if the special tokens leave no room for a token of every one of `sentences` in an input.
     """
     rules = plain_rules(tokenizer)
-    least = len(rules.encode("", "" if sentences == 2 else None).ids) + sentences
-    if max_tokens < least:
+    needed = len(rules.encode("", "" if sentences == 2 else None).ids) + sentences
+    if max_tokens < needed:
         raise RequestError(
-            f"max_tokens: expected {least} or more, as the special tokens alone are {least - sentences}, found "
+            f"max_tokens: expected {needed} or more, as there are {needed - sentences} special tokens, found "
             f"{max_tokens}; raise it, or max_seq_length or model_max_length in the model's folder"
         )
     rules.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
@@ -210,9 +211,9 @@ def truncating(tokenizer: PreTrainedTokenizerFast, max_tokens: int, sentences: i
 
 
 def shortened(texts: Sequence[str], max_tokens: int, side: str = "right") -> Sequence[str]:
-    """`texts` without what no token that is kept can come from: a tokenizer holds 80 bytes for each character.
+    """Cuts `texts` at characters that no token within `max_tokens` reaches: a tokenizer needs 80 bytes a character.
 
-    side: where an input is truncated. What is cut so is counted in the log.
+    side: where an input is truncated. Logs the number of texts that were cut.
     """
     limit = max_tokens * CHARACTERS_A_TOKEN
     if all(len(text) <= limit for text in texts):
@@ -223,9 +224,12 @@ def shortened(texts: Sequence[str], max_tokens: int, side: str = "right") -> Seq
 
 
 def pad_id_of(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
-    """The padding token: the tokenizer's, else the network's, else 0; the attention mask leaves it out."""
-    known = (tokenizer.pad_token_id, network.config.pad_token_id, 0)
-    pad_id, rows = int(next(value for value in known if value is not None)), network.config.vocab_size
+    """The padding token: the tokenizer's, else the network's, else 0, which the attention mask hides.
+
+    Raises RequestError for a token without an embedding.
+    """
+    candidates = (tokenizer.pad_token_id, network.config.pad_token_id, 0)
+    pad_id, rows = int(next(value for value in candidates if value is not None)), network.config.vocab_size
     if pad_id >= rows:
         raise RequestError(
             f"model: expected a padding token among the {rows:,} that the network has embeddings for, found number "
@@ -237,9 +241,9 @@ def pad_id_of(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> i
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, max_tokens: int, has_types: bool) -> None:
     """Writes the tokenizer so that it gives the same ids here and in transformers 4 and 5.
 
-    Written by hand: under any class name but PreTrainedTokenizerFast some version rebuilds or cannot load it, and the
-    list of extra special tokens that transformers 5 writes breaks transformers 4.
-    has_types: whether the network distinguishes first and second text; others fail on token types.
+    The files are written by hand: under another class name than PreTrainedTokenizerFast some version rebuilds or cannot
+    load it, and the list of extra special tokens of transformers 5 breaks transformers 4.
+    has_types: the network has token types for a first and a second text; other networks fail on them.
     """
     plain_rules(tokenizer).save(str(folder / "tokenizer.json"))
     special = _special_tokens(tokenizer)

@@ -167,7 +167,7 @@ def test_a_damaged_folder_is_refused(folder, damage, message):
 
 
 def test_windows_that_the_base_cannot_read_are_refused(tiny_bert):
-    with pytest.raises(RequestError, match="max_tokens: the base has 40 positions, and 41"):
+    with pytest.raises(RequestError, match="max_tokens: expected at most the 40 positions of the base, found 41"):
         start_tagger(tiny_bert, LABELS, max_tokens=41)
 
 

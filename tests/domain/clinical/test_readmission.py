@@ -215,7 +215,10 @@ def test_wrong_folders_and_cohorts_are_reported(clinic, bert, tmp_path, context)
         ({"cohort": str(twice / "cohort")}, r"cohort\.parquet: .*found that of row 3 again in row 241"),
         ({"notes": str(twice / "notes")}, r"notes\.parquet: .*found that of row 3 again in row 241"),
         ({"cohort": str(tmp_path / "half/cohort")}, r"cohort\.parquet: .*found an id that is neither text nor a whole"),
-        ({"chunking": {"max_tokens": 512}}, r"chunking\.max_tokens: the base has 48 positions, and 512 are asked for"),
+        (
+            {"chunking": {"max_tokens": 512}},
+            r"chunking\.max_tokens: expected at most the 48 positions of the base, found 512",
+        ),
     ):
         with pytest.raises(RequestError, match=message):
             run(settings(clinic, bert, **more), context)
