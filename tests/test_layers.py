@@ -144,8 +144,8 @@ def test_no_modules_and_no_folders_import_each_other_in_a_circle():
     ],
 )
 def test_a_planted_circle_is_found_and_a_tree_has_none(sources, expected):
-    found = all_circles({Path(path): source for path, source in sources.items()})
-    assert sorted(" ".join(sorted(circle)) for circle in found) == expected
+    planted = all_circles({Path(path): source for path, source in sources.items()})
+    assert sorted(" ".join(sorted(circle)) for circle in planted) == expected
 
 
 def test_every_package_is_installed_typed_and_every_module_is_in_one():

@@ -41,13 +41,13 @@ def parts(digests=None, upstream=None, revision=None, **settings):
 
 @pytest.fixture
 def old_clock(monkeypatch):
-    """Takes every file for older than the clock's grain, as files of users are."""
+    """Treats every file as older than the clock's grain, as files of users are."""
     monkeypatch.setattr(prints, "CLOCK_GRAIN_NS", -1)
 
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The files that were really read."""
+    """The names of the files that are read, and not only looked up."""
     read, open_file = [], Path.open
 
     def counted(path, *arguments, **options):
@@ -65,13 +65,13 @@ def test_the_hash_is_of_canonical_json():
 
 
 def test_kind_version_and_settings_count_and_run_only_ones_do_not():
-    found = parts(precision="fp32", rate=1)
-    assert found["uses"] == "example"
-    assert found["uses.version"] == 3
-    assert found["rate"] == 1.0
-    assert found == parts(precision="fp32", rate=1.0, workers=8)
-    assert found != parts(precision="fp32", rate=2)
-    assert "with_text" not in found  # which came later
+    stage = parts(precision="fp32", rate=1)
+    assert stage["uses"] == "example"
+    assert stage["uses.version"] == 3
+    assert stage["rate"] == 1.0
+    assert stage == parts(precision="fp32", rate=1.0, workers=8)
+    assert stage != parts(precision="fp32", rate=2)
+    assert "with_text" not in stage  # which came later
     assert parts(precision="fp32", with_text=True) == {**parts(precision="fp32"), "with_text": True}
 
 
@@ -81,7 +81,7 @@ def test_precision_auto_counts_the_same_on_every_machine(monkeypatch, has_bf16):
     assert parts() == parts(precision="auto") != parts(precision="bf16")
 
 
-def test_of_a_file_content_and_suffix_count_and_not_its_name(tmp_path):
+def test_content_and_suffix_of_a_file_count_and_its_name_does_not(tmp_path):
     for name in ("a.tsv", "b.tsv", "c.csv", "v1.5.tsv.gz"):
         (tmp_path / name).write_text("one\n")
     (tmp_path / "d.tsv").write_text("two\n")
@@ -91,7 +91,7 @@ def test_of_a_file_content_and_suffix_count_and_not_its_name(tmp_path):
     assert parts(data=str(tmp_path / "v1.5.tsv.gz"))["data"].startswith("file:.tsv.gz:")
 
 
-def test_of_a_folder_names_and_contents_count_and_hidden_files_do_not(tmp_path):
+def test_names_and_contents_in_a_folder_count_and_hidden_files_do_not(tmp_path):
     def folder(name, **files):
         for inner, text in files.items():
             path = tmp_path / name / inner.replace("_", "/")
@@ -118,13 +118,13 @@ def test_a_folder_that_cannot_be_read_whole_is_a_clear_error(tmp_path):
         odd.unlink()
 
 
-def test_of_another_stage_its_fingerprint_and_the_inner_path_count():
+def test_fingerprint_of_another_stage_and_the_inner_path_count():
     of = parts(base="@teacher/model", upstream={"teacher": "abc"})["base"]
     assert of == "output:abc/model" == parts(base="@renamed/model", upstream={"renamed": "abc"})["base"]
     assert of != parts(base="@teacher/model", upstream={"teacher": "abd"})["base"]
 
 
-def test_of_a_hub_id_the_revision_counts_pinned_or_known():
+def test_the_revision_of_a_hub_id_counts_pinned_or_looked_up():
     assert parts(base="owner/model@1")["base"] == "hub:owner/model@1"
     assert parts(base="owner/model", revision={"owner/model": "1"})["base"] == "hub:owner/model@1"
     assert parts(corpus="owner/data", revision={"owner/data": "2"})["corpus"] == "hub:owner/data@2"
@@ -145,11 +145,11 @@ def memory(tmp_path):
 
 
 def digest(file, memory):
-    """Of the file, and what is remembered of it."""
+    """The digest of the file, which `memory` then has."""
     digests = Digests(memory)
-    found = digests.of_file(file)
+    file_digest = digests.of_file(file)
     digests.save()
-    return found
+    return file_digest
 
 
 @pytest.mark.usefixtures("old_clock")
@@ -165,9 +165,9 @@ def test_a_file_is_read_once_until_it_changes(file, memory, reads):
 @pytest.mark.usefixtures("old_clock")
 def test_verify_reads_every_file_again_and_only_once(file, memory, reads):
     digest(file, memory)
-    known = json.loads(memory.read_text())
-    known[str(file)][-1] = "wrong"
-    memory.write_text(json.dumps(known))
+    entries = json.loads(memory.read_text())
+    entries[str(file)][-1] = "wrong"
+    memory.write_text(json.dumps(entries))
     assert Digests(memory).of_file(file) == "wrong"
     verifying = Digests(memory, verify=True)
     assert verifying.of_file(file) == verifying.of_file(file) == ONE
@@ -181,7 +181,7 @@ def test_a_file_written_a_moment_ago_is_not_trusted_to_stay(file, memory):
 
 @pytest.mark.usefixtures("old_clock")
 @pytest.mark.parametrize("harm", ["", "{", "[1]", '{"a": 3}', '{"PATH": [1, 2]}'])
-def test_a_damaged_memory_is_begun_anew(file, memory, harm):
+def test_a_damaged_memory_is_replaced(file, memory, harm):
     memory.parent.mkdir()
     memory.write_text(harm.replace("PATH", str(file)))
     assert digest(file, memory) == ONE

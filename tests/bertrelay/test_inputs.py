@@ -22,12 +22,12 @@ def replaced_after_first_shard(monkeypatch, owner, replace):
     """Calls `replace` when the first shard has been written, as another process might."""
     write, calls = owner.write, []
 
-    def written(*given):
-        write(*given)
+    def write_and_replace(*arguments):
+        write(*arguments)
         if not calls:
             calls.append(replace())
 
-    monkeypatch.setattr(owner, "write", written)
+    monkeypatch.setattr(owner, "write", write_and_replace)
 
 
 @pytest.mark.parametrize("change", ["other", "added"])
@@ -58,7 +58,7 @@ def test_a_model_replaced_while_it_encodes_is_an_error(make_encoder, tmp_path, m
     assert not vectors.exists()
 
 
-def test_a_second_pass_over_another_content_is_an_error_and_what_is_read_alone_concerns_no_one_else(tmp_path):
+def test_a_second_pass_over_changed_content_is_an_error_unless_the_inputs_are_separate(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("old")
 

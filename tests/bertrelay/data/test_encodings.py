@@ -1,4 +1,4 @@
-"""Files in other encodings than UTF-8, and files that are no text."""
+"""Files in encodings other than UTF-8, and files in binary formats: errors name the command that converts them."""
 
 import gzip
 import subprocess
@@ -46,7 +46,7 @@ def test_the_command_that_an_error_names_converts_the_file(tmp_path: Path, encod
     assert "\n".join(sentences(tmp_path / "q&a.utf8.txt")) + "\n" == text
 
 
-def test_too_many_rejects_of_another_encoding_name_the_command_and_no_larger_share(tmp_path: Path) -> None:
+def test_too_many_rejects_of_another_encoding_name_the_command_and_no_larger_fraction(tmp_path: Path) -> None:
     path = tmp_path / "q.txt"
     path.write_bytes(KOREAN.encode("cp949"))
     message = r"iconv -f CP949 -t UTF-8 \S+q\.txt > \S+q\.utf8\.txt"
@@ -55,7 +55,7 @@ def test_too_many_rejects_of_another_encoding_name_the_command_and_no_larger_sha
     assert "max_rejects" not in str(caught.value) and "Fix the data" not in str(caught.value)
 
 
-def test_a_larger_share_of_rejects_is_no_advice_where_no_record_can_be_used() -> None:
+def test_a_larger_fraction_of_rejects_is_advised_only_where_records_can_be_used() -> None:
     message = "or check the columns and the format that were named"
     with pytest.raises(WorkError, match=message) as caught, Rejects(None) as rejects:
         rejects.add("a.tsv", 2, "a score that is not a number")
@@ -65,7 +65,7 @@ def test_a_larger_share_of_rejects_is_no_advice_where_no_record_can_be_used() ->
         rejects.add("a.tsv", 2, "a score that is not a number")
 
 
-def test_a_file_whose_tenth_line_beyond_ascii_is_latin_1_is_refused_whatever_may_be_left_out(tmp_path: Path) -> None:
+def test_a_file_whose_tenth_line_beyond_ascii_is_latin_1_is_refused_at_any_limit(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes((b"A dog runs.\n" * 200 + "Ein Café an der Straße.\n".encode("latin-1")) * 10)
     with pytest.raises(RequestError, match=r"found another encoding; it looks like Windows-1252 .*iconv -f WINDOWS-12"):
@@ -75,7 +75,7 @@ def test_a_file_whose_tenth_line_beyond_ascii_is_latin_1_is_refused_whatever_may
     assert len(sentences(path, rejects)) == 20 and rejects.counts == {"not valid UTF-8": 10}
 
 
-def test_damage_in_a_file_of_utf8_is_no_encoding(tmp_path: Path) -> None:
+def test_damaged_utf8_is_not_taken_for_another_encoding(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("Müßige Füße\n".encode() * 3 + b"kapu\xfftt\n" + "Süße Träume\n".encode() * 3)
     with pytest.raises(RequestError, match=r"line 4: not valid UTF-8 \(byte \d+ of the file, counted from 0\)\. Fix"):
@@ -92,15 +92,15 @@ def test_a_packed_file_is_converted_through_gzip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "start", "found"),
+    ("name", "start", "format_text"),
     [
         ("a.csv", b"PK\x03\x04", "a zip archive; convert it: unzip"),
         ("a.xlsx", b"PK\x03\x04", "a spreadsheet; convert it: libreoffice --headless --convert-to 'csv"),
         ("a.txt", b"%PDF-1.7\n", "PDF; convert it: pdftotext"),
     ],
 )
-def test_what_is_no_text_is_named(tmp_path: Path, name: str, start: bytes, found: str) -> None:
+def test_an_error_names_the_format_of_a_binary_file(tmp_path: Path, name: str, start: bytes, format_text: str) -> None:
     (tmp_path / name).write_bytes(start + b"\xe9\0\1\n\2")
     table = Table.model_validate({"path": str(tmp_path / name), "format": "csv"})
-    with pytest.raises(RequestError, match=f"expected text, found {found}"):
+    with pytest.raises(RequestError, match=f"expected text, found {format_text}"):
         list(read(table, [0]))

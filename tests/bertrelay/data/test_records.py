@@ -57,8 +57,8 @@ def test_every_text_format_gives_the_same_records(tmp_path, name, content, packe
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.TSV.GZ"])
-def test_a_file_is_read_by_the_suffix_of_the_name_it_was_given_by(tmp_path, name):
-    """A hub's cache has the suffix in the link alone."""
+def test_a_file_is_read_by_the_suffix_of_its_link(tmp_path, name):
+    """A hub's cache has the suffix only in the link."""
     table(tmp_path / "9f86d0", "id\ttext\n1\tone\n")
     (tmp_path / "snapshot").symlink_to(tmp_path)
     (tmp_path / name).symlink_to("9f86d0")
@@ -74,7 +74,7 @@ def test_a_note_of_a_megabyte_is_one_field_and_other_readers_keep_their_limit(tm
     assert csv.field_size_limit() == usual < len(note)
 
 
-def test_plain_lines_split_at_newlines_alone_and_keep_blank_ones(tmp_path):
+def test_plain_lines_split_only_at_newlines_and_keep_blank_ones(tmp_path):
     text = "\ufeffone\r\n\nthree\u2028still\x85still\x0bstill\x1cstill\rstill\nlast"
     assert values(table(tmp_path / "a.en", text), 0) == [
         ("one",),
@@ -84,7 +84,7 @@ def test_plain_lines_split_at_newlines_alone_and_keep_blank_ones(tmp_path):
     ]
 
 
-def test_tsv_knows_no_quotes_and_skips_blank_lines(tmp_path):
+def test_quotes_of_a_tsv_are_text_and_it_skips_blank_lines(tmp_path):
     source = table(tmp_path / "a.tsv", '\ufefftext\tlabel\r\n"open\tyes\r\n\r\n\u2028x"y\tno\r\n')
     assert list(read(source, ("label", "text"))) == [
         Record(("yes", '"open'), source.name, 2),
@@ -93,7 +93,7 @@ def test_tsv_knows_no_quotes_and_skips_blank_lines(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "comma"), [("a.csv", ","), ("a.tsv", "\t")])
-def test_the_header_again_is_no_record_in_a_table_of_several_columns(tmp_path, name, comma):
+def test_a_repeated_header_is_no_record_in_a_table_of_several_columns(tmp_path, name, comma):
     text = "id,text\n1,one\n2,two\n".replace(",", comma)
     source, rejects = table(tmp_path / name, text + text), Rejects(None, 1)
     assert [record.values for record in read(source, ("text",), rejects=rejects)] == [("one",), ("two",)] * 2
@@ -139,7 +139,7 @@ def test_parquet_gives_typed_values_and_row_numbers(tmp_path):
     assert last == Record((1499.5, "t2999"), str(tmp_path / "a.parquet"), 3000)
 
 
-def test_a_data_set_of_the_hub_is_loaded_at_its_revision_into_the_given_cache_and_its_errors_become_ours(
+def test_a_data_set_of_the_hub_is_loaded_at_its_revision_into_the_cache_and_its_errors_become_ours(
     tmp_path, monkeypatch
 ):
     from huggingface_hub import constants
@@ -157,8 +157,8 @@ def test_a_data_set_of_the_hub_is_loaded_at_its_revision_into_the_given_cache_an
             next(read(Table(hub="owner/corpus"), ("text",), cache=Cache(tmp_path)))
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     source = Table(hub="owner/corpus@abc123", config="de-en", split="validation")
-    found = list(read(source, ("translation.en", "n"), cache=Cache(tmp_path)))
-    assert found[1] == Record(("yes", 1), "hub:owner/corpus@abc123:de-en:validation", 2)
+    records = list(read(source, ("translation.en", "n"), cache=Cache(tmp_path)))
+    assert records[1] == Record(("yes", 1), "hub:owner/corpus@abc123:de-en:validation", 2)
     assert (asked["path"], asked["name"]) == ("owner/corpus", "de-en")
     assert (asked["split"], asked["revision"]) == ("validation", "abc123")
     assert str(asked["cache_dir"]).startswith(str(tmp_path / "hub"))
@@ -203,9 +203,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "content", "column", "message"), REFUSED)
-def test_what_stops_the_reading_is_named_with_its_place(tmp_path, name, content, column, message):
-    found = refusal(table(tmp_path / name, content), column)
-    assert str(tmp_path / name) in found and message in found
+def test_an_error_that_stops_the_reading_names_its_position(tmp_path, name, content, column, message):
+    error_text = refusal(table(tmp_path / name, content), column)
+    assert str(tmp_path / name) in error_text and message in error_text
     assert f"there is no file {tmp_path}/gone.tsv" in refusal(Table(path=str(tmp_path / "gone.tsv")), "a")
     assert "cannot be read: Is a directory" in refusal(Table(path=str(tmp_path)), 0)
     reading, writing = os.pipe()
@@ -214,17 +214,17 @@ def test_what_stops_the_reading_is_named_with_its_place(tmp_path, name, content,
         assert "expected a file, found a pipe" in refusal(Table(path=f"/dev/fd/{reading}"), 0)
 
 
-def test_plain_lines_have_one_column_and_no_other_is_passed_over(tmp_path):
+def test_plain_lines_have_one_column_and_another_is_an_error(tmp_path):
     source = table(tmp_path / "a.txt", "one\n")
     assert values(source.model_copy(update={"columns": [0]}), 0) == values(source, 0)
     assert "whose one column is 0; found 'a', 'b'" in refusal(source, "a", "b")
     for column in ("text", 1):
-        found = refusal(source.model_copy(update={"columns": [column]}), 0)
-        assert f"plain lines, whose one column is 0; found {column!r}" in found
+        error_text = refusal(source.model_copy(update={"columns": [column]}), 0)
+        assert f"plain lines, whose one column is 0; found {column!r}" in error_text
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
-def test_a_first_row_that_may_be_a_record_is_answered_with_its_size_alone(tmp_path, name):
+def test_a_first_row_that_may_be_a_record_is_described_only_by_its_size(tmp_path, name):
     mark = "," if name.endswith("csv") else "\t"
     source = table(tmp_path / name, mark.join(["Haemoptysis", "Smith", "SCORE"]) + "\n")
     message = refusal(source, "score")
@@ -279,8 +279,8 @@ def test_bad_rows_are_listed_by_file_line_and_reason_and_the_others_read(tmp_pat
     content, expected = BAD_ROWS[name]
     source = table(tmp_path / name, content)
     with Rejects(tmp_path / "out" / "rejects.jsonl", limit=1) as rejects:
-        found = values(source, "text", "label", rejects=rejects)
-    assert [(text, str(label)) for text, label in found] == [("ok", "1"), ("ok", "2")]
+        records = values(source, "text", "label", rejects=rejects)
+    assert [(text, str(label)) for text, label in records] == [("ok", "1"), ("ok", "2")]
     listed = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
     assert all({*item} - {"detail"} == {"file", "line", "reason"} and item["file"] == source.name for item in listed)
     assert next(item for item in listed if "detail" in item)["detail"].startswith(("expected", "found", "quotes"))
@@ -289,12 +289,12 @@ def test_bad_rows_are_listed_by_file_line_and_reason_and_the_others_read(tmp_pat
     assert rejects.counts.total() == len(expected)
 
 
-def test_two_tables_are_walked_side_by_side_and_an_unusable_row_keeps_its_place(tmp_path):
+def test_two_tables_are_read_row_by_row_and_an_unusable_row_keeps_its_partner(tmp_path):
     english, german = table(tmp_path / "a.en", b"one\n\xff\nthree\n"), table(tmp_path / "a.de", "eins\nzwei\ndrei\n")
-    found = [
+    pairs = [
         tuple(isinstance(row, Record) and row.values[0] for row in pair) for pair in aligned_rows(english, german, [0])
     ]
-    assert found == [("one", "eins"), (False, "zwei"), ("three", "drei")]
+    assert pairs == [("one", "eins"), (False, "zwei"), ("three", "drei")]
 
 
 @pytest.mark.parametrize(("first", "second"), [(5, 2), (2, 5)])
@@ -305,7 +305,7 @@ def test_tables_that_are_not_aligned_are_reported_with_the_rows_of_both(tmp_path
         list(aligned_rows(*tables, [0]))
 
 
-def test_rejects_up_to_the_limit_are_borne_and_one_more_stops(tmp_path):
+def test_rejects_up_to_the_limit_are_allowed_and_one_more_stops(tmp_path):
     (tmp_path / "r.jsonl").write_text("from an earlier run\n")
     with Rejects(tmp_path / "r.jsonl"):
         pass
@@ -326,7 +326,7 @@ def test_rejects_up_to_the_limit_are_borne_and_one_more_stops(tmp_path):
     assert rejects.counts == {"too few fields": 1, "not valid UTF-8": 1} and rejects.summary(["g.tsv"]) == ""
 
 
-def test_a_bad_beginning_of_a_good_file_does_not_stop_and_a_hopeless_file_stops_early():
+def test_bad_lines_at_the_start_do_not_stop_and_mostly_bad_files_stop_early():
     with Rejects(None, limit=0.01) as rejects:
         for line in range(900):
             rejects.add("f", line, "bad")
@@ -352,7 +352,7 @@ def test_a_bad_beginning_of_a_good_file_does_not_stop_and_a_hopeless_file_stops_
         ({"path": "a", "columns": []}, "at least 1 item"),
     ],
 )
-def test_a_table_that_makes_no_sense_is_refused(settings, message):
+def test_invalid_settings_of_a_table_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         Table.model_validate(settings)
 
@@ -426,7 +426,7 @@ def test_names_in_quotes_are_named_with_the_remedy(tmp_path):
         ("a.zip", "unpack it"),
     ],
 )
-def test_a_file_that_is_no_lines_is_refused_with_what_reads_it_unless_its_lines_are_asked_for(tmp_path, name, remedy):
+def test_a_file_that_is_no_lines_is_refused_with_what_reads_it_unless_its_lines_are_requested(tmp_path, name, remedy):
     (tmp_path / name).write_text("a\n")
     with pytest.raises(ValueError, match=f"expected lines of text or a table, found a .* file: .*{remedy}"):
         Table(path=str(tmp_path / name))

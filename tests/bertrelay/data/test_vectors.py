@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from sentence_transformers.util.quantization import quantize_embeddings
 
-from bertrelay.data.vectors import check_space, open_vectors, quantized, stored_columns, write_npy, write_vectors
+from bertrelay.data.vectors import (
+    check_finite_rows,
+    check_space,
+    open_vectors,
+    quantized,
+    stored_columns,
+    write_npy,
+    write_vectors,
+)
 from bertrelay.data.writing import write_table
 from bertrelay.errors import RequestError, WorkError
 
@@ -17,7 +25,7 @@ def some_vectors(rows, dim=3):
     return np.random.default_rng(rows).normal(size=(rows, dim)).astype(np.float32)
 
 
-def test_blocks_are_the_file_that_numpy_reads_and_must_be_all_there(tmp_path):
+def test_numpy_reads_the_blocks_and_a_missing_one_is_an_error(tmp_path):
     path, expected = tmp_path / "v.npy", some_vectors(7)
     write_npy(path, [expected[:4], expected[4:]], 7, 3)
     np.testing.assert_array_equal(np.load(path), expected)
@@ -28,7 +36,7 @@ def test_blocks_are_the_file_that_numpy_reads_and_must_be_all_there(tmp_path):
     assert open_vectors(path).shape == (0, 3)
 
 
-def test_fewer_bits_are_directions_for_cosines_and_signs_as_sentence_transformers_packs_them():
+def test_int8_keeps_cosines_and_binary_packs_signs_as_sentence_transformers_does():
     vectors = np.array([[0.5, -1, 0.25, 0, 0.001, 2, -0.1, 0.1], np.zeros(8)], np.float32)
     assert quantized(vectors, "int8").tolist() == [[32, -64, 16, 0, 0, 127, -6, 6], [0] * 8]
     assert quantized(vectors, "binary").tolist() == [[0b10101101], [0]]
@@ -50,7 +58,7 @@ def test_opened_vectors_are_mapped_and_cannot_be_written(tmp_path):
         vectors[0] = 1
 
 
-def test_files_of_something_else_are_refused(tmp_path):
+def test_files_without_float32_vectors_are_refused(tmp_path):
     path = tmp_path / "v.npy"
     with pytest.raises(RequestError, match="found none"):
         open_vectors(path)
@@ -65,6 +73,14 @@ def test_files_of_something_else_are_refused(tmp_path):
         np.save(path, other)
         with pytest.raises(RequestError, match="expected float32 vectors by rows"):
             open_vectors(path)
+
+
+def test_the_first_row_that_is_not_finite_is_named_in_whatever_block_it_is():
+    vectors = some_vectors(10_000)
+    check_finite_rows(vectors, "m", str)
+    vectors[9_000, 1], vectors[9_500, 0] = np.inf, np.nan
+    with pytest.raises(WorkError, match=r"the model gives a score that is not finite for line 9001\. Check"):
+        check_finite_rows(vectors, None, lambda row: f"line {row + 1}", "a score")
 
 
 FULL = """
@@ -94,10 +110,9 @@ def test_a_full_disk_and_a_folder_that_may_not_be_written_leave_nothing(tmp_path
     done = subprocess.run([sys.executable, "-c", FULL, tmp_path], capture_output=True, text=True, check=True)
     tmp_path.chmod(0o700)
     logged = done.stdout.splitlines()
-    for line, found in zip(
-        logged, ("large.npy: File too large; free space", "large.parquet: ", "denied at"), strict=True
-    ):
-        assert found in line
+    messages = ("large.npy: File too large; free space", "large.parquet: ", "denied at")
+    for line, message in zip(logged, messages, strict=True):
+        assert message in line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -108,7 +123,7 @@ def test_rows_keep_their_spaces_and_a_link_stays_one(tmp_path):
     assert (tmp_path / "link.tsv").is_symlink() and len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_folder_that_is_not_there_and_a_disk_without_space_are_named(tmp_path):
+def test_a_missing_folder_and_a_full_disk_are_named(tmp_path):
     with pytest.raises(RequestError, match=r"No such file or directory at .*nowhere"):
         write_vectors(tmp_path / "nowhere" / "v.npy", [some_vectors(1)], 1, 3, lambda first, end: [])  # noqa: ARG005
     check_space(tmp_path, 1)
@@ -116,7 +131,7 @@ def test_a_folder_that_is_not_there_and_a_disk_without_space_are_named(tmp_path)
         check_space(tmp_path, 10**18)
 
 
-def test_too_little_space_is_stated_in_a_unit_in_which_it_is_not_0(tmp_path, monkeypatch):
+def test_too_little_space_is_stated_in_a_unit_that_fits(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2_500))
     with pytest.raises(WorkError, match=r"expected 12\.0 MB of free disk space, found 2\.5 kB"):
         check_space(tmp_path, 12_000_000)
