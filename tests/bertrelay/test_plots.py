@@ -86,8 +86,8 @@ def test_each_kind_of_file_is_what_its_name_says(tmp_path, kind, begins):
 def own_font(tmp_path):
     """A font of a name that no list has, installed while a test runs, whose letters are squares."""
     pen = TTGlyphPen(None)
-    for place, point in enumerate([(0, 0), (0, 700), (500, 700), (500, 0)]):
-        (pen.lineTo if place else pen.moveTo)(point)
+    for corner, point in enumerate([(0, 0), (0, 700), (500, 700), (500, 0)]):
+        (pen.lineTo if corner else pen.moveTo)(point)
     pen.closePath()
     font = FontBuilder(1000)
     font.setupGlyphOrder([".notdef", "square"])
@@ -99,11 +99,11 @@ def own_font(tmp_path):
     font.setupOS2()
     font.setupPost()
     font.save(tmp_path / "quadrat.ttf")
-    known = list(font_manager.fontManager.ttflist)
+    fonts = list(font_manager.fontManager.ttflist)
     font_manager.fontManager.addfont(tmp_path / "quadrat.ttf")
     plots._installed_families.cache_clear()
     yield "Quadrat Gothic"
-    font_manager.fontManager.ttflist = known
+    font_manager.fontManager.ttflist = fonts
     plots._installed_families.cache_clear()
 
 

@@ -23,18 +23,18 @@ def mode(path):
 
 
 @pytest.mark.parametrize(
-    ("outer", "inner", "found"), [(True, False, 0o027), (False, True, 0o027), (False, False, 0o077)]
+    ("outer", "inner", "mask"), [(True, False, 0o027), (False, True, 0o027), (False, False, 0o077)]
 )
-def test_a_group_that_may_read_may_read_within_it_too(outer, inner, found):
+def test_a_group_that_may_read_may_read_within_it_too(outer, inner, mask):
     with sensitive_data(bool(outer)), sensitive_data(bool(inner)):
-        assert current_umask() == found
+        assert current_umask() == mask
     assert current_umask() == 0o022
 
 
 def test_the_usual_umask_comes_back_with_the_last_that_leaves():
     first, second = sensitive_data(), sensitive_data()  # as two threads may have them
-    for each in (first, second):
-        each.__enter__()
+    for context in (first, second):
+        context.__enter__()
     first.__exit__(None, None, None)
     assert current_umask() == 0o077 and is_sensitive()
     second.__exit__(None, None, None)

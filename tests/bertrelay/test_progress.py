@@ -130,6 +130,8 @@ def prints(path):
 
 
 def test_nothing_is_printed_elsewhere():
-    found = [place for package in PACKAGES for path in (ROOT / package).rglob("*.py") for place in prints(path)]
-    assert {place.partition(":")[0] for place in found} == PRINTING
-    assert len(found) == len(PRINTING)
+    positions = [
+        position for package in PACKAGES for path in (ROOT / package).rglob("*.py") for position in prints(path)
+    ]
+    assert {position.partition(":")[0] for position in positions} == PRINTING
+    assert len(positions) == len(PRINTING)

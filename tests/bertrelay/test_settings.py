@@ -124,9 +124,9 @@ def test_a_missing_model_folder_is_reported_with_the_nearest_or_how_a_hub_id_is_
 
 def test_a_file_in_place_of_a_model_is_no_hub_id(tmp_path):
     (tmp_path / "talk.ko").touch()
-    given = ModelSource.parse(PathText("talk.ko", tmp_path))
-    assert given.folder == tmp_path / "talk.ko"
-    assert no_model_folder(given.folder) == f"expected a model folder, found a file: {tmp_path}/talk.ko"
+    source = ModelSource.parse(PathText("talk.ko", tmp_path))
+    assert source.folder == tmp_path / "talk.ko"
+    assert no_model_folder(source.folder) == f"expected a model folder, found a file: {tmp_path}/talk.ko"
 
 
 def test_a_hub_id_has_a_name_and_perhaps_a_revision():
@@ -159,9 +159,9 @@ def test_a_package_gives_a_folder_inside_it_and_a_missing_one_is_reported():
 
 def test_leaves_are_flat_and_know_what_is_run_only():
     settings = Example(words=["a", "b"], train=[Corpus(path="/x")])
-    found = {leaf.key: leaf for leaf in leaves(settings)}
-    assert list(found) == ["epochs", "rate", "words[0]", "words[1]", "base", "data", "train[0].path", "log_every"]
-    assert [key for key, leaf in found.items() if leaf.run_only] == ["log_every"]
+    leaf_of = {leaf.key: leaf for leaf in leaves(settings)}
+    assert list(leaf_of) == ["epochs", "rate", "words[0]", "words[1]", "base", "data", "train[0].path", "log_every"]
+    assert [key for key, leaf in leaf_of.items() if leaf.run_only] == ["log_every"]
 
 
 def test_stage_paths_are_filled_in_everywhere_and_the_settings_stay_as_they_were():

@@ -37,7 +37,7 @@ class Sizes(Settings):
 
 
 @pytest.fixture
-def given():
+def call():
     """A command with all fields of `Sizes`: what its function gets for some arguments."""
     app, calls = typer.Typer(), []
 
@@ -52,21 +52,21 @@ def given():
     return run
 
 
-def test_options_have_the_defaults_and_types_of_the_settings(given):
+def test_options_have_the_defaults_and_types_of_the_settings(call):
     numbers, texts = {"layers": 3, "rate": None, "dim": 8}, {"source": "in", "kind": "small", "name": "model"}
-    assert given("in", "--base", "a/b") == {**numbers, **texts, "cased": False, "base": "a/b", "sets": []}
-    found = given("in", "--base", "b", "-l", 2, "--rate", 0.5, "--kind", "large", "--cased", "--set", "x", "--set", "y")
-    assert (found["layers"], found["rate"], found["kind"], found["cased"]) == (2, 0.5, "large", True)
-    assert found["sets"] == ["x", "y"]
+    assert call("in", "--base", "a/b") == {**numbers, **texts, "cased": False, "base": "a/b", "sets": []}
+    values = call("in", "--base", "b", "-l", 2, "--rate", 0.5, "--kind", "large", "--cased", "--set", "x", "--set", "y")
+    assert (values["layers"], values["rate"], values["kind"], values["cased"]) == (2, 0.5, "large", True)
+    assert values["sets"] == ["x", "y"]
 
 
 @pytest.mark.parametrize("wrong", ["--base b -l 0", "--base b --rate 1.5", "--base b --kind huge", ""])
-def test_options_have_the_limits_choices_and_requirements_of_the_settings(given, wrong):
-    assert "Usage" in given("in", *wrong.split())
+def test_options_have_the_limits_choices_and_requirements_of_the_settings(call, wrong):
+    assert "Usage" in call("in", *wrong.split())
 
 
-def test_help_has_the_descriptions_of_the_settings(given):
-    assert "Layers, of which all" in given("--help")
+def test_help_has_the_descriptions_of_the_settings(call):
+    assert "Layers, of which all" in call("--help")
     rows = {name: rest for name, *rest in settings_rows(Sizes)}
     assert rows["layers"] == ["integer", "3", "Layers, of which all have heads."]
     assert rows["dim"] == ["integer", "8", "Size of a vector."]
