@@ -176,7 +176,7 @@ def forget_manifest(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Encoding:
-    """How blocks of sentences become stored vectors. Workers are sent one.
+    """Turns blocks of sentences into stored vectors. Workers are sent one.
 
     options: with the precision resolved. name_row: names the sentence of a row in errors.
     is_sent: True where another process computes, whose devices may be others.

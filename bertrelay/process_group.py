@@ -1,4 +1,4 @@
-"""Processes that share the work: rank and size, connecting, exchanging values. Loads torch only for several of them."""
+"""Processes that share the work: rank, size, connecting, exchanging values. Loads torch only for several processes."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 @contextmanager
-def joined(process_group: ProcessGroup) -> Iterator[None]:
+def join_processes(process_group: ProcessGroup) -> Iterator[None]:
     """Connects the processes, and leaves the group at the end; after an error launchers end the others.
 
     Raises WorkError when there are not as many as `process_group` has.
@@ -86,7 +86,7 @@ def broadcast_from_main(value: AnyValue | None, process_group: ProcessGroup) -> 
 
 
 def on_main(compute: Callable[[], AnyValue], process_group: ProcessGroup) -> AnyValue:
-    """What `compute` returns in the main process, the only one that calls it. Raises as `broadcast_from_main` does."""
+    """Calls `compute` in the main process only, and returns its result in all. Raises as `broadcast_from_main` does."""
     return broadcast_from_main(compute() if process_group.is_main else None, process_group)
 
 
@@ -98,7 +98,7 @@ def gather(value: AnyValue, process_group: ProcessGroup) -> list[AnyValue]:
 
 
 def map_over_processes(compute: Callable[[Any], Any], items: Any, process_group: ProcessGroup) -> Any:
-    """What `compute` makes of `items`, one result for each, in order: a list, or an array where it makes arrays.
+    """Computes one result per item, in order: a list, or an array where `compute` makes arrays.
 
     Every process calls it with the same items, computes some of them and gets all results. Raises as
     `broadcast_from_main` does.
@@ -117,8 +117,18 @@ def map_over_processes(compute: Callable[[Any], Any], items: Any, process_group:
 
 
 def wait_for_all(process_group: ProcessGroup) -> None:
-    """Returns when every process is here. Raises as `broadcast_from_main` does."""
+    """Waits until every process has called it, the one barrier of the project. Raises as `broadcast_from_main` does."""
     _collective("barrier", process_group)
+
+
+@contextmanager
+def main_first(process_group: ProcessGroup) -> Iterator[None]:
+    """Lets the other processes into the block when the main one has left it: they find what it has written."""
+    if not process_group.is_main:
+        wait_for_all(process_group)
+    yield
+    if process_group.is_main:
+        wait_for_all(process_group)
 
 
 def check_shared(folder: Path, process_group: ProcessGroup) -> None:

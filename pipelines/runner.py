@@ -17,7 +17,7 @@ from bertrelay.files import make_readable, read_json, write_json
 from bertrelay.fingerprint import Digests, Parts, content_parts, with_stage_paths, with_values
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
-from bertrelay.process_group import broadcast_from_main, check_shared, joined, wait_for_all
+from bertrelay.process_group import broadcast_from_main, check_shared, join_processes, wait_for_all
 from bertrelay.progress import log, spinner
 from bertrelay.settings import Settings, Source
 from bertrelay.stage import Metrics, StageContext
@@ -69,7 +69,7 @@ def run(recipe: Recipe, options: RunOptions) -> Outcome:
     set_hub_access(names_hub=any(hub_ids(step) for step in recipe.steps))
     run_folder = options.runs / recipe.name
     with force_explained(options.force), stopping_at_once(), disk_explained(run_folder), ExitStack() as stack:
-        stack.enter_context(joined(options.process_group))
+        stack.enter_context(join_processes(options.process_group))
         digests = options.digests()
         plan = _agree_on_plan(recipe, options, digests, stack)
         seconds = {planned.step.key: _finish_step(planned, plan, options, digests) for planned in plan.steps}

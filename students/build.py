@@ -28,10 +28,9 @@ from bertrelay.model.layout import Prompts
 from bertrelay.model.new import WORD_START, layer_sizes, new_network, train_unigram
 from bertrelay.model.pooling import Projection
 from bertrelay.model.settings import NewEncoder
-from bertrelay.process_group import wait_for_all
+from bertrelay.process_group import main_first, wait_for_all
 from bertrelay.progress import spinner
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.training.log import accelerator
 from students.corpus import ParallelCorpus
 from students.given_vectors import VectorTable, prompt_of
 from students.metrics import before_and_after, counts
@@ -235,7 +234,7 @@ def start_student(
     Returns the sizes of a base that was made smaller too, before and after.
     """
     folder = context.work / START
-    with accelerator().main_process_first():
+    with main_first(context.process_group):
         sizes = read_json(folder / SIZES)
         if sizes is None:
             student, sizes = _made_student(settings, corpus, teacher, targets, context, precision)

@@ -21,12 +21,11 @@ from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.inference.run_model import connect
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, main_first
 from bertrelay.progress import spinner
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
-from bertrelay.training.log import accelerator
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
 from students.build import Targets, fill_targets, start_student
@@ -65,10 +64,10 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     parts = content_parts(settings, ["parallel", "filters", "dev", "dev_untrained", "retained", *drawn], digests)
     decides = {"precision": precision} if settings.filters.margin else {}
     corpus_key = fingerprint({"version": CORPUS_VERSION, **parts, **decides})
-    with accelerator().main_process_first():
+    with main_first(context.process_group):
         corpus_folder = context.cache.folder / "corpora" / corpus_key[:32]
         corpus = build_corpus(corpus_folder, settings, context.cache, precision)
-    with accelerator().main_process_first():
+    with main_first(context.process_group):
         teacher = open_teacher(settings.teacher, context.cache)
     check_dimensions(settings.objectives.dimensions, teacher.dim)
     teacher_digest = fingerprint(content_parts(settings, ["teacher"], digests))
@@ -85,7 +84,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     freeze_layers(student, settings.frozen_layers)
     rates = layer_rates(student, settings.layer_decay)
     del teacher  # its vectors are on the disk; its memory is the student's now
-    with accelerator().main_process_first():
+    with main_first(context.process_group):
         tokens = store_tokens(corpus.texts, len(corpus), prompt_tokenizer(student), context.work / "tokens")
     kind = ContrastiveTask if settings.objectives.contrastive else DistillationTask
     task = kind(student, settings, corpus, targets, retained, tokens, dev_teacher, precision, rates)

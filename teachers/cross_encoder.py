@@ -21,8 +21,8 @@ from bertrelay.data.tokens import pad_rows
 from bertrelay.data.vectors import check_finite_rows
 from bertrelay.device import ComputePrecision, as_device, resolve_precision
 from bertrelay.errors import RequestError
-from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
-from bertrelay.inference.kernels import use_cpu_kernels, using
+from bertrelay.inference.batches import best_batch_tokens, fill_batch, inference_mode, pack_for, sorted_batches
+from bertrelay.inference.kernels import use_cpu_kernels, use_packed
 from bertrelay.model.files import read_model_file
 from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import BackendChoice, GraphNetwork, check_backend
@@ -188,9 +188,9 @@ class PairScorer(nn.Module):
         lengths = tokens.sizes.max(axis=0)  # (pairs,)
         size = best_batch_tokens(self.device, batch_tokens) // len(tokens.sizes)
         packed = pack_for(int(lengths.sum()), self.backbone, precision, size)
-        with computing(self, precision), using(packed):
+        with inference_mode(self, precision), use_packed(packed):
             for rows, width, height in sorted_batches(lengths, size, self.max_tokens, batch_size):
-                inputs = tokens.padded(padded_rows(rows, height), self.pad_id, width)
+                inputs = tokens.padded(fill_batch(rows, height), self.pad_id, width)
                 logits = self(**{name: each.to(self.device) for name, each in inputs.items()})  # (height,)
                 scores[rows] = activation(logits[: len(rows)]).float().cpu().numpy()
                 bar.advance(len(rows))

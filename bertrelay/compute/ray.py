@@ -41,7 +41,7 @@ TOKEN_MODE = "RAY_AUTH_MODE"
 SHARDS_AT_ONCE = 8
 """The most that a worker is given at once, so that it seldom waits for this process."""
 MOST_LOST, STARTING = 3, -1
-"""When more workers are lost while they compute a shard, or start, that is taken to be the reason."""
+"""After this many lost workers a shard, or starting, is assumed to kill them."""
 PACKAGES = ["bertrelay", "torch", "transformers", "tokenizers", "pyarrow"]
 """They decide the results: every node has the same versions."""
 _checked_nodes = set[str]()  # which have those of this process
@@ -178,7 +178,7 @@ def _dashboard_url() -> str:
 
 
 def _version_reader() -> Callable[[], dict[str, str]]:
-    """What reads the versions of PACKAGES; a closure, as Ray sends one as it stands to where they may be absent."""
+    """Makes a function that reads the versions of PACKAGES: a closure, as cloudpickle sends one by value to a node."""
 
     def read() -> dict[str, str]:
         from importlib.metadata import PackageNotFoundError, version
@@ -222,7 +222,7 @@ def _check_versions() -> None:
 
 
 class Resources(NamedTuple):
-    """How many workers are started, and the cores and GPUs of each."""
+    """Number of workers, and cores and GPUs of each."""
 
     workers: int
     cpus: int
@@ -311,7 +311,7 @@ class _Worker:
 
 
 def _result(call: Any) -> Any:
-    """What a call gives. Raises the project's own errors as they were, others as WorkError."""
+    """Returns the result of a call. Raises the project's own errors as they were, others as WorkError."""
     ray = _ray()
     try:
         return ray.get(call)

@@ -49,7 +49,7 @@ LISTED_SECONDS = 30.0
 
 
 def is_address(name: str) -> bool:
-    """Whether an input or output is an address, such as `s3://bucket/folder`."""
+    """True for an address, such as `s3://bucket/folder`."""
     return bool(URL.match(name))
 
 
@@ -59,9 +59,9 @@ def is_dataset(name: str) -> bool:
 
 
 def writes_dataset(source: str, output: str) -> bool:
-    """Whether a dataset is written from one: from an address, a Parquet file or a folder with one, or to an address."""
-    place = Path(source)
-    is_parquet = _is_parquet(source) or (place.is_dir() and any(map(_is_parquet, map(str, visible_files(place)))))
+    """True if the output is a dataset and the input Parquet: an address, a file, or a folder with one."""
+    path = Path(source)
+    is_parquet = _is_parquet(source) or (path.is_dir() and any(map(_is_parquet, map(str, visible_files(path)))))
     return is_address(output) or (is_dataset(output) and (is_address(source) or is_parquet))
 
 
@@ -71,14 +71,16 @@ def _is_parquet(name: str) -> bool:
 
 def check_outside(output: str | Path, source: str | Path) -> None:
     """Raises RequestError for an output in the folder of its input, of which it would be read as a part."""
-    given = map(_without_options, (str(output), str(source)))
-    inner, outer = (Path(each) if is_address(each) else Path(os.path.expanduser(each)).resolve() for each in given)  # noqa: PTH111
+    inner, outer = (
+        Path(name) if is_address(name) else Path(os.path.expanduser(name)).resolve()  # noqa: PTH111
+        for name in map(_without_options, (str(output), str(source)))
+    )
     if inner.is_relative_to(outer):
         raise RequestError(f"output: expected a folder outside of the input {source}, found {output}; name another")
 
 
 def _without_options(url: str) -> str:
-    """An address without what stands behind its `?`, which in a path is a letter."""
+    """Cuts the options after `?` off an address; in a path `?` is a letter."""
     return url.partition("?")[0] if is_address(url) else url
 
 
@@ -124,8 +126,8 @@ class Location:
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
     @contextmanager
-    def errors(self, done: str) -> Iterator[None]:
-        """What a store refuses becomes one error that names it. done: what it could not be."""
+    def errors(self, action: str) -> Iterator[None]:
+        """Turns whatever a store refuses into one error that names it. action: `written`, `read`, … in the error."""
         try:
             yield
         except (OSError, pa.ArrowException) as error:
@@ -134,7 +136,7 @@ class Location:
             kind = WorkError if getattr(error, "errno", None) in NO_SPACE else RequestError
             where, rights = ("the address", "credentials, ") if is_address(self.url) else ("that it is whole", "")
             raise kind(
-                f"{self.url} cannot be {done}: {first}. Check {where}, that it is there, and that you may do so "
+                f"{self.url} cannot be {action}: {first}. Check {where}, that it is there, and that you may do so "
                 f"({rights}permissions, space); the same command resumes"
             ) from error
 
@@ -229,7 +231,7 @@ class ParquetInput:
         self.digest = fingerprint({"files": facts, "texts": self.texts, "keep": self.keep})
 
     def _state(self) -> list[tuple[str, int, int]]:
-        """What must stay the same while it is read: its files, their sizes and times."""
+        """Gives what must stay the same while the input is read: its files, their sizes and times."""
         return [(name, each.size, each.mtime_ns) for name, each in self._files().items()]
 
     def _files(self) -> dict[str, fs.FileInfo]:
@@ -327,7 +329,7 @@ class ParquetInput:
 
     @property
     def spans(self) -> list[Span]:
-        """The rows of each groups."""
+        """The rows of each shard."""
         return [Span(each.row, each.row + each.rows, each.rows) for each in self.row_groups]
 
     def records(self) -> Iterator[Record]:
@@ -371,7 +373,7 @@ class ParquetInput:
 
 
 def _leaves(kind: pa.DataType) -> int:
-    """How many columns a file has for one of this type."""
+    """Counts the columns that a file has for a column of this type."""
     return sum(_leaves(kind.field(place).type) for place in range(kind.num_fields)) if kind.num_fields else 1
 
 
@@ -395,7 +397,7 @@ class DatasetShards(ShardStore[Iterable[pa.Table]]):
         return not self._poll(lambda: _key_of(self._manifest()) != self._key)
 
     def is_finished(self, manifest: dict[str, object]) -> bool:
-        """Whether all shards of this manifest are there already."""
+        """True if all shards of this manifest are written already."""
         self._key = _key_of(manifest)
         return self._manifest() == manifest and SUCCESS in self._location.names() and not self.missing()
 
@@ -411,15 +413,15 @@ class DatasetShards(ShardStore[Iterable[pa.Table]]):
             check_shared(Path(self._location.path()), self.process_group)
 
     def _make(self, manifest: dict[str, object], overwrite: bool) -> None:
-        known, names = self._manifest(), self._location.names()
-        if known is None and (others := self._location.foreign_entries()):
+        manifest_there, names = self._manifest(), self._location.names()
+        if manifest_there is None and (others := self._location.foreign_entries()):
             raise RequestError(
                 f"{self.location}: expected nothing, or what an unfinished call left there, found {others:,} files or "
                 "folders and no manifest of one. Name another output, or move them away"
             )
-        if known == manifest:
+        if manifest_there == manifest:
             self._remove([SUCCESS])  # a shard was removed or damaged since
-        elif known is not None:
+        elif manifest_there is not None:
             if SUCCESS in names and not overwrite:
                 raise RequestError(
                     f"{self.location} is a finished dataset of another model or input; overwrite it, or name another"
@@ -431,7 +433,7 @@ class DatasetShards(ShardStore[Iterable[pa.Table]]):
             self._location.filesystem.create_dir(self._location.path(MARKERS), recursive=True)
             if self._location.is_local and is_sensitive():  # an earlier folder may be open to more people
                 apply_umask(Path(self._location.path()))
-        if known != manifest:
+        if manifest_there != manifest:
             self._location.write(MANIFEST, json.dumps(manifest, indent=2).encode())
 
     def _manifest(self) -> dict[str, object] | None:
@@ -465,7 +467,7 @@ class DatasetShards(ShardStore[Iterable[pa.Table]]):
         return self._poll(lambda: len(self.missing()))
 
     def _poll(self, left: Callable[[], int]) -> int:
-        """What `left` counts in the end; a store may show late what has been written."""
+        """Counts with `left` until it is 0, or for LISTED_SECONDS: a store may list late what has been written."""
         until = time.monotonic() + LISTED_SECONDS
         while (count := left()) and not self._location.is_local and time.monotonic() < until:
             time.sleep(1)
@@ -543,5 +545,5 @@ class DatasetShards(ShardStore[Iterable[pa.Table]]):
 
 
 def _key_of(manifest: dict[str, object] | None) -> str:
-    """What the markers of the shards of this manifest begin with."""
+    """Gives the prefix of the markers of this manifest's shards."""
     return "" if manifest is None else fingerprint(manifest)[:16]

@@ -26,7 +26,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
 
 
 def write_tsv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """As `write_csv`, with tabs between and no quotes, so each text is on one line."""
+    """Writes the names of the columns, then the rows, with tabs between and no quotes, so each text is on one line."""
     with path.open("w", encoding="utf-8", newline="") as file:
         for row in chain([columns], rows):
             file.write("\t".join("" if value is None else on_one_line(str(value)) for value in row) + "\n")

@@ -12,28 +12,29 @@ from torch import nn
 
 from bertrelay.checks import check_count
 from bertrelay.device import ComputePrecision, autocast
-from bertrelay.inference.kernels import Packed, pack, using
+from bertrelay.inference.kernels import Packed, pack, use_packed
 from bertrelay.memory import release_memory
 
 WIDTH_BITS, HEIGHT_BITS = 5, 3  # a batch of 32 to 63 tokens has an even number; 8 to 15 rows become 8, 10, 12, 14 or 16
 
 
 def batch_shape(longest: int, rows: int, batch_tokens: int, max_tokens: int) -> tuple[int, int]:
-    """Tokens and rows of the next batch, padding included, when its longest row has `longest` tokens.
+    """Gives tokens and rows of the next batch, padding included, when its longest row has `longest` tokens.
 
-    Both are rounded up a little, so that few shapes occur: oneDNN compiles kernels for each and keeps them.
+    Both are rounded up a little, so that few shapes occur: oneDNN compiles kernels for each shape and keeps them.
+    11 tokens, 100 rows left and 2,048 tokens a batch give (11, 112).
     """
-    width = max(longest, min(rounded_up(longest, WIDTH_BITS), max_tokens))
+    width = max(longest, min(round_up(longest, WIDTH_BITS), max_tokens))
     full = max(1, batch_tokens // width)
-    return width, min(full, rounded_up(rows, HEIGHT_BITS))
+    return width, min(full, round_up(rows, HEIGHT_BITS))
 
 
 def sorted_batches(
     lengths: NDArray[np.integer], batch_tokens: int, max_tokens: int, most_rows: int | None = None
 ) -> Iterator[tuple[NDArray[np.int64], int, int]]:
-    """(rows, width, height) of each batch of rows of `lengths`; longest first: if memory is short, it shows at once.
+    """Yields (rows, width, height) of batches of like length, longest first: if memory is short, it shows at once.
 
-    A batch may have fewer rows than its height; the others are padding.
+    lengths: tokens of each row. A batch may have fewer rows than its height; the others are padding.
     """
     order, start = np.argsort(-lengths.astype(np.int64), kind="stable"), 0
     while start < len(order):
@@ -43,13 +44,13 @@ def sorted_batches(
         start += height
 
 
-def padded_rows(rows: NDArray[np.int64], height: int) -> NDArray[np.int64]:
-    """The rows of a batch and the last one repeated, (height,)."""
+def fill_batch(rows: NDArray[np.int64], height: int) -> NDArray[np.int64]:
+    """Fills a batch up to its height by repeating its last row, (height,)."""
     return np.pad(rows, (0, height - len(rows)), mode="edge")
 
 
-def rounded_up(number: int, bits: int) -> int:
-    """The next number that has no more than `bits` binary digits before its zeros."""
+def round_up(number: int, bits: int) -> int:
+    """Rounds up to a number of at most `bits` binary digits before its zeros: 37 with 3 bits is 40, 101000."""
     step = 1 << max(0, number.bit_length() - bits)
     return -(-number // step) * step
 
@@ -73,7 +74,7 @@ class Network(Protocol):
 
 
 def best_batch_tokens(device: torch.device, requested: int | None = None) -> int:
-    """As many tokens, padding included, as the device computes best at once, or the `requested` number.
+    """Gives the number of tokens, padding included, that a device computes best at once, or the `requested` number.
 
     Raises RequestError for fewer than one.
     """
@@ -82,7 +83,7 @@ def best_batch_tokens(device: torch.device, requested: int | None = None) -> int
 
 
 def pack_for(tokens: int, network: nn.Module, precision: ComputePrecision, batch_tokens: int) -> Packed:
-    """The weights of `network` laid out for so many tokens; none for one batch, where it costs more than it saves."""
+    """Packs the weights of `network` for so many tokens; none for a single batch, where it costs more than it saves."""
     is_packed = precision == ComputePrecision.BF16 and tokens > batch_tokens and own_precision(network) is None
     return pack(network) if is_packed else {}
 
@@ -106,11 +107,10 @@ def computed_precision(network: nn.Module, precision: ComputePrecision) -> str:
 
 
 @contextmanager
-def computing(network: Network, precision: ComputePrecision) -> Iterator[None]:
-    """Without gradients or dropout, in `precision`, which beside a graph is always fp32.
+def inference_mode(network: Network, precision: ComputePrecision) -> Iterator[None]:
+    """Computes without gradients and dropout, in `precision`, or in the network's own (`own_precision`).
 
-    A network whose weights were converted, by `half()` for example, computes in their type.
-    Threads may do so with one network, unless it is in training mode: to that the first to end brings it back.
+    Several threads may compute with one network, but not in training mode: the first thread to finish restores it.
     """
     was_training = network.training
     network.train(False)
@@ -126,7 +126,7 @@ Block = TypeVar("Block")
 Result = TypeVar("Result")
 
 
-def computed(
+def compute_blocks(
     network: Network,
     blocks: Iterable[Block],
     count_tokens: Callable[[Block], int],
@@ -134,22 +134,22 @@ def computed(
     precision: ComputePrecision,
     batch_tokens: int | None = None,
 ) -> Iterator[Result]:
-    """What `compute` makes of each block, given it and how many tokens make a batch; the next is made meanwhile.
+    """Yields compute(block, batch_tokens) for each block; another thread makes the next block meanwhile.
 
-    count_tokens: how many tokens the network reads of a block.
+    count_tokens: block -> how many tokens of it the network reads.
     """
     batch_tokens = best_batch_tokens(network.device, batch_tokens)
     packed: Packed = {}
-    for block in prefetched(iter(blocks)):
+    for block in prefetch(iter(blocks)):
         packed = packed or pack_for(count_tokens(block), network.backbone, precision, batch_tokens)
-        with computing(network, precision), using(packed):
+        with inference_mode(network, precision), use_packed(packed):
             result = compute(block, batch_tokens)
         yield result
         release_memory()
 
 
-def prefetched(items: Iterator[Block]) -> Generator[Block, None, None]:
-    """The same items; each is made by another thread while the caller works on the one before it."""
+def prefetch(items: Iterator[Block]) -> Generator[Block, None, None]:
+    """Yields the same items; another thread makes the next item while the caller works on this one."""
     with ThreadPoolExecutor(1, "ahead") as other:
         waiting = other.submit(next, items, None)
         while (item := waiting.result()) is not None:

@@ -16,7 +16,7 @@ from bertrelay.checks import check_count, list_texts
 from bertrelay.data.tokens import pad_rows
 from bertrelay.data.vectors import Vectors, check_finite_rows
 from bertrelay.device import resolve_precision, to_device
-from bertrelay.inference.batches import Network, computed, padded_rows, sorted_batches
+from bertrelay.inference.batches import Network, compute_blocks, fill_batch, sorted_batches
 from bertrelay.progress import Bar
 from bertrelay.progress import progress as progress_of
 
@@ -49,7 +49,7 @@ class Encodes(Network, Protocol):
 
 
 class EncodingOptions(TypedDict, total=False):
-    """How sentences are encoded.
+    """Options of encoding.
 
     prompt_name: which of the model's prompts precedes each sentence; without one, the model's default.
     prompt: a text in place of one of these.
@@ -125,7 +125,7 @@ def encode_blocks(
         return _compute(encoder, block, batch_tokens, bar, batch_size, prompt_tokens)
 
     resolved = resolve_precision(precision, encoder.device)
-    return computed(encoder, tokenized, lambda block: len(block.ids), compute, resolved, batch_tokens)
+    return compute_blocks(encoder, tokenized, lambda block: len(block.ids), compute, resolved, batch_tokens)
 
 
 def check_finite(encoder: Encodes, vectors: Vectors, name_row: Callable[[int], str], first: int = 0) -> None:
@@ -161,7 +161,7 @@ def _compute(
         return np.empty((0, encoder.dim), np.float32)
     computed_vectors, order = list[torch.Tensor](), list[NDArray[np.int64]]()
     for rows, width, height in sorted_batches(block.lengths, batch_tokens, encoder.max_tokens, batch_size):
-        filled = padded_rows(rows, height)
+        filled = fill_batch(rows, height)
         ids, mask = pad_rows(block.ids, block.starts[filled], block.lengths[filled], width, encoder.pad_id)
         inputs = (to_device(torch.from_numpy(array.astype(np.int64)), encoder.device) for array in (ids, mask))
         vectors = encoder(*inputs, prompt_tokens)  # (height, dim)

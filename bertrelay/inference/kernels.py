@@ -1,4 +1,4 @@
-"""What a CPU computes faster than torch's own modules do: attention over short texts, bf16 linear maps, dropout.
+"""Kernels that are faster on a CPU than torch's own modules: attention over short texts, bf16 linear maps, dropout.
 
 - Attention: transformers calls it by name, so the networks stay as they are. In bf16 two matrix products and a softmax
   take half to three quarters of the time of torch's fused kernel, and a third or less with gradients and dropout. In
@@ -31,7 +31,7 @@ SMALLEST = torch.iinfo(torch.int64).min
 
 
 def use_cpu_kernels(network: PreTrainedModel) -> None:
-    """Changes how `network` computes, in place; results (up to rounding) and weight names stay the same."""
+    """Replaces the kernels of `network` in place; results (up to rounding) and names of weights stay the same."""
     use_attention_kernel(network)
     for module in network.modules():
         if type(module) in KERNELS:
@@ -55,7 +55,7 @@ def attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function that transformers expects: values (batch, tokens, heads, head dim), and no weights.
+    """Computes attention as transformers expects it: values (batch, tokens, heads, head dim), and no weights.
 
     query, key, value: (batch, heads, tokens, head dim). attention_mask: True is visible, (batch, 1, tokens, tokens).
     """
@@ -82,7 +82,7 @@ def attention(
 
 
 def mask(**options: Any) -> Tensor | None:
-    """The mask that transformers makes; one of padding alone, the same for all tokens, as a single expanded row.
+    """Makes the mask that transformers makes; a mask of padding only, the same for all tokens, as one expanded row.
 
     transformers makes none where nothing is padded. To know that of a GPU's batch, it would wait for the GPU.
     """
@@ -100,21 +100,22 @@ AttentionMaskInterface.register(NAME, mask)
 
 
 def is_asynchronous(device: torch.device) -> bool:
-    """Whether a program continues while `device` computes, until it asks for a value."""
+    """True where a program continues while `device` computes, until it reads a value."""
     return device.type != "cpu"
 
 
 def _softmax(scores: Tensor, dim: int) -> Tensor:
-    """In the precision of `scores`; short rows are computed in float32, of which a vector needs half as many."""
+    """Softmax in the type of `scores`. Short rows are computed in float32, of which a vector holds half as many."""
     is_short = scores.shape[-1] < 2 * VECTOR
-    computed = torch.promote_types(scores.dtype, torch.float32) if is_short else scores.dtype
-    return scores.softmax(dim, dtype=computed).to(scores.dtype)
+    dtype = torch.promote_types(scores.dtype, torch.float32) if is_short else scores.dtype
+    return scores.softmax(dim, dtype=dtype).to(scores.dtype)
 
 
 def _with_mask(query: Tensor, key: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-    """Both with one more dimension, whose product is 0 where `visible` (batch, 1, tokens), else practically −∞.
+    """Adds a dimension to query and key whose product is 0 where `visible` (batch, 1, tokens), else practically −∞.
 
-    This saves a pass over the scores, which are far larger.
+    It masks in the product itself, which saves a pass over the scores: they are far larger than query and key.
+    Visible yes, no: query 3 becomes (3, 1), keys 2 and 5 become (2, 0) and (5, −1.7e38), scores 6 and −1.7e38.
     """
     hidden = query.new_zeros(visible.shape).masked_fill_(~visible, torch.finfo(query.dtype).min / 2)
     ones = query.new_ones(1).expand(*query.shape[:-1], 1)
@@ -122,14 +123,14 @@ def _with_mask(query: Tensor, key: Tensor, visible: Tensor) -> tuple[Tensor, Ten
 
 
 class Linear(nn.Linear):
-    """As torch's, but inside `using` it computes with the weights that `pack` has laid out."""
+    """A linear map as torch's, which inside `use_packed` computes with the weights of `pack`."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  (torch's name)
         in_use = IN_USE.get()
         weights = None if in_use is None else in_use.packed.get(self)
         if in_use is None or weights is None:
             return super().forward(input)
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(in_use.round(input), *weights, "none", [], "")
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(in_use.to_bf16(input), *weights, "none", [], "")
         return result
 
 
@@ -138,7 +139,7 @@ Packed = dict[Linear, tuple[Tensor, Tensor | None]]
 
 
 def pack(network: nn.Module) -> Packed:
-    """The packed weights of the linear maps of `network`; empty where the processor has no bf16 products."""
+    """Packs the weights of the linear maps of `network`; gives none where the processor has no bf16 products."""
     maps = [module for module in network.modules() if isinstance(module, Linear)]
     if not (maps and maps[0].weight.device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return {}
@@ -150,19 +151,19 @@ def pack(network: nn.Module) -> Packed:
 
 
 @contextmanager
-def using(packed: Packed) -> Iterator[None]:
-    """Within it, and in this thread, these linear maps give bf16 and have no gradients.
+def use_packed(packed: Packed) -> Iterator[None]:
+    """Has these linear maps compute with the packed weights, in this thread: in bf16 and without gradients.
 
     Their weights must not have changed since they were packed.
     """
-    token = IN_USE.set(_InUse(packed))
+    token = IN_USE.set(_PackedInUse(packed))
     try:
         yield
     finally:
         IN_USE.reset(token)
 
 
-class _InUse:
+class _PackedInUse:
     """Packed weights, and the last input that was cast to bf16: query, key and value share it."""
 
     def __init__(self, packed: Packed) -> None:
@@ -170,25 +171,25 @@ class _InUse:
         self.last: Tensor | None = None
         self.rounded: Tensor | None = None
 
-    def round(self, values: Tensor) -> Tensor:
+    def to_bf16(self, values: Tensor) -> Tensor:
         if self.rounded is None or values is not self.last:
             self.last, self.rounded = values, values.bfloat16()
         return self.rounded
 
 
 # Not on the modules: like torch's autocast it holds for one thread, while others may compute with the same network.
-IN_USE: ContextVar[_InUse | None] = ContextVar("packed_weights", default=None)
+IN_USE: ContextVar[_PackedInUse | None] = ContextVar("packed_weights", default=None)
 
 
 class Dropout(nn.Dropout):
-    """As torch's, the same on a GPU; on a CPU `p` is rounded to 1/65,536."""
+    """Dropout as torch's; on a CPU `p` is rounded to 1/65,536."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  (torch's name)
         return apply_dropout(input, self.p if self.training else 0.0)
 
 
 def apply_dropout(values: Tensor, p: float) -> Tensor:
-    """`values` with a share `p` of them set to zero at random, the rest scaled so that the mean stays."""
+    """Sets a fraction `p` of `values` to zero at random, and scales the others so that the mean stays."""
     if p in (0, 1) or values.device.type != "cpu":
         return nn.functional.dropout(values, p)
     dropped = min(round(p * 2**DROPOUT_BITS), 2**DROPOUT_BITS - 1)

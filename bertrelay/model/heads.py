@@ -28,8 +28,8 @@ from transformers import (
 from bertrelay.cache import Cache
 from bertrelay.device import default_device, resolve_precision
 from bertrelay.errors import RequestError
-from bertrelay.inference.batches import computing, pack_for
-from bertrelay.inference.kernels import use_cpu_kernels, using
+from bertrelay.inference.batches import inference_mode, pack_for
+from bertrelay.inference.kernels import use_cpu_kernels, use_packed
 from bertrelay.model.dropout import set_dropout
 from bertrelay.model.files import GRAPHS, Backend, explain_unreadable, fail_with
 from bertrelay.model.folder import CONFIG, ModelFolder
@@ -216,7 +216,7 @@ def _timed_batch(network: PreTrainedModel, tokens: int) -> Callable[[], NDArray[
     packed = pack_for(ids.numel(), network.base_model, precision, batch_tokens=1)
 
     def compute() -> NDArray[np.float32]:
-        with computing(wrapped, precision), using(packed):
+        with inference_mode(wrapped, precision), use_packed(packed):
             outputs = network.base_model(input_ids=ids, attention_mask=torch.ones_like(ids))
         return np.asarray(outputs.last_hidden_state.float().flatten(0, 1))  # (all tokens, dim)
 

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import PreTrainedModel
 
-from bertrelay.inference.batches import rounded_up
+from bertrelay.inference.batches import round_up
 from bertrelay.progress import log
 
 SHAPE_BITS = 4  # 16 to 31 rows or tokens become even, 32 to 63 multiples of four; at most an eighth more
@@ -117,7 +117,7 @@ class ReplayedForward:
     def _pad(self, inputs: Tensors, rows: int, width: int) -> Tensors:
         """Pads `inputs`. Added rows attend to their first token, which is padding; no token attends to added ones."""
         limit = getattr(self.network.config, "max_position_embeddings", None) or width
-        shape = rounded_up(rows, SHAPE_BITS), max(width, min(rounded_up(width, SHAPE_BITS), limit))
+        shape = round_up(rows, SHAPE_BITS), max(width, min(round_up(width, SHAPE_BITS), limit))
         padded = {}
         for name, tensor in inputs.items():
             padded[name] = tensor.new_full(shape, self.pad_id if name == "input_ids" else 0)

@@ -28,9 +28,16 @@ from torch import Tensor, nn
 
 from bertrelay.device import ComputePrecision, matmul_precision, resolve_precision
 from bertrelay.errors import RequestError, Stopped, WorkError
-from bertrelay.inference.batches import prefetched
+from bertrelay.inference.batches import prefetch
 from bertrelay.inference.kernels import is_asynchronous
-from bertrelay.process_group import ProcessGroup, broadcast_from_main, check_shared, host_group
+from bertrelay.process_group import (
+    ProcessGroup,
+    broadcast_from_main,
+    check_shared,
+    host_group,
+    main_first,
+    wait_for_all,
+)
 from bertrelay.progress import log, progress, spinner
 from bertrelay.signals import STOPPING, StopRequest, defer_stop_signals
 from bertrelay.stage import Metrics
@@ -198,7 +205,7 @@ class Training:
 
     def rank_batches(self) -> Generator[RankBatch, None, None]:
         """The batches of this process from the current step on; another thread prepares the next one meanwhile."""
-        return prefetched(map(self._rank_batch, range(self.state.step, self.schedule.total_steps)))
+        return prefetch(map(self._rank_batch, range(self.state.step, self.schedule.total_steps)))
 
     def _rank_batch(self, step: int) -> RankBatch:
         epoch, items = self.schedule.batch(step)
@@ -339,7 +346,7 @@ class Training:
         if signal_number:
             self._save()
             self.writer.wait()
-            self.accelerator.wait_for_everyone()  # a launcher ends the others when one has ended
+            wait_for_all(self.processes)  # a launcher ends the others when one has ended
             raise self._stopped(signal_number)
 
     def _stopped(self, signal_number: int) -> Stopped:
@@ -354,7 +361,7 @@ class Training:
         if self.saved != (self.state.step, self.state.evaluated_step):
             self._read_losses()
             self._write_checkpoint()
-            self.accelerator.wait_for_everyone()
+            wait_for_all(self.processes)
 
     def _write_checkpoint(self) -> None:
         self.state.scaler = self.scaler.state_dict()
@@ -364,7 +371,7 @@ class Training:
 
     def resume(self) -> None:
         """Resumes from the newest intact checkpoint in `work`, if there is one."""
-        with self.accelerator.main_process_first():  # it removes a damaged one before the others read
+        with main_first(self.processes):  # it removes a damaged one before the others read
             checkpoint = load_checkpoint(self.work)
         if checkpoint is not None:
             self.state = restore(checkpoint, self.state, self.task.model, self.optimizer, self.work)

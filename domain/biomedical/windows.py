@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertrelay.checks import check_count
-from bertrelay.inference.batches import padded_rows, sorted_batches
+from bertrelay.inference.batches import fill_batch, sorted_batches
 from bertrelay.model.heads import HeadNetwork
 
 Flags = NDArray[np.bool_]
@@ -41,7 +41,7 @@ class Windows(NamedTuple):
 
     def filled(self, height: int) -> "Windows":
         """The windows and the last one repeated, (height,): what pads a batch."""
-        return self.chosen(padded_rows(np.arange(len(self.starts)), height))
+        return self.chosen(fill_batch(np.arange(len(self.starts)), height))
 
     def chosen(self, which: NDArray[np.integer] | slice) -> "Windows":
         return Windows(*(each[which] for each in self))

@@ -16,8 +16,8 @@ from scipy.special import expit, logit, logsumexp
 
 from bertrelay.data.vectors import check_finite_rows
 from bertrelay.device import ComputePrecision
-from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
-from bertrelay.inference.kernels import Packed, using
+from bertrelay.inference.batches import best_batch_tokens, fill_batch, inference_mode, pack_for, sorted_batches
+from bertrelay.inference.kernels import Packed, use_packed
 from bertrelay.progress import Bar
 from domain.clinical.chunks import ChunkTokens
 from domain.clinical.classifier import OutcomeModel
@@ -48,9 +48,9 @@ def chunk_log_odds(
     packed = pack_for(len(tokens.ids), network.network.base_model, precision, size) if packed is None else packed
     labels, lengths = len(model.settings.labels), tokens.lengths[chunks]
     log_odds = np.empty((len(chunks), labels))
-    with computing(network, precision), using(packed):
+    with inference_mode(network, precision), use_packed(packed):
         for places, width, height in sorted_batches(lengths, size, model.settings.chunking.max_tokens):
-            rows = chunks[padded_rows(places, height)]
+            rows = chunks[fill_batch(places, height)]
             logits = network(*(each.to(network.device) for each in tokens.batch(rows, width, model.pad_id)))
             log_odds[places] = logits[: len(places)].float().cpu().numpy()
             bar.advance(len(places))

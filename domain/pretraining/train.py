@@ -20,12 +20,11 @@ from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
 from bertrelay.model.network import save_network
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, gather
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, gather, main_first
 from bertrelay.progress import spinner
 from bertrelay.stage import Metrics, StageContext, run_alone
 from bertrelay.training import batches
 from bertrelay.training.batches import micro_batches
-from bertrelay.training.log import accelerator
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
 from domain.pretraining.corpus import build_corpus
@@ -109,7 +108,7 @@ def run(settings: PretrainSettings, context: StageContext) -> Metrics:
     """Prepares the corpus, scores the base on held-out documents, trains it, scores it again, and writes `model/`."""
     network, tokenizer = start_network(settings, context.cache)
     engine = context.engine_before_training
-    with accelerator().main_process_first():
+    with main_first(context.process_group):
         digests = Digests(context.cache.folder / "digests.json")
         corpus = build_corpus(
             settings.documents, tokenizer, context.cache, digests, settings.held_out_share, settings.max_rejects, engine

@@ -16,9 +16,9 @@ from bertrelay.device import resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import share, with_interval
-from bertrelay.inference.batches import best_batch_tokens, computing, pack_for, padded_rows, sorted_batches
+from bertrelay.inference.batches import best_batch_tokens, fill_batch, inference_mode, pack_for, sorted_batches
 from bertrelay.inference.encode import check_finite
-from bertrelay.inference.kernels import using
+from bertrelay.inference.kernels import use_packed
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.pooling import Pooling
 from bertrelay.progress import log
@@ -127,9 +127,9 @@ def vectors_of_tokens(
     vectors = np.empty((len(tokens.lengths), encoder.backbone.config.hidden_size), np.float32)
     packed = pack_for(int(tokens.lengths.sum()), encoder.backbone, resolved, size)
     mean = Pooling(["mean"])
-    with computing(encoder, resolved), using(packed):
+    with inference_mode(encoder, resolved), use_packed(packed):
         for rows, width, height in sorted_batches(tokens.lengths, size, encoder.max_tokens):
-            batch = tokens.batch(padded_rows(rows, height), width, encoder.pad_id)
+            batch = tokens.batch(fill_batch(rows, height), width, encoder.pad_id)
             ids, mask, pieces = batch.to(encoder.device)  # (terms, tokens)
             states = encoder.backbone(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
             last = torch.stack([state.float() for state in states[-summed:]])  # (layers, terms, tokens, dim)

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from bertrelay.data.tables import Format, Table
 from bertrelay.errors import RequestError
-from bertrelay.process_group import ProcessGroup, joined
+from bertrelay.process_group import ProcessGroup, join_processes
 from bertrelay.progress import printable, spinner
 from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder
 from pipelines.error_handling import stopping_at_once
@@ -272,7 +272,7 @@ def distributed(processes: int | None) -> Iterator[ProcessGroup]:
     process_group = ProcessGroup.from_environment()
     if process_group.size == 1 and processes is not None and processes > 1:
         raise typer.Exit(launch_again(processes))
-    with stopping_at_once(), joined(process_group):
+    with stopping_at_once(), join_processes(process_group):
         with spinner("loading"):
             import_module("transformers.modeling_utils")  # and torch
         yield process_group

@@ -17,7 +17,7 @@ from bertrelay.errors import RequestError
 from bertrelay.inference import encode as encoding
 from bertrelay.inference.run_model import fill_shards
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.process_group import ProcessGroup, check_shared, joined, map_over_processes
+from bertrelay.process_group import ProcessGroup, check_shared, join_processes, map_over_processes
 from bertrelay.stage import StageContext
 from pipelines.launch import worker_environments
 
@@ -28,7 +28,7 @@ def worker(folder, environment):
     """One process, on a disk of its own: leaves what becomes of each call in the folder, and its threads at the end."""
     os.environ.update(environment)
     process_group = ProcessGroup.from_environment()
-    with joined(process_group):
+    with join_processes(process_group):
         (folder / f"shares-{process_group.rank}").write_text(json.dumps(shares(process_group)))
         (folder / f"precision-{process_group.rank}").write_text(precision(process_group, folder))
         reported = [outcome(call) for call in calls(process_group, folder)]

@@ -9,7 +9,7 @@ from forked import CONTEXT, finish
 
 from bertrelay.cache import Cache
 from bertrelay.evaluation import statistics
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, joined
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, join_processes
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
 from pipelines.launch import worker_environments
@@ -97,7 +97,7 @@ def learn_all(stages_file, environment):
     """One of the two processes."""
     os.environ.update(environment)
     process_group = ProcessGroup.from_environment()
-    with joined(process_group):  # left at the end: a thread of the group would abort the exit now and then
+    with join_processes(process_group):  # left at the end: a thread of the group would abort the exit now and then
         for name, (kind, settings) in json.loads(stages_file.read_text()).items():
             folder = stages_file.parent / name
             metrics = learn(folder, kind, settings, process_group)

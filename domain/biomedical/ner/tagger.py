@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bertrelay.cache import Cache
 from bertrelay.checks import iterate_texts
 from bertrelay.device import as_device, resolve_precision
-from bertrelay.inference.batches import computed
+from bertrelay.inference.batches import compute_blocks
 from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
 from domain.biomedical.documents.document import Document, Entity, Span
@@ -99,7 +99,7 @@ def decoded_blocks(
     cut = map(model.splitter, blocks(sentences, len, block_words))
     decoding = partial(decode, model)
     resolved = resolve_precision(precision, model.network.device)
-    return computed(model.network, cut, lambda subwords: len(subwords.ids), decoding, resolved, batch_tokens)
+    return compute_blocks(model.network, cut, lambda subwords: len(subwords.ids), decoding, resolved, batch_tokens)
 
 
 # Texts and documents

@@ -13,7 +13,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.sanity import MIN_RECORDS, check_labels, count_leaked
 from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
-from bertrelay.inference.batches import computed
+from bertrelay.inference.batches import compute_blocks
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.progress import log, spinner
 from bertrelay.stage import Metrics, StageContext
@@ -193,7 +193,7 @@ class NerTask:
     def _decoded(self, examples: Sequence[Example]) -> Decoded:
         subwords = self.entity_model.splitter([example.tokens for example in examples])
         decoding = partial(decode, self.entity_model)
-        (decoded,) = computed(self.model, [subwords], lambda cut: len(cut.ids), decoding, self.precision)
+        (decoded,) = compute_blocks(self.model, [subwords], lambda cut: len(cut.ids), decoding, self.precision)
         return decoded
 
 

@@ -21,7 +21,7 @@ from bertrelay.cache import Cache
 from bertrelay.checks import iterate_pairs, iterate_texts
 from bertrelay.device import as_device, resolve_precision
 from bertrelay.errors import RequestError
-from bertrelay.inference.batches import computed
+from bertrelay.inference.batches import compute_blocks
 from bertrelay.inference.run_model import BLOCK_CHARACTERS
 from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
@@ -190,7 +190,7 @@ def answered_blocks(
     grouped = blocks(questions, lambda asked: len(asked.question) + len(asked.context), block_characters)
     cuts = ((block, splitter(block)) for block in grouped)
     resolved = resolve_precision(precision, model.network.device)
-    return computed(model.network, cuts, lambda cut: cut[1].to_read, compute, resolved, batch_tokens)
+    return compute_blocks(model.network, cuts, lambda cut: cut[1].to_read, compute, resolved, batch_tokens)
 
 
 def nbest_of(model: AnswerModel, splitter: PairSplitter, subwords: PairSubwords, batch_tokens: int) -> NBest:

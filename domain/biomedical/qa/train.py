@@ -16,7 +16,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.sanity import count_leaked
 from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
-from bertrelay.inference.batches import computed
+from bertrelay.inference.batches import compute_blocks
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.progress import log, spinner
 from bertrelay.stage import Metrics, StageContext
@@ -216,7 +216,7 @@ class QaDevSet:
     def _nbest(self, model: AnswerModel, process_group: ProcessGroup = SINGLE_PROCESS) -> NBest:
         def rows(questions: Sequence[Question]) -> list[tuple[Any, ...]]:
             compute, subwords = partial(nbest_of, model, self.splitter), self.splitter(questions)
-            (nbest,) = computed(model.network, [subwords], lambda cut: cut.to_read, compute, self.precision)
+            (nbest,) = compute_blocks(model.network, [subwords], lambda cut: cut.to_read, compute, self.precision)
             return list(zip(*nbest, strict=True))
 
         shared = map_over_processes(rows, self.questions, process_group)

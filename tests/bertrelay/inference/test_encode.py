@@ -184,7 +184,7 @@ def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(make_encoder
 @pytest.mark.skipif(not computes_in_bf16(), reason="this machine computes bf16 in fp32")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_two_threads_encode_with_one_encoder_as_each_would_alone(precision, make_encoder, many, monkeypatch):
-    encoder, round_it = make_encoder(), cpu_kernels._InUse.round
+    encoder, round_it = make_encoder(), cpu_kernels._PackedInUse.to_bf16
     alone = {each: encoder.encode(many, precision=each, batch_tokens=8) for each in ("bf16", precision)}
     reached, go_on, here = threading.Event(), threading.Event(), threading.get_ident()
 
@@ -194,7 +194,7 @@ def test_two_threads_encode_with_one_encoder_as_each_would_alone(precision, make
             assert go_on.wait(60)
         return round_it(in_use, values)
 
-    monkeypatch.setattr(cpu_kernels._InUse, "round", wait_in_the_other_thread)
+    monkeypatch.setattr(cpu_kernels._PackedInUse, "to_bf16", wait_in_the_other_thread)
     with ThreadPoolExecutor(1) as other:
         in_bf16 = other.submit(encoder.encode, many, precision="bf16", batch_tokens=8)
         try:

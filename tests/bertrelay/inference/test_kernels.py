@@ -148,7 +148,7 @@ def test_packed_weights_give_what_autocast_gives():
     maps, values = maps_of_two(), torch.randn(3, 7, 24)
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         expected = maps(values)
-        with cpu_kernels.using(pack(maps)):
+        with cpu_kernels.use_packed(pack(maps)):
             found = maps(values)
     assert found.dtype == expected.dtype == torch.bfloat16
     assert torch.equal(found, expected)
@@ -158,12 +158,12 @@ def test_packed_weights_give_what_autocast_gives():
 def test_changed_weights_are_packed_again_and_outside_nothing_is_kept_not_even_after_an_error():
     maps, values = maps_of_two(), torch.randn(5, 24)
     with torch.no_grad():
-        with cpu_kernels.using(pack(maps)):
+        with cpu_kernels.use_packed(pack(maps)):
             before = maps(values)
         maps[2].weight.data.mul_(2)
-        with cpu_kernels.using(pack(maps)):
+        with cpu_kernels.use_packed(pack(maps)):
             assert torch.equal(maps(values), 2 * before)
-    with pytest.raises(RuntimeError), cpu_kernels.using(pack(maps)):
+    with pytest.raises(RuntimeError), cpu_kernels.use_packed(pack(maps)):
         maps(torch.randn(5, 23))
     first, second = maps[0], maps[2]
     hidden = nn.functional.gelu(nn.functional.linear(values, first.weight, first.bias))
@@ -176,10 +176,10 @@ def test_maps_that_share_an_input_give_what_each_gives_alone():
     both = nn.ModuleList([Linear(24, 8), Linear(24, 8)])
     one, other = torch.randn(5, 24), torch.randn(5, 24)
     with torch.inference_mode():
-        with cpu_kernels.using(pack(both)):
+        with cpu_kernels.use_packed(pack(both)):
             found = [each(values) for values in (one, other, one) for each in both]
         for (values, each), result in zip([(v, m) for v in (one, other, one) for m in both], found, strict=True):
-            with cpu_kernels.using(pack(each)):
+            with cpu_kernels.use_packed(pack(each)):
                 assert torch.equal(each(values.clone()), result)
 
 

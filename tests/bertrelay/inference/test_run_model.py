@@ -31,7 +31,7 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.inference import encode as encoding
 from bertrelay.inference.run_model import Scan, add_columns, run_model
 from bertrelay.inputs import note_input
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, joined
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, join_processes
 from pipelines.launch import worker_environments
 
 COUNT, IN_SHARD = 41, 8
@@ -266,7 +266,7 @@ def run_all(folder, environment):
     os.environ.update(environment)
     set_small_shards()
     group = ProcessGroup.from_environment()
-    with joined(group):
+    with join_processes(group):
         for output, run in KINDS.items():
             run(folder, output, group)
 

@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from bertrelay.inference.batches import prefetched
+from bertrelay.inference.batches import prefetch
 from domain.biomedical.windows import blocks, cut_windows
 
 
@@ -61,7 +61,7 @@ def test_what_is_made_ahead_comes_in_order_and_no_more_than_one_ahead():
 
         raise ValueError("no more")
 
-    ahead = prefetched(making())
+    ahead = prefetch(making())
     for number in islice(ahead, 49):
         assert made[:number] == list(range(1, number + 1))
         assert len(made) <= number + 1
