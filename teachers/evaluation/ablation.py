@@ -26,7 +26,7 @@ WORDS = {"|u-v|": "difference", "u*v": "product"}  # in names of folders
 
 def run(settings: AblationSettings, context: StageContext) -> Metrics:
     """`ablation/pooling/<pooling>/NLI` and `…/STSb`, `ablation/concatenation/<parts>/NLI`: Spearman on STSb."""
-    precision, files = context.precision(settings.precision), OfficialFiles(Path(settings.data))
+    files = OfficialFiles(Path(settings.data))
     trainings = list(_trainings(files, settings))
     table = _stsb(files, settings.part)
     with Rejects(None, settings.max_rejects) as rejects:
@@ -36,7 +36,7 @@ def run(settings: AblationSettings, context: StageContext) -> Metrics:
         raise RequestError(
             f"{table.name}: expected gold scores from {lowest:g} to {highest:g}, found one outside. Is it another file?"
         )
-    metrics: Metrics = {}
+    precision, metrics = context.precision(settings.precision), Metrics()
     for cell, training in trainings:  # a training of both tables is done once
         parts = [WORDS.get(part, part) for part in training.concatenation]
         name = "-".join([training.objective, *(training.pooling or []), *parts])

@@ -99,10 +99,10 @@ def run(settings: FacetSettings, context: StageContext) -> Metrics:
 
     measure: `cosine` of an encoder's vectors, `score` of a cross-encoder.
     """
-    precision, pairs = context.precision(settings.precision), read_topics(OfficialFiles(Path(settings.data)))
+    pairs = read_topics(OfficialFiles(Path(settings.data)))
     if pairs is None:
         raise RequestError(f"data: expected {', '.join(TOPICS.values())}, found none below {settings.data}")
-    fold_of = _folds(pairs, settings)
+    fold_of, precision = _folds(pairs, settings), context.precision(settings.precision)
     by_fold = []
     for fold in range(fold_of.max() + 1):
         name = f"{settings.split}-{fold}"
