@@ -41,10 +41,10 @@ def test_a_zero_vector_has_cosine_0_with_everything():
 @pytest.mark.parametrize("k", [1, 3, 21])
 def test_a_row_is_among_the_nearest_by_its_rank_in_the_whole_matrix(k, block):
     queries, corpus = vectors(33), vectors(21, seed=1)
-    own = np.arange(33) % 21
+    targets = np.arange(33) % 21
     distances = distance.cdist(queries, corpus, "cosine")
-    expected = (distances < distances[np.arange(33), own][:, None]).sum(axis=1) < k
-    assert is_among_nearest(queries, corpus, own, k, block).tolist() == expected.tolist()
+    expected = (distances < distances[np.arange(33), targets][:, None]).sum(axis=1) < k
+    assert is_among_nearest(queries, corpus, targets, k, block).tolist() == expected.tolist()
     assert expected.any()
 
 

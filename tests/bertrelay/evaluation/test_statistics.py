@@ -38,11 +38,11 @@ def test_a_correlation_that_does_not_exist_is_none_without_a_warning(first, seco
 def test_the_interval_of_a_share_is_near_the_exact_binomial_one():
     hits = np.zeros(400)
     hits[:300] = 1
-    found = with_interval("accuracy", share, hits)
+    metrics = with_interval("accuracy", share, hits)
     exact = stats.binomtest(300, 400).proportion_ci(0.95, method="exact")
-    assert found["accuracy"] == 0.75
-    assert found["accuracy_low"] == pytest.approx(exact.low, abs=0.01)
-    assert found["accuracy_high"] == pytest.approx(exact.high, abs=0.01)
+    assert metrics["accuracy"] == 0.75
+    assert metrics["accuracy_low"] == pytest.approx(exact.low, abs=0.01)
+    assert metrics["accuracy_high"] == pytest.approx(exact.high, abs=0.01)
 
 
 def test_what_was_not_measured_is_none_and_one_row_has_no_interval():
@@ -67,19 +67,19 @@ def test_the_interval_of_a_mean_over_groups_is_that_of_numpys_stratified_resampl
     groups = np.repeat([0, 1, 2], [12, 30, 7])
     first = CHANCE.normal(size=len(groups))
     second = first + CHANCE.normal(size=len(groups))
-    found = with_interval("s", mean_of_groups(pearson), first, second, groups, groups=groups)
+    metrics = with_interval("s", mean_of_groups(pearson), first, second, groups, groups=groups)
     chance, drawn = np.random.default_rng(99), []
     for _ in range(2000):
         rows = [chance.choice(np.flatnonzero(groups == group), np.sum(groups == group)) for group in range(3)]
-        drawn.append(np.mean([correlation(first[each], second[each]) for each in rows]))
-    assert [found["s_low"], found["s_high"]] == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.03)
+        drawn.append(np.mean([correlation(first[resampled], second[resampled]) for resampled in rows]))
+    assert [metrics["s_low"], metrics["s_high"]] == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.03)
 
 
 def test_there_is_no_interval_where_most_resamples_have_no_metric():
     """Half the resamples of two pairs are constant, so that twelve folds of two nearly never have a mean."""
     first, second, folds = np.arange(24.0), np.tile([0.0, 5.0], 12), np.repeat(np.arange(12), 2)
-    found = with_interval("s", mean_of_groups(spearman), first, second, folds, groups=folds, resamples=100)
-    assert found == {"s": pytest.approx(1)}
+    metrics = with_interval("s", mean_of_groups(spearman), first, second, folds, groups=folds, resamples=100)
+    assert metrics == {"s": pytest.approx(1)}
 
 
 # Units of several rows
@@ -100,11 +100,11 @@ def mean_with_interval(values, subjects, **options):
 
 def test_the_interval_is_that_of_copied_rows():
     values, subjects = np.random.default_rng(4).normal(size=300), np.arange(300) // 2
-    found = mean_with_interval(values, subjects, seed=9, resamples=200)
+    metrics = mean_with_interval(values, subjects, seed=9, resamples=200)
     (weights,) = resampled_weights(subjects, 9, 200)
     slow = [np.repeat(values, row.astype(int)).mean() for row in weights]
-    assert found["mean"] == pytest.approx(values.mean())
-    assert (found["mean_low"], found["mean_high"]) == pytest.approx(tuple(np.percentile(slow, [2.5, 97.5])))
+    assert metrics["mean"] == pytest.approx(values.mean())
+    assert (metrics["mean_low"], metrics["mean_high"]) == pytest.approx(tuple(np.percentile(slow, [2.5, 97.5])))
 
 
 def test_what_is_not_defined_has_no_value_and_one_subject_no_interval():
@@ -116,8 +116,8 @@ def test_rows_that_repeat_their_subject_widen_the_interval():
     values = np.random.default_rng(5).normal(size=200)
     times = np.repeat(np.arange(200), 9)
     alone, repeated, blind = (
-        found["mean_high"] - found["mean_low"]
-        for found in (
+        metrics["mean_high"] - metrics["mean_low"]
+        for metrics in (
             mean_with_interval(values, np.arange(200)),
             mean_with_interval(values[times], times),
             mean_with_interval(values[times], np.arange(1800)),
@@ -136,5 +136,5 @@ def test_a_distance_is_freed_of_the_noise_of_a_resample():
 def test_columns_are_drawn_together():
     """Rows stay rows: the correlation of a column with itself is 1 in every sample."""
     values = CHANCE.random(50)
-    found = with_interval("same", spearman, values, values)
-    assert list(found.values()) == pytest.approx([1, 1, 1])
+    metrics = with_interval("same", spearman, values, values)
+    assert list(metrics.values()) == pytest.approx([1, 1, 1])

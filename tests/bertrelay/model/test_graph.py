@@ -27,12 +27,12 @@ def write(tmp_path, word_piece):
         table = np.arange(words * DIM, dtype=np.float32).reshape(words, DIM)
         weights = onnx.numpy_helper.from_array(table, "table")
         vectors = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, shape)
-        constants = [onnx.numpy_helper.from_array(np.array(each), name) for name, each in CONSTANTS.items()]
+        constants = [onnx.numpy_helper.from_array(np.array(value), name) for name, value in CONSTANTS.items()]
         graph = helper.make_graph(nodes, "by hand", [IDS], [vectors], [weights, *constants])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
         (tmp_path / "onnx").mkdir()
-        given = {"save_as_external_data": external, "location": "weights.bin", "size_threshold": 0}
-        onnx.save(model, tmp_path / "onnx/model.onnx", **given)
+        storage = {"save_as_external_data": external, "location": "weights.bin", "size_threshold": 0}
+        onnx.save(model, tmp_path / "onnx/model.onnx", **storage)
         BertConfig(hidden_size=DIM, num_attention_heads=1, vocab_size=WORDS).save_pretrained(tmp_path)
         word_piece.save_pretrained(tmp_path)
         return tmp_path
@@ -65,22 +65,22 @@ def test_other_weights_beside_a_graph_are_another_model(write):
 def test_a_graph_is_sent_to_workers_as_its_folder(write):
     encoder = SentenceEncoder.load(folder := write(SAME))
     sent = pickle.dumps(encoder)
-    there = pickle.loads(sent)
-    assert there.layout == encoder.layout and encoder_digest(there) == encoder_digest(encoder)
-    np.testing.assert_array_equal(there.encode(["A dog runs."]), encoder.encode(["A dog runs."]))
+    restored = pickle.loads(sent)
+    assert restored.layout == encoder.layout and encoder_digest(restored) == encoder_digest(encoder)
+    np.testing.assert_array_equal(restored.encode(["A dog runs."]), encoder.encode(["A dog runs."]))
     (folder / "onnx/model.onnx").rename(folder / "onnx/other.onnx")
     with pytest.raises(RequestError, match=r"expected a graph for onnx at .*model\.onnx, found none"):
         pickle.loads(sent)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "shape", "found"),
+    ("nodes", "shape", "message"),
     [(POOLED, ("batch", DIM), r"\(2, 4\)"), (OF_ALL, (1, 1, DIM), r"\(1, 1, 4\)")],
     ids=["rank 2", "one vector for all"],
 )
-def test_a_graph_that_gives_no_vector_for_each_token_of_each_text_is_refused(write, nodes, shape, found):
+def test_a_graph_that_gives_no_vector_for_each_token_of_each_text_is_refused(write, nodes, shape, message):
     folder = write(nodes, shape=shape)
-    with pytest.raises(RequestError, match=rf"of the shape \(2, 3, 4\) for 2 × 3 tokens, found {found}; export it"):
+    with pytest.raises(RequestError, match=rf"of the shape \(2, 3, 4\) for 2 × 3 tokens, found {message}; export it"):
         SentenceEncoder.load(folder)
 
 

@@ -40,9 +40,9 @@ def pair(request, published):
     return request.param, SentenceEncoder.load(folder, "cpu"), peer.SentenceTransformer(str(folder), device="cpu")
 
 
-def assert_near(found, expected, tolerance=1e-5):
+def assert_near(computed, expected, tolerance=1e-5):
     assert np.asarray(expected).std() > 0.05  # of vectors that differ
-    np.testing.assert_allclose(found, expected, atol=tolerance)
+    np.testing.assert_allclose(computed, expected, atol=tolerance)
 
 
 def test_vectors_are_those_of_sentence_transformers_alone_and_in_any_batch(pair, sentences):
@@ -63,17 +63,17 @@ def test_padding_on_either_side_changes_no_vector(pair, sentences):
     for left in (False, True) if kind not in ABSOLUTE else (False,):
         ids = torch.full((len(rows), 40), ours.pad_id)
         mask = torch.zeros_like(ids)
-        for row, own in enumerate(rows):
-            place = slice(40 - len(own), 40) if left else slice(0, len(own))
-            ids[row, place], mask[row, place] = torch.tensor(own), 1
+        for row, row_ids in enumerate(rows):
+            columns = slice(40 - len(row_ids), 40) if left else slice(0, len(row_ids))
+            ids[row, columns], mask[row, columns] = torch.tensor(row_ids), 1
         with torch.inference_mode():
             assert_near(ours(ids, mask), expected)
 
 
 def test_bf16_is_near(pair, sentences):
     _, ours, _ = pair
-    found = ours.encode(sentences, precision="bf16")
-    cosines = torch.cosine_similarity(*map(torch.from_numpy, (found, ours.encode(sentences, precision="fp32"))))
+    computed = ours.encode(sentences, precision="bf16")
+    cosines = torch.cosine_similarity(*map(torch.from_numpy, (computed, ours.encode(sentences, precision="fp32"))))
     assert cosines.min() > 0.99
 
 
@@ -138,8 +138,8 @@ def test_decoders_and_heads_of_the_whole_published_network_are_left_aside(kind, 
     loaded = SentenceEncoder.load(tmp_path / "whole")
     assert capsys.readouterr().err == ""
     assert type(loaded.backbone) is type(encoder.backbone)
-    found, expected = (each.encode(sentences, precision="fp32") for each in (loaded, encoder))
-    np.testing.assert_array_equal(found, expected)
+    computed, expected = (model.encode(sentences, precision="fp32") for model in (loaded, encoder))
+    np.testing.assert_array_equal(computed, expected)
 
 
 # Limits
@@ -190,19 +190,19 @@ def test_heads_that_share_keys_and_relative_positions_are_computed_as_torch_does
     module = torch.nn.Module()
     module.num_key_value_groups = 2
     query, (key, value) = torch.randn(2, 4, 7, 8), torch.randn(2, 2, 2, 7, 8)
-    found, _ = attention(module, query, key, value, None, is_causal=False)
+    computed, _ = attention(module, query, key, value, None, is_causal=False)
     repeated = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
     expected = torch.nn.functional.scaled_dot_product_attention(query, *repeated)
-    assert torch.allclose(found, expected.transpose(1, 2), atol=1e-6)
+    assert torch.allclose(computed, expected.transpose(1, 2), atol=1e-6)
     bias = torch.randn(1, 4, 7, 7)
-    found, _ = attention(torch.nn.Module(), query, *repeated, None, is_causal=False, position_bias=bias)
+    computed, _ = attention(torch.nn.Module(), query, *repeated, None, is_causal=False, position_bias=bias)
     expected = torch.nn.functional.scaled_dot_product_attention(query, *repeated, attn_mask=bias)
-    assert torch.allclose(found, expected.transpose(1, 2), atol=1e-6)
+    assert torch.allclose(computed, expected.transpose(1, 2), atol=1e-6)
 
 
 def test_a_token_that_sees_nothing_gives_numbers_all_the_same():
     states, visible = torch.randn(3, 1, 2, 20, 8), torch.ones(1, 1, 20, 20, dtype=torch.bool)
     visible[..., 18:, :] = False  # padding beyond a sliding window
     with torch.inference_mode():
-        found, _ = attention(torch.nn.Module(), *states, visible)
-    assert found.isfinite().all()
+        computed, _ = attention(torch.nn.Module(), *states, visible)
+    assert computed.isfinite().all()

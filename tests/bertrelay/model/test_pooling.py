@@ -36,9 +36,9 @@ def test_pooling_is_that_of_each_sentence_alone(modes, left):
         np.concatenate([BY_HAND[mode](vectors[row][mask[row] == 1].double().numpy()) for mode in modes])
         for row in range(len(LENGTHS))
     ]
-    found = Pooling(modes)(vectors, mask)
-    assert found.shape == (len(LENGTHS), DIM * len(modes))
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+    pooled = Pooling(modes)(vectors, mask)
+    assert pooled.shape == (len(LENGTHS), DIM * len(modes))
+    np.testing.assert_allclose(pooled.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("rubbish", [1e30, -1e30, float("nan"), float("inf")])
@@ -52,9 +52,9 @@ def test_pooling_counts_in_float32_whatever_comes_in():
     ones = torch.ones(1, 1000, 2, dtype=torch.bfloat16)
     mask = torch.ones(1, 1000, dtype=torch.long)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = Pooling(["mean_sqrt_len"])(ones, mask)
-    assert found.dtype == torch.float32
-    np.testing.assert_allclose(found.numpy(), np.sqrt(1000), rtol=1e-6)  # bf16 cannot count to 1,000
+        pooled = Pooling(["mean_sqrt_len"])(ones, mask)
+    assert pooled.dtype == torch.float32
+    np.testing.assert_allclose(pooled.numpy(), np.sqrt(1000), rtol=1e-6)  # bf16 cannot count to 1,000
 
 
 @pytest.mark.parametrize("modes", [[], ["median"], ["mean", "mean"]])

@@ -24,8 +24,8 @@ CHAINS = {
 }
 
 
-def linear(given, to):
-    return Dense(given, to, bias=False, activation_function=nn.Identity())
+def linear(in_features, to):
+    return Dense(in_features, to, bias=False, activation_function=nn.Identity())
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def assert_same_here_and_saved_again(model, folder, sentences, *all_options):
         expected, ours = model.encode(sentences, **options), {"precision": "fp32", **options}
         alone = [encoder.encode(sentence, **ours) for sentence in sentences]
         both = encoder.encode(sentences, **ours), saved.encode(sentences, **ours)
-        for found in (alone, *both, theirs.encode(sentences, **options)):
-            np.testing.assert_allclose(found, expected, atol=1e-5)
+        for vectors in (alone, *both, theirs.encode(sentences, **options)):
+            np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 THEIR_NAMES = [mode.replace("sqrt_len", "sqrt_len_tokens") for mode in POOLINGS]
@@ -87,14 +87,14 @@ def test_training_leaves_the_default_prompt_out_of_the_pooling_as_encoding_does(
     prompts = Prompts({"query": "Two dogs: "}, default="query")
     encoder = make_encoder("bert", pooling=Pooling(["mean"], include_prompt=False), prompts=prompts)
     ids = torch.tensor(encoder.tokenize([f"Two dogs: {sentences[0]}"]))
-    found = encoder(ids, torch.ones_like(ids)).detach()  # as a training step calls it
-    np.testing.assert_allclose(found, encoder.encode(sentences[:1], precision="fp32"), atol=1e-6)
+    vectors = encoder(ids, torch.ones_like(ids)).detach()  # as a training step calls it
+    np.testing.assert_allclose(vectors, encoder.encode(sentences[:1], precision="fp32"), atol=1e-6)
 
 
 def test_of_a_sentence_cut_within_its_prompt_the_last_token_is_pooled():
     tokens, mask = torch.arange(12.0).view(2, 3, 2), torch.tensor([[1, 1, 1], [1, 1, 0]])
-    found = Pooling(["mean"], include_prompt=False)(tokens, mask, prompt_tokens=5)
-    assert torch.equal(found, torch.stack([tokens[0, 2], tokens[1, 1]]))
+    vectors = Pooling(["mean"], include_prompt=False)(tokens, mask, prompt_tokens=5)
+    assert torch.equal(vectors, torch.stack([tokens[0, 2], tokens[1, 1]]))
 
 
 def test_the_files_of_several_projections_are_those_of_older_versions(make_encoder, tmp_path):

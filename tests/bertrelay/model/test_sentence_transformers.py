@@ -19,17 +19,17 @@ EXAMPLES = {
         embeddings = model.encode(texts)
         similarities = model.similarity(embeddings, embeddings)
         print(embeddings.shape, similarities.shape)
-        found = embeddings, similarities, model.encode(texts[0]), model.similarity(embeddings[0], embeddings[1:])
+        result = embeddings, similarities, model.encode(texts[0]), model.similarity(embeddings[0], embeddings[1:])
     """,
     "queries and documents": """
         model = SentenceTransformer(path, device="cpu")
         queries = model.encode_query(texts[:2])
         documents = model.encode_document(texts[2:], batch_size=2, show_progress_bar=False)
-        found = queries, documents, model.similarity(queries, documents), model.encode_query(texts[0], prompt="Rain. ")
+        result = queries, documents, model.similarity(queries, documents), model.encode_query(texts[0], prompt="Rain. ")
     """,
     "prompts": """
         model = SentenceTransformer(path, device="cpu")
-        found = (
+        result = (
             model.encode(texts),
             model.encode(texts, prompt_name="query"),
             model.encode(texts, prompt="A dog runs. "),
@@ -44,42 +44,42 @@ EXAMPLES = {
         model.truncate_dim = 5
         model.save_pretrained(path + "/again")
         again = SentenceTransformer(path + "/again", device="cpu")
-        found = model.encode(texts), model.get_embedding_dimension(), again.encode(texts)
+        result = model.encode(texts), model.get_embedding_dimension(), again.encode(texts)
     """,
     "queries and documents without a prompt of their own": """
         model = SentenceTransformer(path, device="cpu")
         model.default_prompt_name = "query"
-        found = [model.encode_query(texts), model.encode_document(texts)]
+        result = [model.encode_query(texts), model.encode_document(texts)]
         model.prompts = {"title": "Two dogs: "}
         model.default_prompt_name = "title"
-        found += [model.encode(texts), model.encode_query(texts), model.encode_document(texts)]
+        result += [model.encode(texts), model.encode_query(texts), model.encode_document(texts)]
         model.prompts = {"title": "Two dogs: ", "query": ""}
-        found += [model.encode_query(texts), model.encode_document(texts), model.encode_query(texts, prompt="")]
+        result += [model.encode_query(texts), model.encode_document(texts), model.encode_query(texts, prompt="")]
     """,
     "attributes without a value, and by the enumeration": """
         from sentence_transformers import SimilarityFunction
         model = SentenceTransformer(path, device="cpu")
-        found = [model.prompts["query"], "title" in model.prompts, sorted(model.prompts), len(model.prompts)]
-        found += [model.prompts == {"query": "Two dogs: ", "document": "Rain: "}, model.prompts.get("title", "")]
+        result = [model.prompts["query"], "title" in model.prompts, sorted(model.prompts), len(model.prompts)]
+        result += [model.prompts == {"query": "Two dogs: ", "document": "Rain: "}, model.prompts.get("title", "")]
         model.prompts["query"] = "A dog: "
-        found += [model.encode(texts, prompt_name="query", precision=None)]
+        result += [model.encode(texts, prompt_name="query", precision=None)]
         model.similarity_fn_name = SimilarityFunction.EUCLIDEAN
-        found += [model.similarity_fn_name, model.similarity(found[-1], found[-1])]
+        result += [model.similarity_fn_name, model.similarity(result[-1], result[-1])]
         model.similarity_fn_name = None
-        found += [model.similarity_fn_name]
+        result += [model.similarity_fn_name]
     """,
     "errors": """
         model = SentenceTransformer(path, device="cpu")
-        found = []
+        result = []
         for options in ({"prompt_name": "title"}, {"precision": "int7"}):
             try:
                 model.encode(texts, **options)
             except ValueError as error:
-                found.append("a ValueError")
+                result.append("a ValueError")
         try:
             model.similarity_fn_name = "jaccard"
         except ValueError as error:
-            found.append("a ValueError")
+            result.append("a ValueError")
     """,
     "semantic search": """
         from sentence_transformers import util
@@ -88,23 +88,23 @@ EXAMPLES = {
         queries = model.encode(texts[:2], convert_to_tensor=True)
         hits = util.semantic_search(queries, corpus, top_k=3)
         scores, rows = torch.topk(model.similarity(queries[0], corpus)[0], k=3)
-        found = [(hit["corpus_id"], hit["score"]) for each in hits for hit in each], scores, rows
+        result = [(hit["corpus_id"], hit["score"]) for each in hits for hit in each], scores, rows
     """,
     "paraphrase mining": """
         from sentence_transformers import util
         model = SentenceTransformer(path, device="cpu")
-        found = util.paraphrase_mining(model, texts, top_k=2, max_pairs=5)
+        result = util.paraphrase_mining(model, texts, top_k=2, max_pairs=5)
     """,
     "clusters": """
         from sentence_transformers import util
         model = SentenceTransformer(path, device="cpu")
         embeddings = model.encode(texts, convert_to_tensor=True)
-        found = util.community_detection(embeddings, min_community_size=1, threshold=0.9)
+        result = util.community_detection(embeddings, min_community_size=1, threshold=0.9)
     """,
     "shapes of the result": """
         model = SentenceTransformer(path, device="cpu")
         model.max_seq_length = 6
-        found = (
+        result = (
             model.encode(texts, normalize_embeddings=True, truncate_dim=4),
             model.encode(texts, convert_to_tensor=True, normalize_embeddings=True),
             model.encode(texts, convert_to_numpy=False),
@@ -118,12 +118,12 @@ EXAMPLES = {
     """,
     "other similarities": """
         model = SentenceTransformer(path, device="cpu")
-        found = [model.similarity_fn_name]
+        result = [model.similarity_fn_name]
         embeddings = model.encode(texts)
         for name in ("cosine", "dot", "euclidean", "manhattan"):
             model.similarity_fn_name = name
-            found += [model.similarity(embeddings, embeddings[:3])]
-            found += [model.similarity_pairwise(embeddings[1:], embeddings[:-1])]
+            result += [model.similarity(embeddings, embeddings[:3])]
+            result += [model.similarity_pairwise(embeddings[1:], embeddings[:-1])]
     """,
 }
 
@@ -143,7 +143,7 @@ def test_an_example_gives_the_same_with_its_import_line_changed(name, path, sent
     body = "\n".join(line.removeprefix(" " * 8) for line in EXAMPLES[name].splitlines())
     exec(f"{OURS}\n{body}", ours)
     exec(f"{THEIRS}\n{body}", theirs)
-    assert_same(ours["found"], theirs["found"])
+    assert_same(ours["result"], theirs["result"])
 
 
 def assert_same(ours, theirs):
@@ -165,8 +165,8 @@ def test_queries_and_documents_without_a_prompt_of_their_own(path, make_encoder,
     encoder, theirs = SentenceEncoder(path), peer.SentenceTransformer(path, device="cpu")
     np.testing.assert_allclose(encoder.encode_query(sentences), theirs.encode_query(sentences), atol=2e-5)
     encoder = make_encoder(prompts=Prompts({"passage": "Rain: "}))
-    found, expected = encoder.encode_document(sentences), encoder.encode(sentences, prompt_name="passage")
-    np.testing.assert_array_equal(found, expected)
+    result, expected = encoder.encode_document(sentences), encoder.encode(sentences, prompt_name="passage")
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize(
