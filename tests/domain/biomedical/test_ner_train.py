@@ -274,7 +274,7 @@ def test_the_transitions_of_a_crf_learn_at_a_rate_of_their_own(tiny_bert):
 
     assert "crf_learning_rate" not in counted()  # what a softmax learnt before there was a rate is not learnt again
     assert counted(decoder="crf")["crf_learning_rate"] == 0.01
-    with pytest.raises(ValidationError, match="crf_learning_rate: without effect, because decoder is not crf"):
+    with pytest.raises(ValidationError, match="crf_learning_rate: without effect, because decoder is softmax"):
         counted(crf_learning_rate=0.01)
     settings = NerSettings.model_validate({**least, "decoder": "crf", "learning_rate": 1e-4})
     model = start_tagger(tiny_bert, DISEASE, max_tokens=40, decoder="crf")
