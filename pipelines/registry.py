@@ -34,7 +34,7 @@ STAGES = {
         ("teachers.ablation", 3, "settings:AblationSettings", "ablation:run", "teachers"),
     ],
     "students": [
-        ("students.distill", 14, "settings:DistillSettings", "distill:run", "students"),
+        ("students.distill", 15, "settings:DistillSettings", "distill:run", "students"),
         ("students.evaluate", 4, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
         ("students.index", 3, "search_settings:IndexSettings", "index:run", ""),
         ("students.mine", 2, "search_settings:MineSettings", "bitext:run", ""),
@@ -49,22 +49,22 @@ STAGES = {
         ("domain.terms", 3, "settings:TermsSettings", "terms:run", "domain:terms"),
     ],
     "domain.biomedical.ner": [
-        ("domain.ner", 7, "settings:NerSettings", "train:run", "domain:entities"),
+        ("domain.ner", 8, "settings:NerSettings", "train:run", "domain:entities"),
         ("domain.ner-evaluate", 6, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
         ("domain.ner-tag", 5, "settings:TagSettings", "tagging:run", ""),
     ],
     "domain.biomedical.qa": [
         ("domain.questions", 4, "settings:QuestionsSettings", "split:run", ""),
         ("domain.qa-answer", 4, "settings:AnswerSettings", "answering:run", ""),
-        ("domain.qa", 6, "settings:QaSettings", "train:run", ""),
+        ("domain.qa", 7, "settings:QaSettings", "train:run", ""),
         ("domain.qa-evaluate", 5, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [
         ("domain.cohort", 8, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 4, "settings:AuditSettings", "audit:run", ""),
         ("domain.notes", 10, "settings:NotesSettings", "notes:run", ""),
-        ("domain.readmission", 9, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
-        ("domain.outcome", 8, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
+        ("domain.readmission", 10, "settings:ReadmissionSettings", "training:run", "domain:outcomes"),
+        ("domain.outcome", 9, "settings:OutcomeSettings", "training:run_outcome", "domain:outcomes"),
     ],
 }
 """By package: kind, version, settings and work (`module:name` in the package), and where its metrics are declared."""
