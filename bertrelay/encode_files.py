@@ -130,7 +130,7 @@ def encode_file(
         # One reader is ahead of the model, the other gives the texts of a Parquet file.
         read_block, texts = (block_reader(table, cache, rejects is not None) for _ in range(2))
         key = fingerprint({"model": encoder_digest(encoder), "source": scanned.digest})
-        file = VectorFile(Encoding(encoder, options, vectors), read_block, scanned.sentences, key)
+        file = VectorFile(BlockEncoder(encoder, options, vectors), read_block, scanned.sentences, key)
         result = file.write(output, executor, texts)
     return EncodedFile(scanned.sentences, encoder.dim, result.rate, computed_precision(encoder.backbone, precision))
 
@@ -163,7 +163,7 @@ def fill_vectors(
     check_shared(path.parent, executor.process_group)
     with locked_output(path, executor.process_group, wait=True):
         options["precision"] = executor.precision(options.get("precision"), encoder.device)
-        encoding = Encoding(encoder, options, name_row=name_row)
+        encoding = BlockEncoder(encoder, options, name_row=name_row)
         return VectorFile(encoding, read_block, rows, key, description).fill_cache(path, executor).size
 
 
@@ -175,7 +175,7 @@ def forget_manifest(path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Encoding:
+class BlockEncoder:
     """Turns blocks of sentences into stored vectors. Workers are sent one.
 
     options: with the precision resolved. name_row: names the sentence of a row in errors.
@@ -188,14 +188,14 @@ class Encoding:
     name_row: Callable[[int], str] = name_sentence
     is_sent: bool = False
 
-    def sent_by(self, executor: Executor) -> "Encoding":
+    def sent_by(self, executor: Executor) -> "BlockEncoder":
         """Gives workers, which may have no accelerator, a copy on the CPU; the caller's encoder stays where it is."""
         if not executor.sends_work:
             return self
         encoder = self.encoder if self.encoder.device.type == "cpu" else deepcopy(self.encoder).to("cpu")
         return replace(self, encoder=encoder, is_sent=True)
 
-    def start(self) -> "Encoding":
+    def start(self) -> "BlockEncoder":
         """Puts an encoder that was sent onto this process's device."""
         if self.is_sent and not isinstance(self.encoder.backbone, GraphNetwork):
             self.encoder.to(default_device())
@@ -225,7 +225,7 @@ class Encoding:
 class VectorFile:
     """The vectors of `rows` sentences, to be written to one file. read_block, key: as of `fill_vectors`."""
 
-    encoding: Encoding
+    encoding: BlockEncoder
     read_block: ReadBlock
     rows: int
     key: str
@@ -248,14 +248,14 @@ class VectorFile:
 
     def fill_cache(self, path: Path, executor: Executor) -> FillResult:
         """Writes `path`, and its manifest beside it; does nothing where that manifest is there already."""
-        kept, group = path.with_name(path.name + MANIFEST), executor.process_group
-        if on_main(lambda: path.is_file() and read_json(kept) == self.manifest, group):
+        manifest_path, group = path.with_name(path.name + MANIFEST), executor.process_group
+        if on_main(lambda: path.is_file() and read_json(manifest_path) == self.manifest, group):
             return FillResult(0, 0.0)
         if group.is_main:
             refuse_symlink(path)
-            kept.unlink(missing_ok=True)
+            manifest_path.unlink(missing_ok=True)
             path.unlink(missing_ok=True)  # of another model or input
-        return self.write(path, executor, manifest_path=kept)
+        return self.write(path, executor, manifest_path=manifest_path)
 
     def write(
         self, output: Path, executor: Executor, texts: ReadBlock | None = None, manifest_path: Path | None = None
@@ -286,7 +286,7 @@ class VectorFile:
         return span.first, self.read_block(span.first, span.end)
 
 
-def _start_arrays(encoding: Encoding) -> Compute[tuple[int, Sequence[str]], NDArray[np.generic]]:
+def _start_arrays(encoding: BlockEncoder) -> Compute[tuple[int, Sequence[str]], NDArray[np.generic]]:
     """Computes an array for each block of sentences, which comes with the number of its first row."""
     encoding = encoding.start()
 
@@ -337,7 +337,7 @@ def encode_dataset(
             "prompt": encoder.text_before(options.get("prompt_name"), options.get("prompt")),
             "vectors": vectors,
         }
-        encoding = Encoding(encoder, options, vectors, name_row).sent_by(executor)
+        encoding = BlockEncoder(encoder, options, vectors, name_row).sent_by(executor)
         work = Work(whole_span, partial(_start_tables, encoding, inputs), "encoding", "sentences")
         columns = [*inputs.schema, vector]
         written = fill_dataset(output, inputs.spans, columns, manifest, work, executor, overwrite=overwrite)
@@ -345,7 +345,7 @@ def encode_dataset(
     return EncodedFile(written.rows, encoder.dim, written.rows_per_second, computed_in)
 
 
-def _start_tables(encoding: Encoding, inputs: ParquetInput) -> Compute[Span, Iterator[pa.Table]]:
+def _start_tables(encoding: BlockEncoder, inputs: ParquetInput) -> Compute[Span, Iterator[pa.Table]]:
     """Computes the tables of each span, which are read here."""
     encoding = encoding.start()
 

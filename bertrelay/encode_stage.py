@@ -59,7 +59,7 @@ def _encode(settings: EncodeSettings, context: StageContext, precision: ComputeP
     from bertrelay.data.vectors import vector_shape
     from bertrelay.encode_files import encode_dataset, encode_file
 
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "cache": context.cache,
         "process_group": context.process_group,
         "engine": context.engine,
@@ -71,12 +71,12 @@ def _encode(settings: EncodeSettings, context: StageContext, precision: ComputeP
     if settings.output == "dataset":
         column = str((settings.sentences.columns or ["text"])[0])
         source, output = str(settings.sentences.path), str(context.output / "vectors")
-        return _metrics(encode_dataset(settings.model, source, output, column=column, keep=settings.keep, **given))
+        return _metrics(encode_dataset(settings.model, source, output, column=column, keep=settings.keep, **options))
     file = context.output / f"vectors.{settings.output}"
     if file.is_file():  # whole, and the process was killed after it
         sentences, dim = vector_shape(file, settings.vectors)
         return {"sentences": sentences, "dim": dim, "sentences_per_second": None}
-    return _metrics(encode_file(settings.model, settings.sentences, file, **given))
+    return _metrics(encode_file(settings.model, settings.sentences, file, **options))
 
 
 def _metrics(encoded: "EncodedFile") -> Metrics:

@@ -137,16 +137,16 @@ def _check_answers(address: str | None) -> None:
 def _init(address: str | None) -> None:
     """Connects to the cluster there; without an address to the one that `ray start` began here, or else starts one."""
     ray = _ray()
-    how: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     # Sockets need a short path, which $TMPDIR of a sensitive stage is not; what memory cannot hold goes there.
     short, temporary = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray", tempfile.gettempdir()
     if address := address or _started_here(Path(short)):
         try:
-            ray.init(address, **how)
+            ray.init(address, **options)
         except ConnectionAbortedError:  # a client's server is forked by a process with threads, and can end at once
-            ray.init(address, **how)
+            ray.init(address, **options)
     else:
-        ray.init("local", include_dashboard=False, _temp_dir=short, object_spilling_directory=temporary, **how)
+        ray.init("local", include_dashboard=False, _temp_dir=short, object_spilling_directory=temporary, **options)
 
 
 def _started_here(folder: Path) -> str | None:
@@ -183,41 +183,41 @@ def _version_reader() -> Callable[[], dict[str, str]]:
     def read() -> dict[str, str]:
         from importlib.metadata import PackageNotFoundError, version
 
-        found = {}
+        versions = {}
         for name in PACKAGES:
             try:
-                found[name] = version(name)
+                versions[name] = version(name)
             except PackageNotFoundError:
-                found[name] = "none"
-        return found
+                versions[name] = "none"
+        return versions
 
     return read
 
 
-def _check_same(here: dict[str, str], there: dict[str, str], node: str) -> None:
+def _check_same(local: dict[str, str], remote: dict[str, str], node: str) -> None:
     """Raises RequestError where the versions of a node are others than those of the process that is called."""
     for name in PACKAGES:
-        if there[name] != here[name]:
+        if remote[name] != local[name]:
             raise RequestError(
-                f"engine: expected {name} {here[name]} on every node, found {there[name]} on node {node}; install the "
-                "same versions there"
+                f"engine: expected {name} {local[name]} on every node, found {remote[name]} on node {node}; install "
+                "the same versions there"
             )
 
 
 def _check_versions() -> None:
-    """Raises RequestError for a node whose packages are others than those of this process; each is asked once."""
+    """Raises RequestError for a node whose packages are others than those of this process; each node is asked once."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray, read = _ray(), _version_reader()
-    here, asked = read(), ray.remote(num_cpus=0)(read)
+    local, reader = read(), ray.remote(num_cpus=0)(read)
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     for node in nodes.keys() - _checked_nodes:
-        on_node = asked.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+        on_node = reader.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
         try:
-            there = ray.get(on_node.remote(), timeout=NODE_SECONDS)
+            remote = ray.get(on_node.remote(), timeout=NODE_SECONDS)
         except ray.exceptions.RayError as error:
             raise RequestError(f"engine: node {nodes[node]} gives no answer ({type(error).__name__})") from error
-        _check_same(here, there, nodes[node])
+        _check_same(local, remote, nodes[node])
         _checked_nodes.add(node)
 
 
@@ -242,9 +242,9 @@ def resources_of(engine: Engine) -> Resources:
     fitting = [int(has / gpus + 1e-9) if gpus else 1 for has in cards]  # workers of a node, by GPUs
     shares = [max(1, has // most) for has, most in zip(cores, fitting, strict=True) if has and most]
     cpus = engine.cpus_per_worker or min(shares, default=1)
-    for name, wanted, most in (("gpus_per_worker", gpus, max(cards)), ("cpus_per_worker", cpus, max(cores))):
-        if wanted > most:
-            raise RequestError(f"{name}: expected a node that has {wanted:g}, found {most} at most in the cluster")
+    for name, requested, most in (("gpus_per_worker", gpus, max(cards)), ("cpus_per_worker", cpus, max(cores))):
+        if requested > most:
+            raise RequestError(f"{name}: expected a node that has {requested:g}, found {most} at most in the cluster")
     by_gpus = [most if gpus else has for has, most in zip(cores, fitting, strict=True)]
     workers = sum(min(has // cpus, most) for has, most in zip(cores, by_gpus, strict=True))
     return Resources(engine.workers or max(1, workers), cpus, gpus)

@@ -142,8 +142,8 @@ class Location:
 
     def names(self, folder: str = "") -> dict[str, fs.FileInfo]:
         """The files of a folder of it by their names; none where there is no such folder."""
-        found = self._listed(self.path(folder) if folder else self.path())
-        return {each.base_name: each for each in found if each.type == fs.FileType.File}
+        entries = self._listed(self.path(folder) if folder else self.path())
+        return {entry.base_name: entry for entry in entries if entry.type == fs.FileType.File}
 
     def foreign_entries(self) -> int:
         """Counts the files and folders that no call which was killed before its manifest was whole has left."""
@@ -153,17 +153,17 @@ class Location:
     def _listed(self, path: str | None = None, recursive: bool = False) -> list[fs.FileInfo]:
         selector = fs.FileSelector(path or self.path(), allow_not_found=True, recursive=recursive)
         with self.errors("listed"):
-            found: list[fs.FileInfo] = self.filesystem.get_file_info(selector)
-        return found
+            entries: list[fs.FileInfo] = self.filesystem.get_file_info(selector)
+        return entries
 
     def files_below(self) -> dict[str, fs.FileInfo]:
         """All files below it by their paths from here, also links to nothing, without names that begin with _ or ."""
         if self.is_local:  # Arrow does not list links to nothing
             with self.errors("listed"):
-                found = self.filesystem.get_file_info([str(path) for path in visible_files(Path(self.path()))])
+                entries = self.filesystem.get_file_info([str(path) for path in visible_files(Path(self.path()))])
         else:
-            found = [each for each in self._listed(recursive=True) if each.type != fs.FileType.Directory]
-        named = {each.path.removeprefix(f"{self.path()}/"): each for each in found}
+            entries = [entry for entry in self._listed(recursive=True) if entry.type != fs.FileType.Directory]
+        named = {entry.path.removeprefix(f"{self.path()}/"): entry for entry in entries}
         return {path: named[path] for path in sorted(named) if not HIDDEN.search(path)}
 
     def read(self, name: str) -> bytes | None:
@@ -222,17 +222,17 @@ class ParquetInput:
         for file, footer in zip(files.values(), footers, strict=True):
             self._check_texts(file, footer)
         self.row_groups = list(self._row_groups(list(files.values()), footers))
-        self.rows = sum(each.rows for each in self.row_groups)
+        self.rows = sum(groups.rows for groups in self.row_groups)
         if not self.rows:
             raise RequestError(f"{url}: expected rows, found {len(files):,} Parquet files without any")
         shapes = [[footer.row_group(i).num_rows for i in range(footer.num_row_groups)] for footer in footers]
         stated = zip(files.items(), shapes, strict=True)
-        facts = [[name, each.size, each.mtime_ns, shape] for (name, each), shape in stated]
+        facts = [[name, file.size, file.mtime_ns, shape] for (name, file), shape in stated]
         self.digest = fingerprint({"files": facts, "texts": self.texts, "keep": self.keep})
 
     def _state(self) -> list[tuple[str, int, int]]:
         """Gives what must stay the same while the input is read: its files, their sizes and times."""
-        return [(name, each.size, each.mtime_ns) for name, each in self._files().items()]
+        return [(name, file.size, file.mtime_ns) for name, file in self._files().items()]
 
     def _files(self) -> dict[str, fs.FileInfo]:
         """The Parquet files by their paths in the folder, in order."""
@@ -240,13 +240,13 @@ class ParquetInput:
             whole = self.location.filesystem.get_file_info(self.location.path())
         if whole.type == fs.FileType.File:
             return {whole.base_name: whole}
-        there = self.location.files_below()
-        files = {path: each for path, each in there.items() if _is_parquet(path)}
+        listed = self.location.files_below()
+        files = {path: file for path, file in listed.items() if _is_parquet(path)}
         if not files and whole.type == fs.FileType.NotFound:
             raise RequestError(f"there is no folder {self.location.url}. Check the path")
         if not files:
-            raise RequestError(f"{self.location.url}: expected Parquet files, found none and {len(there):,} others")
-        if broken := [each.path for each in files.values() if each.type != fs.FileType.File]:
+            raise RequestError(f"{self.location.url}: expected Parquet files, found none and {len(listed):,} others")
+        if broken := [file.path for file in files.values() if file.type != fs.FileType.File]:
             raise RequestError(f"{broken[0]}: expected a Parquet file, found a link to nothing or no file; remove it")
         return files
 
@@ -282,8 +282,8 @@ class ParquetInput:
             schema = footer.schema.to_arrow_schema()
             for name in (*self.texts, *self.keep):
                 if schema.names.count(name) != 1:
-                    there = ", ".join(schema.names)
-                    raise RequestError(f"{file.path}: expected a column {name!r}, found {there}")
+                    names = ", ".join(schema.names)
+                    raise RequestError(f"{file.path}: expected a column {name!r}, found {names}")
                 if self._kind(schema, name) != self._kind(first, name):
                     raise RequestError(
                         f"{file.path}: expected {name} to be {self._kind(first, name)} as in {files[0].base_name}, "
@@ -305,9 +305,9 @@ class ParquetInput:
         """Raises RequestError where the file's statistics count a text that is missing."""
         schema = footer.schema.to_arrow_schema()
         ends = accumulate(map(_leaves, schema.types))  # a file has the columns inside structs, and not these
-        places = [end - 1 for name, end in zip(schema.names, ends, strict=True) if name in self.texts]
+        columns = [end - 1 for name, end in zip(schema.names, ends, strict=True) if name in self.texts]
         for group in range(footer.num_row_groups):
-            for chunk in map(footer.row_group(group).column, places):
+            for chunk in map(footer.row_group(group).column, columns):
                 if chunk.statistics is not None and chunk.statistics.null_count:
                     raise RequestError(
                         f"{file.path}, row group {group}: expected text in {chunk.path_in_schema!r}, found none in "
@@ -330,7 +330,7 @@ class ParquetInput:
     @property
     def spans(self) -> list[Span]:
         """The rows of each shard."""
-        return [Span(each.row, each.row + each.rows, each.rows) for each in self.row_groups]
+        return [Span(groups.row, groups.row + groups.rows, groups.rows) for groups in self.row_groups]
 
     def records(self) -> Iterator[Record]:
         """All rows of the columns in the order of `columns`, with the file and, from 1, the number of the row in it."""
@@ -347,7 +347,7 @@ class ParquetInput:
 
         Raises RequestError for a text that is missing, with file and row.
         """
-        groups = next(each for each in self.row_groups if each.row == span.first)
+        groups = next(groups for groups in self.row_groups if groups.row == span.first)
         with (
             self.location.errors(f"read ({groups.file})"),
             pq.ParquetFile(groups.file, filesystem=self.location.filesystem, pre_buffer=True) as file,
@@ -360,9 +360,9 @@ class ParquetInput:
                 for texts in map(table.column, self.texts):
                     self._check_unicode(groups, texts)
                     if texts.null_count:
-                        place = row - groups.row + texts.is_null().index(True).as_py()
+                        position = row - groups.row + texts.is_null().index(True).as_py()
                         raise RequestError(
-                            f"{groups.file}, row {place + 1:,} of row groups {groups.first} to {groups.end - 1}: "
+                            f"{groups.file}, row {position + 1:,} of row groups {groups.first} to {groups.end - 1}: "
                             "expected text, found none; leave such rows out"
                         )
                 rows = pa.array(range(row, row + len(batch)), pa.int64())
@@ -374,7 +374,7 @@ class ParquetInput:
 
 def _leaves(kind: pa.DataType) -> int:
     """Counts the columns that a file has for a column of this type."""
-    return sum(_leaves(kind.field(place).type) for place in range(kind.num_fields)) if kind.num_fields else 1
+    return sum(_leaves(kind.field(position).type) for position in range(kind.num_fields)) if kind.num_fields else 1
 
 
 class DatasetShards(ShardStore[Iterable[pa.Table]]):
@@ -457,10 +457,10 @@ class DatasetShards(ShardStore[Iterable[pa.Table]]):
     def missing(self) -> list[int]:
         """The numbers of the shards that are not there, or not as long as a marker states, in order."""
         marked = re.compile(rf"{self._key}-(\d+)-(\d+)")
-        found = (marked.fullmatch(name) for name in self._location.names(MARKERS))
-        stated = {(int(match[1]), int(match[2])) for match in found if match}  # several where one was written again
-        there = self._location.names()
-        whole = {number for number, size in stated if (at := there.get(self._name(number))) and at.size == size}
+        markers = (marked.fullmatch(name) for name in self._location.names(MARKERS))
+        stated = {(int(match[1]), int(match[2])) for match in markers if match}  # several where one was written again
+        files = self._location.names()
+        whole = {number for number, size in stated if (file := files.get(self._name(number))) and file.size == size}
         return [number for number in range(len(self.spans)) if number not in whole]
 
     def still_missing(self) -> int:
@@ -481,8 +481,8 @@ class DatasetShards(ShardStore[Iterable[pa.Table]]):
         name, local = self._name(number), self._location.is_local
         errors = partial(self._location.errors, f"written ({name})")
         with errors():
-            place = self._location.path() if local else None
-            folder = tempfile.TemporaryDirectory(dir=place, prefix=UNFINISHED + writer)
+            beside = self._location.path() if local else None
+            folder = tempfile.TemporaryDirectory(dir=beside, prefix=UNFINISHED + writer)
         with folder:
             building = Path(folder.name) / name
             rows = self._build(building, content, errors)

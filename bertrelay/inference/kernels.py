@@ -195,8 +195,8 @@ def apply_dropout(values: Tensor, p: float) -> Tensor:
     dropped = min(round(p * 2**DROPOUT_BITS), 2**DROPOUT_BITS - 1)
     words = torch.empty(-(-values.numel() * DROPOUT_BITS // 64), dtype=torch.int64).random_(SMALLEST, None)
     bits = words.view(torch.int16)[: values.numel()].view(values.shape)  # uniform in ±2¹⁵
-    kept = bits.ge_(dropped - 2 ** (DROPOUT_BITS - 1)).to(values.dtype)  # in int16: a bool takes eight times as long
-    scaled: Tensor = values * kept.mul_(2**DROPOUT_BITS / (2**DROPOUT_BITS - dropped))
+    mask = bits.ge_(dropped - 2 ** (DROPOUT_BITS - 1)).to(values.dtype)  # in int16: a bool takes eight times as long
+    scaled: Tensor = values * mask.mul_(2**DROPOUT_BITS / (2**DROPOUT_BITS - dropped))
     return scaled
 
 
