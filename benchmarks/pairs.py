@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks.harness import Answer, Claim, Result, Spread, in_turns, main, timed
 from benchmarks.machine import MINILM, MULTI30K, SICK, STSB, sentences_of
+from bertrelay.data.vectors import Vectors
 from bertrelay.device import default_device
-from bertrelay.evaluation.similarity import Vectors
 from bertrelay.model.encoder import SentenceEncoder
 from teachers.cross_encoder import start_cross_encoder
 

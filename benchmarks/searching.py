@@ -24,7 +24,8 @@ import numpy as np
 
 from benchmarks.harness import Answer, Claim, Result, Spread, in_turns, main, timed
 from benchmarks.machine import MINILM, MULTI30K, STSB, Tables, sentences_of
-from bertrelay.evaluation.similarity import Vectors, unit
+from bertrelay.data.vectors import Vectors
+from bertrelay.evaluation.similarity import unit
 from bertrelay.model.encoder import SentenceEncoder
 from students.equal_vectors import EqualRows, Rows, distinct, equal_rows
 from students.index import SearchIndex, build_index

@@ -18,11 +18,11 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import locked_output
 from bertrelay.data.tables import Column, Table
-from bertrelay.data.vectors import open_vectors
+from bertrelay.data.vectors import Vectors, open_vectors
 from bertrelay.data.writing import write_table
 from bertrelay.encode_files import fill_vectors, forget_manifest
 from bertrelay.errors import BertRelayError, RequestError
-from bertrelay.evaluation.similarity import Vectors, unit
+from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import check_output, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint

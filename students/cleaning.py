@@ -31,10 +31,9 @@ from bertrelay.data.arrow import (
 )
 from bertrelay.data.shards import ShardFiles, Span
 from bertrelay.data.tables import BLOCK_ROWS
-from bertrelay.data.vectors import open_vectors, write_block, write_npy
+from bertrelay.data.vectors import Vectors, open_vectors, write_block, write_npy
 from bertrelay.device import ComputePrecision, resolve_precision
 from bertrelay.encode_files import fill_vectors, forget_manifest
-from bertrelay.evaluation.similarity import Vectors
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.run_model import fill_shards

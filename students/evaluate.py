@@ -9,15 +9,17 @@ import numpy as np
 
 from bertrelay.checks import check_dimensions, list_texts
 from bertrelay.data.records import Rejects
+from bertrelay.data.vectors import Vectors
 from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import Encode, metrics_at
-from bertrelay.evaluation.similarity import Metric, Vectors, matrix
+from bertrelay.evaluation.similarity import matrix
 from bertrelay.files import write_json
 from bertrelay.inference.compare import compare_all, compare_pairs
 from bertrelay.inference.encode import EncodingOptions
 from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.progress import spinner
+from bertrelay.settings import Metric
 from bertrelay.stage import Metrics, StageContext
 from students.evaluation_settings import EvaluateSettings, ExportSettings, ShrinkSettings
 from students.given_vectors import open_teacher, prompt_of

@@ -19,9 +19,9 @@ from bertrelay.data.arrow import open_arrow
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
 from bertrelay.data.tables import Column, Table
-from bertrelay.data.vectors import open_vectors
+from bertrelay.data.vectors import Vectors, open_vectors
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.similarity import Vectors, unit
+from bertrelay.evaluation.similarity import unit
 from bertrelay.inference.encode import EncodingOptions, check_finite
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bertrelay.data.vectors import Vectors
 from bertrelay.device import ComputePrecision
 from bertrelay.evaluation.encode import Encode, encoded_once
-from bertrelay.evaluation.similarity import Vectors, chance_of_own, is_among_nearest
+from bertrelay.evaluation.similarity import chance_of_own, is_among_nearest
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import read_json, write_json
 from bertrelay.model.encoder import SentenceEncoder

@@ -23,11 +23,10 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import ShardFiles, Span, even_spans, locked_output
 from bertrelay.data.tables import Table
-from bertrelay.data.vectors import open_vectors
+from bertrelay.data.vectors import Vectors, open_vectors
 from bertrelay.data.writing import json_line, write_table
 from bertrelay.encode_files import fill_vectors, forget_manifest
 from bertrelay.errors import BertRelayError, RequestError
-from bertrelay.evaluation.similarity import Vectors
 from bertrelay.files import check_output, refuse_symlink
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.run_model import fill_shards

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from bertrelay.compute.work import Work, whole_span
 from bertrelay.data.shards import ShardFiles, Span, even_spans
-from bertrelay.data.vectors import not_finite_row, quantized, stored_columns
+from bertrelay.data.vectors import Vectors, not_finite_row, quantized, stored_columns
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.evaluation.similarity import DIGITS, ROUNDING, Vectors
+from bertrelay.evaluation.similarity import DIGITS, ROUNDING
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.run_model import fill_shards

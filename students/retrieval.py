@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
+from bertrelay.data.vectors import Vectors
 from bertrelay.device import ComputePrecision
 from bertrelay.evaluation.encode import Encode
-from bertrelay.evaluation.similarity import ROUNDING, Vectors, is_among_nearest, pairwise, unit
+from bertrelay.evaluation.similarity import ROUNDING, is_among_nearest, pairwise, unit
 from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.stage import Metrics, StageContext

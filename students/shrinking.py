@@ -25,9 +25,10 @@ from bertrelay.checks import check_count
 from bertrelay.data.arrow import open_arrow, write_arrow
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.sentences import text_column
+from bertrelay.data.vectors import Vectors
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import finite
-from bertrelay.evaluation.similarity import Vectors, cosine_metrics
+from bertrelay.evaluation.similarity import cosine_metrics
 from bertrelay.languages import is_language
 from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.model.pooling import Projection, projection_of, projections_of

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from bertrelay.checks import check_choice
-from bertrelay.data.vectors import Vectors as Vectors
+from bertrelay.data.vectors import Vectors
 from bertrelay.errors import RequestError
-from bertrelay.settings import Metric as Metric
+from bertrelay.settings import Metric
 from bertrelay.stage import Metrics
 
 METRICS: tuple[Metric, ...] = get_args(Metric)

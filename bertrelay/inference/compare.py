@@ -8,9 +8,10 @@ from typing import NamedTuple, Unpack
 from bertrelay.checks import check_choice, iterate_pairs, list_texts
 from bertrelay.data.vectors import Vectors
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.similarity import METRICS, Metric, matrix, pairwise
+from bertrelay.evaluation.similarity import METRICS, matrix, pairwise
 from bertrelay.inference.encode import BLOCK_SENTENCES, Encodes, EncodingOptions, check_finite, encode, encode_blocks
 from bertrelay.progress import Bar
+from bertrelay.settings import Metric
 
 CELLS_AT_ONCE = 8_000_000  # of a similarity matrix
 

@@ -16,10 +16,10 @@ from bertrelay.data.records import Rejects, read
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import encoded_once, metrics_at
-from bertrelay.evaluation.similarity import Metric, pairwise
+from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.progress import log
-from bertrelay.settings import InputFile
+from bertrelay.settings import InputFile, Metric
 from bertrelay.stage import Metrics, StageContext
 from teachers.baselines.encoders import encoder_at, fit_of
 from teachers.data import BLANK, usable

@@ -13,8 +13,9 @@ from bertrelay.data.records import Rejects, aligned_rows, read
 from bertrelay.data.tables import Record, Table, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import Encode, encoded_once
-from bertrelay.evaluation.similarity import Metric, pairwise
+from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import Floats, spearman, with_interval
+from bertrelay.settings import Metric
 from bertrelay.stage import Metrics, StageContext
 from teachers.data import parse_score, usable, values_of
 from teachers.settings import COLUMNS, StsTable

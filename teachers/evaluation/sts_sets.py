@@ -18,10 +18,9 @@ from bertrelay.data.records import Rejects, read
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import Encode
-from bertrelay.evaluation.similarity import Metric
 from bertrelay.evaluation.statistics import Floats, pearson, spearman, with_interval
 from bertrelay.progress import log
-from bertrelay.settings import InputFile
+from bertrelay.settings import InputFile, Metric
 from bertrelay.stage import Metrics, StageContext
 from teachers.data import BLANK, usable
 from teachers.evaluation.official import (

@@ -13,8 +13,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import TranslationEvaluator
 
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.evaluation.similarity import METRICS, Metric
+from bertrelay.evaluation.similarity import METRICS
 from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.settings import Metric
 from students import shrink, similarity
 from students.evaluate import best_by_dice, lookup_metrics, run
 from students.evaluation_settings import EvaluateSettings
