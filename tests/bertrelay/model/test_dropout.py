@@ -1,6 +1,13 @@
 import pytest
 import torch
-from transformers import CONFIG_MAPPING, AutoModel, T5EncoderModel
+from torch import nn
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModel,
+    AutoModelForQuestionAnswering,
+    AutoModelForTokenClassification,
+    T5EncoderModel,
+)
 
 from bertrelay.inference import kernels
 from bertrelay.inference.kernels import use_cpu_kernels
@@ -97,3 +104,40 @@ def test_a_network_built_of_the_configuration_has_the_same_dropout(kind, drops, 
     load = T5EncoderModel if kind == "t5" else AutoModel
     vectors(load.from_pretrained(tmp_path).train())
     assert [p for p in drops if p] == [0.25] * FAMILIES[kind][1]
+
+
+# Where an attention has the number that it passes to its kernel.
+ATTENTION_DROPOUT = {
+    "BertSelfAttention": lambda module: module.dropout.p,
+    "ModernBertAttention": lambda module: module.attention_dropout,
+}
+# By hand, how many dropout modules a forward pass calls: embeddings, two in each of two layers, and before the head.
+HEADS = [
+    ("bert", AutoModelForTokenClassification, 1 + 2 * 2 + 1),
+    ("bert", AutoModelForQuestionAnswering, 1 + 2 * 2),  # in transformers none before the head
+    ("modernbert", AutoModelForTokenClassification, 1 + 2 * 2 + 1),
+    ("modernbert", AutoModelForQuestionAnswering, 1 + 2 * 2 + 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "auto_class", "dropouts"), HEADS)
+def test_every_module_of_a_forward_pass_with_a_head_has_the_dropout_that_is_set(kind, auto_class, dropouts):
+    torch.manual_seed(0)
+    network = auto_class.from_config(CONFIG_MAPPING[kind](**TOKENS, **FAMILIES[kind][0])).train()
+    set_dropout(network, 0.3)  # before the hooks, as it adds modules
+    called = []
+    for module in network.modules():
+        module.register_forward_pre_hook(lambda module, _: called.append(module))
+
+    def outputs():
+        called.clear()
+        with torch.no_grad():
+            return torch.cat([values.flatten() for values in network(input_ids=IDS).to_tuple()])
+
+    assert not torch.allclose(outputs(), outputs(), atol=1e-3)
+    assert [module.p for module in called if isinstance(module, nn.Dropout)] == [0.3] * dropouts
+    names = [(module, type(module).__name__) for module in called]
+    attention = [ATTENTION_DROPOUT[name](module) for module, name in names if name in ATTENTION_DROPOUT]
+    assert attention == [0.3] * 2
+    set_dropout(network, 0.0)
+    assert torch.equal(outputs(), outputs())
