@@ -208,15 +208,15 @@ class BlockEncoder:
 
         blocks: (block, number of its first row, sentences). Raises WorkError for a vector that is not finite.
         """
-        in_work = deque[tuple[Block, int]]()  # the blocks that are read and not yet encoded
+        pending = deque[tuple[Block, int]]()  # read, but not yet encoded
 
         def texts() -> Iterator[Sequence[str]]:
             for block, first, sentences in blocks:
-                in_work.append((block, first))
+                pending.append((block, first))
                 yield sentences
 
         for vectors in encode_blocks(self.encoder, texts(), bar, **self.options):
-            block, first = in_work.popleft()
+            block, first = pending.popleft()
             check_finite(self.encoder, vectors, self.name_row, first)
             yield block, quantized(vectors, self.stored)
 

@@ -57,13 +57,13 @@ def stage_parts(
 
 
 def content_parts(settings: Settings, fields: Iterable[str], digests: "Digests") -> Parts:
-    """The parts of some `fields` of a stage's settings, which name a result of theirs in the cache.
+    """The parts of the fingerprint that names, in the cache, a result of only these `fields` of a stage's settings.
 
-    Such settings hold no reference to another stage any more; a hub id without a revision counts by its name.
+    References to other stages must be resolved to paths. A hub id without a revision counts by its name.
     """
     names = set(fields)
     counted = [leaf for leaf in leaves(settings) if re.split(r"[.\[]", leaf.key)[0] in names and not leaf.run_only]
-    for leaf in counted:  # before its digest: what is added from here on is of another name
+    for leaf in counted:  # before its digest, so that a file added later is noticed
         if isinstance(leaf.value, Source) and leaf.value.folder and leaf.value.folder.is_dir():
             note_folder(leaf.value.folder)
     return {

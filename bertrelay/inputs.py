@@ -1,6 +1,6 @@
-"""Checks that no input changes before the result is published: it would be of neither the old content nor the new.
+"""Refuses to publish a result whose input changed while it was read: it would mix the old content with the new.
 
-The state is one for the whole process, as a umask is: threads that read ahead belong to the work. Loads nothing heavy.
+The notes are global to the process, so that threads which read ahead add to those of their caller. Loads nothing heavy.
 """
 
 from collections.abc import Callable, Iterator

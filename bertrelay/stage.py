@@ -108,7 +108,7 @@ def run_alone(
 
 
 def check_new(output: Path, option: str = "output") -> None:
-    """Raises RequestError for a folder to write that exists, or that is in no folder."""
+    """Raises RequestError when `output` exists already, or when there is no folder to create it in."""
     check_name(output, option)
     if output.exists():
         raise RequestError(f"{option}: expected a folder that does not exist yet, found {output}; name another")

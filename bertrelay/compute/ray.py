@@ -1,8 +1,9 @@
 """Shards computed by the workers of a Ray cluster.
 
-A worker is an actor that loads the model once, takes shards, and writes each as one process would. This process
-hands them out, of a file with its texts, of a dataset by number, and assembles. What a worker had when it was lost,
-with its process or its node, others compute; a call that is killed resumes at the shards that are missing.
+A worker is an actor that loads the model once, takes shards, and writes each as one process would. This process sends
+the texts of a shard when the input is a file; of a dataset it sends the numbers of rows, which workers read themselves.
+When all shards are written it assembles the output. When a worker or its node is lost, other workers compute its
+shards; a call that is killed resumes at the shards that are missing.
 """
 
 import os
@@ -81,10 +82,10 @@ def connect(engine: Engine) -> Iterator["RayExecutor"]:
 
 @contextmanager
 def _token_mode() -> Iterator[None]:
-    """Sends Ray's token, where there is one, while this process is connected.
+    """Makes this process send its Ray token, if it has one, for as long as it is connected.
 
-    `ray start` asks for it as soon as there is one on its machine, and a process that gives the address of a cluster
-    does not send it by itself; a cluster that asks for none ignores it. What $RAY_AUTH_MODE says stays.
+    `ray start` requires the token as soon as its machine has one, but a process that connects to an address sends it
+    only in the mode `token`. A cluster that requires no token ignores it. A mode set in $RAY_AUTH_MODE stays.
     """
     before = os.environ.get(TOKEN_MODE)
     config: Any = None

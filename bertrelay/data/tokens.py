@@ -70,10 +70,10 @@ def prompt_tokenizer(encoder: Encoder) -> Tokenize:
 def store_tokens(
     read_block: Callable[[int, int], Sequence[str]], count: int, tokenize: Tokenize, folder: Path
 ) -> Tokens:
-    """Opens the tokens of `count` sentences in `folder`; the first process to come tokenizes, the others wait.
+    """Opens the tokens of `count` sentences in `folder`. The first process to call it writes them, others wait.
 
     read_block: (first, end) → the sentences of these rows, so that they need not be in memory.
-    folder: named by the caller after everything the ids depend on.
+    folder: tokens in it are used as they are, so its name must change with the tokenizer, its options and the texts.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):

@@ -102,7 +102,7 @@ def own_precision(network: nn.Module) -> str | None:
 
 
 def computed_precision(network: nn.Module, precision: ComputePrecision) -> str:
-    """Names the precision in which a network computes that is asked for `precision`."""
+    """Names the precision in which `network` computes when `precision` is requested: its own, if it has one."""
     return own_precision(network) or precision
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import bertrelay.progress
 from bertrelay.checks import check_count, list_texts
 from bertrelay.data.tokens import pad_rows
 from bertrelay.data.vectors import Vectors, check_finite_rows
 from bertrelay.device import resolve_precision, to_device
 from bertrelay.inference.batches import Network, compute_blocks, fill_batch, sorted_batches
 from bertrelay.progress import Bar
-from bertrelay.progress import progress as progress_of
 
 BLOCK_SENTENCES = 8_192
 
@@ -86,7 +86,7 @@ def encode(
     distinct, row_of = _distinct(sentences)
     blocks = (distinct[start : start + BLOCK_SENTENCES] for start in range(0, len(distinct), BLOCK_SENTENCES))
     vectors, start = np.empty((len(distinct), encoder.dim), np.float32), 0
-    with progress_of("encoding", len(distinct), "sentences", shown=progress) as bar:
+    with bertrelay.progress.progress("encoding", len(distinct), "sentences", shown=progress) as bar:
         for block in encode_blocks(encoder, blocks, bar, **options):
             vectors[start : start + len(block)] = block
             start += len(block)

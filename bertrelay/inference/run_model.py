@@ -40,9 +40,9 @@ from bertrelay.progress import Bar, log, progress
 from bertrelay.sources import model_folder
 
 BLOCK_CHARACTERS = 400_000
-"""Text that is computed before it is on the disk, some 60,000 words: the most that a kill costs."""
+"""Characters of text in a shard, about 60,000 words; a process that is killed loses at most the work on one shard."""
 DIGITS = 6
-"""Of a probability that is written; further digits depend on the threads of a machine."""
+"""Decimal places of the probabilities in outputs; further places change with the number of threads."""
 
 Columns = Callable[[pa.Table], Mapping[str, list[Any]]]
 """Gives the values of the columns that a model adds to a block of rows."""

@@ -466,10 +466,10 @@ def read_parts(folder: ModelFolder, backend: Backend | None = None, *, is_base: 
         folder.check_kind("encoder")
     layout, inner = folder.layout, folder.transformer
     backend = backend or inner.backends[0]
-    if backend in GRAPHS:  # has of a network only the use of an encoder
+    if backend in GRAPHS:
         tokenizer = load_tokenizer(inner.path, layout.lower_case)
         graph = load_graph(inner, backend, layout.max_tokens or tokenizer.model_max_length)
-        network = cast(PreTrainedModel, graph)
+        network = cast(PreTrainedModel, graph)  # of which it has all that an encoder uses
     else:
         network = load_text_network(inner)
         tokenizer = load_tokenizer(inner.path, layout.lower_case)

@@ -91,8 +91,8 @@ class Head:
     kind: of models, as in `bertrelay.model.kinds`.
     noun, purpose, remedy: for errors: such a network, its task, and the way to get one.
     layers: the modules on the BERT, one set for each supported form; any when empty.
-    pooler: `dropped`, as the head reads token vectors; or read by the head, and where the files lack it drawn from the
-        seed `with head` or, as in transformers, `first`.
+    pooler: `dropped`, for a head that reads token vectors. Where the head reads the pooler and the files lack its
+        weights, these are drawn from the seed: together `with head`, or before it, `first`, as transformers does.
     """
 
     auto_class: Any
@@ -236,7 +236,8 @@ def _on_graph(
     with explain_unreadable(file := folder.path / HEAD_WEIGHTS, "the weights of a head"):
         missing, unexpected = network.load_state_dict(load_file(file), strict=False, assign=True)
     if unexpected:
-        raise RequestError(f"model: {file} is of another network than config.json; export the model again")
+        names = ", ".join(sorted(unexpected)[:3])
+        raise RequestError(f"model: {file} has weights that config.json has no place for ({names}); export it again")
     return network.eval(), {name for name in missing if not name.endswith(".digest")}
 
 
