@@ -232,8 +232,8 @@ class VectorFile:
     description: str = "encoding"
 
     @property
-    def block(self) -> int:
-        """The sentences of a shard."""
+    def rows_per_shard(self) -> int:
+        """The sentences of a shard; the last one may have fewer."""
         return min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-self.rows // MOST_SHARDS)))
 
     @property
@@ -241,7 +241,7 @@ class VectorFile:
         """Describes the vectors; shards and files of another manifest are not resumed."""
         encoder, options = self.encoding.encoder, self.encoding.options
         manifest: dict[str, object] = {"key": self.key, "precision": options.get("precision"), "rows": self.rows}
-        manifest |= {"dim": encoder.dim, "block": self.block}
+        manifest |= {"dim": encoder.dim, "block": self.rows_per_shard}
         if options.get("prompt_name") is not None or options.get("prompt") is not None:
             manifest["prompt"] = encoder.text_before(options.get("prompt_name"), options.get("prompt"))
         return manifest if self.encoding.stored == "float32" else {**manifest, "vectors": self.encoding.stored}
@@ -264,7 +264,7 @@ class VectorFile:
 
         texts: read for a Parquet file. manifest_path: takes the manifest of an output that is a cache.
         """
-        stored, group, spans = self.encoding.stored, executor.process_group, even_spans(self.rows, self.block)
+        stored, group, spans = self.encoding.stored, executor.process_group, even_spans(self.rows, self.rows_per_shard)
         dtype, columns = DTYPES[stored], stored_columns(self.encoding.encoder.dim, stored)
         shards = ShardFiles(output, spans, group, ".npy", write_block)
         shards.begin(self.manifest)

@@ -22,7 +22,7 @@ from bertrelay.data.tables import Record, Table
 from bertrelay.data.writing import json_line, write_lines, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
-from bertrelay.inference.run_model import Scan, connect, run_model
+from bertrelay.inference.run_model import Scan, connect, open_run
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar
 from bertrelay.settings import settings_of
@@ -111,17 +111,16 @@ def rerank_file(
     options, table, output = settings_of(RerankOptions, locals()), as_table(pairs), Path(output)
     check_output(output, SUFFIXES, table.path)
     source = PairSource.of(table, options.top, output, cache)
-    with run_model(
+    with open_run(
         output,
         model,
         partial(_scan, source),
-        block=BLOCK_PAIRS,
+        span_limit=BLOCK_PAIRS,
         precision=options.precision,
         cache=cache,
         process_group=process_group,
         engine=engine,
-        kind=source.kind,
-        top=source.top,
+        decisive={"kind": source.kind, "top": source.top},
     ) as run:
         start = partial(_start, run.folder, source, {"precision": run.precision, "batch_tokens": options.batch_tokens})
         reader = SpanReader(source.questions, source.table.name)

@@ -102,6 +102,8 @@ def write_vectors(
         if output.suffix == ".npy":
             write_npy(building, blocks, rows, dim, dtype)
             return
+        if output.suffix != ".parquet":
+            raise RequestError(f"output: expected a .npy or .parquet file, found {output}")
         import pyarrow as pa
         import pyarrow.parquet as pq
 

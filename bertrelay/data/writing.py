@@ -8,6 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 
 BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
@@ -61,7 +62,7 @@ def write_table(output: Path, columns: Mapping[str, Any], rows: Iterable[Sequenc
                 write_tsv(building, names, rows)
             case ".jsonl":
                 write_jsonl(building, (dict(zip(names, row, strict=True)) for row in rows))
-            case _:
+            case ".parquet":
                 import pyarrow as pa
                 import pyarrow.parquet as pq
 
@@ -69,3 +70,5 @@ def write_table(output: Path, columns: Mapping[str, Any], rows: Iterable[Sequenc
                 with pq.ParquetWriter(building, schema) as writer:
                     while block := [dict(zip(names, row, strict=True)) for row in islice(stream, PARQUET_ROWS)]:
                         writer.write_table(pa.Table.from_pylist(block, schema))
+            case _:
+                raise RequestError(f"output: expected a .csv, .tsv, .jsonl or .parquet file, found {output}")

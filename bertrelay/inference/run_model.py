@@ -2,7 +2,7 @@
 
 It alone knows manifest, lock, resume, process group and engine. A task gives a `Work`, and assembles the shards:
 
-    with run_model(output, model, scan, block=…, precision="auto") as run:
+    with open_run(output, model, scan, span_limit=…, precision="auto") as run:
         rate = run.fill(Work(reader.read, partial(start, run.folder, run.precision), "tagging", "words")).rate
         if run.is_main:
             run.shards.join(output)
@@ -157,36 +157,50 @@ class ModelRun(Generic[AnyScan]):
         return fill(self.shards, work, self.executor)
 
 
+@dataclass(frozen=True)
+class OpenedModel:
+    """The folder of a model, the digest of its files, and the precision in which it is computed."""
+
+    folder: Path
+    digest: str
+    precision: ComputePrecision
+
+    @classmethod
+    def find(cls, model: str | Path, precision: str, cache: Cache | None, executor: Executor) -> "OpenedModel":
+        """Finds the folder in the main process, and notes it as an input of this call."""
+        folder = on_main(lambda: model_folder(model, cache=cache), executor.process_group)
+        note_folder(folder)
+        return cls(folder, Digests().of_folder(folder), executor.precision(precision, default_device()))
+
+
 @contextmanager
-def run_model(
+def open_run(
     output: Path,
     model: str | Path,
     scan: Callable[[], AnyScan],
     *,
-    block: object,
+    span_limit: object,
     precision: str,
     cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
-    **decisive: object,
+    decisive: Mapping[str, object] | None = None,
 ) -> Iterator[ModelRun[AnyScan]]:
     """Locks `output`, reads the input through, and opens the shards; removes them when the block that assembles ends.
 
     scan: reads the input through, in the main process only.
-    block: decides where spans are cut. With the model's files, the scan's digest, precision and the `decisive` settings
-        it is the manifest: shards of another manifest are not resumed.
+    span_limit: the size at which `scan` ends a span. With the model's files, the scan's digest, precision and the
+        `decisive` settings it is the manifest: shards of another manifest are not resumed.
     Raises RequestError when another process writes `output`.
     """
-    settings = Engine.of(engine, process_group)
-    with unchanged_inputs(), locked_output(output, process_group), connect(settings, process_group) as executor:
-        folder = on_main(lambda: model_folder(model, cache=cache), process_group)
-        note_folder(folder)
-        resolved = executor.precision(precision, default_device())
+    where = Engine.of(engine, process_group)
+    with unchanged_inputs(), locked_output(output, process_group), connect(where, process_group) as executor:
+        opened = OpenedModel.find(model, precision, cache, executor)
         scanned = on_main(scan, process_group)
         shards = ShardFiles(output, scanned.spans, process_group)
-        key = fingerprint({"model": Digests().of_folder(folder), "input": scanned.digest, **decisive})
-        shards.begin({"key": key, "precision": resolved, "block": block})
-        yield ModelRun(folder, resolved, scanned, shards, executor)
+        key = fingerprint({"model": opened.digest, "input": scanned.digest, **(decisive or {})})
+        shards.begin({"key": key, "precision": opened.precision, "block": span_limit})
+        yield ModelRun(opened.folder, opened.precision, scanned, shards, executor)
         if process_group.is_main:
             check_inputs()
             shards.remove()
@@ -246,22 +260,25 @@ def add_columns(
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
     overwrite: bool = False,
-    **decisive: object,
+    decisive: Mapping[str, object] | None = None,
 ) -> WrittenDataset:
     """Writes the rows of `source` to the dataset `output`, with the columns `added` that a model computes of `texts`.
 
-    load: (folder, precision) -> the columns of a block, in the process that computes.
+    load: (folder, precision) -> a function from a block of rows to the columns, in the process that computes.
+
+    For example, with texts ["note"], keep ["id"] and added [length: int64], the row {id: 7, note: "fever"} of `source`
+    becomes {row: 0, id: 7, note: "fever", length: 5}, where load(folder, precision) returns
+    `lambda block: {"length": [len(text) for text in block["note"].to_pylist()]}`.
+
     decisive: settings that decide the columns besides model, input and precision.
     """
     check_outside(output, source)
     names = [field.name for field in added]
     inputs = on_main(lambda: ParquetInput(source, texts, keep, names), process_group)
     with connect(Engine.of(engine, process_group), process_group) as executor:
-        folder = on_main(lambda: model_folder(model, cache=cache), process_group)
-        note_folder(folder)
-        resolved = executor.precision(precision, default_device())
-        manifest = {"model": Digests().of_folder(folder), "source": inputs.digest, "precision": resolved, **decisive}
-        start = partial(_start_tables, inputs, added, partial(load, folder, resolved))
+        opened = OpenedModel.find(model, precision, cache, executor)
+        manifest = {"model": opened.digest, "source": inputs.digest, "precision": opened.precision, **(decisive or {})}
+        start = partial(_start_tables, inputs, added, partial(load, opened.folder, opened.precision))
         work = Work(whole_span, start, description, "rows")
         columns = [*inputs.schema, *added]
         return fill_dataset(output, inputs.spans, columns, manifest, work, executor, overwrite=overwrite)

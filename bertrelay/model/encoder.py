@@ -118,7 +118,7 @@ class SentenceEncoder(nn.Module):
             if extra := [name for name, part in parts.items() if part]:
                 raise RequestError(f"{', '.join(extra)}: the model in {backbone} has its own; set them after loading")
             device, read = as_device(device), read_parts(ModelFolder.find(backbone))
-            SentenceEncoder.__init__(self, device=device, **cast(Any, read))
+            SentenceEncoder.__init__(self, device=device, **cast(Any, read))  # once more, with the parts of the folder
             return
         if tokenizer is None:
             raise RequestError("model: expected a tokenizer with the network, found none")
@@ -133,7 +133,7 @@ class SentenceEncoder(nn.Module):
         self.similarity_fn_name = similarity_fn_name
         self.spaces = tuple(spaces)
         self.pad_id = pad_id_of(backbone, tokenizer)
-        self.max_seq_length = max_tokens or min(tokenizer.model_max_length, longest_input(backbone) or UNLIMITED)
+        self.max_tokens = max_tokens or min(tokenizer.model_max_length, longest_input(backbone) or UNLIMITED)
         freeze_pooler(backbone)
         if isinstance(backbone, PreTrainedModel):
             use_cpu_kernels(backbone)
@@ -288,20 +288,24 @@ class SentenceEncoder(nn.Module):
         self._truncate_dim = dimensions
 
     @property
-    def max_seq_length(self) -> int:
+    def max_tokens(self) -> int:
         """The longest input in tokens; it can be set up to the size of the position table."""
-        return self.max_tokens
+        return self._max_tokens
 
-    @max_seq_length.setter
-    def max_seq_length(self, tokens: int | None) -> None:
-        check_count("max_seq_length", tokens)
+    @max_tokens.setter
+    def max_tokens(self, tokens: int | None) -> None:
+        check_count("max_seq_length", tokens)  # its name in sentence-transformers too
         tokens = UNLIMITED if tokens is None else tokens
         limit = position_limit(self.backbone)
         if limit is None and tokens >= UNLIMITED:  # from a tokenizer without a limit
             limit = DEFAULT_MAX_TOKENS
         tokens = tokens if limit is None else min(tokens, limit)
-        self._rules = truncating(self.tokenizer, tokens)  # raises for too few, before anything is changed
-        self.max_tokens = tokens
+        self._truncating_tokenizer = truncating(
+            self.tokenizer, tokens
+        )  # raises for too few, before anything is changed
+        self._max_tokens = tokens
+
+    max_seq_length = max_tokens
 
     @property
     def device(self) -> torch.device:
@@ -331,7 +335,7 @@ class SentenceEncoder(nn.Module):
         """The ids of each sentence, with special tokens, cut to `max_tokens`; never an empty list."""
         ids: list[list[int]] = []
         for some in _slices(shortened(sentences, self.max_tokens, self.tokenizer.truncation_side)):
-            ids += [encoding.ids or [self.pad_id] for encoding in self._rules.encode_batch_fast(some)]
+            ids += [encoding.ids or [self.pad_id] for encoding in self._truncating_tokenizer.encode_batch_fast(some)]
         return ids
 
     def prompt_tokens(self, prompt: str) -> int:

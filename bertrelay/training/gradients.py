@@ -103,7 +103,7 @@ class Gradients:
                 with autocast(self.accelerator.device, self.precision):
                     sums = self.task.loss(self.model, micro_batch.to(self.accelerator.device))
                 total = self._total(sums, batch, counts)
-                self.scaler.scale(total).backward(backward_seed(total))
+                self.scaler.scale(total).backward(starting_gradient(total))
             losses.append({name: sums[name].detach() for name in counts})
         return losses
 
@@ -158,7 +158,7 @@ class Gradients:
         """Step 2: the summed losses of the whole batch, and the gradient by its vectors, (items, …)."""
         sums = task.batch_losses(vectors, batch.items, batch.epoch)
         total = self._total(sums, batch, counts)
-        (gradient,) = torch.autograd.grad(self.scaler.scale(total), vectors, backward_seed(total))
+        (gradient,) = torch.autograd.grad(self.scaler.scale(total), vectors, starting_gradient(total))
         return sums, gradient
 
     def _backward_from(
@@ -190,8 +190,10 @@ class Gradients:
         return torch.stack([sums[name].float() * (factor / max(1, counts[name])) for name in counts]).sum()
 
 
-def backward_seed(total: Tensor) -> Tensor:
+def starting_gradient(total: Tensor) -> Tensor:
     """The gradient that the backward pass of `total` starts from: 1, or nan where `total` is not finite.
+
+    0.7 → 1, inf → nan, nan → nan.
 
     A loss of one process may be infinite while its gradient is finite (a constant that overflows). From nan every
     gradient of that process becomes nan, the exchange of gradients carries it to all others, and the norm is nan in

@@ -135,7 +135,9 @@ class Training:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.gradients = Gradients(task, model, self.accelerator, precision, self.scaler, settings.seed)
         self.skips_updates = torch.zeros((), device=self.device)
-        if not self.scaler.is_enabled():  # else the scaler skips single updates
+        # With this flag set, fused AdamW leaves weights and moments as they are, in this update and in all later ones.
+        # In fp16 the scaler looks at each gradient by itself and skips one update at a time.
+        if not self.scaler.is_enabled():
             self.optimizer.found_inf = self.skips_updates  # type: ignore[attr-defined]
         self.schedule = BatchSchedule(task.lengths, settings, task.groups if isinstance(task, GroupedTask) else None)
         self.state = State(precision=precision, total_steps=self.schedule.total_steps)
@@ -162,7 +164,8 @@ class Training:
         ):
             self._evaluate_if_due(stop)  # a signal may have ended the evaluation of the step to resume from
             while state.step < total and state.evaluations_since_best < patience:
-                self._stop_on_signal(self.step(batches, stop.signal_number))
+                received = self.step(batches, stop.signal_number)
+                self._stop_on_signal(received)
                 bar.advance(1)
                 state.seconds = time.monotonic() - began
                 if state.step % settings.log_every == 0 or state.step == total:
@@ -199,8 +202,19 @@ class Training:
         # Log: losses are read from the device when a line is due.
         masks = [micro.inputs["attention_mask"].numpy() for micro in batch.micro_batches] if batch.weight else []
         tokens, padded = sum(int(mask.sum()) for mask in masks), sum(mask.size for mask in masks)
-        done = self.state.step, batch.epoch, batch.weight, batch.micro_items
-        self.unread.append(StepDone(*done, losses, counts, norm, tokens, padded))
+        self.unread.append(
+            StepDone(
+                step=self.state.step,
+                epoch=batch.epoch,
+                weight=batch.weight,
+                micro_items=batch.micro_items,
+                losses=losses,
+                counts=counts,
+                norm=norm,
+                tokens=tokens,
+                padded=padded,
+            )
+        )
         return 0
 
     def rank_batches(self) -> Generator[RankBatch, None, None]:

@@ -23,7 +23,7 @@ from bertrelay.data.writing import json_line, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
 from bertrelay.fingerprint import Digests
-from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, ModelRun, run_model
+from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, ModelRun, open_run
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
@@ -131,9 +131,16 @@ def score_file(
                 found.of_one(admission)  # before any is scored
             return found
 
-        decisive = {"version": VERSION, **settings.model_dump(include=DECISIVE)}
-        block = [BLOCK_CHARACTERS, LEAST_CHARACTERS]
-        run = stack.enter_context(run_model(output, folder, sort, block=block, engine=engine, **decisive))
+        opening = open_run(
+            output,
+            folder,
+            sort,
+            span_limit=[BLOCK_CHARACTERS, LEAST_CHARACTERS],
+            precision=settings.precision,
+            engine=engine,
+            decisive={"version": VERSION, **settings.model_dump(include=DECISIVE - {"precision"})},
+        )
+        run = stack.enter_context(opening)
         rate = _fill(run, settings)
         if page is not None:
             text = clean_and_join(run.scan.of_one(admission), settings.cleaned)

@@ -18,7 +18,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.errors import RequestError, plural
 from bertrelay.files import check_location
-from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, connect, run_model
+from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, connect, open_run
 from bertrelay.privacy import check_page
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
@@ -113,11 +113,11 @@ def tag_file(
         for what in ("rejects", "refused")
     )
     read = partial(read_documents, documents, source_format, reading=TEXT_ONLY._replace(keep=tuple(keep)))
-    with run_model(
+    with open_run(
         output,
         model,
         partial(_scan, read, rejects, Rejects(None, asked.max_rejects), written, documents, keep),
-        block=BLOCK_CHARACTERS,
+        span_limit=BLOCK_CHARACTERS,
         precision=asked.precision,
         cache=cache,
         process_group=process_group,

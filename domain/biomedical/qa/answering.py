@@ -23,7 +23,7 @@ from bertrelay.data.tables import ABSENT, Table, Unusable, table_format
 from bertrelay.data.writing import json_line, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
-from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, connect, run_model
+from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, connect, open_run
 from bertrelay.privacy import check_page
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
@@ -210,17 +210,16 @@ def answer_file(
     output, page = Path(output), Path(page) if page else None
     _check_kept(keep, output)
     check_outputs(source.path, output, page, given.with_text)
-    with run_model(
+    with open_run(
         output,
         model,
         partial(scan, source, output.with_name(f"{output.name}.rejects.jsonl"), given.max_rejects),
-        block=BLOCK_CHARACTERS,
+        span_limit=BLOCK_CHARACTERS,
         precision=given.precision,
         cache=cache,
         process_group=process_group,
         engine=engine,
-        top=given.top,
-        whole_words=given.whole_words,
+        decisive={"top": given.top, "whole_words": given.whole_words},
     ) as run:
         options = {"top": given.top, "precision": run.precision, "batch_tokens": given.batch_tokens}
         start = partial(_start, run.folder, given.whole_words, options)
@@ -289,7 +288,7 @@ def answer_dataset(
         process_group=process_group,
         engine=engine,
         overwrite=overwrite,
-        **decisive,
+        decisive=decisive,
     )
 
 

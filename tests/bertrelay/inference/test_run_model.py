@@ -29,7 +29,7 @@ from bertrelay.data.writing import json_line, write_table
 from bertrelay.encode_files import encode_file
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.inference import encode as encoding
-from bertrelay.inference.run_model import Scan, add_columns, run_model
+from bertrelay.inference.run_model import Scan, add_columns, open_run
 from bertrelay.inputs import note_input
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, join_processes
 from pipelines.launch import worker_environments
@@ -38,8 +38,10 @@ COUNT, IN_SHARD = 41, 8
 NUMBERS = [(7 * row) % 23 for row in range(COUNT)]
 OTHERS = NUMBERS[::-1]
 FORK = multiprocessing.get_context("fork")
-RENAMES = ("replace", "rename", "mkdir", "unlink", "rmdir")
-"""Acts of `pathlib.Path` that publish or remove; before each of them a process is killed."""
+ACTS = [(Path, name) for name in ("replace", "rename", "mkdir", "unlink", "rmdir")]
+ACTS += [(parquet.Location, "write"), (parquet.DatasetShards, "_build")]
+"""What publishes, removes or begins a shard; before each of these calls a process is killed."""
+MIDDLE = 12  # of these acts, when some shards are written and some are not
 
 
 def read_factor(folder):
@@ -69,8 +71,8 @@ def square_file(folder, output, process_group=SINGLE_PROCESS):
     def scan():
         return Scan(even_spans(len(list(numbers())), IN_SHARD), hashlib.sha256(source.read_bytes()).hexdigest())
 
-    given = {"block": IN_SHARD, "precision": "fp32", "process_group": process_group}
-    with run_model(folder / output, folder / "model", scan, **given) as run:
+    given = {"span_limit": IN_SHARD, "precision": "fp32", "process_group": process_group}
+    with open_run(folder / output, folder / "model", scan, **given) as run:
         reader = SpanReader(numbers, source)
         rate = run.fill(Work(reader.read, partial(start_lines, run.folder), "squaring", "numbers")).rate
         if run.is_main:
@@ -168,8 +170,8 @@ def killed_before(act, run):
             os.kill(os.getpid(), signal.SIGKILL)
         return real(*given, **options)
 
-    for name in RENAMES:
-        setattr(Path, name, partialmethod(partial(die_or_call, getattr(Path, name))))
+    for owner, name in ACTS:
+        setattr(owner, name, partialmethod(partial(die_or_call, getattr(owner, name))))
     run()
 
 
@@ -190,9 +192,12 @@ def test_killed_before_any_act_it_resumes_to_the_same_bytes(task):
         if not task.output.is_dir():
             assert not task.output.exists() or content(task.output) == task.expected
         task.run()
-        assert content(task.output) == task.expected and left_beside(task.folder) == [], acts
+        assert content(task.output) == task.expected, acts
+        # A finished dataset is not locked again, so a lock that a kill at the very end has left stays, free.
+        assert left_beside(task.folder) in ([], ["dataset.lock"]), acts
+        Path(f"{task.output}.lock").unlink(missing_ok=True)
         remove(task.output)
-        acts += 1 if acts < 4 else 3
+        acts += 1
     assert acts > 4 and content(task.output) == task.expected
 
 
@@ -206,7 +211,7 @@ def remove(path):
 
 
 def test_a_finished_part_is_not_computed_again(task, capsys):
-    assert in_a_fork(killed_before, 6, task.run) == -signal.SIGKILL
+    assert in_a_fork(killed_before, MIDDLE, task.run) == -signal.SIGKILL
     capsys.readouterr()
     task.run()
     assert "resuming after" in capsys.readouterr().err and content(task.output) == task.expected
@@ -214,7 +219,7 @@ def test_a_finished_part_is_not_computed_again(task, capsys):
 
 @pytest.mark.parametrize("change", ["input", "model"])
 def test_what_was_begun_with_another_input_or_model_is_not_used(task, change, tiny_encoder):
-    assert in_a_fork(killed_before, 6, task.run) == -signal.SIGKILL
+    assert in_a_fork(killed_before, MIDDLE, task.run) == -signal.SIGKILL
     if change == "input":
         write_numbers(task.folder, OTHERS)
     else:

@@ -264,3 +264,14 @@ def test_the_prompt_of_a_batch_is_tokenized_once(make_encoder, monkeypatch):
 )
 def test_shared_arguments_are_those_of_the_method(arguments, method, more):
     assert arguments.__annotations__.keys() | more | {"self"} == signature(method).parameters.keys()
+
+
+def test_a_longest_input_that_is_set_cuts_texts_and_is_saved(make_encoder, tmp_path):
+    """By either name; a saved model gives the vectors of the one in memory."""
+    encoder, text = make_encoder(), ["dog runs " * 40]
+    for name, tokens in (("max_tokens", 7), ("max_seq_length", 9)):
+        setattr(encoder, name, tokens)
+        assert (encoder.max_tokens, encoder.max_seq_length, len(encoder.tokenize(text)[0])) == (tokens,) * 3
+        encoder.save(tmp_path / name)
+        loaded = SentenceEncoder.load(tmp_path / name)
+        assert (loaded.encode(text, precision="fp32") == encoder.encode(text, precision="fp32")).all()
