@@ -52,14 +52,14 @@ def _computed(operation, *arguments, **options):
     if operation.name() == "aten::_copy_from":  # between devices
         _held(arguments[1]).copy_(_held(arguments[0]))
         return arguments[1]
-    tensors = [each for each in tree_leaves((arguments, options)) if isinstance(each, torch.Tensor)]
-    others = [each.device for each in tensors if each.device.type != NAME and each.dim()]
+    tensors = [tensor for tensor in tree_leaves((arguments, options)) if isinstance(tensor, torch.Tensor)]
+    others = [tensor.device for tensor in tensors if tensor.device.type != NAME and tensor.dim()]
     if others:
         raise RuntimeError(f"{operation}: expected all tensors on {NAME}, found one on {others[0]}")
     if "device" in options:
         options["device"] = torch.device("cpu")
-    held = {id(each): _held(each) for each in tensors}
-    owners = {id(held[id(each)]): each for each in tensors}
+    held = {id(tensor): _held(tensor) for tensor in tensors}
+    owners = {id(held[id(tensor)]): tensor for tensor in tensors}
     arguments, options = tree_map(lambda value: held.get(id(value), value), (arguments, options))
     return tree_map(lambda value: _wrapped(value, owners), operation(*arguments, **options))
 

@@ -54,8 +54,8 @@ def test_auto_is_bf16_where_the_hardware_computes_in_it(machine, processor, gpus
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="the system has no list of what its processor can do")
 def test_a_processor_computes_in_bf16_where_the_system_lists_an_instruction_for_it():
-    found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    flags = set(found[1].split()) if found else set()
+    line = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    flags = set(line[1].split()) if line else set()
     assert device.computes_in_bf16(torch.device("cpu")) == bool(flags & {"avx512_bf16", "amx_bf16"})
 
 
@@ -144,8 +144,8 @@ def test_a_way_that_splits_the_model_is_refused(monkeypatch):
 
 @pytest.fixture
 def begun(monkeypatch):
-    """What trackers are begun with; a stand-in for Accelerate, which calls them."""
-    found = []
+    """The address and options with which each tracker starts; a stand-in takes the place of Accelerate."""
+    starts = []
 
     class Stand:
         distributed_type = DistributedType.NO
@@ -154,14 +154,14 @@ def begun(monkeypatch):
             pass
 
         def init_trackers(self, _, init_kwargs):
-            found.append((os.environ.get("MLFLOW_TRACKING_URI"), init_kwargs))
+            starts.append((os.environ.get("MLFLOW_TRACKING_URI"), init_kwargs))
 
     monkeypatch.setattr(training_log, "Accelerator", Stand)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: "installed")
     monkeypatch.setenv(*device.CUBLAS_CONFIG)
     for name in ("WANDB_DIR", "WANDB_MODE", "MLFLOW_TRACKING_URI", "MLFLOW_DISABLE_TELEMETRY"):
         monkeypatch.delenv(name, raising=False)
-    return found
+    return starts
 
 
 @pytest.mark.parametrize("tracker", ["wandb", "mlflow"])
@@ -174,8 +174,8 @@ def test_each_training_of_a_process_has_a_tracker_below_its_own_folder(begun, tm
     if tracker == "mlflow":
         assert begun == [(f"sqlite:///{folder}/mlflow.db", {}) for folder in folders]
     else:
-        given = {"mode": "offline", "reinit": "finish_previous"}
-        assert begun == [(None, {"wandb": {"dir": str(folder), **given}}) for folder in folders]
+        offline = {"mode": "offline", "reinit": "finish_previous"}
+        assert begun == [(None, {"wandb": {"dir": str(folder), **offline}}) for folder in folders]
 
 
 def test_a_tracker_goes_where_the_environment_says(begun, tmp_path, monkeypatch):

@@ -85,9 +85,9 @@ def test_content_and_suffix_of_a_file_count_and_its_name_does_not(tmp_path):
     for name in ("a.tsv", "b.tsv", "c.csv", "v1.5.tsv.gz"):
         (tmp_path / name).write_text("one\n")
     (tmp_path / "d.tsv").write_text("two\n")
-    of = {name: parts(data=str(tmp_path / name))["data"] for name in ("a.tsv", "b.tsv", "c.csv", "d.tsv")}
-    assert of["a.tsv"] == of["b.tsv"] == "file:.tsv:" + hashlib.sha256(b"one\n").hexdigest()
-    assert len({of["a.tsv"], of["c.csv"], of["d.tsv"]}) == 3
+    digests = {name: parts(data=str(tmp_path / name))["data"] for name in ("a.tsv", "b.tsv", "c.csv", "d.tsv")}
+    assert digests["a.tsv"] == digests["b.tsv"] == "file:.tsv:" + hashlib.sha256(b"one\n").hexdigest()
+    assert len({digests["a.tsv"], digests["c.csv"], digests["d.tsv"]}) == 3
     assert parts(data=str(tmp_path / "v1.5.tsv.gz"))["data"].startswith("file:.tsv.gz:")
 
 
@@ -119,9 +119,9 @@ def test_a_folder_that_cannot_be_read_whole_is_a_clear_error(tmp_path):
 
 
 def test_fingerprint_of_another_stage_and_the_inner_path_count():
-    of = parts(base="@teacher/model", upstream={"teacher": "abc"})["base"]
-    assert of == "output:abc/model" == parts(base="@renamed/model", upstream={"renamed": "abc"})["base"]
-    assert of != parts(base="@teacher/model", upstream={"teacher": "abd"})["base"]
+    part = parts(base="@teacher/model", upstream={"teacher": "abc"})["base"]
+    assert part == "output:abc/model" == parts(base="@renamed/model", upstream={"renamed": "abc"})["base"]
+    assert part != parts(base="@teacher/model", upstream={"teacher": "abd"})["base"]
 
 
 def test_the_revision_of_a_hub_id_counts_pinned_or_looked_up():

@@ -39,7 +39,7 @@ def test_a_script_beside_the_clone_imports_the_package(tmp_path):
     (tmp_path / "script.py").write_text(
         f"import site; site.addsitedir({str(tmp_path / 'installed')!r}); import bertrelay; print(bertrelay.__file__)"
     )
-    found = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-S", "script.py"], cwd=tmp_path, capture_output=True, text=True, env={}, check=False
     )
-    assert found.stdout.strip() == str(clone / "bertrelay/__init__.py"), found.stderr
+    assert printed.stdout.strip() == str(clone / "bertrelay/__init__.py"), printed.stderr

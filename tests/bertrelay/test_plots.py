@@ -70,16 +70,10 @@ def test_markup_formulas_and_control_characters_stay_text_in_svg():
     assert as_svg(figure) == as_svg(heatmap([[1.0]], ['<script>"&\x00\x1b\ud800'], ["$x_1$ \\alpha\n"], "<t>"))
 
 
-# Files
-
-
 @pytest.mark.parametrize(("kind", "begins"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<svg")])
 def test_each_kind_of_file_is_what_its_name_says(tmp_path, kind, begins):
     write_heatmap(tmp_path / f"m{kind}", [[1.0]], ["a"], ["b"])
     assert (tmp_path / f"m{kind}").read_bytes().startswith(begins)
-
-
-# Fonts
 
 
 @pytest.fixture

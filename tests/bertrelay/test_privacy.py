@@ -1,4 +1,4 @@
-"""What sensitive data changes in a process: the umask, the errors that leave, where temporary files lie."""
+"""Sensitive data in a process: the umask, what errors may quote, where temporary files are."""
 
 import os
 import tempfile

@@ -21,11 +21,11 @@ from bertrelay.process_group import ProcessGroup, check_shared, join_processes, 
 from bertrelay.stage import StageContext
 from pipelines.launch import worker_environments
 
-LINES = [f"A dog {place}." for place in range(61)]
+LINES = [f"A dog {number}." for number in range(61)]
 
 
 def worker(folder, environment):
-    """One process, on a disk of its own: leaves what becomes of each call in the folder, and its threads at the end."""
+    """Runs as one of two processes, in its own working folder; writes the outcomes of its calls into `folder`."""
     os.environ.update(environment)
     process_group = ProcessGroup.from_environment()
     with join_processes(process_group):
@@ -77,8 +77,8 @@ def calls(process_group, shared):
         encode_files.encode_file(encoder, "lines.txt", output, precision="fp32", process_group=process_group)
 
     def vectors(path="v.npy"):
-        given = encoder, lambda first, end: LINES[first:end], 61, Path(path), "key"
-        encode_files.fill_vectors(*given, precision="fp32", executor=executor)
+        arguments = encoder, lambda first, end: LINES[first:end], 61, Path(path), "key"
+        encode_files.fill_vectors(*arguments, precision="fp32", executor=executor)
 
     def tags():
         work = Work(whole_span, lambda: lambda spans, _: ([str(span.first)] for span in spans), "tagging", "words")
@@ -99,7 +99,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reported(tiny_encoder, folder):
-    """What becomes of each of `calls`, and the threads at the end, in the first and in the second process."""
+    """The outcome of each of `calls`, and the threads left at the end, in the first and in the second process."""
     tiny_encoder("bert", ["A dog runs.", "0 1 2 3 4 5 6 7 8 9"]).save(folder / "model")
     both = [CONTEXT.Process(target=worker, args=(folder, environment)) for environment in worker_environments(2)]
     for process in both:
@@ -139,7 +139,7 @@ def test_processes_on_separate_disks_are_refused_before_they_compute(reported):
 
 
 def test_a_block_that_is_missing_when_all_have_written_is_an_error_in_every_process(reported, folder):
-    """As where a disk seems to be shared and is not."""
+    """The check of a shared folder is off, so the two disks seem to be one."""
     for lines in reported:
         for line, missing in zip(lines[5:8], ("expected all 8", "expected all 8", "expected all 4"), strict=True):
             assert missing in line and "The folder must be one that all processes share" in line

@@ -97,26 +97,26 @@ def test_a_model_is_a_folder_when_it_is_one_or_is_written_like_one(tmp_path):
 
 
 def test_two_words_are_a_folder_where_the_first_stands_and_no_revision_pins_them(tmp_path):
-    (tmp_path / "models/relay").mkdir(parents=True)
+    (tmp_path / "models/nomic").mkdir(parents=True)
 
     def parsed(text):
         return ModelSource.parse(PathText(text, tmp_path))
 
-    assert parsed("models/relya").folder == tmp_path / "models/relya"
-    assert parsed("models/relya@main").hub_id == "models/relya"
-    assert parsed("owner/relay").hub_id == "owner/relay"
-    assert parsed("owner/models/relay").folder == tmp_path / "owner/models/relay"
+    assert parsed("models/nomci").folder == tmp_path / "models/nomci"
+    assert parsed("models/nomci@main").hub_id == "models/nomci"
+    assert parsed("owner/nomic").hub_id == "owner/nomic"
+    assert parsed("owner/models/nomic").folder == tmp_path / "owner/models/nomic"
 
 
 def test_a_missing_model_folder_is_reported_with_the_nearest_or_how_a_hub_id_is_written(tmp_path):
-    (tmp_path / "models/relay").mkdir(parents=True)
-    (tmp_path / "models/relax").touch()
-    message = no_model_folder(tmp_path / "models/relya")
+    (tmp_path / "models/nomic").mkdir(parents=True)
+    (tmp_path / "models/nomix").touch()
+    message = no_model_folder(tmp_path / "models/nomci")
     assert (
         message
-        == f"expected a model folder, found none at {tmp_path}/models/relya; did you mean {tmp_path}/models/relay?"
+        == f"expected a model folder, found none at {tmp_path}/models/nomci; did you mean {tmp_path}/models/nomic?"
     )
-    assert no_model_folder(tmp_path / "modles/relay").endswith(f"did you mean {tmp_path}/models?")
+    assert no_model_folder(tmp_path / "modles/nomic").endswith(f"did you mean {tmp_path}/models?")
     message = no_model_folder(tmp_path / "models/xlm-roberta", "models/xlm-roberta")
     assert message.endswith("check the path; for a model of the hub write models/xlm-roberta@main")
     assert no_model_folder(Path("/q9/z8/y7")).endswith("check the path")

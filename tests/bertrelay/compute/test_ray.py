@@ -81,15 +81,15 @@ def waited_for(condition):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Where a token is there, Ray switches tokens on, and a process that connects has to."""
+    """Starts a head and two nodes, with a token: Ray then requires it of every process that connects."""
     from ray.cluster_utils import Cluster
 
     port, client = free_port(), free_port()
     address, token = f"127.0.0.1:{port}", tmp_path_factory.mktemp("token") / "auth_token"
     token.write_text("4d" * 32)
     # The head, which these tests need to live; it asks each second whether the nodes do.
-    asked = ["--num-cpus=0", "--system-config", '{"health_check_period_ms": 1000}']
-    head = ["--head", "--include-dashboard=false", f"--port={port}", f"--ray-client-server-port={client}", *asked]
+    checks = ["--num-cpus=0", "--system-config", '{"health_check_period_ms": 1000}']
+    head = ["--head", "--include-dashboard=false", f"--port={port}", f"--ray-client-server-port={client}", *checks]
     this = sys.modules[__name__]
     with ExitStack() as until, pytest.MonkeyPatch.context() as environment:
         folder = until.enter_context(TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True))
@@ -148,7 +148,7 @@ def quotes(note):
 
 
 def files_that_quote(note, cluster):
-    """Of what Ray keeps of its session: logs above all."""
+    """Lists the files of Ray's session, most of them logs, that contain `note`."""
     return [path for path in cluster.session.rglob("*") if path.is_file() and note.encode() in path.read_bytes()]
 
 
@@ -187,11 +187,11 @@ def slow():
     return compute
 
 
-def run_apart(script, **given):
-    """What another process does with it; a worker is sent the functions of this module, `t`, as they stand."""
+def run_apart(script, **more):
+    """Runs `script` in another process; workers get the functions of this module, `t` in the script, by value."""
     script = f"import test_ray as t, ray\nray.cloudpickle.register_pickle_by_value(t)\n{script}"
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    return subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, check=False, **given)
+    return subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, check=False, **more)
 
 
 CLIENT = """
@@ -318,16 +318,16 @@ class TestWorkers:
             fill(tmp_path, engine=Engine(engine="ray", gpus_per_worker=1))
         with pytest.raises(RequestError, match="cpus_per_worker: expected a node that has 2, found 1 at most"):
             fill(tmp_path, engine=Engine(engine="ray", cpus_per_worker=2))
-        found = metadata.version("torch")
+        installed = metadata.version("torch")
         versions = {name: metadata.version(name) for name in ray_workers.PACKAGES} | {"torch": "1.0"}
         monkeypatch.setattr(metadata, "version", versions.__getitem__)
-        message = rf"expected torch 1.0 on every node, found {re.escape(found)} on node [\d.]+; install the same"
+        message = rf"expected torch 1.0 on every node, found {re.escape(installed)} on node [\d.]+; install the same"
         with pytest.raises(RequestError, match=message):  # of the workers, as on a node that joins late
             fill(tmp_path)
         monkeypatch.setattr(ray_workers, "_checked_nodes", set())
         with pytest.raises(RequestError, match=message):
             ray_workers._check_versions()
-        versions["torch"], versions["pyarrow"] = found, "none"  # as where it is absent
+        versions["torch"], versions["pyarrow"] = installed, "none"  # as where it is absent
         with pytest.raises(RequestError, match=r"expected pyarrow none on every node, found \d+"):
             ray_workers._check_versions()
 
@@ -359,10 +359,10 @@ class TestWorkers:
         make_encoder().save(tmp_path / "model")
         encode_file(tmp_path / "model", tmp_path / "in.txt", tmp_path / "here.npy", vectors="int8")
         script = CLIENT.format(folder=str(tmp_path), address=cluster.client, note=note)
-        found = run_apart(script, capture_output=True, text=True)
-        assert re.search("WorkError: an unforeseen ValueError", found.stderr), found.stderr
+        process = run_apart(script, capture_output=True, text=True)
+        assert re.search("WorkError: an unforeseen ValueError", process.stderr), process.stderr
         assert (tmp_path / "there.npy").read_bytes() == (tmp_path / "here.npy").read_bytes()
-        assert "born" not in found.stderr and not files_that_quote(note, cluster)
+        assert "born" not in process.stderr and not files_that_quote(note, cluster)
 
     def test_a_recipe_runs_on_them_and_ends_the_same(self, make_encoder, many, tmp_path, monkeypatch):
         from pipelines.cli import main
@@ -425,10 +425,10 @@ class TestWorkers:
         for number in range(3):
             pq.write_table(pa.table({"text": many[number::3]}), tmp_path / f"in/{number}.parquet", row_group_size=5)
         for name, engine in (("here", LOCAL_ENGINE), ("there", ONE)):
-            given = str(tmp_path / "in"), f"{tmp_path / name}/"
-            assert encode_dataset(make_encoder(), *given, engine=engine, precision="fp32").sentences == len(many)
+            paths = str(tmp_path / "in"), f"{tmp_path / name}/"
+            assert encode_dataset(make_encoder(), *paths, engine=engine, precision="fp32").sentences == len(many)
         files = [sorted((tmp_path / name).iterdir()) for name in ("here", "there")]
-        contents = [{path.name: path.read_bytes() for path in each if path.is_file()} for each in files]
+        contents = [{path.name: path.read_bytes() for path in paths if path.is_file()} for paths in files]
         assert contents[0] == contents[1] and len(contents[0]) == 2 + 7  # of 21, 20 and 20 rows
 
     def test_chunks_of_notes_are_cut_as_by_one_process(self, word_piece, many, tmp_path, monkeypatch):
@@ -446,7 +446,7 @@ class TestWorkers:
                 stored_chunk_tokens(lambda: iter(texts), list(map(len, texts)), chunker, tmp_path / name, engine)
             monkeypatch.setattr(LocalExecutor, "compute", None)  # this process computes nothing any more
         files = [sorted((tmp_path / name).iterdir()) for name in ("here", "there")]
-        contents = [{path.name: path.read_bytes() for path in each if path.is_file()} for each in files]
+        contents = [{path.name: path.read_bytes() for path in paths if path.is_file()} for paths in files]
         assert contents[0] == contents[1] and len(contents[0]) == 3
         assert len(modes) > 10 and set(modes) == {0o600}
 
@@ -458,11 +458,13 @@ class TestWorkers:
         for name, engine in (("here", LOCAL_ENGINE), ("there", ONE)):
             built.append(build_corpus([source], word_piece, Cache(tmp_path / name), Digests(), 0.3, engine=engine))
             monkeypatch.setattr(LocalExecutor, "compute", None)  # this process computes nothing any more
-        here, there = built
+        here, remote = built
         for name in ("sentence_starts", "document_starts", "groups", "held_out"):
-            assert getattr(here, name).tolist() == getattr(there, name).tolist(), name
-        assert here.tokens(0, here.sentence_starts[-1]).tolist() == there.tokens(0, there.sentence_starts[-1]).tolist()
-        assert here.facts == there.facts and here.facts["shards"] > 5 and 0 < here.held_out.sum() < len(many)
+            assert getattr(here, name).tolist() == getattr(remote, name).tolist(), name
+        assert (
+            here.tokens(0, here.sentence_starts[-1]).tolist() == remote.tokens(0, remote.sentence_starts[-1]).tolist()
+        )
+        assert here.facts == remote.facts and here.facts["shards"] > 5 and 0 < here.held_out.sum() < len(many)
 
     def test_the_others_do_the_work_of_a_node_that_is_lost(self, tmp_path):  # the last, as it is gone afterwards
         rows, _ = fill(tmp_path, once(tmp_path / "marker", takes_its_node_along), RAY)
@@ -471,10 +473,10 @@ class TestWorkers:
 
 def test_a_new_cluster_has_short_paths_and_its_data_where_temporary_files_are(tmp_path, monkeypatch):
     """Sockets have paths of 107 bytes at most."""
-    given = {}
+    connected = {}
 
     def init(address, **options):
-        given.update(options, address=address)
+        connected.update(options, address=address)
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
@@ -483,12 +485,12 @@ def test_a_new_cluster_has_short_paths_and_its_data_where_temporary_files_are(tm
     with temporary_files_in(tmp_path / "work"):
         ray_workers._init(None)
     expected = {"_temp_dir": str(tmp_path / "ray"), "object_spilling_directory": str(tmp_path / "work")}
-    assert given["address"] == "local" and expected.items() <= given.items()
+    assert connected["address"] == "local" and expected.items() <= connected.items()
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}"
         (tmp_path / "ray/ray_current_cluster").write_text(address)
         ray_workers._init(None)
-    assert given["address"] == address
+    assert connected["address"] == address
 
 
 def test_settings_of_a_cluster_need_one_and_processes_need_none():

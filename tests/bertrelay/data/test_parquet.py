@@ -54,8 +54,8 @@ def address(request, tmp_path):
 
 
 def opened(address):
-    place = parquet.Location(address)
-    return place.filesystem, place.path()
+    location = parquet.Location(address)
+    return location.filesystem, location.path()
 
 
 def write_input(address, texts, files=3, **columns):
@@ -71,12 +71,12 @@ def write_input(address, texts, files=3, **columns):
 
 
 def read_output(address):
-    """All rows in their order, and the names of the files, by which readers of datasets find the same."""
+    """Reads a dataset as any reader does: all rows in their order, and information on its files by name."""
     filesystem, folder = opened(address)
     table = pq.read_table(folder, filesystem=filesystem)
-    found = filesystem.get_file_info(fs.FileSelector(folder))
-    found = [each for each in found if each.type == fs.FileType.File]
-    return table.sort_by("row"), {each.path.removeprefix(f"{folder}/"): each for each in found}
+    entries = filesystem.get_file_info(fs.FileSelector(folder))
+    files = {entry.path.removeprefix(f"{folder}/"): entry for entry in entries if entry.type == fs.FileType.File}
+    return table.sort_by("row"), files
 
 
 def rows_in(address):
@@ -85,7 +85,7 @@ def rows_in(address):
 
 def names_in(address):
     filesystem, folder = opened(address)
-    return {each.base_name for each in filesystem.get_file_info(fs.FileSelector(folder))}
+    return {entry.base_name for entry in filesystem.get_file_info(fs.FileSelector(folder))}
 
 
 def spans_of(rows):
@@ -107,15 +107,15 @@ def test_vectors_are_those_of_the_encoder_with_row_and_what_is_kept(make_encoder
     assert {*files} == {"_SUCCESS", "_manifest.json", *(f"part-{number:05}.parquet" for number in range(6))}
     again = encode_dataset(encoder, address("input"), address("output"), keep=["id"], precision="fp32")
     assert again == (ROWS, 16, None, "fp32")
-    assert {name: each.mtime for name, each in read_output(address("output"))[1].items()} == {
-        name: each.mtime for name, each in files.items()
+    assert {name: entry.mtime for name, entry in read_output(address("output"))[1].items()} == {
+        name: entry.mtime for name, entry in files.items()
     }
 
 
 def test_shards_are_row_groups_of_one_file_and_count_every_row_once(many, address):
     source = ParquetInput(write_input(address("input"), many), ["text"], ["id"])
-    assert [each.rows for each in source.row_groups] == [12, 8, 12, 8, 12, 9]  # files of 20, 20 and 21 rows
-    assert [(each.first, each.end) for each in source.row_groups] == [(0, 3), (3, 5), (0, 3), (3, 5), (0, 3), (3, 6)]
+    assert [group.rows for group in source.row_groups] == [12, 8, 12, 8, 12, 9]  # files of 20, 20 and 21 rows
+    assert [(group.first, group.end) for group in source.row_groups] == [(0, 3), (3, 5), (0, 3), (3, 5), (0, 3), (3, 6)]
     blocks = [block for span in source.spans for block in source.blocks(span)]
     assert [row for block in blocks for row in block["row"].to_pylist()] == list(range(ROWS))
     assert [text for block in blocks for text in block["text"].to_pylist()] == many
@@ -258,12 +258,12 @@ def test_a_store_that_lists_late_is_waited_for(address, monkeypatch):
     seen, names = {}, parquet.Location.names
 
     def late(self, folder=""):
-        found = names(self, folder)
+        listed = names(self, folder)
         if folder != parquet.MARKERS:
-            return found
-        for name in found:
+            return listed
+        for name in listed:
             seen[name] = seen.get(name, 0) + 1
-        return {name: each for name, each in found.items() if seen[name] > 2}
+        return {name: entry for name, entry in listed.items() if seen[name] > 2}
 
     monkeypatch.setattr(parquet.Location, "names", late)
     monkeypatch.setattr(parquet.Location, "is_local", False)
@@ -290,9 +290,6 @@ def test_a_folder_that_another_call_writes_is_refused(make_encoder, many, tmp_pa
         encode_dataset(make_encoder(), source, str(output))
     assert not output.exists()
     assert encode_dataset(make_encoder(), source, str(output)).sentences == ROWS
-
-
-# What is refused
 
 
 def test_an_input_that_cannot_be_right_is_refused_with_the_file(make_encoder, many, address):
@@ -374,7 +371,7 @@ def test_datasets_differ_from_files_by_their_names(tmp_path):
     assert not writes_dataset(str(tmp_path), "out/") and not writes_dataset("in.parquet", "out.jsonl")
     (tmp_path / "in.parquet").touch()
     written = ((str(tmp_path), "out/"), ("in.parquet", "out/"), ("s3://b/in", "out/"), ("in.txt", "s3://b/out"))
-    assert all(writes_dataset(*each) for each in written)
+    assert all(writes_dataset(*addresses) for addresses in written)
 
 
 def test_other_file_systems_are_fsspecs(many):

@@ -144,10 +144,10 @@ def test_a_data_set_of_the_hub_is_loaded_at_its_revision_into_the_cache_and_its_
 ):
     from huggingface_hub import constants
 
-    asked: dict[str, object] = {}
+    received: dict[str, object] = {}
 
     def load_dataset(**options):
-        asked.update(options, downloads=constants.HF_HUB_CACHE)
+        received.update(options, downloads=constants.HF_HUB_CACHE)
         return datasets.Dataset.from_list([{"translation": {"en": "yes", "de": "ja"}, "n": 1}] * 2)
 
     home = constants.HF_HUB_CACHE
@@ -159,10 +159,10 @@ def test_a_data_set_of_the_hub_is_loaded_at_its_revision_into_the_cache_and_its_
     source = Table(hub="owner/corpus@abc123", config="de-en", split="validation")
     records = list(read(source, ("translation.en", "n"), cache=Cache(tmp_path)))
     assert records[1] == Record(("yes", 1), "hub:owner/corpus@abc123:de-en:validation", 2)
-    assert (asked["path"], asked["name"]) == ("owner/corpus", "de-en")
-    assert (asked["split"], asked["revision"]) == ("validation", "abc123")
-    assert str(asked["cache_dir"]).startswith(str(tmp_path / "hub"))
-    assert str(asked["downloads"]) == str(tmp_path / "hub") and home == constants.HF_HUB_CACHE
+    assert (received["path"], received["name"]) == ("owner/corpus", "de-en")
+    assert (received["split"], received["revision"]) == ("validation", "abc123")
+    assert str(received["cache_dir"]).startswith(str(tmp_path / "hub"))
+    assert str(received["downloads"]) == str(tmp_path / "hub") and home == constants.HF_HUB_CACHE
 
 
 def test_reading_a_text_file_loads_no_heavy_library(tmp_path):
@@ -175,9 +175,6 @@ def test_reading_a_text_file_loads_no_heavy_library(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "('1',) []"
-
-
-# What stops the reading
 
 
 PACKED = gzip.compress(b"".join(b"%d\n" % (i * 7919) for i in range(50_000)), mtime=0)
@@ -257,9 +254,6 @@ def test_no_error_quotes_a_record(tmp_path, name, content):
     message = refusal(table(tmp_path / name, content), "label")
     assert not any(word in message for word in SECRET.split() if len(word) > 3)
     assert str(tmp_path / name) in message
-
-
-# Rows that cannot be used
 
 
 BAD_ROWS = {
@@ -378,9 +372,6 @@ def test_a_line_without_an_end_is_one_unusable_record_and_those_after_it_are_rea
 def test_objects_nested_without_an_end_are_no_columns(tmp_path):
     deep = '{"a":' * 900 + "1" + "}" * 900
     assert values(table(tmp_path / "a.jsonl", f'{{"b":"x","c":{deep}}}\n'.encode()), "b") == [("x",)]
-
-
-# Quotes in TSV, and files that are no tables
 
 
 def test_quotes_of_a_tsv_are_text_unless_it_is_quoted_and_are_warned_of_with_their_count(tmp_path, capsys):

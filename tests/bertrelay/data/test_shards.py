@@ -126,17 +126,17 @@ def test_a_span_ends_with_the_item_that_brings_it_to_the_limit():
 
 
 def test_records_of_spans_are_read_in_one_pass_and_a_source_that_changed_is_an_error():
-    passes, wanted = [], [Span(1, 3, 0), Span(4, 6, 0), Span(0, 2, 0)]
+    passes, spans = [], [Span(1, 3, 0), Span(4, 6, 0), Span(0, 2, 0)]
 
     def begin():
         passes.append(1)
         return iter("abcdef")
 
     reader = SpanReader(begin, "x.txt")
-    assert [reader.read(span) for span in wanted[:2]] == [["b", "c"], ["e", "f"]] and len(passes) == 1
-    assert reader.read(wanted[2]) == ["a", "b"] and len(passes) == 2  # an earlier one begins another pass
+    assert [reader.read(span) for span in spans[:2]] == [["b", "c"], ["e", "f"]] and len(passes) == 1
+    assert reader.read(spans[2]) == ["a", "b"] and len(passes) == 2  # an earlier one begins another pass
     with pytest.raises(WorkError, match=r"x\.txt became shorter"):
-        [SpanReader(lambda: iter("abcde"), "x.txt").read(span) for span in wanted]
+        [SpanReader(lambda: iter("abcde"), "x.txt").read(span) for span in spans]
     lines = SpanReader(lambda: iter(["a", "bcd", "e"]), "x.txt", len)
     assert lines.read(Span(0, 2, 4)) == ["a", "bcd"]
     with pytest.raises(WorkError, match=r"x\.txt changed while"):

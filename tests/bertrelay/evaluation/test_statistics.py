@@ -82,9 +82,6 @@ def test_there_is_no_interval_where_most_resamples_have_no_metric():
     assert metrics == {"s": pytest.approx(1)}
 
 
-# Units of several rows
-
-
 def test_a_resample_has_as_many_subjects_and_all_stays_of_each():
     subjects = np.array(["b", "a", "b", "c", "b"])
     weights = np.concatenate(list(resampled_weights(subjects, seed=0, resamples=500)))

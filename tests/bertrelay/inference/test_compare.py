@@ -40,8 +40,8 @@ def test_all_with_all_is_the_matrix_some_rows_at_a_time(make_encoder, many):
     vectors = encoder.encode(many, precision="fp32")
     blocks = list(compare_all(encoder, many, many[:9], "euclidean", precision="fp32"))
     assert [len(block.first) for block in blocks] == [4] * 15 + [1]
-    found = np.concatenate([block.similarity for block in blocks])
-    np.testing.assert_allclose(found, matrix(vectors, vectors[:9], "euclidean"), atol=2e-4)
+    similarities = np.concatenate([block.similarity for block in blocks])
+    np.testing.assert_allclose(similarities, matrix(vectors, vectors[:9], "euclidean"), atol=2e-4)
     alone = np.concatenate([block.similarity for block in compare_all(encoder, many[:9], precision="fp32")])
     np.testing.assert_allclose(alone, matrix(vectors[:9], vectors[:9]), atol=1e-5)
 
@@ -78,9 +78,9 @@ def test_a_vector_that_is_not_finite_is_an_error_with_the_model_and_the_place(ma
 @pytest.mark.usefixtures("small_blocks")
 def test_lists_may_be_iterators_and_other_things_are_refused(make_encoder):
     encoder, sentences = make_encoder(), ["A dog runs.", "Rain."]
-    (found,) = compare_all(encoder, iter(sentences), iter(sentences), precision="fp32")
+    (block,) = compare_all(encoder, iter(sentences), iter(sentences), precision="fp32")
     (expected,) = compare_all(encoder, sentences, sentences, precision="fp32")
-    np.testing.assert_array_equal(found.similarity, expected.similarity)
+    np.testing.assert_array_equal(block.similarity, expected.similarity)
     for first in ("ab", {"text": sentences}, None, ["\ud800"], []):
         for lists in ([first], [sentences, first or 5]):
             with pytest.raises(RequestError, match="compare_all: expected"):

@@ -52,19 +52,19 @@ def one_by_one(encoder, sentences):
 def test_row_i_is_sentence_i_whatever_the_batches(batch, make_encoder, many):
     encoder = make_encoder()
     watched = Watched(encoder)
-    found = encoder.encode(many, precision="fp32", **batch)
-    assert found.dtype == np.float32
+    vectors = encoder.encode(many, precision="fp32", **batch)
+    assert vectors.dtype == np.float32
     assert max(rows for rows, _ in watched.shapes) <= batch.get("batch_size", 100)
-    np.testing.assert_allclose(found, one_by_one(encoder, many), atol=2e-5)
+    np.testing.assert_allclose(vectors, one_by_one(encoder, many), atol=2e-5)
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_equal_sentences_are_computed_once_even_blocks_apart(make_encoder, many):
     encoder = make_encoder()
     watched = Watched(encoder)
-    found = encoder.encode(many + many[::-1], precision="fp32", batch_tokens=1)
+    vectors = encoder.encode(many + many[::-1], precision="fp32", batch_tokens=1)
     assert watched.rows == len(set(many)) < len(many)  # some are equal within a block, too
-    np.testing.assert_array_equal(found, np.concatenate([found[:61], found[60::-1]]))
+    np.testing.assert_array_equal(vectors, np.concatenate([vectors[:61], vectors[60::-1]]))
 
 
 def test_on_another_device_a_copy_computes_the_same_vectors(make_encoder, many):
@@ -79,7 +79,7 @@ def test_batches_have_few_shapes_however_many_sentences_are_left_over(make_encod
     encoder = make_encoder()
     watched = Watched(encoder)
     for count in range(1, 80):
-        encoder.encode([f"{'dog ' * 6}{place}" for place in range(count)], precision="fp32", batch_tokens=1000)
+        encoder.encode([f"{'dog ' * 6}{number}" for number in range(count)], precision="fp32", batch_tokens=1000)
         encoder.encode(["dog " * 36 + "dog" * (count % 2)], precision="fp32")
     heights = {rows for rows, width in watched.shapes if width == min(width for _, width in watched.shapes)}
     assert heights == {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80}
@@ -92,24 +92,24 @@ class ByPosition:
     def __init__(self, sentences):
         self.sentences = sentences
 
-    def __getitem__(self, place):
-        return self.sentences[place]
+    def __getitem__(self, position):
+        return self.sentences[position]
 
 
 @pytest.mark.parametrize("kind", [list, tuple, iter, dict.fromkeys, np.array, pd.Series, pa.array, ByPosition])
 def test_any_iterable_of_sentences_is_read_through(kind, make_encoder):
     encoder, sentences = make_encoder(), ["A dog runs.", "Rain.", "Un homme lit le journal."]
-    given = kind(sentences)
-    found = encoder.encode(given.keys() if isinstance(given, dict) else given, precision="fp32")
-    np.testing.assert_array_equal(found, encoder.encode(sentences, precision="fp32"))
-    np.testing.assert_allclose(encoder.encode(sentences[1], precision="fp32"), found[1], atol=2e-5)
+    collection = kind(sentences)
+    vectors = encoder.encode(collection.keys() if isinstance(collection, dict) else collection, precision="fp32")
+    np.testing.assert_array_equal(vectors, encoder.encode(sentences, precision="fp32"))
+    np.testing.assert_allclose(encoder.encode(sentences[1], precision="fp32"), vectors[1], atol=2e-5)
     assert encoder.encode([]).shape == (0, 16)
     assert [len(block) for block in encoding.encode_blocks(encoder, [["a"], [], ["b", "c"]])] == [1, 0, 2]
     assert np.isfinite(encoder.encode([""])).all()
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("value", "message"),
     [
         (["a", None], "NoneType at position 1"),
         ([b"a"], "bytes at position 0"),
@@ -124,9 +124,9 @@ def test_any_iterable_of_sentences_is_read_through(kind, make_encoder):
         ("\ud800", "half of a surrogate pair at character 0"),
     ],
 )
-def test_what_holds_no_sentences_is_refused(given, message, make_encoder):
+def test_what_holds_no_sentences_is_refused(value, message, make_encoder):
     with pytest.raises(RequestError, match=f"^encode: .*{message}"):
-        make_encoder().encode(given)
+        make_encoder().encode(value)
 
 
 @pytest.mark.parametrize("source", [None, 5, ["model"]])
@@ -149,11 +149,11 @@ def test_a_halved_encoder_computes_as_its_weights_are(precision, make_encoder, m
     encoder = make_encoder(projection=Projection(16, 8))
     expected = encoder.encode(many, precision="fp32")
     for halved in (encoder.bfloat16(), encoder.half()):
-        found = halved.encode(many, precision=precision)
-        np.testing.assert_allclose(found, expected, atol=0.03 * np.abs(expected).max())
+        vectors = halved.encode(many, precision=precision)
+        np.testing.assert_allclose(vectors, expected, atol=0.03 * np.abs(expected).max())
         (tmp_path / "a.txt").write_text("\n".join(many))
         assert encode_file(halved, tmp_path / "a.txt", tmp_path / "a.npy", precision=precision).dim == 8
-        np.testing.assert_allclose(np.load(tmp_path / "a.npy"), found, atol=1e-3)
+        np.testing.assert_allclose(np.load(tmp_path / "a.npy"), vectors, atol=1e-3)
 
 
 @pytest.mark.skipif(not computes_in_bf16(), reason="this machine computes bf16 in fp32")
@@ -185,7 +185,7 @@ def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(make_encoder
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_two_threads_encode_with_one_encoder_as_each_would_alone(precision, make_encoder, many, monkeypatch):
     encoder, round_it = make_encoder(), cpu_kernels._PackedInUse.to_bf16
-    alone = {each: encoder.encode(many, precision=each, batch_tokens=8) for each in ("bf16", precision)}
+    alone = {name: encoder.encode(many, precision=name, batch_tokens=8) for name in ("bf16", precision)}
     reached, go_on, here = threading.Event(), threading.Event(), threading.get_ident()
 
     def wait_in_the_other_thread(in_use, values):

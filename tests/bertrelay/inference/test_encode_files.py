@@ -33,14 +33,14 @@ def small_blocks(monkeypatch):
 
 
 class Texts:
-    """What `fill_vectors` reads from, and which rows it asked for."""
+    """Texts for `fill_vectors` to read; `starts` has the first row of each block that it read."""
 
     def __init__(self, texts):
         self.texts = texts
-        self.asked: list[int] = []
+        self.starts: list[int] = []
 
     def __call__(self, first, end):
-        self.asked.append(first)
+        self.starts.append(first)
         return self.texts[first:end]
 
 
@@ -49,7 +49,7 @@ def test_a_finished_file_is_not_filled_again_unless_something_changed(make_encod
     def blocks_filled(encoder, key):
         texts = Texts(many)
         fill_vectors(encoder, texts, len(many), tmp_path / "v.npy", key, precision="fp32")
-        return len(texts.asked)
+        return len(texts.starts)
 
     assert blocks_filled(make_encoder(), "key") == 8
     assert blocks_filled(make_encoder(), "key") == 0
@@ -70,7 +70,7 @@ def test_of_two_runs_at_once_the_second_waits_and_computes_nothing(make_encoder,
 
     with ThreadPoolExecutor(2) as pool:
         assert sorted(pool.map(run_once, range(2))) == [0, 61]
-    assert len(texts.asked) == 8
+    assert len(texts.starts) == 8
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -82,12 +82,12 @@ def test_vectors_in_fewer_bits_are_those_of_float32_rounded(make_encoder, many, 
     assert encode_file(make_encoder(), table, output, precision="fp32", vectors=stored)[:2] == (61, 16)
     expected = quantized(open_vectors(exact), stored)
     if suffix == ".npy":
-        found = np.load(output)
+        vectors = np.load(output)
     else:
         column = pq.read_table(output)["vector"].combine_chunks()
-        found = column.values.to_numpy().reshape(61, -1)
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(found, expected)
+        vectors = column.values.to_numpy().reshape(61, -1)
+    assert vectors.dtype == expected.dtype
+    np.testing.assert_array_equal(vectors, expected)
     assert vector_shape(output, stored) == (61, 16)
     with pytest.raises(RequestError, match="vectors: expected float32, int8 or binary, found 'int4'"):
         encode_file(make_encoder(), table, tmp_path / "other.npy", vectors="int4")
@@ -116,7 +116,7 @@ def test_a_prompt_stands_before_each_sentence_and_another_one_begins_again(make_
         fill_vectors(encoder, texts, 1, tmp_path / "v.npy", "key", prompt_name=prompt, precision="fp32")
         expected = encoder.encode([text], precision="fp32")
         np.testing.assert_allclose(open_vectors(tmp_path / "v.npy"), expected, atol=1e-6)
-    assert len(texts.asked) == 2
+    assert len(texts.starts) == 2
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -127,16 +127,16 @@ def test_row_i_of_the_output_is_line_i_of_the_input_and_parquet_has_the_text_bes
     encoder, table = make_encoder(), lines_file(tmp_path, lines)
     expected = encoder.encode(lines, precision="fp32")
     for name in ("out.npy", "out.parquet"):
-        found = encode_file(encoder, table, tmp_path / name, precision="fp32")
-        assert (found.sentences, found.dim, found.precision) == (64, 16, "fp32")
+        encoded = encode_file(encoder, table, tmp_path / name, precision="fp32")
+        assert (encoded.sentences, encoded.dim, encoded.precision) == (64, 16, "fp32")
         assert "2 of 64 sentences are blank" in capsys.readouterr().err
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=2e-5)
     file = pq.ParquetFile(tmp_path / "out.parquet")
-    found = file.read()
-    assert str(found.schema.field("vector").type) == "fixed_size_list<element: float>[16]"
+    rows = file.read()
+    assert str(rows.schema.field("vector").type) == "fixed_size_list<element: float>[16]"
     assert file.metadata.num_row_groups == 8
-    assert found["text"].to_pylist() == lines
-    np.testing.assert_allclose(np.array(found["vector"].to_pylist(), dtype=np.float32), expected, atol=2e-5)
+    assert rows["text"].to_pylist() == lines
+    np.testing.assert_allclose(np.array(rows["vector"].to_pylist(), dtype=np.float32), expected, atol=2e-5)
     assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "out.npy", "out.parquet"}
 
 
@@ -227,17 +227,17 @@ def test_the_stage_writes_a_dataset_of_a_dataset(make_encoder, many, tmp_path):
     for part in range(2):
         table = pa.table({"said": many[part::2], "id": list(range(part, len(many), 2))})
         pq.write_table(table, tmp_path / f"in/{part}.parquet")
-    given = {"model": str(tmp_path / "model"), "sentences": {"path": str(tmp_path / "in"), "columns": ["said"]}}
-    settings = EncodeSettings.model_validate({**given, "output": "dataset", "keep": ["id"], "precision": "fp32"})
+    common = {"model": str(tmp_path / "model"), "sentences": {"path": str(tmp_path / "in"), "columns": ["said"]}}
+    settings = EncodeSettings.model_validate({**common, "output": "dataset", "keep": ["id"], "precision": "fp32"})
     metrics = run(settings, StageContext(tmp_path, Cache(tmp_path / "cache")))
-    found = pq.read_table(tmp_path / "vectors").sort_by("id")
-    assert metrics["sentences"] == len(many) and found["said"].to_pylist() == many
+    rows = pq.read_table(tmp_path / "vectors").sort_by("id")
+    assert metrics["sentences"] == len(many) and rows["said"].to_pylist() == many
     expected = make_encoder().encode(many, precision="fp32")
-    np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), expected, atol=1e-6)
+    np.testing.assert_allclose(np.stack(rows["vector"].to_numpy()), expected, atol=1e-6)
     for wrong, message in (({"keep": ["id"]}, "keep: without effect"), ({"output": "dataset"}, "folder of Parquet")):
         table = {"hub": "owner/name"}
         with pytest.raises(ValueError, match=message):
-            EncodeSettings.model_validate({**given, "sentences": table, **wrong})
+            EncodeSettings.model_validate({**common, "sentences": table, **wrong})
 
 
 def test_the_digest_of_an_encoder_tells_every_change(make_encoder):
@@ -267,7 +267,7 @@ class StandIn(nn.Module):
         return SimpleNamespace(last_hidden_state=self.table(input_ids))
 
 
-@pytest.mark.skipif(private_memory_mb() is None, reason="only Linux tells private memory")
+@pytest.mark.skipif(private_memory_mb() is None, reason="only Linux reports private memory")
 def test_private_memory_does_not_grow_with_the_corpus(word_piece, tmp_path):
     rows, dim = 75_000, 256
     encoder = SentenceEncoder(StandIn(dim), word_piece)
@@ -275,7 +275,7 @@ def test_private_memory_does_not_grow_with_the_corpus(word_piece, tmp_path):
 
     def read_block(first, end):
         seen.append(private_memory_mb() or 0.0)
-        return [f"A dog {place}." for place in range(first, end)]
+        return [f"A dog {row}." for row in range(first, end)]
 
     fill_vectors(encoder, read_block, rows, tmp_path / "v.npy", "key", precision="fp32", batch_tokens=10_000)
     assert len(seen) == 37

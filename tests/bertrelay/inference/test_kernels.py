@@ -36,17 +36,14 @@ def test_all_kernels_are_used_in_place_and_tied_weights_stay_tied():
     with torch.no_grad():
         expected = network.eval()(ids).prediction_logits
         use_cpu_kernels(network)
-        found = network(ids).prediction_logits
+        computed = network(ids).prediction_logits
     kinds = {type(module) for module in network.modules()}
     assert {Dropout, Linear} <= kinds
     assert not kinds & {nn.Dropout, nn.Linear}
     assert {module.p for module in network.modules() if isinstance(module, Dropout)} == {0.25, 0.1}
     assert list(network.state_dict()) == names
     assert network.cls.predictions.decoder.weight is network.bert.embeddings.word_embeddings.weight
-    assert torch.allclose(found, expected, atol=1e-6)
-
-
-# Attention
+    assert torch.allclose(computed, expected, atol=1e-6)
 
 
 def inputs(tokens=9):
@@ -65,9 +62,9 @@ def test_products_give_what_torchs_kernel_gives(padded, tokens):
         network.eval().set_attn_implementation("sdpa")
         expected = network(input_ids=ids, attention_mask=mask).last_hidden_state
         use_attention_kernel(network)
-        found = network(input_ids=ids, attention_mask=mask).last_hidden_state
+        computed = network(input_ids=ids, attention_mask=mask).last_hidden_state
     assert network.config._attn_implementation == cpu_kernels.NAME
-    assert torch.allclose(found[mask.bool()], expected[mask.bool()], atol=1e-6)
+    assert torch.allclose(computed[mask.bool()], expected[mask.bool()], atol=1e-6)
 
 
 @EACH_ORDER
@@ -90,36 +87,36 @@ def test_bf16_is_near_to_what_torchs_kernel_gives_in_float64(tokens):
     torch.manual_seed(5)
     query, key, value = torch.randn(3, 2, 3, tokens, 8).bfloat16()
     visible = (torch.arange(tokens) < tokens - 3).expand(2, 1, tokens, tokens)
-    found, _ = cpu_kernels.attention(nn.Module(), query, key, value, visible)
+    computed, _ = cpu_kernels.attention(nn.Module(), query, key, value, visible)
     exact = nn.functional.scaled_dot_product_attention(query.double(), key.double(), value.double(), visible)
-    assert found.dtype == torch.bfloat16
-    assert torch.allclose(found.double(), exact.transpose(1, 2), atol=0.02)
+    assert computed.dtype == torch.bfloat16
+    assert torch.allclose(computed.double(), exact.transpose(1, 2), atol=0.02)
 
 
 @EACH_ORDER
 def test_a_share_of_the_attention_weights_is_dropped_and_the_rest_scaled(tokens):
     torch.manual_seed(6)
     nothing = torch.zeros(20, 2, tokens, 8).bfloat16()  # so that each token attends to all alike
-    identity = torch.eye(tokens).bfloat16().expand(20, 2, tokens, tokens)
-    found, _ = cpu_kernels.attention(nn.Module(), nothing, nothing, identity, None, dropout=0.5)  # the weights
-    assert torch.allclose(found.float().unique(), torch.tensor([0, 2 / tokens]), rtol=0.01)
-    assert abs((found == 0).float().mean() - 0.5) < 5 * 0.5 / found.numel() ** 0.5
+    identity = torch.eye(tokens).bfloat16().expand(20, 2, tokens, tokens)  # whose mean by weights is the weights
+    weights, _ = cpu_kernels.attention(nn.Module(), nothing, nothing, identity, None, dropout=0.5)
+    assert torch.allclose(weights.float().unique(), torch.tensor([0, 2 / tokens]), rtol=0.01)
+    assert abs((weights == 0).float().mean() - 0.5) < 5 * 0.5 / weights.numel() ** 0.5
 
 
 def test_a_mask_of_padding_is_one_row_and_any_other_is_kept():
     """Masks give what torch gives with them: where all tokens see the same ones, and where they do not."""
     states = torch.randn(3, 2, 3, 9, 8)  # (query key value, batch, heads, tokens, head dim)
-    padding, own = torch.ones(2, 9, dtype=torch.bool), torch.rand(2, 1, 9, 9) < 0.6
-    padding[0, 5:], own[..., 0] = False, True
+    padding, by_row = torch.ones(2, 9, dtype=torch.bool), torch.rand(2, 1, 9, 9) < 0.6
+    padding[0, 5:], by_row[..., 0] = False, True
     shared = cpu_kernels.mask(
         batch_size=2, q_length=9, kv_length=9, mask_function=bidirectional_mask_function, attention_mask=padding
     )
     assert shared is not None and shared.stride(-2) == 0 and shared[0, 0, 3].tolist() == padding[0].tolist()
     with torch.no_grad():
-        for visible in (shared, own):
-            found, _ = cpu_kernels.attention(nn.Identity(), *states, visible)
+        for visible in (shared, by_row):
+            computed, _ = cpu_kernels.attention(nn.Identity(), *states, visible)
             expected = nn.functional.scaled_dot_product_attention(*states, attn_mask=visible)
-            assert torch.allclose(found, expected.transpose(1, 2), atol=1e-6)
+            assert torch.allclose(computed, expected.transpose(1, 2), atol=1e-6)
     causal = cpu_kernels.mask(batch_size=1, q_length=4, kv_length=4, allow_is_causal_skip=False)
     assert causal is not None and torch.equal(causal[0, 0], torch.ones(4, 4).tril().bool())
 
@@ -134,9 +131,6 @@ def test_a_network_with_its_own_attention_keeps_it_and_no_saved_one_names_ours(t
     assert cpu_kernels.NAME not in (tmp_path / "config.json").read_text()
 
 
-# Packed linear maps
-
-
 def maps_of_two():
     torch.manual_seed(0)
     return nn.Sequential(Linear(24, 40), nn.GELU(), Linear(40, 8, bias=False))
@@ -149,9 +143,9 @@ def test_packed_weights_give_what_autocast_gives():
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         expected = maps(values)
         with cpu_kernels.use_packed(pack(maps)):
-            found = maps(values)
-    assert found.dtype == expected.dtype == torch.bfloat16
-    assert torch.equal(found, expected)
+            computed = maps(values)
+    assert computed.dtype == expected.dtype == torch.bfloat16
+    assert torch.equal(computed, expected)
 
 
 @BF16_PRODUCTS
@@ -177,13 +171,10 @@ def test_maps_that_share_an_input_give_what_each_gives_alone():
     one, other = torch.randn(5, 24), torch.randn(5, 24)
     with torch.inference_mode():
         with cpu_kernels.use_packed(pack(both)):
-            found = [each(values) for values in (one, other, one) for each in both]
-        for (values, each), result in zip([(v, m) for v in (one, other, one) for m in both], found, strict=True):
-            with cpu_kernels.use_packed(pack(each)):
-                assert torch.equal(each(values.clone()), result)
-
-
-# Dropout
+            results = [linear(values) for values in (one, other, one) for linear in both]
+        for (values, linear), result in zip([(v, m) for v in (one, other, one) for m in both], results, strict=True):
+            with cpu_kernels.use_packed(pack(linear)):
+                assert torch.equal(linear(values.clone()), result)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

@@ -55,9 +55,6 @@ def with_shard(folder, path):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-# Folders of sentence-transformers
-
-
 def read(path):
     return json.loads(path.read_text())
 
@@ -164,9 +161,6 @@ def test_a_network_in_a_folder_of_its_own_is_found(folder, sentences):
     np.testing.assert_array_equal(vectors_of(folder, sentences), before)
 
 
-# A model that is not what its files say
-
-
 def without_a_rule(folder, *keys):
     rules = read(folder / "tokenizer.json")
     inner = rules
@@ -270,9 +264,6 @@ def test_a_folder_that_is_saved_again_has_nothing_of_the_model_before(folder, ma
     assert names - expected == {"openvino"} and [file.name for file in (folder / "openvino").iterdir()] == ["notes.txt"]
 
 
-# What a folder may ask for
-
-
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "_attn_implementation_internal"])
 def test_the_attention_is_not_the_folders_to_choose(key, folder, sentences, monkeypatch):
     before = SentenceEncoder.load(folder).encode(sentences, precision="fp32")
@@ -303,8 +294,6 @@ def test_a_package_path_may_not_leave_its_package(source):
     with pytest.raises(ValueError, match=r"inside the Python package|not installed"):
         ModelSource.parse(f"package:{source}")
 
-
-# Malformed files
 
 WRONG = ['"text"', "[1]", "5", "null", "", "{", "\ufeff{}", "NaN", '{"a": 1e999}', "9" * 5_000, "[" * 100_000]
 FILES = [

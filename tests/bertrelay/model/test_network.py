@@ -125,7 +125,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_decoders_and_heads_of_the_whole_published_network_are_left_aside(kind, published, sentences, tmp_path, capsys):
-    """As of a checkpoint that generates text, with pooling beside it."""
+    """A checkpoint that generates text, with the modules of an encoder beside it."""
     folder, (whole_class, name) = published(kind), WHOLE[kind]
     encoder = SentenceEncoder.load(folder)
     whole = whole_class(encoder.backbone.config)
@@ -140,9 +140,6 @@ def test_decoders_and_heads_of_the_whole_published_network_are_left_aside(kind, 
     assert type(loaded.backbone) is type(encoder.backbone)
     computed, expected = (model.encode(sentences, precision="fp32") for model in (loaded, encoder))
     np.testing.assert_array_equal(computed, expected)
-
-
-# Limits
 
 
 def with_changes(path, **changes):
@@ -180,9 +177,6 @@ def test_a_head_is_put_on_bert_like_networks_alone(published, tmp_path):
     GPT2Config().save_pretrained(tmp_path)
     with pytest.raises(RequestError, match=r"expected a BERT-like encoder .*found 'gpt2'"):
         load_backbone(ModelFolder(tmp_path))
-
-
-# Attention
 
 
 def test_heads_that_share_keys_and_relative_positions_are_computed_as_torch_does():
