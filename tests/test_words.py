@@ -1,4 +1,4 @@
-"""Plain words in the packages that are rewritten: docstrings, names and comments, read from the syntax tree."""
+"""Plain words in the folders that are rewritten: docstrings, names and comments, read from the syntax tree."""
 
 import ast
 import io
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-REWRITTEN = ["bertrelay"]
-"""Packages of which every docstring, name and comment follows the rules."""
+REWRITTEN = ["bertrelay", "tests/bertrelay"]
+"""Folders in which every docstring, name and comment follows the rules."""
 MODULES = sorted(path.relative_to(ROOT) for name in REWRITTEN for path in (ROOT / name).rglob("*.py"))
 
 FIRST_WORDS = {"what", "how", "whether", "of", "as", "that", "when", "where", "who", "which"}

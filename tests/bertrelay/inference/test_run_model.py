@@ -71,8 +71,8 @@ def square_file(folder, output, process_group=SINGLE_PROCESS):
     def scan():
         return Scan(even_spans(len(list(numbers())), IN_SHARD), hashlib.sha256(source.read_bytes()).hexdigest())
 
-    given = {"span_limit": IN_SHARD, "precision": "fp32", "process_group": process_group}
-    with open_run(folder / output, folder / "model", scan, **given) as run:
+    options = {"span_limit": IN_SHARD, "precision": "fp32", "process_group": process_group}
+    with open_run(folder / output, folder / "model", scan, **options) as run:
         reader = SpanReader(numbers, source)
         rate = run.fill(Work(reader.read, partial(start_lines, run.folder), "squaring", "numbers")).rate
         if run.is_main:
@@ -88,14 +88,14 @@ def load_squares(folder, precision):  # noqa: ARG001
 
 def square_dataset(folder, output, process_group=SINGLE_PROCESS):
     added = [pa.field("square", pa.int64())]
-    given = {"keep": [], "precision": "fp32", "description": "squaring", "process_group": process_group}
+    options = {"keep": [], "precision": "fp32", "description": "squaring", "process_group": process_group}
     source = folder / "numbers"
-    return add_columns(folder / "model", source, folder / output, ["text"], added, load_squares, **given)[1]
+    return add_columns(folder / "model", source, folder / output, ["text"], added, load_squares, **options)[1]
 
 
 def encode_lines(folder, output, process_group=SINGLE_PROCESS):
-    given = {"precision": "fp32", "process_group": process_group}
-    return encode_file(folder / "encoder", folder / "numbers.txt", folder / output, **given).sentences_per_second
+    options = {"precision": "fp32", "process_group": process_group}
+    return encode_file(folder / "encoder", folder / "numbers.txt", folder / output, **options).sentences_per_second
 
 
 KINDS = {
@@ -165,18 +165,18 @@ def killed_before(act, run):
     """Runs, and kills this process before its act number `act`, counted from 0."""
     acts = count()
 
-    def die_or_call(real, *given, **options):
+    def die_or_call(real, *arguments, **options):
         if next(acts) == act:
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(*given, **options)
+        return real(*arguments, **options)
 
     for owner, name in ACTS:
         setattr(owner, name, partialmethod(partial(die_or_call, getattr(owner, name))))
     run()
 
 
-def in_a_fork(work, *given):
-    process = FORK.Process(target=work, args=given)
+def in_a_fork(work, *arguments):
+    process = FORK.Process(target=work, args=arguments)
     process.start()
     process.join(60)
     return process.exitcode
@@ -235,8 +235,8 @@ def test_an_input_that_changes_meanwhile_is_an_error_and_nothing_is_published(ta
     real = parquet.DatasetShards.write if task.output.name == "dataset" else encode_files.ShardFiles.write
     owner = parquet.DatasetShards if task.output.name == "dataset" else encode_files.ShardFiles
 
-    def write(*given):
-        real(*given)
+    def write(*arguments):
+        real(*arguments)
         if changes:
             changes.pop()()
 
