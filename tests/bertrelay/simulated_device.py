@@ -1,7 +1,7 @@
-"""A stand-in for an accelerator: its tensors are kept on the CPU and do not say so.
+"""A simulated accelerator: tensors have its device type, and the CPU stores and computes them.
 
-As on a GPU, an operation on tensors of two devices is an error, and so is NumPy's look at one that was not copied back.
-It is torch's for as long as the process lives, so tests use it in a process of their own.
+As on a GPU, an operation on tensors of two devices is an error, and so is NumPy reading one before it is copied back.
+Torch keeps it until the process ends, so tests use it in a separate process.
 """
 
 from functools import partial
@@ -14,12 +14,12 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 NAME = "simulated"
 OPERATIONS: list[str] = []
 HELD: dict[int, torch.Tensor] = {}
-"""What tensors of the device hold, on the CPU, by the place of their storage, which aliases share."""
-_libraries: list[torch.library.Library] = []  # what they register lasts as long as they do
+"""Contents of the device's tensors, on the CPU, by the address of their storage, which aliases share."""
+_libraries: list[torch.library.Library] = []  # what they register ends with them
 
 
 def install():
-    """Makes it the accelerator of this machine."""
+    """Makes the simulated device the accelerator of this machine."""
     module = SimpleNamespace(
         is_available=lambda: True,
         is_initialized=lambda: True,
@@ -34,11 +34,11 @@ def install():
     library = torch.library.Library("_", "IMPL")
     library.fallback(_computed, "PrivateUse1")
     factories = torch.library.Library("aten", "IMPL")
-    for name in ("arange", "arange.start", "arange.start_step"):  # which torch would have grow an empty tensor
+    for name in ("arange", "arange.start", "arange.start_step"):  # torch would resize an empty tensor
         operation = getattr(torch.ops.aten.arange, name.partition(".")[2] or "default")
         factories.impl(name, partial(_computed, operation), "PrivateUse1")
     _libraries.extend([library, factories])
-    copied = torch.Tensor.__deepcopy__  # which looks into storages
+    copied = torch.Tensor.__deepcopy__  # which copies storages
     torch.Tensor.__deepcopy__ = lambda tensor, memo: (
         tensor.clone() if tensor.device.type == NAME else copied(tensor, memo)
     )

@@ -134,11 +134,13 @@ def test_a_device_that_is_not_there_is_an_error_that_names_those_that_are(name):
     assert device.as_device("cpu") == device.as_device(torch.device("cpu")) == torch.device("cpu")
 
 
-def test_a_way_that_splits_the_model_is_refused(monkeypatch):
-    """A stand-in for Accelerate, which takes this way on GPUs only."""
-    way = "DEEPSPEED"
-    monkeypatch.setattr(training_log, "Accelerator", lambda **_: SimpleNamespace(distributed_type=DistributedType(way)))
-    with pytest.raises(RequestError, match=f"expected data-parallel processes, found {way}.*accelerate config"):
+def test_a_strategy_that_splits_the_model_is_refused(monkeypatch):
+    """Accelerate is replaced, because it chooses such a strategy on GPUs only."""
+    strategy = "DEEPSPEED"
+    monkeypatch.setattr(
+        training_log, "Accelerator", lambda **_: SimpleNamespace(distributed_type=DistributedType(strategy))
+    )
+    with pytest.raises(RequestError, match=f"expected data-parallel processes, found {strategy}.*accelerate config"):
         training_log.accelerator()
 
 

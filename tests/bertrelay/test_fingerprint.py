@@ -41,13 +41,13 @@ def parts(digests=None, upstream=None, revision=None, **settings):
 
 @pytest.fixture
 def old_clock(monkeypatch):
-    """Treats every file as older than the clock's grain, as files of users are."""
+    """Treats every file as older than the resolution of the clock, as the files of users are."""
     monkeypatch.setattr(prints, "CLOCK_GRAIN_NS", -1)
 
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The names of the files that are read, and not only looked up."""
+    """The names of the files whose content is read."""
     read, open_file = [], Path.open
 
     def counted(path, *arguments, **options):

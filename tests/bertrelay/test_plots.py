@@ -14,7 +14,7 @@ from bertrelay.errors import RequestError
 from bertrelay.plots import as_svg, cut, heatmap, text_width, write_heatmap
 
 SVG = "{http://www.w3.org/2000/svg}"
-LINEAR_B = "\U00010000\U00010001"  # of which no font here has a letter
+LINEAR_B = "\U00010000\U00010001"  # letters that no font here has
 
 
 def texts(figure):
@@ -36,10 +36,10 @@ def test_values_are_printed_up_to_twelve_rows_and_every_label_always():
 
 
 def test_values_have_ink_of_contrast():
-    for share in np.linspace(0, 1, 11):
-        axes = heatmap([[0.0, float(share), 1.0]], ["a"], ["b", "c", "d"], "").axes[0]
+    for fraction in np.linspace(0, 1, 11):
+        axes = heatmap([[0.0, float(fraction), 1.0]], ["a"], ["b", "c", "d"], "").axes[0]
         mesh = axes.collections[0]
-        colours = mesh.cmap(mesh.norm([0.0, share, 1.0]))
+        colours = mesh.cmap(mesh.norm([0.0, fraction, 1.0]))
         for colour, value in zip(colours, axes.texts, strict=True):
             ink = {"white": 1.0, "black": 0.0}[value.get_color()]
             lighter, darker = sorted([ink, luminance(colour)], reverse=True)

@@ -37,7 +37,7 @@ def worker(folder, environment):
 
 
 def shares(process_group):
-    """The lines of which this process computes the lengths, and what it gets of all lines, of one, and of an array."""
+    """The results for five lines, for one line, the lines that this process computed, and the results for an array."""
     lines = []
 
     def lengths(share):
@@ -147,6 +147,6 @@ def test_a_block_that_is_missing_when_all_have_written_is_an_error_in_every_proc
     assert not list(folder.glob("disk*/out.npy"))
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are listed on Linux alone")
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists threads")
 def test_no_thread_of_a_group_is_left_to_abort_the_exit(reported):
     assert not any("gloo" in lines[8] for lines in reported)

@@ -53,7 +53,7 @@ def test_what_is_slow_has_its_seconds_in_place_of_a_rate_of_nothing(rate, unit, 
 
 
 class OnceStarted:
-    """A timer whose time has come as it is started."""
+    """A timer that fires when it is started."""
 
     def __init__(self, seconds, show):
         assert seconds <= 2
@@ -103,9 +103,6 @@ def test_a_bar_on_the_terminal_leaves_standard_output_alone():
         os.close(end)
 
 
-# What a corpus or a file's name holds never reaches a terminal as a control character
-
-
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bertrelay", "teachers", "students", "domain", "pipelines")
 PRINTING = {"bertrelay/progress.py", "pipelines/cli/__init__.py", "pipelines/cli/options.py"}
@@ -118,7 +115,7 @@ def test_control_characters_become_escapes_and_all_else_stays():
 
 
 def prints(path):
-    """The calls in the module at `path` that print past `printable`."""
+    """The calls in the module at `path` that print without `printable`."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in (
             "print",

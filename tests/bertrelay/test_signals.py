@@ -1,4 +1,4 @@
-"""Being asked to stop is noted once; a second time acts at once."""
+"""A first signal to stop is noted for the work to end in order; a second one acts at once."""
 
 import os
 import pty

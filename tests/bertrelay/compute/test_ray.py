@@ -68,7 +68,7 @@ def ray_start(*options):
     try:
         yield
     finally:
-        process.terminate()  # and it its own
+        process.terminate()  # which terminates those that it started
         process.wait(60)
 
 
@@ -87,7 +87,7 @@ def cluster(tmp_path_factory):
     port, client = free_port(), free_port()
     address, token = f"127.0.0.1:{port}", tmp_path_factory.mktemp("token") / "auth_token"
     token.write_text("4d" * 32)
-    # The head, which these tests need to live; it asks each second whether the nodes do.
+    # The head checks each second that the nodes are alive.
     checks = ["--num-cpus=0", "--system-config", '{"health_check_period_ms": 1000}']
     head = ["--head", "--include-dashboard=false", f"--port={port}", f"--ray-client-server-port={client}", *checks]
     this = sys.modules[__name__]
@@ -99,7 +99,7 @@ def cluster(tmp_path_factory):
         AuthenticationTokenLoader.instance().reset_cache()
         until.enter_context(ray_start(*head, f"--temp-dir={folder}"))
         waited_for(lambda: Path(folder, "ray_current_cluster").exists())
-        ray.cloudpickle.register_pickle_by_value(this)  # a worker does not load all that is imported here
+        ray.cloudpickle.register_pickle_by_value(this)  # so that a worker need not import this module
         with connect(RAY):  # once for all tests
             nodes = Cluster(shutdown_at_exit=False)
             nodes.head_node = SimpleNamespace(gcs_address=address)
@@ -134,16 +134,16 @@ def once(marker, act, content=lines_of):
     return lambda: compute
 
 
-def ends():
+def kill_worker():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def takes_its_node_along():
-    os.kill(os.getppid(), signal.SIGKILL)  # the process that keeps the node
-    ends()
+def kill_node():
+    os.kill(os.getppid(), signal.SIGKILL)  # the raylet, the process of the node
+    kill_worker()
 
 
-def quotes(note):
+def raise_note(note):
     raise ValueError(note)
 
 
@@ -152,7 +152,7 @@ def files_that_quote(note, cluster):
     return [path for path in cluster.session.rglob("*") if path.is_file() and note.encode() in path.read_bytes()]
 
 
-def may_write_little():
+def limit_file_size():
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 
 
@@ -198,12 +198,12 @@ CLIENT = """
 import pathlib
 folder, engine = pathlib.Path({folder!r}), t.Engine(engine={address!r}, workers=1)
 with t.connect(engine):
-    rows, _ = t.fill(folder, t.once(folder / "killed", t.ends), engine)
+    rows, _ = t.fill(folder, t.once(folder / "killed", t.kill_worker), engine)
     assert rows == t.EXPECTED and (folder / "killed").exists()
     t.encode_file(folder / "model", folder / "in.txt", folder / "there.npy", engine=engine, vectors="int8")
     t.shards_of(folder).remove()
     with t.sensitive_data():
-        t.fill(folder, t.once(folder / "raised", t.partial(t.quotes, {note!r})), engine, read=lambda span: span)
+        t.fill(folder, t.once(folder / "raised", t.partial(t.raise_note, {note!r})), engine, read=lambda span: span)
 """
 
 
@@ -240,7 +240,7 @@ class TestWorkers:
             assert reader.read(span) == [*range(span.first, span.end)]
             return span
 
-        rows, _ = fill(tmp_path, once(tmp_path / "marker", ends), read=read)
+        rows, _ = fill(tmp_path, once(tmp_path / "marker", kill_worker), read=read)
         assert len(passes) == 2  # what the lost worker had is read again
         assert rows == EXPECTED and (tmp_path / "marker").exists()
 
@@ -262,7 +262,7 @@ class TestWorkers:
         def always(spans, _):
             for span in spans:
                 if span.first == 7 * IN_SHARD:
-                    ends()
+                    kill_worker()
                 yield lines_of(span)
 
         with pytest.raises(WorkError, match=r"2 workers were lost over shard 7 .*memory ran out.*resumes"):
@@ -270,19 +270,19 @@ class TestWorkers:
 
     def test_a_full_disk_on_a_node_is_an_error_and_nothing_is_half_written(self, tmp_path):
         with pytest.raises(WorkError, match=r"could not write .*File too large"):
-            fill(tmp_path, once(tmp_path / "marker", may_write_little))
+            fill(tmp_path, once(tmp_path / "marker", limit_file_size))
         shards = shards_of(tmp_path)
         written = set(range(len(shards.spans))).difference(shards.missing())
         assert all(shards.path(number).read_text().count("\n") == IN_SHARD for number in written)
         assert fill(tmp_path)[0] == EXPECTED
 
     def test_neither_errors_nor_rays_logs_quote_sensitive_data(self, cluster, tmp_path):
-        note = " ".join(["Quillfeather,", "born 1950"])  # not as it stands in a line that a traceback shows
+        note = " ".join(["Quillfeather,", "born 1950"])  # joined, so that no line of code in a traceback contains it
         fill(tmp_path, once(tmp_path / "first", partial(print, note[::-1], flush=True)))
         assert files_that_quote(note[::-1], cluster)
         shards_of(tmp_path).remove()
         with pytest.raises(WorkError, match="unforeseen ValueError") as caught, sensitive_data():
-            fill(tmp_path, lambda: lambda notes, _: map(quotes, notes), read=lambda _: note)
+            fill(tmp_path, lambda: lambda notes, _: map(raise_note, notes), read=lambda _: note)
         assert note not in str(caught.value) and not files_that_quote(note, cluster)
 
     def test_a_full_disk_for_a_dataset_is_an_error_and_nothing_is_half_published(self, tmp_path):
@@ -297,7 +297,7 @@ class TestWorkers:
             yield pa.table({"row": range(span.first, span.end)})
 
         with pytest.raises(WorkError, match=r"out cannot be written \(part-00007.parquet\): .*File too large.*resumes"):
-            fill_dataset(once(tmp_path / "marker", may_write_little, tables_of))
+            fill_dataset(once(tmp_path / "marker", limit_file_size, tables_of))
         shards = {path.name: pq.read_metadata(path).num_rows for path in (tmp_path / "out").glob("*.parquet")}
         marked = {f"part-{path.name.split('-')[1]}.parquet" for path in (tmp_path / "out/_shards").iterdir()}
         assert set(shards.values()) <= {IN_SHARD} and marked <= shards.keys() and "part-00007.parquet" not in shards
@@ -307,7 +307,8 @@ class TestWorkers:
 
     def test_a_folder_that_they_do_not_share_is_refused(self, tmp_path, monkeypatch):
         (tmp_path / "other").mkdir()
-        monkeypatch.setattr(ray_workers.Path, "cwd", lambda: tmp_path / "other")  # a relative name means another there
+        # Workers start in the caller's working folder, by which they resolve a relative path.
+        monkeypatch.setattr(ray_workers.Path, "cwd", lambda: tmp_path / "other")
         with pytest.raises(
             RequestError, match=r"out.jsonl.partial: expected a folder that all workers share, found none"
         ):
@@ -322,7 +323,7 @@ class TestWorkers:
         versions = {name: metadata.version(name) for name in ray_workers.PACKAGES} | {"torch": "1.0"}
         monkeypatch.setattr(metadata, "version", versions.__getitem__)
         message = rf"expected torch 1.0 on every node, found {re.escape(installed)} on node [\d.]+; install the same"
-        with pytest.raises(RequestError, match=message):  # of the workers, as on a node that joins late
+        with pytest.raises(RequestError, match=message):  # raised by a worker, as on a node that joins late
             fill(tmp_path)
         monkeypatch.setattr(ray_workers, "_checked_nodes", set())
         with pytest.raises(RequestError, match=message):
@@ -444,7 +445,7 @@ class TestWorkers:
         for name, engine in (("here", LOCAL_ENGINE), ("there", ONE)):
             with sensitive_data():
                 stored_chunk_tokens(lambda: iter(texts), list(map(len, texts)), chunker, tmp_path / name, engine)
-            monkeypatch.setattr(LocalExecutor, "compute", None)  # this process computes nothing any more
+            monkeypatch.setattr(LocalExecutor, "compute", None)  # from now on only workers compute
         files = [sorted((tmp_path / name).iterdir()) for name in ("here", "there")]
         contents = [{path.name: path.read_bytes() for path in paths if path.is_file()} for paths in files]
         assert contents[0] == contents[1] and len(contents[0]) == 3
@@ -457,7 +458,7 @@ class TestWorkers:
         source, built = DocumentSource(path=InputFile(tmp_path / "in.jsonl"), group="owner"), []
         for name, engine in (("here", LOCAL_ENGINE), ("there", ONE)):
             built.append(build_corpus([source], word_piece, Cache(tmp_path / name), Digests(), 0.3, engine=engine))
-            monkeypatch.setattr(LocalExecutor, "compute", None)  # this process computes nothing any more
+            monkeypatch.setattr(LocalExecutor, "compute", None)  # from now on only workers compute
         here, remote = built
         for name in ("sentence_starts", "document_starts", "groups", "held_out"):
             assert getattr(here, name).tolist() == getattr(remote, name).tolist(), name
@@ -466,8 +467,9 @@ class TestWorkers:
         )
         assert here.facts == remote.facts and here.facts["shards"] > 5 and 0 < here.held_out.sum() < len(many)
 
-    def test_the_others_do_the_work_of_a_node_that_is_lost(self, tmp_path):  # the last, as it is gone afterwards
-        rows, _ = fill(tmp_path, once(tmp_path / "marker", takes_its_node_along), RAY)
+    # The last test, because the cluster lacks a node afterwards.
+    def test_the_others_do_the_work_of_a_node_that_is_lost(self, tmp_path):
+        rows, _ = fill(tmp_path, once(tmp_path / "marker", kill_node), RAY)
         assert rows == EXPECTED and (tmp_path / "marker").exists()
 
 
@@ -481,7 +483,7 @@ def test_a_new_cluster_has_short_paths_and_its_data_where_temporary_files_are(tm
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     (tmp_path / "ray").mkdir()
-    (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:9")  # which has ended
+    (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:9")  # a cluster that has ended
     with temporary_files_in(tmp_path / "work"):
         ray_workers._init(None)
     expected = {"_temp_dir": str(tmp_path / "ray"), "object_spilling_directory": str(tmp_path / "work")}

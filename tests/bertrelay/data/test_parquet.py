@@ -37,7 +37,7 @@ def small_shards(monkeypatch):
 
 @pytest.fixture
 def locked(store):
-    """Every request to the store is refused meanwhile, as its key may do nothing."""
+    """Takes all permissions from the key to the store, so that it refuses every request."""
     address = "http://" + store.split("endpoint_override=")[1].split("&")[0] + "/moto-api/reset-auth"
     urlopen(Request(address, b"0", PLAIN))
     yield
@@ -165,7 +165,7 @@ def rows_of(span):
 
 
 def count_rows(shards, content=rows_of):
-    """Fills the shards with the numbers of their rows; how many were missing."""
+    """Fills the shards with the numbers of their rows; returns how many were missing."""
     return fill(
         shards, Work(whole_span, lambda: lambda spans, _: map(content, spans), "counting", "rows"), LocalExecutor()
     )

@@ -22,7 +22,7 @@ def lines(spans, bar):
 
 
 def tag(shards, start=lambda: lines, rank=0, size=1):
-    """Fills the shards by a task that tags words; progress units that were missing."""
+    """Fills the shards by a task that tags words; returns the progress units that were missing."""
     work = Work(whole_span, start, "tagging", "words")
     return run_model.fill(shards, work, LocalExecutor(ProcessGroup(rank, size))).size
 
@@ -49,7 +49,7 @@ def test_only_missing_shards_are_computed_and_progress_counts_what_was_there(sha
 
 
 def test_processes_fill_every_nth_shard_and_count_those_of_the_others(tmp_path, monkeypatch, capsys):
-    """Ranks one after the other in this process, so without exchanging anything."""
+    """Runs the ranks one after the other in this process, so they exchange nothing."""
     monkeypatch.setattr(module, "check_shared", lambda *_: None)
     monkeypatch.setattr(run_model, "wait_for_all", lambda *_: None)
     monkeypatch.setattr(run_model, "gather", lambda *_: [0])

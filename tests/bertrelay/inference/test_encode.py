@@ -87,7 +87,7 @@ def test_batches_have_few_shapes_however_many_sentences_are_left_over(make_encod
 
 
 class ByPosition:
-    """Read by position alone, as data sets of torch are."""
+    """A collection that is read only by position, like the data sets of torch."""
 
     def __init__(self, sentences):
         self.sentences = sentences

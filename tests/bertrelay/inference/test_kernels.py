@@ -94,7 +94,7 @@ def test_bf16_is_near_to_what_torchs_kernel_gives_in_float64(tokens):
 
 
 @EACH_ORDER
-def test_a_share_of_the_attention_weights_is_dropped_and_the_rest_scaled(tokens):
+def test_a_fraction_of_the_attention_weights_is_dropped_and_the_rest_scaled(tokens):
     torch.manual_seed(6)
     nothing = torch.zeros(20, 2, tokens, 8).bfloat16()  # so that each token attends to all alike
     identity = torch.eye(tokens).bfloat16().expand(20, 2, tokens, tokens)  # whose mean by weights is the weights
@@ -178,10 +178,10 @@ def test_maps_that_share_an_input_give_what_each_gives_alone():
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_the_share_is_dropped_and_the_mean_stays(p):
+def test_the_fraction_is_dropped_and_the_mean_stays(p):
     torch.manual_seed(1)
     values = apply_dropout(torch.full((MANY,), 3.0), p)
-    off = 5 * (p * (1 - p) / MANY) ** 0.5  # five standard deviations of a share, and the rounding of p
+    off = 5 * (p * (1 - p) / MANY) ** 0.5  # five standard deviations of a fraction, and the rounding of p
     assert abs((values == 0).float().mean().item() - p) < off + 2**-17
     assert torch.allclose(values.unique(), torch.tensor([0.0, 3 / (1 - p)]), rtol=1e-3)
     assert abs(values.mean().item() / 3 - 1) < off / (1 - p)

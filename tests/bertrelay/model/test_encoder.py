@@ -142,7 +142,7 @@ def test_parts_that_do_not_fit_one_another_are_refused(make_encoder, word_piece)
 def test_a_plain_vocabulary_is_lower_cased_as_its_words_or_settings_say(
     words, settings, expected, make_encoder, tmp_path
 ):
-    """A folder as the early ones were: weights, vocab.txt, and hardly anything about the tokenizer."""
+    """A folder of an early BERT: weights, vocab.txt, and hardly any settings of the tokenizer."""
     make_encoder().backbone.save_pretrained(tmp_path)
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")

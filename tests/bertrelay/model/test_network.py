@@ -41,7 +41,7 @@ def pair(request, published):
 
 
 def assert_near(computed, expected, tolerance=1e-5):
-    assert np.asarray(expected).std() > 0.05  # of vectors that differ
+    assert np.asarray(expected).std() > 0.05  # the vectors differ from one another
     np.testing.assert_allclose(computed, expected, atol=tolerance)
 
 

@@ -160,7 +160,7 @@ def assert_same(ours, theirs):
 
 
 def test_queries_and_documents_without_a_prompt_of_their_own(path, make_encoder, sentences):
-    """None, not the default one; for documents a model may also call it `passage`, as E5 does."""
+    """No prompt is used then, not the default one. The prompt of documents may have the name `passage`, as in E5."""
     make_encoder(prompts=Prompts({"title": "Rain: "}, default="title")).save(path)
     encoder, theirs = SentenceEncoder(path), peer.SentenceTransformer(path, device="cpu")
     np.testing.assert_allclose(encoder.encode_query(sentences), theirs.encode_query(sentences), atol=2e-5)

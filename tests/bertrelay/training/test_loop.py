@@ -19,7 +19,7 @@ def test_a_training_without_items_is_refused(tmp_path):
 
 
 class MasksByWeight(TwoLosses):
-    """The same losses without choosing rows by a mask, whose number only the device knows.
+    """The same losses, without selecting rows by a mask: only the device knows their number.
 
     waits: read the loss in every step.
     """
