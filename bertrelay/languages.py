@@ -16,6 +16,8 @@ SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva"}
 """Modifiers of POSIX locales (`sr@latin`) that are scripts."""
 SCRIPTS_OF = {"Jpan": ("Hira", "Kana", "Hani"), "Kore": ("Hang",), "Hans": ("Hani",), "Hant": ("Hani", "Bopo")}
 """Scripts of ISO 15924 to those of Unicode, where one stands for several or for a part of one."""
+NO_LANGUAGE = re.compile("q[a-t][a-z]|mul|und|mis|zxx")
+"""Codes for private use, and of several, an unknown or no language: they say nothing about a script."""
 UNKNOWN = "expected a language code such as de, ko or zh-Hant (BCP 47), found {!r}"
 
 
@@ -52,9 +54,11 @@ def is_language(code: str, language: str) -> bool:
 def likely_scripts(language: str) -> tuple[str, ...]:
     """The Unicode scripts that a language is most likely written in: ko → Hang, sr-Latn → Latn; "" is unknown.
 
+    Codes for private use (qaa to qtz) and of no single language (mul, und) have the script that is named, or none.
     Raises ValueError for a text that is no code.
     """
-    script = Tag.get(language_tag(language)).maximize().script or ""
+    tag = Tag.get(language_tag(language))
+    script = tag.script or ("" if NO_LANGUAGE.fullmatch(tag.language or "und") else tag.maximize().script) or ""
     return SCRIPTS_OF.get(script, (script,))
 
 

@@ -32,7 +32,9 @@ WORDS_OF_A_SENTENCE = 5
 
 @lru_cache(maxsize=256)
 def _letter_of(scripts: tuple[str, ...]) -> Any:
-    """What finds a letter of the scripts; None of one that Unicode does not have."""
+    """A pattern of one letter of the scripts; None where they are unknown, or Unicode does not have one of them."""
+    if "" in scripts:
+        return None
     try:
         return regex.compile(rf"[[{''.join(map(IN_SCRIPT.format, scripts))}]&&\p{{L}}]", regex.V1)
     except regex.error:

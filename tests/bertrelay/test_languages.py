@@ -44,3 +44,7 @@ def test_scripts_of_languages_are_those_of_cldr():
         "ko": ("Hang",), "kr": ("Latn",), "ja": ("Hira", "Kana", "Hani"), "zh-TW": ("Hani", "Bopo"), "sr": ("Cyrl",),
         "sr-Latn": ("Latn",), "hi": ("Deva",), "en-x-plain": ("Latn",),
     }  # fmt: skip
+
+
+def test_a_code_for_private_use_says_nothing_about_a_script():
+    assert [likely_scripts(code) for code in ("qaa", "qtz", "und", "qaa-Cyrl")] == [("",), ("",), ("",), ("Cyrl",)]

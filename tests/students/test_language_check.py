@@ -86,3 +86,11 @@ def test_of_few_texts_nothing_is_concluded():
     check.add(["두 남자", "Two men"])
     with pytest.raises(RequestError, match="swapped"):
         check.check("source", 0.2)
+
+
+def test_texts_in_a_language_of_private_use_pass_in_any_script():
+    check = LanguageCheck(["en", "qaa"])
+    for texts in zip(ENGLISH, KOREAN, strict=True):
+        check.add(texts)
+    check.check("pairs.tsv", 0.2)
+    assert check.shares() == {}
