@@ -6,9 +6,9 @@
 Every part is a process of its own whose output is printed as it comes. `tests` runs those that are skipped without a
 GPU. `quickstart` runs the recipe from sample data to the report. The others run the benchmarks of that name with
 --device cuda; `encode-base` encodes with a random network of BERT-base's size (12 layers of 768). Peers are of the
-versions that are installed. A part that does not fit into what is left of --minutes is left out or ended, and is said
-to be; the table at the end has for each part its seconds, its exit status and its claims. Claims of `pretraining` and
-`ner` were made for CPUs. Exits with 1 if the tests, the recipe or a claim of another part fails.
+versions that are installed. A part that does not fit into the rest of --minutes is not begun, or is ended; the table at
+the end has seconds, status and claims of all parts. Claims of `pretraining` and `ner` were made for CPUs. Exits with 1
+if the tests, the recipe or a claim of another part fails.
 """
 
 import json
@@ -63,7 +63,7 @@ def command(part: str, options: Namespace, base: Path) -> list[str]:
 
 
 def run_part(part: str, options: Namespace, base: Path, seconds: float) -> dict[str, Any]:
-    """Its seconds, exit status (None where it did not end by itself), and what its benchmark saved."""
+    """Runs a part for at most so many seconds; its status, its seconds, and what its benchmark saved."""
     if seconds < LEAST_SECONDS:
         return {"status": NOT_BEGUN, "seconds": 0.0}
     print(f"\n{part}", flush=True)
@@ -79,7 +79,7 @@ def run_part(part: str, options: Namespace, base: Path, seconds: float) -> dict[
 
 
 def end_group(process: "subprocess.Popen[bytes]") -> None:
-    """Ends it with the processes that it started: the next part has the GPU to itself."""
+    """Ends the process and all that it started, so that the next part has the GPU to itself."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -97,7 +97,7 @@ def measure(options: Namespace) -> tuple[Sequence[Claim], dict[str, Any]]:
 
 
 def holds(part: str, result: dict[str, Any]) -> bool:
-    """Whether the part ended, and well: claims that were made for CPUs count for nothing here."""
+    """True for a part that ended well; claims that were made for CPUs fail no part."""
     return result["status"] == "exit 0" or (part in MADE_FOR_CPUS and "claims" in result)
 
 

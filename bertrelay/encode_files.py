@@ -72,7 +72,7 @@ def name_sentence(row: int) -> str:
     return f"sentence {row + 1:,}"
 
 
-def name_row(row: int) -> str:
+def name_dataset_row(row: int) -> str:
     """Names the text of a row of a dataset in errors."""
     return f"row {row:,}"
 
@@ -337,7 +337,7 @@ def encode_dataset(
             "prompt": encoder.text_before(options.get("prompt_name"), options.get("prompt")),
             "vectors": vectors,
         }
-        encoding = BlockEncoder(encoder, options, vectors, name_row).sent_by(executor)
+        encoding = BlockEncoder(encoder, options, vectors, name_dataset_row).sent_by(executor)
         work = Work(whole_span, partial(_start_tables, encoding, inputs), "encoding", "sentences")
         columns = [*inputs.schema, vector]
         written = fill_dataset(output, inputs.spans, columns, manifest, work, executor, overwrite=overwrite)

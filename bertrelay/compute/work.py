@@ -27,9 +27,9 @@ class Work(Generic[Item, Content]):
         a shard is missing. It is sent to workers, so it holds nothing but picklable settings.
     description, unit: of the progress, such as `tagging` and `words`.
 
-    For example, the work of counting words:
+    For example, the work of tagging, where start_tagger(folder) loads the model and returns `compute`:
 
-        Work(reader.read, lambda: lambda blocks, bar: (count(block, bar) for block in blocks), "counting", "lines")
+        Work(reader.read, partial(start_tagger, folder), "tagging", "words")
     """
 
     read: Callable[[Span], Item]

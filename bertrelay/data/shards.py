@@ -137,7 +137,6 @@ class ShardFiles(ShardStore[Any]):
         write: Callable[[Path, Any], None] = write_lines,
     ) -> None:
         super().__init__(spans, process_group)
-        self.output = output
         self.suffix = suffix
         self._write = write
         self._manifest: dict[str, object] | None = None

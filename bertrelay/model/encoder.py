@@ -294,7 +294,7 @@ class SentenceEncoder(nn.Module):
 
     @max_tokens.setter
     def max_tokens(self, tokens: int | None) -> None:
-        check_count("max_seq_length", tokens)  # its name in sentence-transformers too
+        check_count("max_tokens (max_seq_length)", tokens)
         tokens = UNLIMITED if tokens is None else tokens
         limit = position_limit(self.backbone)
         if limit is None and tokens >= UNLIMITED:  # from a tokenizer without a limit

@@ -40,7 +40,7 @@ OTHERS = NUMBERS[::-1]
 FORK = multiprocessing.get_context("fork")
 ACTS = [(Path, name) for name in ("replace", "rename", "mkdir", "unlink", "rmdir")]
 ACTS += [(parquet.Location, "write"), (parquet.DatasetShards, "_build")]
-"""What publishes, removes or begins a shard; before each of these calls a process is killed."""
+"""Calls that publish, remove or begin a shard; a process is killed before each of them."""
 MIDDLE = 12  # of these acts, when some shards are written and some are not
 
 
