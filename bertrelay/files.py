@@ -121,6 +121,14 @@ def sync_contents(folder: Path) -> None:
     sync(folder)
 
 
+def publish_folder(building: Path, folder: Path) -> None:
+    """Renames a complete folder of files to `folder`, absent or empty; raises WorkError if an input has changed."""
+    check_inputs()
+    sync_contents(building)
+    building.replace(folder)
+    sync(folder.parent)
+
+
 def sync(path: Path) -> None:
     """Makes a file durable, or the names in a folder, which syncing its files does not."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -168,8 +168,9 @@ class ShardFiles(ShardStore[Any]):
                 "it away, or name another output."
             )
         try:
-            if self.folder.is_dir() and read_json(self.folder / MANIFEST) != manifest:
-                log(f"{self.folder} is of another model or input: restarting")
+            if self.folder.is_dir() and (earlier := read_json(self.folder / MANIFEST)) != manifest:
+                if earlier is not None:
+                    log(f"{self.folder} is of another model or input: restarting")
                 _remove(self.folder)
             self.folder.mkdir(exist_ok=True)
             if is_sensitive():  # an earlier folder may be open to more people

@@ -6,12 +6,11 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertrelay.cache import cached_folder
 from bertrelay.data.tables import BLOCK_ROWS
-from bertrelay.files import sync_contents, write_json
 from bertrelay.progress import progress
 
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
@@ -75,20 +74,16 @@ def store_tokens(
     read_block: (first, end) → the sentences of these rows, so that they need not be in memory.
     folder: tokens in it are used as they are, so its name must change with the tokenizer, its options and the texts.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if (folder / "done.json").is_file():
-            return Tokens(folder)
-        folder.mkdir(exist_ok=True)
+
+    def write(building: Path) -> None:
         lengths = np.zeros(count + 1, dtype=np.int64)
-        with (folder / "ids.bin").open("wb") as file, progress("tokenizing", count, "sentences") as bar:
+        with (building / "ids.bin").open("wb") as file, progress("tokenizing", count, "sentences") as bar:
             for start in range(0, count, BLOCK_ROWS):
                 rows = tokenize(read_block(start, min(start + BLOCK_ROWS, count)))
                 lengths[start + 1 : start + 1 + len(rows)] = [len(row) for row in rows]
                 # numpy.tofile would hide that the disk is full.
                 file.write(np.concatenate([np.asarray(row, dtype=np.int32) for row in rows]).data)
                 bar.advance(len(rows))
-        (folder / "starts.bin").write_bytes(np.cumsum(lengths).data)
-        sync_contents(folder)
-        write_json(folder / "done.json", {"sentences": count})  # last: its presence means all is there
-    return Tokens(folder)
+        (building / "starts.bin").write_bytes(np.cumsum(lengths).data)
+
+    return Tokens(cached_folder(folder, write))

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from filelock import FileLock
 from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from bertrelay.cache import cached_folder
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import canonical_id
@@ -26,9 +26,9 @@ from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
-from bertrelay.files import read_json, sync_contents, write_json
+from bertrelay.files import read_json, write_json
 from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.inference.run_model import connect, fill
+from bertrelay.inference.run_model import connect, fill_shards
 from bertrelay.model.tokenizer import plain_rules
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.progress import Bar
@@ -54,7 +54,7 @@ from domain.clinical.settings import LearningSettings, OutcomeSettings, Readmiss
 
 SHARD_CHARACTERS = 400_000  # of notes, whose chunks a kill costs at most
 CRITERION = "dev/auroc"
-IDS, CHUNKS, DONE, FORMAT = "ids.bin", "chunks.bin", "done.json", 3
+IDS, CHUNKS, DONE, FORMAT = "ids.bin", "chunks.bin", "done.json", 4
 
 
 class OutcomeTask:
@@ -221,17 +221,24 @@ def stored_chunk_tokens(
     Killed, it resumes at the shards that are missing. Raises WorkError for texts that changed.
     """
     spans = cut_spans(((size, size) for size in characters), SHARD_CHARACTERS)
-    shards = ShardFiles(folder, spans, suffix=".npz", write=_write_shard)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not (folder / DONE).is_file():
-            reader = SpanReader(texts, "notes: the input", len)
-            work = Work(reader.read, partial(_start, chunker), "cutting notes into chunks", "characters")
-            with connect(engine) as executor:
-                shards.begin({"block": SHARD_CHARACTERS})
-                fill(shards, work, executor)
-            _assemble(shards, folder)
+
+    def cut(building: Path) -> None:
+        reader = SpanReader(texts, "notes: the input", len)
+        work = Work(reader.read, partial(_start, chunker), "cutting notes into chunks", "characters")
+        with connect(engine) as executor:
+            shards = fill_shards(
+                building / "shards",
+                spans,
+                {"block": SHARD_CHARACTERS},
+                work,
+                suffix=".npz",
+                write=_write_shard,
+                executor=executor,
+            )
+        _assemble(shards, building)
         shards.remove()
+
+    cached_folder(folder, cut, resume=True)
     admissions, starts, ends, lengths = np.fromfile(folder / CHUNKS, np.int64).reshape(-1, 4).T.copy()
     ids: Any = np.memmap(folder / IDS, np.int32, "r") if len(lengths) else np.zeros(0, np.int32)
     lost, places = read_json(folder / DONE) or {}, np.stack([starts, ends], axis=1)
@@ -257,7 +264,6 @@ def _write_shard(path: Path, tokens: ChunkTokens) -> None:
 
 def _assemble(shards: ShardFiles, folder: Path) -> None:
     """Writes what all shards hold to `folder`."""
-    folder.mkdir(exist_ok=True)
     lost = 0
     with (folder / IDS).open("wb") as ids, (folder / CHUNKS).open("wb") as chunks:
         for path, span in zip(shards.complete(), shards.spans, strict=True):
@@ -265,5 +271,4 @@ def _assemble(shards: ShardFiles, folder: Path) -> None:
                 ids.write(shard["ids"].tobytes())
                 chunks.write((shard["chunks"] + [span.first, 0, 0, 0]).tobytes())
                 lost += int(shard["lost"])
-    sync_contents(folder)
-    write_json(folder / DONE, {"lost_chunks": lost})  # last: its presence means all is there
+    write_json(folder / DONE, {"lost_chunks": lost})

@@ -17,22 +17,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from filelock import FileLock
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from bertrelay.cache import Cache
+from bertrelay.cache import Cache, cached_folder
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.compute.work import Compute, Executor, Work
 from bertrelay.data.records import Rejects, log_copies
 from bertrelay.data.shards import MANIFEST, ShardFiles, Span, SpanReader, cut_spans
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, sync, write_json
+from bertrelay.files import read_json, write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.inference.run_model import connect, fill
-from bertrelay.inputs import check_inputs
 from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import Bar, log
 from domain.pretraining.readers import (
@@ -189,18 +187,14 @@ def build_corpus(
     }
     key = fingerprint(decisive)[:32]
     folder = cache.folder / "documents" / key
-    building = ShardFiles(folder, ()).folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not folder.is_dir():
-            if not (building / FACTS).is_file():
-                with connect(engine) as executor:
-                    _prepare(folder, files, tokenizer, held_out_share, rejects_limit, executor)
-            check_inputs()
-            (building / MANIFEST).unlink(missing_ok=True)  # and the key of the groups with it
-            building.rename(folder)
-            sync(folder.parent)
-    corpus = Corpus(folder)
+
+    def prepare(building: Path) -> None:
+        if not (building / FACTS).is_file():
+            with connect(engine) as executor:
+                _prepare(folder, files, tokenizer, held_out_share, rejects_limit, executor)
+        (building / MANIFEST).unlink(missing_ok=True)  # and the key of the groups with it
+
+    corpus = Corpus(cached_folder(folder, prepare, resume=True))
     facts, held_out, documents = corpus.facts, int(corpus.held_out.sum()), len(corpus.held_out)
     log(
         f"documents: {facts['documents']:,}, with {facts['sentences']:,} sentences and {facts['tokens']:,} tokens, "

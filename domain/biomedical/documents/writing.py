@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, refuse_packed, sync, sync_contents, write_error
-from bertrelay.inputs import check_inputs
+from bertrelay.files import atomic_write, publish_folder, refuse_packed, write_error
 from bertrelay.privacy import is_sensitive
 from bertrelay.progress import log
 from domain.biomedical.documents import FormatName, WrittenName, format_of, page
@@ -308,10 +307,7 @@ def _brat_folder(path: Path, rendered: Callable[[Document], str]) -> Iterator[Wr
 
     try:
         yield write
-        check_inputs()
-        sync_contents(building)
-        building.replace(path)
-        sync(path.parent)
+        publish_folder(building, path)
     finally:
         shutil.rmtree(building, ignore_errors=True)
 

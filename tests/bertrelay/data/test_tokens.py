@@ -1,7 +1,4 @@
-"""Token ids on disk: tokenized once, complete or absent, padded without ids of another sentence."""
-
-import os
-from pathlib import Path
+"""Token ids on disk: tokenized once, padded without ids of another sentence."""
 
 import numpy as np
 import pytest
@@ -52,33 +49,6 @@ def test_blocks_change_no_ids(make, monkeypatch):
     assert tokens.lengths.tolist() == [len(row) for row in word_lengths(sentences)]
     for n in (0, 6, 7, 55, 99):
         assert tokens.padded(np.array([n]), PAD)[0][0].tolist() == word_lengths(sentences)[n]
-
-
-def test_an_unfinished_folder_is_written_anew(make):
-    class Killed(Exception):
-        pass
-
-    def cut_short(_):
-        raise Killed
-
-    with pytest.raises(Killed):
-        make(tokenize=cut_short)
-    assert make().lengths.tolist() == [3, 8, 2, 4]
-
-
-def test_ids_are_synced_before_the_marker(make, tmp_path, monkeypatch):
-    """After a power cut only synced files are complete; the marker must not be there without the ids."""
-    synced, sync = [], os.fsync
-
-    def noting(descriptor):
-        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()).removeprefix(f"{tmp_path}/"))
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", noting)
-    make()
-    marker = next(position for position, name in enumerate(synced) if "done.json" in name)
-    assert set(synced[:marker]) >= {"tokens/ids.bin", "tokens/starts.bin", "tokens"}
-    assert not any(name.endswith(".bin") for name in synced[marker:])
 
 
 def test_the_default_prompt_precedes_training_texts_as_it_does_encoded_ones(tiny_encoder, tmp_path):

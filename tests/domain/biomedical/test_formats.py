@@ -187,7 +187,7 @@ def places(document):
 @with_ner
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_real_documents_survive_every_format(tmp_path, path, monkeypatch):
-    monkeypatch.setattr("domain.biomedical.documents.writing.sync_contents", lambda _: None)  # of hundreds of files
+    monkeypatch.setattr("bertrelay.files.sync_contents", lambda _: None)  # of hundreds of files
     documents = sorted(read_documents(path), key=lambda each: each.id)  # as the files of a folder are read
     write_documents(tmp_path / "copy.tsv", read_documents(path))
     assert (tmp_path / "copy.tsv").read_bytes().replace(b"-DOCSTART-\tO\n\n", b"") == path.read_bytes()

@@ -1,0 +1,80 @@
+"""A cached folder: filled once, complete or absent, whatever kills or accompanies the process that fills it."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from bertrelay.cache import cached_folder
+from bertrelay.errors import WorkError
+from bertrelay.inputs import note_input, unchanged_inputs
+
+
+class Killed(Exception):
+    pass
+
+
+def write_half(building):
+    (building / "first").write_text("1")
+    raise Killed
+
+
+def write_rest(building):
+    (building / "second").write_text("2")
+
+
+@pytest.mark.parametrize(("resume", "names"), [(False, ["second"]), (True, ["first", "second"])])
+def test_an_unfinished_folder_is_absent_and_then_emptied_or_resumed(tmp_path, resume, names):
+    folder = tmp_path / "cache" / "key"
+    with pytest.raises(Killed):
+        cached_folder(folder, write_half, resume)
+    assert not folder.exists()
+    assert cached_folder(folder, write_rest, resume) == folder
+    assert sorted(path.name for path in folder.iterdir()) == names
+    cached_folder(folder, write_half, resume)  # complete, so it writes nothing
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["key", "key.lock"]
+
+
+def test_a_second_caller_waits_and_takes_the_folder(tmp_path):
+    filled = []
+
+    def fill_slowly(building):
+        filled.append(building)
+        time.sleep(0.2)  # so that the other one comes meanwhile
+        write_rest(building)
+
+    def open_second(_):
+        return (cached_folder(tmp_path / "key", fill_slowly) / "second").read_text()
+
+    with ThreadPoolExecutor() as pool:
+        assert list(pool.map(open_second, range(2))) == ["2", "2"]
+    assert len(filled) == 1
+
+
+def test_files_are_synced_before_the_folder_gets_its_name(tmp_path, monkeypatch):
+    """After a power cut only synced files are complete; the name must not be there without them."""
+    synced, sync = [], os.fsync
+
+    def noting(descriptor):
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path)))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    cached_folder(tmp_path / "key", write_rest)
+    assert synced == ["key.partial/second", "key.partial", "."]
+
+
+def test_an_input_that_changes_meanwhile_leaves_no_folder(tmp_path):
+    source = tmp_path / "source"
+    source.write_text("before")
+
+    def copy_and_change(building):
+        note_input(source)
+        (building / "copy").write_text(source.read_text())
+        source.write_text("afterwards")
+
+    with unchanged_inputs(), pytest.raises(WorkError, match="source changed while it was read"):
+        cached_folder(tmp_path / "key", copy_and_change)
+    assert not (tmp_path / "key").exists()
