@@ -24,7 +24,7 @@ from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import ShardFiles, Span, even_spans, locked_output
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import Vectors, open_vectors
-from bertrelay.data.writing import json_line, write_table
+from bertrelay.data.writing import json_line, write_lines, write_table
 from bertrelay.encode_files import fill_vectors, forget_manifest
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.files import check_output, refuse_symlink
@@ -199,7 +199,8 @@ class Miner:
         spans = even_spans(count, ANCHOR_BLOCK)
         manifest: dict[str, object] = {"key": fingerprint({"vectors": self.key, **asked})}
         work = Work(whole_span, lambda: self._lines, "mining", "anchors")
-        return fill_shards(self.pairs.folder / SHARDS, spans, manifest, work, executor=LocalExecutor(process_group))
+        output, executor = self.pairs.folder / SHARDS, LocalExecutor(process_group)
+        return fill_shards(output, spans, manifest, work, suffix=".jsonl", write=write_lines, executor=executor)
 
     def _lines(self, spans: Iterable[Span], bar: Bar) -> Iterator[list[str]]:
         for first, end, size in spans:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bertrelay.compute.work import Work
+from bertrelay.compute.work import Content, Item, Work
 from bertrelay.data.shards import ShardStore
 from bertrelay.device import ComputePrecision, resolve_precision
 from bertrelay.memory import release_memory
@@ -27,7 +27,7 @@ class LocalExecutor:
             return requested
         return broadcast_from_main(resolve_precision(requested, device), self.process_group)
 
-    def compute(self, shards: ShardStore[Any], missing: Sequence[int], work: Work[Any, Any], bar: Bar) -> None:
+    def compute(self, shards: ShardStore[Content], missing: Sequence[int], work: Work[Item, Content], bar: Bar) -> None:
         """Writes this rank's part of the `missing` shards; the bar counts those of other ranks as well."""
         group = self.process_group
         local = [number for number in missing if number % group.size == group.rank]

@@ -18,11 +18,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from uuid import uuid4
 
 from bertrelay.compute.engine import RAY, Engine
-from bertrelay.compute.work import Work
+from bertrelay.compute.work import Content, Item, Work
 from bertrelay.data.shards import ShardStore
 from bertrelay.device import ComputePrecision, resolve_precision
 from bertrelay.errors import BertRelayError, RequestError, WorkError
@@ -334,17 +334,17 @@ class RayExecutor:
     def precision(self, requested: str | None, device: "torch.device") -> ComputePrecision:  # noqa: ARG002
         return requested if isinstance(requested, ComputePrecision) else precision_of(self.engine, requested)
 
-    def compute(self, shards: ShardStore[Any], missing: Sequence[int], work: Work[Any, Any], bar: Bar) -> None:
+    def compute(self, shards: ShardStore[Content], missing: Sequence[int], work: Work[Item, Content], bar: Bar) -> None:
         """Returns when all `missing` shards are written."""
         if missing:
             _WorkerPool(shards, missing, work, resources_of(self.engine)).fill(bar)
 
 
-class _WorkerPool:
+class _WorkerPool(Generic[Item, Content]):
     """The workers that compute the `missing` shards: `work.start` is sent to each, and `work.read` called here."""
 
     def __init__(
-        self, shards: ShardStore[Any], missing: Sequence[int], work: Work[Any, Any], resources: Resources
+        self, shards: ShardStore[Content], missing: Sequence[int], work: Work[Item, Content], resources: Resources
     ) -> None:
         ray = _ray()
         self._shards, self._read, self._resources = shards, work.read, resources

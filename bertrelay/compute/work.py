@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from bertrelay.data.shards import ShardStore, Span
 from bertrelay.device import ComputePrecision
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 Item = TypeVar("Item")
-Content = TypeVar("Content")
+Content = TypeVar("Content", covariant=True)
 Compute = Callable[[Iterable[Item], Bar], Iterator[Content]]
 """(items, bar) -> one shard's content per item, in order. Advances the bar by the sizes of their spans."""
 
@@ -58,5 +58,5 @@ class Executor(Protocol):
     def precision(self, requested: str | None, device: "torch.device") -> ComputePrecision:
         """Resolves a precision for where the work is done; `device` is that of this process. A resolved one stays."""
 
-    def compute(self, shards: ShardStore[Any], missing: Sequence[int], work: Work[Any, Any], bar: Bar) -> None:
+    def compute(self, shards: ShardStore[Content], missing: Sequence[int], work: Work[Item, Content], bar: Bar) -> None:
         """Writes the `missing` shards, or this process's part of them."""

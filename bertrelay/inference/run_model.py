@@ -13,7 +13,7 @@ Killed and called again, with as many processes or others, it computes the shard
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -27,10 +27,9 @@ from bertrelay.cache import Cache
 from bertrelay.compute import ray
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.compute.local import LocalExecutor
-from bertrelay.compute.work import Compute, Executor, Work, whole_span
+from bertrelay.compute.work import Compute, Content, Executor, Item, Work, whole_span
 from bertrelay.data.parquet import MANIFEST_KEY, ROW, DatasetShards, Location, ParquetInput, check_outside
 from bertrelay.data.shards import ShardFiles, ShardStore, Span, locked_output
-from bertrelay.data.writing import write_lines
 from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, fingerprint, note_folder
@@ -65,7 +64,7 @@ def connect(engine: Engine, process_group: ProcessGroup = SINGLE_PROCESS) -> Abs
     return nullcontext(LocalExecutor(process_group)) if engine.is_local else ray.connect(engine)
 
 
-def fill(shards: ShardStore[Any], work: Work[Any, Any], executor: Executor) -> FillResult:
+def fill(shards: ShardStore[Content], work: Work[Item, Content], executor: Executor) -> FillResult:
     """Computes the missing `shards`, and returns when all processes have written theirs.
 
     Raises RequestError where a process does not see a shard that was written.
@@ -90,10 +89,10 @@ def fill_shards(
     output: Path,
     spans: Sequence[Span],
     manifest: dict[str, object],
-    work: Work[Any, Any],
+    work: Work[Item, Content],
     *,
-    suffix: str = ".jsonl",
-    write: Callable[[Path, Any], None] = write_lines,
+    suffix: str,
+    write: Callable[[Path, Content], None],
     executor: Executor | None = None,
 ) -> ShardFiles:
     """Fills shard files beside `output`, or resumes those of the same manifest; the caller assembles and removes them.
@@ -152,7 +151,7 @@ class ModelRun(Generic[AnyScan]):
     def is_main(self) -> bool:
         return self.executor.process_group.is_main
 
-    def fill(self, work: Work[Any, Any]) -> FillResult:
+    def fill(self, work: Work[Item, Iterable[str]]) -> FillResult:
         """Computes the shards that are missing; returns in all processes when all shards are written."""
         return fill(self.shards, work, self.executor)
 
@@ -219,7 +218,7 @@ def fill_dataset(
     spans: Sequence[Span],
     columns: Sequence[pa.Field],
     manifest: dict[str, object],
-    work: Work[Any, Any],
+    work: Work[Item, Iterable[pa.Table]],
     executor: Executor,
     *,
     overwrite: bool = False,

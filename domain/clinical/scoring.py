@@ -22,7 +22,6 @@ from bertrelay.data.tables import Record, Table, table_format
 from bertrelay.data.writing import json_line, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
-from bertrelay.fingerprint import Digests
 from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, ModelRun, open_run
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
@@ -182,8 +181,7 @@ def score_dataset(
     import pyarrow as pa
 
     from bertrelay.data.parquet import Location, check_outside
-    from bertrelay.device import default_device
-    from bertrelay.inference.run_model import connect, fill_dataset, read_dataset
+    from bertrelay.inference.run_model import OpenedModel, connect, fill_dataset, read_dataset
     from bertrelay.sources import model_folder
     from domain.clinical.classifier import read_description
 
@@ -199,8 +197,9 @@ def score_dataset(
         listed = beside.with_name(f"{beside.name}.rejects.jsonl") if place.is_local else None
         with Rejects(listed, settings.max_rejects, keep_empty=False) as rejects:
             found = stack.enter_context(sorted_notes(source, beside, rejects, DATASET_CHARACTERS, chosen))
-        settings = settings.model_copy(update={"precision": executor.precision(settings.precision, default_device())})
-        manifest: dict[str, object] = {"model": Digests().of_folder(folder), "input": found.digest, "version": VERSION}
+        opened = OpenedModel.find(folder, settings.precision, cache, executor)
+        settings = settings.model_copy(update={"precision": opened.precision})
+        manifest: dict[str, object] = {"model": opened.digest, "input": found.digest, "version": VERSION}
         manifest |= settings.model_dump(include=DECISIVE)
         start = partial(_start_tables, folder, settings, columns)
         work = Work(lambda span: (span.first, found.of(span)), start, "scoring", "admissions")

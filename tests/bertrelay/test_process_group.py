@@ -13,6 +13,7 @@ from bertrelay.cache import Cache
 from bertrelay.compute.local import LocalExecutor
 from bertrelay.compute.work import Work, whole_span
 from bertrelay.data import shards
+from bertrelay.data.writing import write_lines
 from bertrelay.errors import RequestError
 from bertrelay.inference import encode as encoding
 from bertrelay.inference.run_model import fill_shards
@@ -82,7 +83,8 @@ def calls(process_group, shared):
 
     def tags():
         work = Work(whole_span, lambda: lambda spans, _: ([str(span.first)] for span in spans), "tagging", "words")
-        fill_shards(Path("tags.txt"), shards.even_spans(4, 1), {}, work, executor=executor)
+        spans, kind = shards.even_spans(4, 1), {"suffix": ".jsonl", "write": write_lines}
+        fill_shards(Path("tags.txt"), spans, {}, work, executor=executor, **kind)
 
     yield from (lambda: vectors(shared / "two.npy"), lambda: encode(shared / "file.npy"))
     yield from (encode, vectors, lambda: check_shared(disk, process_group))
