@@ -61,8 +61,8 @@ from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
 from pipelines.runner import run
 from students.index import open_index
-from teachers.baselines.word_vectors import BiLstmEncoder
-from teachers.rerank import load_scorer
+from teachers.pairs.rerank import load_scorer
+from teachers.sbert_paper.word_vectors import BiLstmEncoder
 
 FIRST_INPUT = 1_000_000
 RECIPE = Path(__file__).with_suffix(".toml")

@@ -23,7 +23,7 @@ from benchmarks.machine import MINILM, MULTI30K, SICK, STSB, sentences_of
 from bertrelay.data.vectors import Vectors
 from bertrelay.device import default_device
 from bertrelay.model.encoder import SentenceEncoder
-from teachers.cross_encoder import start_cross_encoder
+from teachers.pairs.model import start_cross_encoder
 
 SOURCES = {**STSB, **SICK, **MULTI30K}
 UNDER_SECONDS, ROWS_AT_ONCE, SAME_COSINE = 15, 1_000, 1e-6

@@ -17,10 +17,10 @@ from bertrelay.data.records import Rejects
 from bertrelay.evaluation.encode import Encode
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
-from teachers.baselines.encoders import encoder_at
-from teachers.evaluation.official import OfficialFiles
+from teachers.evaluation.encoders import encoder_at
 from teachers.evaluation.sts import StsPairs
-from teachers.evaluation.sts_sets import read_sets, set_metrics
+from teachers.sbert_paper.official import OfficialFiles
+from teachers.sbert_paper.sts_sets import read_sets, set_metrics
 
 SETS = ("STSb", "SICK-R", "STS13")
 DIGITS = 4

@@ -5,6 +5,11 @@ from bertrelay.stage import Stage
 PATIENTS = "domain.clinical"
 """Its stages read tables of patients."""
 
+SBERT_PAPER = "teachers.sbert_paper"
+"""Everything that only repeats the paper. Nothing else imports it, so it can be removed together with these lines."""
+PROTOCOLS = f"{SBERT_PAPER}.settings:ProtocolSettings", f"{SBERT_PAPER}.protocols:evaluate"
+"""The settings and the work of `bertrelay evaluate`."""
+
 STAGES = {
     "pipelines.samples": [
         ("samples.write", 1, "settings:SampleSettings", "sentence_files:run", ""),
@@ -22,16 +27,16 @@ STAGES = {
     ],
     "teachers": [
         ("teachers.train", 5, "settings:TrainSettings", "train:run", "teachers"),
-        ("teachers.evaluate", 1, "settings:StsSettings", "evaluation.protocols:run_sts", "teachers"),
-        ("teachers.cross-encoder", 3, "settings:CrossEncoderSettings", "cross_encoder_train:run", "teachers"),
-        ("teachers.poly-encoder", 2, "settings:PolyEncoderSettings", "cross_encoder_train:run_poly", "teachers"),
-        ("teachers.bilstm", 3, "settings:BiLstmSettings", "baselines.word_vectors:run", "teachers"),
-        ("teachers.rerank", 1, "settings:RerankSettings", "rerank:run", ""),
+        ("teachers.evaluate", 1, "evaluation.settings:StsSettings", "evaluation.stage:run_sts", "teachers"),
+        ("teachers.cross-encoder", 3, "pairs.settings:CrossEncoderSettings", "pairs.train:run", "teachers"),
+        ("teachers.rerank", 1, "pairs.settings:RerankSettings", "pairs.rerank:run", ""),
     ],
-    "teachers.evaluation": [
-        ("teachers.protocols", 3, "settings:ProtocolSettings", "protocols:run", "teachers"),
-        ("teachers.facets", 3, "settings:FacetSettings", "facets:run", "teachers"),
-        ("teachers.ablation", 3, "settings:AblationSettings", "ablation:run", "teachers"),
+    SBERT_PAPER: [
+        ("teachers.poly-encoder", 2, "settings:PolyEncoderSettings", "poly_encoder:run", SBERT_PAPER),
+        ("teachers.bilstm", 3, "settings:BiLstmSettings", "word_vectors:run", SBERT_PAPER),
+        ("teachers.protocols", 3, "settings:ProtocolSettings", "protocols:run", SBERT_PAPER),
+        ("teachers.facets", 3, "settings:FacetSettings", "facets:run", SBERT_PAPER),
+        ("teachers.ablation", 3, "settings:AblationSettings", "ablation:run", SBERT_PAPER),
     ],
     "students": [
         ("students.distill", 15, "settings:DistillSettings", "distill:run", "students"),

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from bertrelay import loader
 
 if TYPE_CHECKING:
-    from teachers.cross_encoder import CrossEncoder
     from teachers.evaluation.mteb import MtebEncoder, evaluate_tasks
-    from teachers.rerank import RerankedFile, load_scorer, rerank_file
+    from teachers.pairs.model import CrossEncoder
+    from teachers.pairs.rerank import RerankedFile, load_scorer, rerank_file
 
 __all__ = ["CrossEncoder", "MtebEncoder", "RerankedFile", "evaluate_tasks", "load_scorer", "rerank_file"]
 
 MODULES = {
-    "cross_encoder": ("CrossEncoder",),
     "evaluation.mteb": ("MtebEncoder", "evaluate_tasks"),
-    "rerank": ("RerankedFile", "load_scorer", "rerank_file"),
+    "pairs.model": ("CrossEncoder",),
+    "pairs.rerank": ("RerankedFile", "load_scorer", "rerank_file"),
 }
 __getattr__ = loader(__name__, {name: module for module, names in MODULES.items() for name in names})

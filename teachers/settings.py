@@ -1,6 +1,6 @@
-"""The settings of the teachers' stages; free of torch."""
+"""Settings of the training of English sentence encoders; free of torch."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -8,16 +8,11 @@ from bertrelay.data.tables import Table
 from bertrelay.model.settings import Base, PoolingMode
 from bertrelay.settings import (
     WHEN_SET,
-    BatchTokens,
     EncoderSource,
     InputFile,
     MaxRejects,
     MaxTokens,
-    ModelSource,
     Positive,
-    Precision,
-    ScorerSource,
-    Settings,
     UsedWith,
 )
 from bertrelay.training.settings import TrainingSettings
@@ -67,11 +62,6 @@ def _lowest_first(scores: list[float]) -> list[float]:
 Concatenation = Annotated[list[Part], AfterValidator(_one_of_the_seven)]
 ScoreRange = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(_lowest_first)]
 Poolings = Annotated[list[PoolingMode], Field(min_length=1)]
-
-
-def common_values(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
-    """The values of `settings` under the keys that settings of `kind` have too."""
-    return {key: getattr(settings, key) for key in type(settings).model_fields if key in kind.model_fields}
 
 
 class StsTable(Table):
@@ -158,89 +148,3 @@ class TrainSettings(LabelledTraining):
         if self.objective == "angle" and odd:
             raise ValueError(f"dimensions: angle takes vectors in two halves; expected even numbers, found {odd}")
         return self
-
-
-class StsSettings(Settings):
-    """An encoder scored on STS sets without training: Spearman of cosine."""
-
-    model: EncoderSource
-    """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
-    sts: Annotated[dict[str, StsTable], Field(min_length=1)]
-    """STS sets by name."""
-    dimensions: Annotated[list[Positive], WHEN_SET] = []
-    """Score vectors cut to these dimensions too."""
-    precision: Precision = "auto"
-    max_rejects: MaxRejects = 0.01
-
-
-class PairSettings(LabelledTraining):
-    """A network that scores how alike two sentences are, from 0 to 1."""
-
-    base: ModelSource
-    """BERT to start from; that of a sentence encoder is taken out of it."""
-    train: Annotated[list[Table], Field(min_length=1)]
-    """Tables of sentence1, sentence2 and score, or with other columns that they name."""
-    dev: list[Table] = []
-    """Held-out tables of the same kind, which choose the best weights by Spearman."""
-    test: dict[str, StsTable] = {}
-    """STS sets by name, scored after the training."""
-    score_range: ScoreRange = [0.0, 5.0]
-    """Lowest and highest gold score."""
-
-
-class CrossEncoderSettings(PairSettings):
-    """A BERT that reads both sentences at once."""
-
-    max_tokens: Annotated[int, Field(ge=8, lt=2**31)] | None = None
-    """Longest pair, special tokens included; when absent as many as the base has positions, and 256 at most."""
-    both_orders: bool = False
-    """Train on each pair as (a, b) and as (b, a), and score it by the mean of both: for likeness, which knows no order.
-    Training and scoring take twice as long. sentence-transformers scores (a, b) only."""
-
-
-class PolyEncoderSettings(PairSettings):
-    """For comparison with the papers: a poly-encoder, whose base may be any encoder of one pooling, not projected."""
-
-    codes: Annotated[int, Field(ge=1, le=65_536)] = 64
-    """Number of learned codes that attend to the first sentence."""
-
-
-class BiLstmSettings(LabelledTraining):
-    """For comparison with the papers: InferSent's encoder, which learns labelled pairs.
-
-    Defaults are near those of its paper, except for the optimiser.
-    """
-
-    glove: InputFile
-    """Text file of word vectors; those of the words in train and dev are kept with the model."""
-    train: Annotated[list[Table], Field(min_length=1)]
-    """Tables of premise, hypothesis and label, or with other columns that they name."""
-    dev: list[Table] = []
-    """Held-out tables of the same kind, which choose the best weights by accuracy."""
-    hidden: Annotated[int, Field(ge=1, le=65_536)] = 2_048
-    """Units of each direction; a sentence vector has twice as many."""
-    concatenation: Concatenation = ["u", "v", "|u-v|", "u*v"]
-    """Input of the linear map of the softmax objective."""
-    batch_items: Positive | None = 64
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-
-
-class RerankOptions(Settings):
-    """Options of scoring pairs."""
-
-    top: Positive | None = None
-    """Rank the candidates of each query, which are in consecutive rows, and keep this many; answers of a search are
-    ranked without it too."""
-    precision: Precision = "auto"
-    batch_tokens: BatchTokens = None
-
-
-class RerankSettings(RerankOptions):
-    """Pairs of sentences scored from 0 to 1, in `scores.<output>`; candidates of queries ranked by their scores."""
-
-    model: ScorerSource
-    """Cross-encoder or poly-encoder."""
-    pairs: Table
-    """Table with the columns sentence1 and sentence2, or two that it names; or the answers of a search."""
-    output: Literal["jsonl", "csv", "tsv", "parquet", "txt"] = "jsonl"
-    """Format of the file; `txt` has a score in each line, the others a row for each pair or candidate."""

@@ -1,11 +1,9 @@
 """The stage `teachers.train`: an English sentence encoder is trained on labelled pairs or triplets."""
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 import torch
@@ -24,18 +22,16 @@ from bertrelay.encode_files import fill_vectors
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import is_among_nearest, pairwise, unit
 from bertrelay.evaluation.statistics import share, spearman
-from bertrelay.files import read_json, write_json
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import in_folder_order
 from bertrelay.model.new import bert_config, new_network, train_wordpiece
 from bertrelay.model.pooling import Pooling, Projection
 from bertrelay.model.settings import NewEncoder
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes, wait_for_all
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
-from bertrelay.training.settings import TrainingSettings
 from bertrelay.training.task import Batch
 from teachers.data import MOST_CLASSES, Examples, log_shared_pairs, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
@@ -303,26 +299,3 @@ class InBatchTeacherTask(TeacherTask):
             nearness = self.guide[anchors] @ self.guide[candidates].T  # (items, candidates)
             excluded |= nearness > np.diagonal(nearness)[:, None]
         return excluded
-
-
-AnyTraining = TypeVar("AnyTraining", bound=TrainingSettings)
-
-
-def train_once(
-    name: str, run: Callable[[AnyTraining, StageContext], Metrics], settings: AnyTraining, context: StageContext
-) -> Path:
-    """The model folder of the training `run` with `settings`; one that was finished before is not repeated.
-
-    name: of the folder, below the stage's `work`.
-    """
-    precision = context.precision(settings.precision)
-    inner = StageContext(context.work / name, context.cache, context.process_group)
-    done = inner.output / "trained.json"
-    if read_json(done) is None:
-        inner.output.mkdir(parents=True, exist_ok=True)
-        metrics = run(settings.model_copy(update={"precision": precision}), inner)
-        if context.process_group.is_main:
-            write_json(done, metrics)
-            shutil.rmtree(inner.work, ignore_errors=True)  # its checkpoints
-    wait_for_all(context.process_group)
-    return inner.output / "model"

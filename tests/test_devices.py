@@ -24,9 +24,9 @@ from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.scorer import OutcomeScorer
 from domain.terms.vectors import term_vectors
 from students import shrink
-from teachers.baselines.poly_encoder import PolyEncoder
-from teachers.cross_encoder import start_cross_encoder
-from teachers.rerank import load_scorer
+from teachers.pairs.model import start_cross_encoder
+from teachers.pairs.rerank import load_scorer
+from teachers.sbert_paper.poly_encoder import PolyEncoder
 
 
 def compare_devices(folder):

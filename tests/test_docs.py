@@ -29,7 +29,7 @@ from pipelines.samples.papers import draw_documents, write_entities, write_paper
 from pipelines.samples.sentence_files import PLAIN_FILES, write_plain_files, write_samples, write_sbert_paper
 from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
 from pipelines.settings_table import with_tables
-from teachers.cross_encoder import start_cross_encoder
+from teachers.pairs.model import start_cross_encoder
 
 ROOT = Path(__file__).resolve().parents[1]
 README, API = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/api.md"))

@@ -23,7 +23,6 @@ BENCHMARKS = sorted(path.relative_to(ROOT) for path in (ROOT / "benchmarks").rgl
 STANDING_CIRCLES = {
     frozenset(circle.split())
     for circle in (
-        "teachers.baselines teachers.cross_encoder_train teachers.evaluation teachers.train",
         "domain.clinical.model_evaluation domain.clinical.training",
         "domain.biomedical.documents domain.biomedical.ner",
         "pipelines.report.page pipelines.runner",
@@ -74,6 +73,24 @@ def test_no_import_points_up_or_sideways():
 )
 def test_a_planted_upward_import_is_found_and_one_that_points_down_is_none(path, source, faults):
     assert len(wrong_imports(source, Path(path))) == faults
+
+
+NAMES_THE_PAPER = {Path("pipelines/registry.py"), Path("teachers/pairs/rerank.py")}
+"""Modules that load parts of `teachers/sbert_paper` by their names: stages, `bertrelay evaluate`, its pair scorer."""
+
+
+def test_no_module_outside_the_folder_of_the_sbert_paper_imports_it():
+    paper = "teachers.sbert_paper"
+    outside = [path for path in MODULES if Path("teachers/sbert_paper") not in path.parents]
+    sources = {path: (ROOT / path).read_text("utf-8") for path in outside}
+    importing = [
+        f"{path}:{line}"
+        for path, source in sources.items()
+        for line, module in imported(ast.parse(source), list(path.parent.parts))
+        if f"{module}.".startswith(f"{paper}.")
+    ]
+    assert importing == []
+    assert {path for path, source in sources.items() if paper in source} == NAMES_THE_PAPER
 
 
 def import_graph(sources):

@@ -18,9 +18,9 @@ from domain.biomedical.qa.answerer import QuestionAnswerer
 from domain.biomedical.qa.settings import QaSettings
 from domain.clinical import classifier
 from domain.clinical.outcomes import OutcomeModelSettings
-from teachers.baselines.poly_encoder import PolyEncoder
-from teachers.baselines.word_vectors import BiLstmEncoder
-from teachers.cross_encoder import CrossEncoder, start_cross_encoder
+from teachers.pairs.model import CrossEncoder, start_cross_encoder
+from teachers.sbert_paper.poly_encoder import PolyEncoder
+from teachers.sbert_paper.word_vectors import BiLstmEncoder
 
 TEXTS = ["The heart beats.", "Lungs breathe air."]
 OUTCOME = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 24}})

@@ -13,14 +13,13 @@ from students.index_build import IndexOptions
 from students.negatives import mine_negatives
 from students.search_settings import MineOptions, MineSettings, NegativeSettings
 from teachers.evaluation.mteb import evaluate_tasks
-from teachers.evaluation.settings import ProtocolSettings
-from teachers.rerank import rerank_file
-from teachers.settings import RerankOptions
+from teachers.evaluation.settings import MtebSettings
+from teachers.pairs.rerank import rerank_file
+from teachers.pairs.settings import RerankOptions
 
 FILES = {"model", "source", "target", "pairs", "output"}
 HERE = {"cache", "process_group", "rejects"}
 """Arguments that a stage has from its context."""
-OF_PAPERS = {"glove", "bilstm", "tfidf", "data", "sets", "folds", "seed"}
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ OF_PAPERS = {"glove", "bilstm", "tfidf", "data", "sets", "folds", "seed"}
         (mine_files, MineSettings, FILES | {"max_rejects"}, HERE | {"work"}),
         (mine_negatives, NegativeSettings, FILES | {"max_rejects"}, HERE | {"work"}),
         (rerank_file, RerankOptions, set(), HERE | {"engine"}),
-        (evaluate_tasks, ProtocolSettings, OF_PAPERS | {"model", "protocols"}, {"results"}),
+        (evaluate_tasks, MtebSettings, {"model"}, {"results"}),
         (write_card, CardSettings, {"model", "name"}, {"name"}),
     ],
 )

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
-from bertrelay.cache import Cache
 from bertrelay.compute.engine import Engine
 from bertrelay.encode_stage import EncodeSettings
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output
 from bertrelay.languages import CODE
-from bertrelay.settings import ModelSource
-from bertrelay.stage import Metrics, StageContext, check_new, write_model
+from bertrelay.settings import ModelSource, Settings
+from bertrelay.stage import Metrics, StageContext, check_new, load, write_model
 from pipelines.cli.options import (
     DATASET_HELP,
     FILE_HELP,
@@ -37,14 +36,15 @@ from pipelines.cli.options import (
 from pipelines.cli.stdin import input_file
 from pipelines.error_handling import stopping_at_once
 from pipelines.recipe import read_tables, read_tables_file
+from pipelines.registry import PROTOCOLS
 from pipelines.validation import Problems
 from students.evaluation_settings import ExportSettings, ShrinkSettings
-from teachers.evaluation.settings import ProtocolSettings
 
 PANEL = "Sentences"
 TF_IDF = "tf-idf"
 SHRINK_METRICS, EXPORT_METRICS = "shrink.json", "export.json"
 METRIC_WIDTH = 12
+ProtocolSettings: type[Settings] = load(PROTOCOLS[0])
 
 encoders = typer.Typer()
 
@@ -163,9 +163,7 @@ def evaluate(
 
       bertrelay samples my-samples && bertrelay evaluate tf-idf --protocol sts --data my-samples/sbert-paper
     """
-    from bertrelay.data.records import Rejects
     from pipelines.report.tables import score_lines
-    from teachers.evaluation.protocols import read_protocols, scored
 
     files = [task for task in options["tasks"] or [] if task.endswith(".toml")]
     options |= {"protocols": list(dict.fromkeys(options["protocols"]))}
@@ -175,10 +173,7 @@ def evaluate(
     given = {name: value for name, value in options.items() if value and value != fields[name].default}
     whole = {**_source(model, names_hub=bool(options["tasks"])), **given}
     settings = validated(ProtocolSettings, whole, EVALUATE_OPTIONS)
-    nowhere = Path()  # nothing but mteb's results is written, and nothing of the hub read but the model and its data
-    with Rejects(None) as rejects:
-        scores = read_protocols(settings, StageContext(nowhere, Cache(nowhere)), rejects, shown.results)
-    metrics = scored(settings, scores, cache=None)
+    metrics: Metrics = load(PROTOCOLS[1])(settings, shown.results)
     if shown.as_json:
         write_out(json.dumps({"model": model, "metrics": metrics}, ensure_ascii=False, indent=2))
     else:

@@ -42,7 +42,7 @@ from students.search_settings import (
     index_beside,
     work_beside,
 )
-from teachers.settings import RerankOptions
+from teachers.pairs.settings import RerankOptions
 
 if TYPE_CHECKING:
     from students.index import Hit, SearchIndex
@@ -412,7 +412,7 @@ def rerank(
 
       bertrelay rerank MODEL answers.jsonl best.jsonl --top 10
     """
-    from teachers.rerank import SUFFIXES, PairSource, rerank_file
+    from teachers.pairs.rerank import SUFFIXES, PairSource, rerank_file
 
     check_request(model, options.processes)
     table = options.table(pairs, options.column)

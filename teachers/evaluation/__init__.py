@@ -1,1 +1,1 @@
-"""What English sentence encoders are judged by."""
+"""Evaluation of sentence encoders: similarity test sets, tasks of mteb."""

@@ -29,9 +29,9 @@ from bertrelay.model.settings import PoolingMode
 from bertrelay.progress import log
 from bertrelay.settings import ModelSource, settings_of
 from bertrelay.stage import Metrics, StageContext
-from teachers.baselines.encoders import with_pooling
 from teachers.data import BLANK, usable, values_of
-from teachers.evaluation.settings import LocalTask, ProtocolSettings
+from teachers.evaluation.encoders import with_pooling
+from teachers.evaluation.settings import LocalTask, MtebSettings
 from teachers.evaluation.sts import aligned_records, read_sts
 
 if TYPE_CHECKING:
@@ -118,17 +118,17 @@ def evaluate_tasks(
     """`mteb/<task>/<subset>/<score>` of an encoder, for tasks and benchmarks of mteb by name and tasks on local files.
 
     results: where mteb writes its results, by default its own folder, which MTEB_CACHE names, else ~/.cache/mteb.
-    Others as in `teachers.evaluation.settings.ProtocolSettings`.
+    Others as in `teachers.evaluation.settings.MtebSettings`.
     Raises RequestError for unknown tasks, and for files that cannot be read.
     """
-    options = settings_of(ProtocolSettings, {**locals(), "model": str(model), "protocols": ["mteb"]})
+    options = settings_of(MtebSettings, {**locals(), "model": str(model)})
     nowhere = Path()
     with Rejects(None, options.max_rejects) as rejects:
         read = read_tasks(options, StageContext(nowhere, Cache(nowhere)), rejects)
     return task_metrics(options, read, None, None if results is None else Path(results))
 
 
-def read_tasks(settings: ProtocolSettings, context: StageContext, rejects: Rejects) -> list["AbsTask"]:
+def read_tasks(settings: MtebSettings, context: StageContext, rejects: Rejects) -> list["AbsTask"]:
     """The tasks that `settings` name, in their languages; those on local files have their data."""
     named = [task for name in settings.tasks for task in _named(name)]
     grouped: dict[str, list[LocalTask]] = {}
@@ -139,11 +139,10 @@ def read_tasks(settings: ProtocolSettings, context: StageContext, rejects: Rejec
 
 
 def task_metrics(
-    settings: ProtocolSettings, tasks: Sequence["AbsTask"], cache: Cache | None, results: Path | None
+    settings: MtebSettings, tasks: Sequence["AbsTask"], cache: Cache | None, results: Path | None
 ) -> Metrics:
     """The main score of every subset of `tasks`. cache: of models of the hub. results: None for mteb's own folder."""
     mteb, model = _package(), settings.model
-    assert model is not None
     encoder = with_pooling(open_encoder(model, cache), settings.pooling, settings.truncate_dim)
     precision = resolve_precision(settings.precision, encoder.device)
     changed: dict[str, str | int] = {"precision": precision} if precision != "fp32" else {}

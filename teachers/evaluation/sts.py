@@ -1,6 +1,6 @@
 """Semantic textual similarity: Spearman's rank correlation of the vectors' cosine with the gold scores."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
 from typing import Self, cast
@@ -19,9 +19,6 @@ from bertrelay.settings import Metric
 from bertrelay.stage import Metrics, StageContext
 from teachers.data import parse_score, usable, values_of
 from teachers.settings import COLUMNS, StsTable
-
-Fit = Callable[[Sequence[str]], Encode]
-"""All sentences of a set to the function that encodes some of them: TF-IDF and word vectors depend on them."""
 
 Row = tuple[str, str, float]
 Part = tuple[Sequence[Row], int]
@@ -73,11 +70,6 @@ class StsPairs:
         """How similar the sentences of each pair are, (pairs,), by each of `metrics`; distances are negative."""
         u, v = np.split(encode(self.sentences), 2)  # (pairs, dim)
         return {metric: pairwise(u, v, metric) for metric in metrics}
-
-
-def at_once(fit: Fit) -> Encode:
-    """Fits on the sentences of each call."""
-    return lambda sentences: fit(sentences)(sentences)
 
 
 def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPairs:

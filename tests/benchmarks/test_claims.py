@@ -13,7 +13,7 @@ from transformers import BertConfig
 from benchmarks import clinic, distill, encode, sts, tagging
 from benchmarks.harness import Result, Spread
 from teachers.evaluation.sts import StsPairs
-from teachers.evaluation.sts_sets import set_metrics
+from teachers.sbert_paper.sts_sets import set_metrics
 
 
 def test_operations_are_those_of_every_matrix_product():

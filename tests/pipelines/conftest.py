@@ -241,7 +241,7 @@ def readmission_model(tmp_path_factory):
 @pytest.fixture(scope="session")
 def cross_encoder(model, tmp_path_factory):
     """The folder of a random cross-encoder."""
-    from teachers.cross_encoder import start_cross_encoder
+    from teachers.pairs.model import start_cross_encoder
 
     folder = tmp_path_factory.mktemp("cross-encoder")
     randomized(start_cross_encoder(model), 5).save(folder)

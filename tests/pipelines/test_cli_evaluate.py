@@ -16,7 +16,7 @@ from pipelines.registry import REGISTRY
 from pipelines.report.tables import score_lines
 from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
-from teachers.evaluation.settings import PROTOCOLS, SETS
+from teachers.sbert_paper.settings import PROTOCOLS, SETS
 
 OF_PAPERS = [name for name in PROTOCOLS if SETS[name]]
 

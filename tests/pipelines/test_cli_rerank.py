@@ -105,7 +105,7 @@ def test_answers_of_a_search_are_put_into_the_order_of_the_scores(call, model, c
 
 def test_a_poly_encoder_ranks_too(randomize, call, model, tmp_path):
     from bertrelay.model.encoder import SentenceEncoder
-    from teachers.baselines.poly_encoder import PolyEncoder
+    from teachers.sbert_paper.poly_encoder import PolyEncoder
 
     other = randomize(PolyEncoder(SentenceEncoder.load(model), codes=3), 5)
     other.save(tmp_path / "model")

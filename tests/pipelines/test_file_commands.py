@@ -79,7 +79,7 @@ COMMANDS = {
         model="cross_encoder",
         input="many.csv",
         lines=pairs,
-        block="teachers.rerank.BLOCK_PAIRS",
+        block="teachers.pairs.rerank.BLOCK_PAIRS",
         size=100,
         function=rerank_file,
         stage='uses = "teachers.rerank"\npairs.path = "many.csv"',

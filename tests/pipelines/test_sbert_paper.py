@@ -8,7 +8,7 @@ from bertrelay.evaluation import statistics
 from pipelines.cli.app import app
 from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
-from teachers.evaluation.settings import SETS
+from teachers.sbert_paper.settings import SETS
 
 LESS = {  # than the paper's, for a test
     "infersent.hidden": "4",

@@ -21,7 +21,7 @@ from students.evaluate import best_by_dice, lookup_metrics, run
 from students.evaluation_settings import EvaluateSettings
 from students.metrics import save_variance, translation_metrics
 from students.pairs import Translations
-from teachers.cross_encoder import start_cross_encoder
+from teachers.pairs.model import start_cross_encoder
 
 
 @pytest.fixture

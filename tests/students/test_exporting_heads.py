@@ -32,7 +32,7 @@ from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.scorer import OutcomeScorer
 from students.evaluation_settings import ExportSettings
 from students.exporting import export, run
-from teachers.cross_encoder import CrossEncoder, start_cross_encoder
+from teachers.pairs.model import CrossEncoder, start_cross_encoder
 
 TEXTS = ["The heart of the patient beats fast.", "Lungs breathe air", "Aspirin thins the blood, and helps the heart."]
 ROUNDING = 1e-5

@@ -17,8 +17,8 @@ from bertrelay.evaluation.encode import Encode
 from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
-from teachers.evaluation.official import OfficialFiles, read_fields, read_lines
-from teachers.evaluation.settings import CLASSES, FOLDED, SETS, SPLIT
+from teachers.sbert_paper.official import OfficialFiles, read_fields, read_lines
+from teachers.sbert_paper.settings import CLASSES, FOLDED, SETS, SPLIT
 
 WITHIN = {"SST": "binary"}  # SentEval has SST with five classes under the same names
 PARAPHRASES = ("#1 String", "#2 String", "Quality")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
@@ -26,14 +26,17 @@ from bertrelay.inference.run_model import Scan, connect, open_run
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar
 from bertrelay.settings import settings_of
-from bertrelay.stage import Metrics, StageContext
-from teachers.settings import RerankOptions, RerankSettings
+from bertrelay.stage import Metrics, StageContext, load
+from teachers.pairs.settings import RerankOptions, RerankSettings
 
 if TYPE_CHECKING:
     import torch
 
-    from teachers.cross_encoder import PairScorer
+    from teachers.pairs.model import PairScorer
 
+SCORERS = {"poly.safetensors": "teachers.sbert_paper.poly_encoder:PolyEncoder"}
+"""Scorers other than a cross-encoder, by a file that only their folders have; loaded by name, for none of the paper's
+code is needed otherwise."""
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
 BLOCK_PAIRS = 4_096
 """So many pairs are scored before they are on the disk, the most that a kill costs."""
@@ -74,11 +77,12 @@ def load_scorer(
     device: as of `SentenceEncoder.load`.
     """
     from bertrelay.sources import model_folder
-    from teachers.baselines.poly_encoder import POLY_ENCODER, PolyEncoder
-    from teachers.cross_encoder import CrossEncoder
+    from teachers.pairs.model import CrossEncoder
 
     folder = model_folder(model, cache=cache)
-    return (PolyEncoder if (folder / POLY_ENCODER).is_file() else CrossEncoder).load(folder, device=device)
+    named = next((name for file, name in SCORERS.items() if (folder / file).is_file()), None)
+    scorer = load(named) if named else CrossEncoder
+    return cast("PairScorer", scorer.load(folder, device=device))
 
 
 def rerank_file(
@@ -103,7 +107,7 @@ def rerank_file(
         one folder of `output`, on a disk that all of them see.
     engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers see the
         model and the folder of `output`.
-    top, precision, batch_tokens: as in `teachers.settings.RerankOptions`.
+    top, precision, batch_tokens: as in `teachers.pairs.settings.RerankOptions`.
 
     Killed and called again, with any number of processes, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be.

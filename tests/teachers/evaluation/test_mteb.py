@@ -19,8 +19,9 @@ from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
 from bertrelay.stage import StageContext
 from teachers import MtebEncoder, evaluate_tasks
-from teachers.evaluation import protocols
-from teachers.evaluation.settings import ProtocolSettings
+from teachers.evaluation.settings import MtebSettings
+from teachers.sbert_paper import protocols
+from teachers.sbert_paper.settings import ProtocolSettings
 
 ENGLISH = ["A dog barks.", "Rain falls.", "The sun is warm.", "He reads a book.", "Two cats sleep.", "She sings."]
 GERMAN = ["Ein Hund bellt.", "Regen fällt.", "Die Sonne wärmt.", "Er liest ein Buch.", "Katzen schlafen.", "Sie singt."]
@@ -142,7 +143,7 @@ def test_subsets_are_those_in_the_languages_asked_for_alone(task, languages, sub
 def read(**given):
     from teachers.evaluation.mteb import read_tasks
 
-    settings = ProtocolSettings.model_validate({"protocols": ["mteb"], "model": "owner/name", **given})
+    settings = MtebSettings.model_validate({"model": "owner/name", **given})
     with Rejects(None) as rejects:
         return read_tasks(settings, StageContext(Path(), Cache(Path())), rejects)
 

@@ -10,9 +10,10 @@ from scipy.stats import rankdata
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.model.encoder import SentenceEncoder
-from teachers.evaluation.protocols import run_sts
+from teachers.evaluation.settings import StsSettings
+from teachers.evaluation.stage import run_sts
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
-from teachers.settings import StsSettings, StsTable
+from teachers.settings import StsTable
 
 ANGLES = {"a": 0, "b": 10, "c": 25, "d": 60, "e": 85, "f": 130}
 

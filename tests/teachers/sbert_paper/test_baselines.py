@@ -9,13 +9,11 @@ import torch
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.encode import finite
-from teachers.baselines.encoders import fit_of, tfidf
-from teachers.baselines.poly_encoder import PolyEncoder
-from teachers.baselines.word_vectors import BiLstmEncoder, WordVectors, run
-from teachers.cross_encoder import start_cross_encoder
-from teachers.evaluation.settings import ProtocolSettings
-from teachers.evaluation.sts import at_once
-from teachers.settings import BiLstmSettings
+from teachers.pairs.model import start_cross_encoder
+from teachers.sbert_paper.encoders import at_once, fit_of, tfidf
+from teachers.sbert_paper.poly_encoder import PolyEncoder
+from teachers.sbert_paper.settings import BiLstmSettings, ProtocolSettings
+from teachers.sbert_paper.word_vectors import BiLstmEncoder, WordVectors, run
 
 
 def encode_of(**source):

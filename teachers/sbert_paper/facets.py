@@ -20,16 +20,18 @@ from bertrelay.files import write_text
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
-from teachers import cross_encoder_train, train
-from teachers.baselines.encoders import encoder_at
-from teachers.cross_encoder import CrossEncoder
+from teachers import train
 from teachers.data import number
-from teachers.evaluation.official import OfficialFiles, gold_score, read_lines
-from teachers.evaluation.settings import ARGUMENT_COLUMNS, TOPICS, FacetSettings
+from teachers.evaluation.encoders import encoder_at
 from teachers.evaluation.sts import Part, StsPairs
-from teachers.evaluation.sts_sets import correlations, part_correlations, without_gold
-from teachers.settings import CrossEncoderSettings, TrainSettings, common_values
-from teachers.train import train_once
+from teachers.pairs import train as pair_training
+from teachers.pairs.model import CrossEncoder
+from teachers.pairs.settings import CrossEncoderSettings
+from teachers.sbert_paper.official import OfficialFiles, gold_score, read_lines
+from teachers.sbert_paper.settings import ARGUMENT_COLUMNS, TOPICS, FacetSettings, common_values
+from teachers.sbert_paper.sts_sets import correlations, part_correlations, without_gold
+from teachers.sbert_paper.training import train_once
+from teachers.settings import TrainSettings
 
 LEAST_IN_FOLD = 2
 
@@ -153,7 +155,7 @@ def _tested(
             return tested.similarities(encoder_at(model, precision))
     else:
         pairs = CrossEncoderSettings(train=[table], **common_values(settings, CrossEncoderSettings))
-        model = train_once(name, cross_encoder_train.run, pairs, context)
+        model = train_once(name, pair_training.run, pairs, context)
         if context.process_group.is_main:
             sentences = zip(tested.first, tested.second, strict=True)
             return {"score": CrossEncoder.load(model).predict(sentences, precision=precision)}

@@ -18,7 +18,10 @@ from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.files import explain_unreadable
-from teachers.cross_encoder import Pairs, PairScorer, PairTokens
+from bertrelay.stage import Metrics, StageContext
+from teachers.pairs.model import Pairs, PairScorer, PairTokens
+from teachers.pairs.train import train_scorer
+from teachers.sbert_paper.settings import PolyEncoderSettings
 
 POLY_ENCODER = "poly.safetensors"  # beside an encoder's files; `bertrelay.model.kinds` knows a scorer by it
 OWN = ("codes", "scale", "shift")  # parameters that are not in the encoder's files
@@ -86,3 +89,13 @@ class PolyEncoder(PairScorer):
             contexts = attend(self.codes.expand(len(first), -1, -1), first, first_mask)  # (pairs, codes, dim)
             mixed = attend(candidates.unsqueeze(1), contexts).squeeze(1)  # (pairs, dim)
             return cast(Tensor, self.scale * (mixed * candidates).sum(dim=-1) + self.shift)
+
+
+def run(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
+    """Trains a network whose learned codes attend to one sentence alone."""
+
+    def start() -> PairScorer:
+        encoder = SentenceEncoder.load(settings.base, backend="torch", cache=context.cache, is_base=True)
+        return PolyEncoder(encoder, settings.codes, settings.seed)
+
+    return train_scorer(start, settings, context)

@@ -13,10 +13,10 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
-from teachers.evaluation.official import OfficialFiles
-from teachers.evaluation.protocols import read_protocols
-from teachers.evaluation.settings import SETS, YEARS, ProtocolSettings
-from teachers.evaluation.sts_sets import MEASURES, read_sets, set_metrics
+from teachers.sbert_paper.official import OfficialFiles
+from teachers.sbert_paper.protocols import read_protocols
+from teachers.sbert_paper.settings import SETS, YEARS, ProtocolSettings
+from teachers.sbert_paper.sts_sets import MEASURES, read_sets, set_metrics
 
 CORRELATIONS = {"spearman": spearmanr, "pearson": pearsonr}
 DISTANCES = {"cosine": cosine, "euclidean": euclidean, "manhattan": cityblock}

@@ -23,7 +23,8 @@ from bertrelay.progress import log
 from bertrelay.settings import InputFile, Metric
 from bertrelay.stage import Metrics, StageContext
 from teachers.data import BLANK, usable
-from teachers.evaluation.official import (
+from teachers.evaluation.sts import Part, Row, StsPairs
+from teachers.sbert_paper.official import (
     OfficialFiles,
     Scale,
     distinct,
@@ -32,8 +33,7 @@ from teachers.evaluation.official import (
     read_lines,
     refuse_several,
 )
-from teachers.evaluation.settings import MAIN, SETS, YEARS
-from teachers.evaluation.sts import Part, Row, StsPairs
+from teachers.sbert_paper.settings import MAIN, SETS, YEARS
 
 SINGLE: dict[str, dict[str, dict[str, Any]]] = {
     "STSb": {

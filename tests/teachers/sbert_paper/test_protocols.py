@@ -16,13 +16,13 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
-from teachers.baselines.encoders import tfidf
-from teachers.evaluation import protocols
-from teachers.evaluation.facets import facet_metrics, read_topics
-from teachers.evaluation.official import OfficialFiles
-from teachers.evaluation.protocols import read_sections, section_metrics
-from teachers.evaluation.senteval import read_sets, transfer_metrics
-from teachers.evaluation.settings import FOLDED, SPLIT, TOPICS
+from teachers.sbert_paper import protocols
+from teachers.sbert_paper.encoders import tfidf
+from teachers.sbert_paper.facets import facet_metrics, read_topics
+from teachers.sbert_paper.official import OfficialFiles
+from teachers.sbert_paper.protocols import read_sections, section_metrics
+from teachers.sbert_paper.senteval import read_sets, transfer_metrics
+from teachers.sbert_paper.settings import FOLDED, SPLIT, TOPICS
 
 PLACES = {"a": (0, 0), "b": (1, 0), "c": (0, 3), "d": (4, 4), "e": (1, 1)}
 

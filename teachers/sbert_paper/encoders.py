@@ -1,6 +1,6 @@
 """Everything that gives sentence vectors: an encoder, averaged word vectors, InferSent's BiLSTM, TF-IDF."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache as once
 from functools import partial
 from pathlib import Path
@@ -8,16 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from bertrelay.cache import Cache
-from bertrelay.checks import check_dimensions
 from bertrelay.device import default_device
 from bertrelay.evaluation.encode import Encode, finite
-from bertrelay.model.encoder import SentenceEncoder, open_encoder
-from bertrelay.model.pooling import Pooling
-from teachers.baselines.word_vectors import BiLstmEncoder, vectors_for
-from teachers.evaluation.settings import ProtocolSettings
-from teachers.evaluation.sts import Fit
+from bertrelay.model.encoder import open_encoder
+from teachers.evaluation.encoders import with_pooling
+from teachers.sbert_paper.settings import ProtocolSettings
+from teachers.sbert_paper.word_vectors import BiLstmEncoder, vectors_for
 
 TERMS = 5_000  # the most frequent ones: enough for these sets, and small enough to hold them dense
+
+Fit = Callable[[Sequence[str]], Encode]
+"""All sentences of a set to the function that encodes some of them: TF-IDF and word vectors depend on them."""
 
 
 def fit_of(settings: ProtocolSettings, cache: Cache | None = None) -> Fit:
@@ -42,30 +43,14 @@ def fit_of(settings: ProtocolSettings, cache: Cache | None = None) -> Fit:
     return lambda _: network()
 
 
-def encoder_at(model: str | Path, precision: str, cache: Cache | None = None) -> Encode:
-    """What gives the vectors of the encoder of a folder or hub id, all of them finite."""
-    return finite(partial(open_encoder(model, cache).encode, precision=precision))
-
-
-def with_pooling(
-    encoder: SentenceEncoder, pooling: Sequence[str] | None, truncate_dim: int | None = None
-) -> SentenceEncoder:
-    """`encoder`; with another `pooling` a new one, without the modules after its own.
-
-    truncate_dim: dimensions that will be kept. Raises RequestError for more than the encoder has.
-    """
-    if pooling is not None:
-        encoder = encoder.with_parts(
-            pooling=Pooling(pooling, encoder.pooling.include_prompt), projection=None, normalize=False
-        )
-        encoder.truncate_dim = None
-    check_dimensions([truncate_dim or 1], encoder.dim)
-    return encoder
-
-
 def tfidf(sentences: Sequence[str]) -> Encode:
     """TF-IDF vectors of length 1 over the most frequent words of `sentences`, (sentences, words)."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(max_features=TERMS, token_pattern=r"(?u)\b\w+\b", dtype=np.float32).fit(sentences)
     return lambda block: np.asarray(vectorizer.transform(block).toarray())
+
+
+def at_once(fit: Fit) -> Encode:
+    """Fits on the sentences of each call."""
+    return lambda sentences: fit(sentences)(sentences)

@@ -13,10 +13,10 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
 from bertrelay.model.encoder import SentenceEncoder
 from teachers import train
-from teachers.evaluation import ablation
-from teachers.evaluation import facets as facet_training
-from teachers.evaluation.settings import TOPICS, AblationSettings, FacetSettings
 from teachers.evaluation.sts import StsPairs
+from teachers.sbert_paper import ablation
+from teachers.sbert_paper import facets as facet_training
+from teachers.sbert_paper.settings import TOPICS, AblationSettings, FacetSettings
 
 ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 VERBS = ["runs", "sleeps", "eats", "waits"]

@@ -1,4 +1,4 @@
-"""The stages `teachers.cross-encoder` and `teachers.poly-encoder`: a network trained to score pairs of sentences."""
+"""The stage `teachers.cross-encoder`: a network trained to score pairs of sentences."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,24 +14,22 @@ from torch.nn import functional as F  # noqa: N812 (its usual name)
 from bertrelay.data.records import Rejects
 from bertrelay.device import ComputePrecision
 from bertrelay.evaluation.statistics import spearman, with_interval
-from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
-from teachers.baselines.poly_encoder import PolyEncoder
-from teachers.cross_encoder import PairScorer, start_cross_encoder
 from teachers.data import Examples, log_shared_pairs, pairs_of, read_examples
 from teachers.evaluation.sts import read_sts
-from teachers.settings import CrossEncoderSettings, PairSettings, PolyEncoderSettings
+from teachers.pairs.model import PairScorer, start_cross_encoder
+from teachers.pairs.settings import CrossEncoderSettings, PairSettings
 
 LOSS, DEV = "cross_entropy", "dev/spearman_score"
 
 
 def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
     """Trains a network that reads both sentences at once."""
-    return _run(
+    return train_scorer(
         lambda: start_cross_encoder(
             settings.base, settings.max_tokens, settings.seed, context.cache, both_orders=settings.both_orders
         ),
@@ -40,17 +38,7 @@ def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
     )
 
 
-def run_poly(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
-    """Trains a network whose learned codes attend to one sentence alone."""
-
-    def start() -> PairScorer:
-        encoder = SentenceEncoder.load(settings.base, backend="torch", cache=context.cache, is_base=True)
-        return PolyEncoder(encoder, settings.codes, settings.seed)
-
-    return _run(start, settings, context)
-
-
-def _run(start: Callable[[], PairScorer], settings: PairSettings, context: StageContext) -> Metrics:
+def train_scorer(start: Callable[[], PairScorer], settings: PairSettings, context: StageContext) -> Metrics:
     """Trains what `start` builds and writes `model/`; `sts/<name>/spearman_score` of each test set."""
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
     with Rejects(listed, settings.max_rejects) as rejects:

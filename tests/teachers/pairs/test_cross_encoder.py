@@ -1,4 +1,4 @@
-"""A cross-encoder against transformers and sentence-transformers, a poly-encoder by hand, and their training."""
+"""A cross-encoder against transformers and sentence-transformers, and its training."""
 
 import json
 from pathlib import Path
@@ -6,20 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save
 from scipy.stats import spearmanr
 from sentence_transformers import CrossEncoder as PeerCrossEncoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
-from bertrelay.model.pooling import Projection
-from teachers.baselines.poly_encoder import POLY_ENCODER, PolyEncoder
-from teachers.cross_encoder import CrossEncoder, start_cross_encoder
-from teachers.cross_encoder_train import PairTask, run, run_poly
 from teachers.data import Examples
-from teachers.rerank import load_scorer
-from teachers.settings import CrossEncoderSettings, PolyEncoderSettings
+from teachers.pairs.model import CrossEncoder, start_cross_encoder
+from teachers.pairs.rerank import load_scorer
+from teachers.pairs.settings import CrossEncoderSettings
+from teachers.pairs.train import PairTask, run
 
 ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 SENTENCES = [f"the {animal} {verb} near the old station" for animal in ANIMALS for verb in ("runs", "sleeps")]
@@ -95,13 +92,13 @@ def test_two_processes_that_share_an_evaluation_find_what_one_does(base, context
     write(tmp_path / "train.tsv", 60, 1)
     write(tmp_path / "dev.tsv", 41, 2)
     given = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
-    found = evaluated_twice("teachers.cross_encoder_train")
+    found = evaluated_twice("teachers.pairs.train")
     run(CrossEncoderSettings.model_validate({**given, "base": str(base), "epochs": 1, "precision": "fp32"}), context)
     [(alone, shared)] = found
     assert shared == pytest.approx(alone, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["cross-encoder", "cross-encoder in both orders", "poly-encoder"])
+@pytest.mark.parametrize("kind", ["cross-encoder", "cross-encoder in both orders"])
 def test_it_learns_and_its_metrics_are_scipys_on_its_scores(kind, context, tmp_path, tiny_encoder):
     tiny_encoder("bert", SENTENCES, layers=1, seed=1).save(tmp_path / "base")
     trained = set(write(tmp_path / "train.tsv", 240, 1))
@@ -111,11 +108,8 @@ def test_it_learns_and_its_metrics_are_scipys_on_its_scores(kind, context, tmp_p
     given |= {"test": {"toy": {"path": str(tmp_path / "test.tsv")}}, "base": str(tmp_path / "base")}
     given |= {"epochs": 20, "learning_rate": 3e-3, "batch_items": 16, "precision": "fp32"}
     both_orders = kind.endswith("orders")
-    if kind == "poly-encoder":
-        metrics = run_poly(PolyEncoderSettings.model_validate({**given, "codes": 4}), context)
-    else:
-        given |= {"max_tokens": 24, "both_orders": both_orders}
-        metrics = run(CrossEncoderSettings.model_validate(given), context)
+    given |= {"max_tokens": 24, "both_orders": both_orders}
+    metrics = run(CrossEncoderSettings.model_validate(given), context)
     model = load_scorer(context.output / "model")
     scores = model.predict([row[:2] for row in tested], precision="fp32")
     found = metrics["sts/toy/spearman_score"]
@@ -186,65 +180,3 @@ def test_folders_without_a_cross_encoder_or_with_another_head_are_refused(tmp_pa
     tiny_encoder("distilbert", SENTENCES, sizes={"dim": 16, "n_heads": 2, "hidden_dim": 32}).save(tmp_path / "other")
     with pytest.raises(RequestError, match=r"expected a cross-encoder with .* on a BERT, found 'distilbert'"):
         start_cross_encoder(tmp_path / "other")
-
-
-# The poly-encoder
-
-
-@pytest.fixture
-def sentence_encoder(tiny_encoder):
-    return tiny_encoder("bert", SENTENCES)
-
-
-def softmax(values):
-    powers = np.exp(values - values.max())
-    return powers / powers.sum()
-
-
-def poly_by_hand(model, first, second):
-    """The equations of the paper, code by code, for one pair without padding."""
-    tokens = []
-    for ids in model.encoder.tokenize([first, second]):
-        with torch.inference_mode():
-            hidden = model.encoder.backbone(input_ids=torch.tensor([ids])).last_hidden_state[0]
-        tokens.append(hidden.numpy().astype(np.float64))  # (tokens, dim)
-    contexts = []
-    for code in model.codes.detach().numpy():
-        weights = softmax(np.array([code @ token for token in tokens[0]]))
-        contexts.append(sum(weight * token for weight, token in zip(weights, tokens[0], strict=True)))
-    candidate = tokens[1].mean(axis=0)
-    weights = softmax(np.array([candidate @ context for context in contexts]))
-    mixed = sum(weight * context for weight, context in zip(weights, contexts, strict=True))
-    return float(1 / (1 + np.exp(-(model.scale.item() * (mixed @ candidate) + model.shift.item()))))
-
-
-def test_scores_are_those_by_hand_and_the_same_after_saving(sentence_encoder, tmp_path):
-    model = PolyEncoder(sentence_encoder, codes=5, seed=3).eval()
-    model.shift.data.fill_(-0.5)
-    scores = model.predict(PAIRS, precision="fp32", batch_tokens=80)
-    np.testing.assert_allclose(scores, [poly_by_hand(model, *pair) for pair in PAIRS], rtol=1e-4)
-    model.save(tmp_path / "model")
-    loaded = PolyEncoder.load(tmp_path / "model")
-    np.testing.assert_allclose(loaded.predict(PAIRS, precision="fp32", batch_tokens=80), scores, rtol=1e-6)
-
-
-def test_weights_that_are_missing_or_of_another_shape_are_refused(sentence_encoder, tmp_path):
-    PolyEncoder(sentence_encoder, codes=5).save(tmp_path)
-    file, message = tmp_path / POLY_ENCODER, r"codes of a poly-encoder in .*poly\.safetensors, found none"
-    whole, weights = file.read_bytes(), load_file(file)
-    contents = [{**weights, "other": torch.zeros(1)}]
-    for name in weights:
-        contents += [{key: each for key, each in weights.items() if key != name}, {**weights, name: torch.zeros(2, 3)}]
-    for content in [*map(save, contents), whole[:50]]:
-        file.write_bytes(content)
-        with pytest.raises(RequestError, match=message):
-            PolyEncoder.load(tmp_path)
-    file.unlink()
-    with pytest.raises(RequestError, match=r"expected a poly-encoder with poly\.safetensors in"):
-        PolyEncoder.load(tmp_path)
-
-
-def test_a_base_with_a_projection_is_refused(sentence_encoder):
-    sentence_encoder.projection = Projection(16, 8)
-    with pytest.raises(RequestError, match="expected an encoder of one pooling and no projection"):
-        PolyEncoder(sentence_encoder, codes=2)

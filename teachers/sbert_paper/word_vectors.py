@@ -28,7 +28,8 @@ from bertrelay.model.pooling import Pooling
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from teachers.data import number
-from teachers.settings import BiLstmSettings, TrainSettings, common_values
+from teachers.sbert_paper.settings import BiLstmSettings, common_values
+from teachers.settings import TrainSettings
 from teachers.train import TeacherData, learn
 
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")

@@ -1,11 +1,10 @@
-"""The stages `teachers.evaluate` and `teachers.protocols`: encoders scored on the sets of the SBERT paper.
+"""The stage `teachers.protocols`: encoders scored on the sets of the SBERT paper, or on tasks of mteb.
 
 For comparison with the papers also Wikipedia sections (Ein Dor et al. 2018): of three sentences of an article, the two
 of one section are nearer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,21 +14,19 @@ from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.encode import encoded_once, metrics_at
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.progress import log
 from bertrelay.settings import InputFile, Metric
 from bertrelay.stage import Metrics, StageContext
-from teachers.baselines.encoders import encoder_at, fit_of
 from teachers.data import BLANK, usable
-from teachers.evaluation import senteval
-from teachers.evaluation.facets import facet_metrics, read_topics
-from teachers.evaluation.official import OfficialFiles
-from teachers.evaluation.settings import SETS, TRIPLET, ProtocolSettings
-from teachers.evaluation.sts import Fit, at_once, read_sts, sts_metrics
-from teachers.evaluation.sts_sets import read_sets, set_metrics, without_year
-from teachers.settings import StsSettings
+from teachers.evaluation.settings import MtebSettings
+from teachers.sbert_paper import senteval
+from teachers.sbert_paper.encoders import Fit, at_once, fit_of
+from teachers.sbert_paper.facets import facet_metrics, read_topics
+from teachers.sbert_paper.official import OfficialFiles
+from teachers.sbert_paper.settings import SETS, TRIPLET, ProtocolSettings, common_values
+from teachers.sbert_paper.sts_sets import read_sets, set_metrics, without_year
 
 Triplets = Sequence[tuple[str, str, str]]
 """Anchor, positive, negative."""
@@ -41,19 +38,6 @@ BLOCK = 1_024  # triplets: the official files' two hundred thousand would take g
 MEASURES: dict[str, Metric] = {"accuracy": "euclidean", "accuracy_cosine": "cosine"}
 
 
-def run_sts(settings: StsSettings, context: StageContext) -> Metrics:
-    """Spearman of cosine on every set; only the main process computes it."""
-    precision = context.precision(settings.precision)
-    if not context.process_group.is_main:
-        return {}
-    with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        pairs = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
-    sentences = [sentence for each in pairs.values() for sentence in each.sentences]
-    encode = encoded_once(encoder_at(settings.model, precision, context.cache), sentences)
-    score = partial(sts_metrics, pairs)
-    return score(encode) | metrics_at(settings.dimensions, score, encode)
-
-
 def run(settings: ProtocolSettings, context: StageContext) -> Metrics:
     """The metrics of the protocols; only the main process computes them."""
     settings = settings.model_copy(update={"precision": context.precision(settings.precision)})
@@ -62,6 +46,17 @@ def run(settings: ProtocolSettings, context: StageContext) -> Metrics:
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         scores = read_protocols(settings, context, rejects, context.output)
     return scored(settings, scores, context.cache)
+
+
+def evaluate(settings: ProtocolSettings, results: Path | None = None) -> Metrics:
+    """The metrics of the protocols outside of a recipe, for `bertrelay evaluate`.
+
+    results: the folder in which mteb keeps its own; without one, it is mteb's.
+    """
+    nowhere = Path()  # nothing but mteb's results is written, and nothing of the hub read but the model and its data
+    with Rejects(None) as rejects:
+        scores = read_protocols(settings, StageContext(nowhere, Cache(nowhere)), rejects, results)
+    return scored(settings, scores, None)
 
 
 def read_protocols(
@@ -85,8 +80,10 @@ def read_protocols(
 def _read_mteb(settings: ProtocolSettings, context: StageContext, rejects: Rejects, results: Path | None) -> Score:
     from teachers.evaluation.mteb import read_tasks, task_metrics  # of an optional package
 
-    tasks = read_tasks(settings, context, rejects)
-    return lambda _: task_metrics(settings, tasks, context.cache, results)
+    # A precision that is resolved is no setting any more, so the values are not validated again.
+    choice = MtebSettings.model_construct(**common_values(settings, MtebSettings))
+    tasks = read_tasks(choice, context, rejects)
+    return lambda _: task_metrics(choice, tasks, context.cache, results)
 
 
 def scored(settings: ProtocolSettings, scores: list[Score], cache: Cache | None) -> Metrics:

@@ -13,13 +13,13 @@ from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
 from teachers import train
-from teachers.baselines.encoders import encoder_at
-from teachers.evaluation.official import OfficialFiles
-from teachers.evaluation.settings import AblationSettings
+from teachers.evaluation.encoders import encoder_at
 from teachers.evaluation.sts import read_sts
-from teachers.evaluation.sts_sets import SCALES
-from teachers.settings import StsTable, TrainSettings, common_values
-from teachers.train import train_once
+from teachers.sbert_paper.official import OfficialFiles
+from teachers.sbert_paper.settings import AblationSettings, common_values
+from teachers.sbert_paper.sts_sets import SCALES
+from teachers.sbert_paper.training import train_once
+from teachers.settings import StsTable, TrainSettings
 
 WORDS = {"|u-v|": "difference", "u*v": "product"}  # in names of folders
 

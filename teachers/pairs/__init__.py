@@ -1,0 +1,1 @@
+"""Networks that score pairs of sentences: cross-encoders, their training, reranking."""

@@ -1,0 +1,55 @@
+"""Settings of networks that score pairs of sentences: training and reranking; free of torch."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bertrelay.data.tables import Table
+from bertrelay.settings import BatchTokens, ModelSource, Positive, Precision, ScorerSource, Settings
+from teachers.settings import LabelledTraining, ScoreRange, StsTable
+
+
+class PairSettings(LabelledTraining):
+    """A network that scores how alike two sentences are, from 0 to 1."""
+
+    base: ModelSource
+    """BERT to start from; that of a sentence encoder is taken out of it."""
+    train: Annotated[list[Table], Field(min_length=1)]
+    """Tables of sentence1, sentence2 and score, or with other columns that they name."""
+    dev: list[Table] = []
+    """Held-out tables of the same kind, which choose the best weights by Spearman."""
+    test: dict[str, StsTable] = {}
+    """STS sets by name, scored after the training."""
+    score_range: ScoreRange = [0.0, 5.0]
+    """Lowest and highest gold score."""
+
+
+class CrossEncoderSettings(PairSettings):
+    """A BERT that reads both sentences at once."""
+
+    max_tokens: Annotated[int, Field(ge=8, lt=2**31)] | None = None
+    """Longest pair, special tokens included; when absent as many as the base has positions, and 256 at most."""
+    both_orders: bool = False
+    """Train on each pair as (a, b) and as (b, a), and score it by the mean of both: for likeness, which knows no order.
+    Training and scoring take twice as long. sentence-transformers scores (a, b) only."""
+
+
+class RerankOptions(Settings):
+    """Options of scoring pairs."""
+
+    top: Positive | None = None
+    """Rank the candidates of each query, which are in consecutive rows, and keep this many; answers of a search are
+    ranked without it too."""
+    precision: Precision = "auto"
+    batch_tokens: BatchTokens = None
+
+
+class RerankSettings(RerankOptions):
+    """Pairs of sentences scored from 0 to 1, in `scores.<output>`; candidates of queries ranked by their scores."""
+
+    model: ScorerSource
+    """Cross-encoder or poly-encoder."""
+    pairs: Table
+    """Table with the columns sentence1 and sentence2, or two that it names; or the answers of a search."""
+    output: Literal["jsonl", "csv", "tsv", "parquet", "txt"] = "jsonl"
+    """Format of the file; `txt` has a score in each line, the others a row for each pair or candidate."""
