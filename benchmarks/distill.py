@@ -59,7 +59,7 @@ from students.build import fill_targets, start_student
 from students.corpus import build_corpus
 from students.distill import DistillationTask
 from students.metrics import translation_metrics
-from students.settings import AlignedFiles, DistillSettings, Filters, TeacherCopy
+from students.parallel.settings import AlignedFiles, DistillSettings, Filters, TeacherCopy
 
 VOCABULARY, LEARNING_RATE, LANGUAGES = 4_000, 5e-4, ["de", "fr", "cs"]
 PAIRS_TRIED, PAIRS_TRIED_ON_GPUS, TRIED_ON = [32, 48, 64, 128], [64, 128], 384

@@ -43,7 +43,7 @@ from domain.pretraining.settings import DocumentSource
 from students import distill
 from students.build import fill_targets
 from students.corpus import ParallelCorpus, build_corpus
-from students.settings import AlignedFiles, DistillSettings, Filters, TranslationFiles
+from students.parallel.settings import AlignedFiles, DistillSettings, Filters, TranslationFiles
 from students.translation_files import read_translation_files
 from students.vocabulary import trim_vocabulary
 

@@ -43,7 +43,7 @@ from students.corpus import ParallelCorpus
 from students.distill import run as distill
 from students.evaluate import run as evaluate
 from students.evaluation_settings import EvaluateSettings
-from students.settings import DistillSettings
+from students.parallel.settings import DistillSettings
 
 RECIPE, TESTS, OF_DEFAULT = "multilingual", ["tatoeba", "trained-domains"], 4.0
 PAIRS_A_STEP, LEARNING_RATE = 64, 2e-5

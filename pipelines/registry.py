@@ -39,7 +39,7 @@ STAGES = {
         ("teachers.ablation", 3, "settings:AblationSettings", "ablation:run", SBERT_PAPER),
     ],
     "students": [
-        ("students.distill", 15, "settings:DistillSettings", "distill:run", "students"),
+        ("students.distill", 15, "parallel.settings:DistillSettings", "distill:run", "students"),
         ("students.evaluate", 4, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
         ("students.index", 3, "search_settings:IndexSettings", "index:run", ""),
         ("students.mine", 2, "search_settings:MineSettings", "bitext:run", ""),

@@ -34,8 +34,8 @@ from bertrelay.stage import Metrics, StageContext
 from students.corpus import ParallelCorpus
 from students.given_vectors import VectorTable, prompt_of
 from students.metrics import before_and_after, counts
+from students.parallel.settings import DistillSettings, TeacherCopy
 from students.pruning import keep_layers, keep_neurons
-from students.settings import DistillSettings, TeacherCopy
 from students.vocabulary import trim_vocabulary
 
 POSITION_OFFSET = 2  # XLM-R counts positions from its padding id 1, plus one

@@ -41,7 +41,7 @@ from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.progress import Bar, log
 from students.neighbours import Rows, at_unit_length, exact_knn, load_faiss, ratio_margins
 from students.pairs import PairCounts
-from students.settings import MarginFilter
+from students.parallel.settings import MarginFilter
 
 LOW_MARGIN = "low margin"
 NEIGHBOURHOOD = 32_768

@@ -52,7 +52,7 @@ from students.pairs import (
     read_pairs,
     read_translations,
 )
-from students.settings import ENGLISH, DistillSettings
+from students.parallel.settings import ENGLISH, DistillSettings
 
 DUPLICATE = "duplicate"
 IN_DEV = "in the dev split"

@@ -33,6 +33,7 @@ from students.corpus import NO_TARGET, ParallelCorpus, build_corpus
 from students.given_vectors import open_teacher, prompt_of
 from students.losses import BatchPairs, Candidates, pair_loss, ranking_divergence
 from students.metrics import encoded_by, parallel_metrics, save_variance, translation_metrics
+from students.parallel.settings import DistillSettings
 from students.retention import (
     ACCURACY,
     average_with_start,
@@ -42,7 +43,6 @@ from students.retention import (
     mean_accuracies,
     retained_targets,
 )
-from students.settings import DistillSettings
 from teachers.objectives import matryoshka
 
 TAUGHT = ("targets", "weights", "retained", "english")

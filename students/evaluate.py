@@ -26,8 +26,8 @@ from students.given_vectors import open_teacher, prompt_of
 from students.metrics import encoded_by, english_of, parallel_metrics, read_variance, translation_metrics
 from students.neighbours import load_faiss
 from students.pairs import Translations, read_translations
+from students.parallel.settings import ENGLISH, ParallelSource
 from students.retrieval import mining_metrics, rows_by_language, search_metrics, xsim_metrics
-from students.settings import ENGLISH, ParallelSource
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 
 if TYPE_CHECKING:

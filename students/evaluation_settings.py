@@ -19,8 +19,7 @@ from bertrelay.settings import (
     UsedWith,
     refuse_idle,
 )
-from students.search_settings import MiningTest
-from students.settings import (
+from students.parallel.settings import (
     ENGLISH,
     AlignedFiles,
     MaxMisplaced,
@@ -32,6 +31,7 @@ from students.settings import (
     prompt_problems,
     without_limit,
 )
+from students.search_settings import MiningTest
 from teachers.settings import StsTable
 
 

@@ -22,7 +22,7 @@ from bertrelay.inputs import note_input
 from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.settings import ModelSource
 from students.pairs import clean
-from students.settings import GivenVectors, Prompt, PromptText, unknown_prompt
+from students.parallel.settings import GivenVectors, Prompt, PromptText, unknown_prompt
 
 DIGEST = np.dtype("S16")
 

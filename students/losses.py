@@ -11,7 +11,7 @@ from torch.nn.functional import kl_div, log_softmax, normalize
 
 from bertrelay.device import to_device
 from students.build import Targets
-from students.settings import DistillSettings
+from students.parallel.settings import DistillSettings
 from teachers.objectives import contrastive_loss, cosines
 
 

@@ -19,7 +19,7 @@ from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics
 from students.given_vectors import VectorTable
 from students.pairs import Translations
-from students.settings import ENGLISH
+from students.parallel.settings import ENGLISH
 
 VARIANCE = "distillation.json"  # beside the weights of a model
 

@@ -16,7 +16,7 @@ from bertrelay.data.tables import Record, Row, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from students.language_check import LanguageCheck
-from students.settings import ENGLISH, AlignedFiles, Filters, ParallelSource, TranslationFiles
+from students.parallel.settings import ENGLISH, AlignedFiles, Filters, ParallelSource, TranslationFiles
 from students.translation_files import EMPTY, FileCounts, Translation, no_translations, read_translation_files
 
 TRAIN, DEV = "train", "dev"

@@ -19,8 +19,8 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.checkpoint import unique_tensors
 from students.build import START, Targets, targets_of
 from students.corpus import ParallelCorpus
+from students.parallel.settings import TranslationColumns
 from students.pruning import layer_stack
-from students.settings import TranslationColumns
 
 SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Of the way from the start's weights to the trained ones."""

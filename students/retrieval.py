@@ -20,8 +20,8 @@ from students.evaluation_settings import XsimPairs
 from students.metrics import english_of
 from students.neighbours import Neighbours, exact_knn, ratio_margins
 from students.pairs import Translations
+from students.parallel.settings import ENGLISH
 from students.search_settings import NEIGHBOURS, MiningTest
-from students.settings import ENGLISH
 
 Rows = dict[tuple[str, int], str]
 """Sentences of a language by the English sentence they translate, and its number among equal ones."""

@@ -41,8 +41,8 @@ from students.given_vectors import prompt_of
 from students.language_check import LanguageCheck
 from students.metrics import before_and_after, counts, read_variance, save_variance
 from students.pairs import PairCounts, read_pairs
+from students.parallel.settings import ENGLISH
 from students.pruning import keep_layers, keep_neurons
-from students.settings import ENGLISH
 from students.vocabulary import check_can_be_read_again, trim_vocabulary
 
 ROUNDS = 5

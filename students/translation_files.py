@@ -26,7 +26,7 @@ from bertrelay.languages import CODE, closest_code, is_language, is_registered
 from bertrelay.progress import log
 from bertrelay.settings import InputFile, nearest
 from students.catalogues import MoReader, PoReader
-from students.settings import ENGLISH, TranslationFiles
+from students.parallel.settings import ENGLISH, TranslationFiles
 from students.translation_memories import INLINE_TAG, PLACEHOLDER, TmxReader, XliffReader, XmlReader, without_tags
 
 DAMAGED = (zipfile.BadZipFile, RuntimeError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, struct.error)

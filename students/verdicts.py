@@ -7,7 +7,7 @@ from statistics import fmean
 from bertrelay.errors import plural
 from bertrelay.evaluation.verdict import Gain, Verdict, counted, gain, judge, listed
 from bertrelay.stage import Metrics
-from students.settings import ENGLISH
+from students.parallel.settings import ENGLISH
 
 FEW = 100
 """Sentences of a language; with fewer its metrics are rough."""

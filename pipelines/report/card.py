@@ -29,7 +29,7 @@ from pipelines.report.page import duration
 from pipelines.report.tables import DEV, OTHER, Listing, MetricValue, metric_values, score_tables
 from pipelines.report.verdicts import StageResult, verdicts
 from pipelines.run_store import DIGITS, DONE, Done, read_done
-from students.settings import ENGLISH
+from students.parallel.settings import ENGLISH
 
 README = "README.md"
 HUB, OUTPUT, FOLDER = "hub:", "output:", "folder:"

@@ -13,8 +13,8 @@ from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from students.distill import run
 from students.exporting import export
+from students.parallel.settings import DistillSettings
 from students.pruning import FEED_FORWARD, keep_layers, keep_neurons
-from students.settings import DistillSettings
 from students.vocabulary import trim_vocabulary
 
 BASES = ["multilingual-e5", "xlm-roberta", "mbert", "mpnet", "modernbert", "mmbert"]

@@ -16,7 +16,7 @@ from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.pooling import Projection
 from students import build as module
 from students.build import copy_of, fill_targets, start_student
-from students.settings import DistillSettings
+from students.parallel.settings import DistillSettings
 
 NEW = {"layers": 2, "dim": 24, "heads": 2, "vocabulary": 150, "max_tokens": 32}
 COPY = {"layers_of": "teacher", "vocabulary": 150}

@@ -12,7 +12,7 @@ from bertrelay.model.encoder import SentenceEncoder
 from students import cleaning
 from students.cleaning import block_margins, neighbourhoods
 from students.corpus import build_corpus
-from students.settings import DistillSettings
+from students.parallel.settings import DistillSettings
 
 TRUE, WRONG = 80, 15
 WORDS = [f"word{number}" for number in range(60)]

@@ -19,7 +19,7 @@ from bertrelay.errors import RequestError, WorkError
 from students import corpus as corpus_files
 from students.corpus import ParallelCorpus, build_corpus
 from students.pairs import drop_reason
-from students.settings import AlignedFiles, DistillSettings, Filters, TranslationColumns
+from students.parallel.settings import AlignedFiles, DistillSettings, Filters, TranslationColumns
 
 
 def aligned(folder, language, pairs, name="train"):

@@ -20,7 +20,7 @@ from students.build import Targets
 from students.corpus import ParallelCorpus
 from students.distill import CRITERION, ContrastiveTask, DistillationTask, run
 from students.metrics import read_variance
-from students.settings import DistillSettings, Objectives
+from students.parallel.settings import DistillSettings, Objectives
 
 NEW = {"layers": 2, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 24, "dropout": 0.0}
 TRAINING = {

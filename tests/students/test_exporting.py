@@ -34,8 +34,8 @@ from students.distill import run as distill
 from students.evaluation_settings import ExportSettings
 from students.exporting import export, run
 from students.pairs import read_translations
+from students.parallel.settings import DistillSettings
 from students.retention import general_sentences
-from students.settings import DistillSettings
 from students.shrinking import shrink
 
 TEXTS = ["a dog runs", "", "two birds sing in the old garden", "ein Hund", "word " * 60]

@@ -14,7 +14,7 @@ from students.distill import run
 from students.evaluate import run as evaluate
 from students.evaluation_settings import EvaluateSettings
 from students.given_vectors import VectorTable
-from students.settings import DistillSettings, GivenVectors
+from students.parallel.settings import DistillSettings, GivenVectors
 
 TEXTS = ["a dog", "two  cats", "Cafe\u0301", "a bird"]
 

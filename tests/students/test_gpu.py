@@ -16,7 +16,7 @@ from bertrelay.stage import StageContext
 from bertrelay.training import cuda_graphs
 from bertrelay.training.loop import Training
 from students.distill import run
-from students.settings import DistillSettings
+from students.parallel.settings import DistillSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 

@@ -6,7 +6,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from students.language_check import LanguageCheck
 from students.pairs import PairCounts, read_pairs
-from students.settings import AlignedFiles, TranslationColumns
+from students.parallel.settings import AlignedFiles, TranslationColumns
 
 KOREAN = [f"두 남자가 공원에서 {number}번 축구를 한다" for number in range(700)]
 ENGLISH = [f"Two men play football with the dog in the park, number {number}." for number in range(700)]

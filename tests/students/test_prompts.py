@@ -15,7 +15,7 @@ from bertrelay.stage import StageContext
 from students import distill, evaluate
 from students.build import fill_targets, prompts_of
 from students.evaluation_settings import EvaluateSettings, ShrinkSettings
-from students.settings import DistillSettings
+from students.parallel.settings import DistillSettings
 
 PROMPT = "one dog: "
 TRAINING = {"epochs": 1, "precision": "fp32", "dev_sentences": 20, "learning_rate": 1e-3, "layers": 1}

@@ -16,6 +16,7 @@ from students import retention
 from students.build import Targets
 from students.corpus import NO_TARGET, build_corpus
 from students.distill import DistillationTask, run
+from students.parallel.settings import DistillSettings
 from students.retention import (
     GENERAL,
     SHARES,
@@ -26,7 +27,6 @@ from students.retention import (
     layer_rates,
     mean_accuracies,
 )
-from students.settings import DistillSettings
 
 
 @pytest.fixture

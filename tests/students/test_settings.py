@@ -3,8 +3,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bertrelay.model.settings import NewEncoder
 from students.evaluation_settings import EvaluateSettings, ExportSettings, ShrinkSettings
-from students.search_settings import MineSettings
-from students.settings import (
+from students.parallel.settings import (
     AlignedFiles,
     DistillSettings,
     GivenVectors,
@@ -12,6 +11,7 @@ from students.settings import (
     TeacherCopy,
     TranslationColumns,
 )
+from students.search_settings import MineSettings
 
 FILES = {"english": "train.en", "other": "train.de", "language": "de"}
 COLUMNS = {"path": "a.tsv", "others": {"de": "de"}}

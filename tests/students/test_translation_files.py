@@ -22,7 +22,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError, WorkError
 from students.pairs import PairCounts, read_pairs
-from students.settings import TranslationColumns, TranslationFiles
+from students.parallel.settings import TranslationColumns, TranslationFiles
 from students.translation_files import read_translation_files
 
 LETTERS = "abc déß жшя 日本語 한국 &<>\"'\\"
