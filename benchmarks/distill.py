@@ -55,11 +55,13 @@ from bertrelay.settings import EncoderSource, InputFile, ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import train
 from bertrelay.training.settings import TrainingSettings
-from students.build import fill_targets, start_student
-from students.corpus import build_corpus
-from students.distill import DistillationTask
-from students.metrics import translation_metrics
-from students.parallel.settings import AlignedFiles, DistillSettings, Filters, TeacherCopy
+from students.distill.settings import DistillSettings, TeacherCopy
+from students.distill.start import start_student
+from students.distill.targets import fill_targets
+from students.distill.train import DistillationTask
+from students.evaluate.translation import translation_metrics
+from students.parallel.corpus import build_corpus
+from students.parallel.settings import AlignedFiles, Filters
 
 VOCABULARY, LEARNING_RATE, LANGUAGES = 4_000, 5e-4, ["de", "fr", "cs"]
 PAIRS_TRIED, PAIRS_TRIED_ON_GPUS, TRIED_ON = [32, 48, 64, 128], [64, 128], 384

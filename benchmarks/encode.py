@@ -54,7 +54,7 @@ from bertrelay.device import resolve_precision
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.settings import GraphPrecision
 from bertrelay.settings import ModelSource
-from students.exporting import export
+from students.compress.export import export
 
 BATCH_SIZES = {"cpu": [16, 32, 64, 128, 256], "cuda": [128, 512, 2048]}
 OF_DEFAULT, OF_BEST = {"cpu": 4.0, "cuda": 3.0}, {"cpu": 1.5, "cuda": 1.3}

@@ -60,7 +60,7 @@ from pipelines.plan import RunOptions, make_plan
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
 from pipelines.runner import run
-from students.index import open_index
+from students.searching.index import open_index
 from teachers.pairs.rerank import load_scorer
 from teachers.sbert_paper.word_vectors import BiLstmEncoder
 

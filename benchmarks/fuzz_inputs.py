@@ -26,8 +26,8 @@ from pipelines.cli import main
 from pipelines.plan import RunOptions, make_plan
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
+from students.parallel.files import read_translation_files
 from students.parallel.settings import TranslationFiles
-from students.translation_files import read_translation_files
 
 SENTENCES = ["A dog runs.", "Two children play.", "%d of {n} <b>files</b>", "x %" + "0" * 5_000, "a\tb", "é\u2028ü", ""]
 HOSTILE = [

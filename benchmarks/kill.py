@@ -38,7 +38,7 @@ SECONDS_BETWEEN_DEATHS, SECONDS_BETWEEN_CHECKS = 0.3, 0.002
 PHASES = {
     "evaluation": ("training", "teachers.train", "TeacherTask.evaluate", 2),
     "saving": ("training", "bertrelay.model.encoder", "SentenceEncoder.save", 1),
-    "averaging": ("student", "students.retention", "_load_between", 3),
+    "averaging": ("student", "students.distill.retention", "_load_between", 3),
     "calibration": ("entities", "domain.biomedical.ner.train", "NerTask.temperature", 1),
 }
 """The stage that is stopped, and which call of which function stops it."""

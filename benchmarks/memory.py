@@ -40,12 +40,13 @@ from bertrelay.settings import EncoderSource, InputFile
 from bertrelay.stage import StageContext
 from domain.pretraining.corpus import build_corpus as build_document_corpus
 from domain.pretraining.settings import DocumentSource
-from students import distill
-from students.build import fill_targets
-from students.corpus import ParallelCorpus, build_corpus
-from students.parallel.settings import AlignedFiles, DistillSettings, Filters, TranslationFiles
-from students.translation_files import read_translation_files
-from students.vocabulary import trim_vocabulary
+from students.compress.vocabulary import trim_vocabulary
+from students.distill import train as distill
+from students.distill.settings import DistillSettings
+from students.distill.targets import fill_targets
+from students.parallel.corpus import ParallelCorpus, build_corpus
+from students.parallel.files import read_translation_files
+from students.parallel.settings import AlignedFiles, Filters, TranslationFiles
 
 DISTILLING, TRIMMING, BUILDING = "distil a student", "trim a vocabulary", "build a parallel corpus"
 READING, SEGMENTS_A_SECOND, READING_TAKES = "read a translation memory", 20_000, 200

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import Claim, main
 from benchmarks.machine import MINILM
+from bertrelay.data.sentences import clean
 from bertrelay.data.vectors import open_vectors
 from bertrelay.model.encoder import SentenceEncoder
-from students.bitext import VECTORS, mine_files
-from students.pairs import clean
-from students.search_settings import NEIGHBOURS
+from students.mining.bitext import VECTORS, mine_files
+from students.mining.settings import NEIGHBOURS
 
 TATOEBA = Path("parallel", "tatoeba")
 PAIRED, SOURCE_ONLY, WITHIN = 700, 150, 0.01

@@ -39,11 +39,11 @@ from bertrelay.cache import Cache
 from bertrelay.stage import StageContext
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
-from students.corpus import ParallelCorpus
-from students.distill import run as distill
-from students.evaluate import run as evaluate
-from students.evaluation_settings import EvaluateSettings
-from students.parallel.settings import DistillSettings
+from students.distill.settings import DistillSettings
+from students.distill.train import run as distill
+from students.evaluate.settings import EvaluateSettings
+from students.evaluate.stage import run as evaluate
+from students.parallel.corpus import ParallelCorpus
 
 RECIPE, TESTS, OF_DEFAULT = "multilingual", ["tatoeba", "trained-domains"], 4.0
 PAIRS_A_STEP, LEARNING_RATE = 64, 2e-5

@@ -27,11 +27,20 @@ from benchmarks.machine import MINILM, MULTI30K, STSB, Tables, sentences_of
 from bertrelay.data.vectors import Vectors
 from bertrelay.evaluation.similarity import unit
 from bertrelay.model.encoder import SentenceEncoder
-from students.equal_vectors import EqualRows, Rows, distinct, equal_rows
-from students.index import SearchIndex, build_index
-from students.index_build import FAISS, nearest
-from students.neighbours import Find, build_codes, build_hnsw, exact_neighbours, open_faiss, recall, write_index
-from students.search_settings import Hnsw, IndexKind
+from students.searching.equal_vectors import EqualRows, Rows, distinct, equal_rows
+from students.searching.faiss import (
+    Find,
+    build_codes,
+    build_hnsw,
+    exact_neighbours,
+    nearest,
+    open_faiss,
+    recall,
+    write_index,
+)
+from students.searching.index import SearchIndex, build_index
+from students.searching.index_folder import FAISS
+from students.searching.settings import Hnsw, IndexKind
 
 EXACT, K, FOUND, FOUND_OF_REPEATS = "exact", 10, 0.95, 0.99
 SOURCES = {**MULTI30K, **STSB}

@@ -39,13 +39,13 @@ STAGES = {
         ("teachers.ablation", 3, "settings:AblationSettings", "ablation:run", SBERT_PAPER),
     ],
     "students": [
-        ("students.distill", 15, "parallel.settings:DistillSettings", "distill:run", "students"),
-        ("students.evaluate", 4, "evaluation_settings:EvaluateSettings", "evaluate:run", "students"),
-        ("students.index", 3, "search_settings:IndexSettings", "index:run", ""),
-        ("students.mine", 2, "search_settings:MineSettings", "bitext:run", ""),
-        ("students.mine-negatives", 3, "search_settings:NegativeSettings", "negatives:run", ""),
-        ("students.export", 6, "evaluation_settings:ExportSettings", "exporting:run", "students"),
-        ("students.shrink", 8, "evaluation_settings:ShrinkSettings", "shrinking:run", "students"),
+        ("students.distill", 15, "distill.settings:DistillSettings", "distill.train:run", "students"),
+        ("students.evaluate", 4, "evaluate.settings:EvaluateSettings", "evaluate.stage:run", "students"),
+        ("students.index", 3, "searching.settings:IndexSettings", "searching.index:run", ""),
+        ("students.mine", 2, "mining.settings:MineSettings", "mining.bitext:run", ""),
+        ("students.mine-negatives", 3, "mining.settings:NegativeSettings", "mining.negatives:run", ""),
+        ("students.export", 6, "compress.settings:ExportSettings", "compress.export:run", "students"),
+        ("students.shrink", 8, "compress.settings:ShrinkSettings", "compress.shrink:run", "students"),
     ],
     "domain.pretraining": [
         ("domain.pretrain", 6, "settings:PretrainSettings", "train:run", "domain:pretraining"),
@@ -75,7 +75,7 @@ STAGES = {
 """By package: kind, version, settings and work (`module:name` in the package), and where its metrics are declared."""
 
 VERDICTS = {
-    **dict.fromkeys(("students.distill", "students.evaluate"), "students.verdicts:of_student"),
+    **dict.fromkeys(("students.distill", "students.evaluate"), "students.evaluate.verdicts:of_student"),
     **dict.fromkeys(("domain.ner", "domain.ner-evaluate"), "domain.verdicts:of_entities"),
     **dict.fromkeys(("domain.qa", "domain.qa-evaluate"), "domain.verdicts:of_answers"),
     **dict.fromkeys(("domain.readmission", "domain.outcome"), "domain.verdicts:of_outcome"),

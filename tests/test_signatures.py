@@ -7,11 +7,11 @@ from signatures import check_signature
 from bertrelay.settings import Settings
 from pipelines.report.card import write_card
 from pipelines.report.card_settings import CardSettings
-from students.bitext import mine, mine_files
-from students.index import build_index, search
-from students.index_build import IndexOptions
-from students.negatives import mine_negatives
-from students.search_settings import MineOptions, MineSettings, NegativeSettings
+from students.mining.bitext import mine, mine_files
+from students.mining.negatives import mine_negatives
+from students.mining.settings import MineOptions, MineSettings, NegativeSettings
+from students.searching.index import build_index, search
+from students.searching.index_folder import IndexOptions
 from teachers.evaluation.mteb import evaluate_tasks
 from teachers.evaluation.settings import MtebSettings
 from teachers.pairs.rerank import rerank_file

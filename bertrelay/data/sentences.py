@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,11 @@ class SentenceScan(NamedTuple):
     sentences: int
     blank: int
     digest: str
+
+
+def clean(text: str) -> str:
+    """`text` in Unicode NFC, with every run of white space one space and none around."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def as_table(source: Table | str | Path) -> Table:

@@ -93,6 +93,16 @@ class Projection(nn.Module):
         return Dense(linear.in_features, linear.out_features, linear.bias is not None, path, self.normalized)
 
 
+def linear_projection(weight: Tensor, bias: Tensor | None) -> Projection:
+    """A projection of `weight` (out, in) and `bias` (out,)."""
+    projection = Projection(weight.shape[1], weight.shape[0], bias=bias is not None)
+    with torch.no_grad():
+        projection.linear.weight.copy_(weight)
+        if bias is not None:
+            projection.linear.bias.copy_(bias)
+    return projection
+
+
 def projections_of(projection: Projection | nn.Sequential | None) -> list[Projection]:
     """The list of an encoder's projections."""
     if projection is None:

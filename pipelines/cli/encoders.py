@@ -38,7 +38,7 @@ from pipelines.error_handling import stopping_at_once
 from pipelines.recipe import read_tables, read_tables_file
 from pipelines.registry import PROTOCOLS
 from pipelines.validation import Problems
-from students.evaluation_settings import ExportSettings, ShrinkSettings
+from students.compress.settings import ExportSettings, ShrinkSettings
 
 PANEL = "Sentences"
 TF_IDF = "tf-idf"
@@ -269,7 +269,7 @@ def shrink(
     given = {"model": model, **by_language, "trim_vocabulary": options.trim, **evaluated, **settings}
     given["prompt"] = options.prompt
     settled = validated(ShrinkSettings, given)
-    from students.shrinking import run
+    from students.compress.shrink import run
 
     metrics = _written(run, settled, output, SHRINK_METRICS)
     document = json.dumps({"output": str(output), **metrics})
@@ -320,7 +320,7 @@ def export(
         **{name: value for name, value in settings.items() if value not in (None, [])},
     }
     settled = validated(ExportSettings, given)
-    from students.exporting import run
+    from students.compress.export import run
 
     metrics = _written(run, settled, output, EXPORT_METRICS)
     document = json.dumps({"output": str(output), **metrics})

@@ -34,18 +34,12 @@ from pipelines.cli.options import (
     print_result,
     write_out,
 )
-from students.search_settings import (
-    MINED_SUFFIXES,
-    IndexSettings,
-    MineSettings,
-    NegativeOptions,
-    index_beside,
-    work_beside,
-)
+from students.mining.settings import MINED_SUFFIXES, MineSettings, NegativeOptions, work_beside
+from students.searching.settings import IndexSettings, index_beside
 from teachers.pairs.settings import RerankOptions
 
 if TYPE_CHECKING:
-    from students.index import Hit, SearchIndex
+    from students.searching.index import Hit, SearchIndex
 
 PANEL = "Sentences"
 QUERIES_AT_ONCE = 4096
@@ -134,8 +128,8 @@ def search(
         files = [given.path for given in inputs]
         check_output(options.output, tuple(WRITERS), *files, option="--output", overwrite=options.overwrite)
     with distributed(options.processes) as process_group:
-        from students.index import find_index
-        from students.index_build import IndexOptions
+        from students.searching.index import find_index
+        from students.searching.index_folder import IndexOptions
 
         prompts = {"prompt_name": prompt, "query_prompt_name": options.query_prompt}
         prompts |= {"show": [int(name) if name.isdecimal() else name for name in options.show]}
@@ -317,7 +311,7 @@ def mine(
     for table in tables:
         check_first(table)
     with distributed(options.processes) as process_group:
-        from students.bitext import mine_files
+        from students.mining.bitext import mine_files
 
         work = work_beside(output) if options.keep else None
         settings |= {"gold": gold, "id_column": columns and columns[0], "work": work, "process_group": process_group}
@@ -369,7 +363,7 @@ def mine_negatives(
     if corpus is not None:
         check_first(corpus)
     with distributed(options.processes) as process_group:
-        from students.negatives import LEFT_OUT, mine_negatives
+        from students.mining.negatives import LEFT_OUT, mine_negatives
 
         work = work_beside(output) if options.keep else None
         mining = mine_negatives(

@@ -1,8 +1,7 @@
-"""Settings of parallel corpora, of the filters of pairs, and of distillation; free of torch."""
+"""The settings of parallel text and of the filters of pairs; free of torch."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
@@ -18,25 +17,18 @@ from bertrelay.data.tables import (
     table_format,
 )
 from bertrelay.languages import EachOnce, LanguageCode
-from bertrelay.model.folder import ModelFolder
-from bertrelay.model.settings import NewEncoder, VocabularySize, kind_of_base
 from bertrelay.settings import (
     WHEN_SET,
     DataSource,
     EncoderSource,
     HubDataset,
     InputFile,
-    MaxRejects,
-    MaxTokens,
-    ModelSource,
     Positive,
     Settings,
-    UnusedWith,
     UsedWith,
     refuse_idle,
 )
-from bertrelay.training.settings import TrainingSettings
-from students.search_settings import NEIGHBOURS
+from students.mining.settings import NEIGHBOURS
 
 ENGLISH = "en"
 
@@ -49,7 +41,6 @@ def _not_english(value: str) -> str:
 
 MaxPairs = Annotated[Positive | None, WHEN_SET]
 MaxMisplaced = Annotated[float, Field(ge=0, le=1), WHEN_SET]
-Weight = Annotated[float, Field(ge=0)]
 Language = Annotated[LanguageCode, AfterValidator(_not_english)]
 """Of the side that is not English."""
 
@@ -239,209 +230,26 @@ class Filters(Settings):
     """Drop pairs with a low ratio margin by a multilingual encoder."""
 
 
-class GivenVectors(DataSource):
-    """A teacher's vectors as files, for one that is behind an API: of all it is to encode, training and held-out."""
-
-    vectors: InputFile
-    """Parquet with the columns `text` and `vector`, as `bertrelay encode` writes it; or `.npy` with `texts`."""
-    texts: InputFile | None = None
-    """Text of each row of a `.npy`, a line each."""
-
-    @model_validator(mode="after")
-    def _files_fit(self) -> Self:
-        suffix = Path(self.vectors).suffix
-        if suffix not in (".npy", ".parquet"):
-            raise ValueError(f"vectors: expected a .parquet or .npy file, found {suffix or 'no suffix'}")
-        if (suffix == ".npy") != (self.texts is not None):
-            raise ValueError("texts: a .npy file of vectors needs one with the text of each row; Parquet has its own")
-        return self
-
-
-Teacher = Annotated[
-    Annotated[EncoderSource, Tag("model")] | Annotated[GivenVectors, Tag("vectors")],
-    Discriminator(
-        lambda value: "vectors" if isinstance(value, dict | GivenVectors) else "model",
-    ),
-]
-
-
-class TeacherCopy(Settings):
-    """A student with the teacher's layers and a new multilingual vocabulary."""
-
-    layers_of: Literal["teacher"]
-    """`teacher`: copy its layers."""
-    vocabulary: VocabularySize
-    """Subwords trained on the corpus; each starts as the mean of the teacher's subwords of its text."""
-
-
-def _kind_of_base(value: Any) -> str | None:
-    is_copy = isinstance(value, TeacherCopy) or (isinstance(value, dict) and "layers_of" in value)
-    return "copy" if is_copy else kind_of_base(value)
-
-
-Base = Annotated[
-    Annotated[ModelSource, Tag("model")] | Annotated[NewEncoder, Tag("new")] | Annotated[TeacherCopy, Tag("copy")],
-    Discriminator(
-        _kind_of_base,
-        custom_error_type="student_base",
-        custom_error_message="expected a model such as 'xlm-roberta-base', a size such as "
-        "{ layers = 6, dim = 384, heads = 12, vocabulary = 32000 }, or { layers_of = 'teacher', vocabulary = 16000 }",
-    ),
-]
-
-
-class PromptText(Settings):
-    """A prompt that is none of the model's own."""
-
-    text: Annotated[str, Field(min_length=1)]
-    """Text that precedes each sentence, with the space at its end where one belongs there."""
-
-
-Prompt = Annotated[
-    Annotated[str, Field(min_length=1), Tag("name")] | Annotated[PromptText, Tag("text")],
-    Discriminator(lambda value: "text" if isinstance(value, dict | PromptText) else "name"),
-]
-"""The name of one of a model's prompts, as in `encode`, or a text."""
-
-
-def prompt_problem(prompt: Any, model: Any) -> str:
-    """The error for a name that is none of the model's prompts, or that is the text of one; empty when it is valid.
-
-    Names are checked where the model's folder exists.
-    """
-    if not isinstance(prompt, str):
-        return ""
-    if prompt != prompt.strip() or prompt.endswith(":"):
-        return f"expected the name of a prompt, found {prompt!r}; for any text write {{ text = {prompt!r} }}"
-    if isinstance(model, NewEncoder):
-        return unknown_prompt(prompt, [])
-    if not isinstance(model, ModelSource) or model.folder is None or not model.folder.is_dir():
-        return ""
-    names = ModelFolder(model.folder).prompt_names
-    return "" if prompt in names else unknown_prompt(prompt, names)
-
-
-def prompt_problems(models: Mapping[str, Any], settings: Settings) -> Iterator[tuple[str, str]]:
-    """(key, error) of the invalid prompts of `settings`; `models` has the model of each key."""
-    for key, model in models.items():
-        if fault := prompt_problem(getattr(settings, key), model):
-            yield key, fault
-
-
-def unknown_prompt(prompt: str, names: Sequence[str]) -> str:
-    """The error for a prompt that is none of a model's `names`."""
-    expected = f"one of the model's prompts {', '.join(names)}" if names else "no name, as the model has no prompts"
-    return f"expected {expected}, found {prompt!r}; for any text write {{ text = {prompt!r} }}"
-
-
-class Objectives(Settings):
-    """Weights of the losses of a student. Each loss is a mean over the batch; the weighted sum is minimised."""
-
-    mse: Weight = 1.0
-    """Squared distance to the teacher's vector, in units of the targets' variance."""
-    cosine: Weight = 0.0
-    """1 − the cosine with the teacher's vector."""
-    contrastive: Weight = 0.0
-    """InfoNCE of an English sentence and its translation among the other sentences of the batch, in both directions;
-    the English and all its translations come in one batch."""
-    ranking: Weight = 0.0
-    """Ranking of the teacher's vector that a sentence learns and those of `candidates` other sentences: the KL
-    divergence of the softmax of its cosines from the softmax of the teacher's (Fang et al. 2021, SEED)."""
-    retention: Weight = 1.0
-    """Squared distance to the start's vector, of the texts that are `retained`, in units of their variance."""
-    temperature: Annotated[float, Field(gt=0), UsedWith("contrastive", "ranking")] = 0.05
-    """Number by which cosines are divided before the softmax of `contrastive` and of `ranking`."""
-    candidates: Annotated[Positive, UsedWith("ranking")] = 8192
-    """Sentences that the teacher has encoded for `ranking`, the same in every step."""
-    dimensions: Annotated[list[Positive], UsedWith("contrastive", "cut_teacher")] = []
-    """Matryoshka: `contrastive` is its mean over vectors cut to these dimensions, and whole ones."""
-    cut_teacher: Annotated[bool, UsedWith("cosine", "ranking"), UsedWith("dimensions"), WHEN_SET] = False
-    """The teacher is Matryoshka too: `cosine` and `ranking` are such means as well, its vectors cut likewise."""
-
-    @model_validator(mode="after")
-    def _one_at_least(self) -> Self:
-        if not (self.mse or self.cosine or self.contrastive or self.ranking):
-            raise ValueError("expected a weight above 0 for mse, cosine, contrastive or ranking")
-        return self
-
-
-class DistillSettings(TrainingSettings):
-    """A student that learns the teacher's vector of English, for the English and for its translations."""
-
-    teacher: Teacher
-    """Encoder, or the vectors that one has made, `{ vectors = "vectors.parquet" }`."""
-    base: Base
-    """Start of the student: a pretrained model, a size, or the teacher's layers."""
-    teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
-    """Name of the teacher's prompt that precedes each sentence it encodes, or `{ text = "query: " }`; the teacher's
-    default when absent."""
-    own_vectors: Annotated[bool, WHEN_SET] = False
-    """A translation learns the teacher's vector of itself, as a multilingual teacher gives it, and not that of its
-    English: for a student that is to be like a larger one."""
-    student_prompt: Annotated[Prompt | None, WHEN_SET] = None
-    """Name of the base's prompt that precedes each sentence, or `{ text = "query: " }`; none when absent. It is the
-    default of the student, so that `encode` uses it too."""
-    trim_vocabulary: bool = False
-    """Leave out the subwords of a pretrained base that `parallel` does not use, before training."""
-    layers: Positive | None = None
-    """Layers of the base to keep; each time the one whose removal moves the vectors least is left out."""
-    intermediate_size: Annotated[Positive | None, WHEN_SET] = None
-    """Neurons of each feed-forward layer of the base to keep, those that its output depends on most. With
-    `trim_vocabulary`, `layers` or this, sizes before and after are metrics."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Dropout in every layer while training; the base's own when absent."""
-    frozen_layers: Annotated[int, Field(ge=0)] | None = None
-    """The token embeddings and this many of the lowest layers keep their weights; 0: only the embeddings."""
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Learning rate of a layer, as a fraction of that of the layer above it."""
-    average_with_start: bool = False
-    """Of the weights between the start's and the trained ones, take those whose translation accuracy falls least short
-    of the best, on `dev` or on `dev_untrained`, whichever is worse; of equal ones (but for 0.002) those farthest from
-    the start."""
-    objectives: Objectives = Objectives()
-    """Weights of the losses."""
-    retained: list[Table] = []
-    """Texts in any language, translated or not, whose vectors stay those of the start; of a table the column that is
-    named, else `text`."""
-    parallel: Annotated[list[ParallelSource], Field(min_length=1)]
-    """Corpora to train on."""
-    filters: Filters = Filters()
-    """Pairs of `parallel` to leave out."""
-    dev: list[UnlimitedSource] = []
-    """Held-out corpora, whose English is taken out of `parallel`; without any, `dev_sentences` English sentences are
-    held out of `parallel`, in every language."""
-    dev_sentences: Annotated[int, Field(ge=0), UnusedWith("dev")] = 1000
-    """English sentences to hold out of `parallel`, in every language; 0 for no dev data."""
-    dev_untrained: Annotated[list[UnlimitedSource], UsedWith("dev", "dev_sentences", "average_with_start")] = []
-    """Held-out corpora of other domains and languages than `parallel`, which choose the weights as much as those of
-    `dev`; without any, 150 sentences of many domains that come with the project, for a pretrained base in 21 languages,
-    for a new one in those that are trained."""
-    evaluate_every: Annotated[Positive | None, UsedWith("dev", "dev_sentences")] = None
-    patience: Annotated[Positive | None, UsedWith("dev", "dev_sentences")] = None
-    max_tokens: MaxTokens = 128
-    """Longest input, special tokens included."""
-    batch_tokens: Positive | None = 2048
-    learning_rate: Annotated[float, Field(gt=0)] = 2e-5
-    max_rejects: MaxRejects = 0.01
-
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> Self:
-        if isinstance(self.base, TeacherCopy) and isinstance(self.teacher, GivenVectors):
-            raise ValueError("base: vectors have no layers; expected a model or the size of a new one")
-        if isinstance(self.teacher, GivenVectors):
-            refuse_idle(self, "teacher_prompt", because="the teacher's vectors are given")
-        if not isinstance(self.base, ModelSource):
-            refuse_idle(self, "trim_vocabulary", because="the vocabulary of this base is trained on the corpus")
-        if isinstance(self.base, NewEncoder):
-            refuse_idle(self, "frozen_layers", "average_with_start", because="a new network knows nothing to keep")
-        if not self.retained:
-            refuse_idle(self.objectives, "retention", because="there are no `retained` texts")
-        return self
-
-    def input_problems(self) -> Iterator[tuple[str, str]]:
-        yield from prompt_problems({"teacher_prompt": self.teacher, "student_prompt": self.base}, self)
+class CorpusSettings(Protocol):
+    """Settings of a stage that trains on a parallel corpus, as far as they decide what is in it."""
 
     @property
-    def has_dev(self) -> bool:
-        """Returns true if held-out sentences of the trained corpora choose weights."""
-        return bool(self.dev or self.dev_sentences)
+    def parallel(self) -> Sequence[ParallelSource]: ...
+    @property
+    def filters(self) -> Filters: ...
+    @property
+    def dev(self) -> Sequence[ParallelSource]: ...
+    @property
+    def dev_sentences(self) -> int: ...
+    @property
+    def dev_untrained(self) -> Sequence[ParallelSource]: ...
+    @property
+    def retained(self) -> Sequence[Table]: ...
+    @property
+    def own_vectors(self) -> bool: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def max_rejects(self) -> float: ...

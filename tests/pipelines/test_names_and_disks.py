@@ -14,7 +14,7 @@ import pytest
 
 from bertrelay import SentenceEncoder
 from bertrelay.errors import WorkError
-from students.exporting import export
+from students.compress.export import export
 
 BAD, LONG = "bad\udcff", "a" * 300
 

@@ -15,7 +15,7 @@ from domain.terms.settings import TermsSettings
 from pipelines.cli.app import app
 from pipelines.cli.options import command
 from pipelines.settings_table import help_texts, settings_rows
-from students.search_settings import MineSettings
+from students.mining.settings import MineSettings
 
 PACKAGES = ("bertrelay", "teachers", "students", "domain", "pipelines")
 

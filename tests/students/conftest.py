@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from itertools import count, product
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from students.corpus import build_corpus
-from students.parallel.settings import DistillSettings
+from students.distill.settings import DistillSettings
+from students.parallel.corpus import build_corpus
+
+sys.path.append(str(Path(__file__).parent))  # unit_vectors is imported by name
 
 SUBJECTS = ["dog/Hund/chien", "cat/Katze/chat", "bird/Vogel/oiseau", "fish/Fisch/poisson", "mouse/Maus/souris"]
 VERBS = ["runs/rennt/court", "sleeps/schläft/dort", "eats/frisst/mange", "waits/wartet/attend", "sings/singt/chante"]

@@ -11,11 +11,11 @@ import torch
 
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
-from students.distill import run
-from students.exporting import export
-from students.parallel.settings import DistillSettings
-from students.pruning import FEED_FORWARD, keep_layers, keep_neurons
-from students.vocabulary import trim_vocabulary
+from students.compress.export import export
+from students.compress.pruning import FEED_FORWARD, keep_layers, keep_neurons
+from students.compress.vocabulary import trim_vocabulary
+from students.distill.settings import DistillSettings
+from students.distill.train import run
 
 BASES = ["multilingual-e5", "xlm-roberta", "mbert", "mpnet", "modernbert", "mmbert"]
 TRAINING = {"epochs": 2, "precision": "fp32", "dev_sentences": 20, "learning_rate": 2e-3}

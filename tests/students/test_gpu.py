@@ -15,8 +15,8 @@ from bertrelay.errors import Stopped
 from bertrelay.stage import StageContext
 from bertrelay.training import cuda_graphs
 from bertrelay.training.loop import Training
-from students.distill import run
-from students.parallel.settings import DistillSettings
+from students.distill.settings import DistillSettings
+from students.distill.train import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 

@@ -12,10 +12,13 @@ from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
 from bertrelay.model.pooling import Pooling
 from bertrelay.stage import StageContext
-from students import distill, evaluate
-from students.build import fill_targets, prompts_of
-from students.evaluation_settings import EvaluateSettings, ShrinkSettings
-from students.parallel.settings import DistillSettings
+from students.compress.settings import ShrinkSettings
+from students.distill import train as distill
+from students.distill.settings import DistillSettings
+from students.distill.start import prompts_of
+from students.distill.targets import fill_targets
+from students.evaluate import stage as evaluate
+from students.evaluate.settings import EvaluateSettings
 
 PROMPT = "one dog: "
 TRAINING = {"epochs": 1, "precision": "fp32", "dev_sentences": 20, "learning_rate": 1e-3, "layers": 1}

@@ -1,17 +1,12 @@
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from bertrelay.model.settings import NewEncoder
-from students.evaluation_settings import EvaluateSettings, ExportSettings, ShrinkSettings
-from students.parallel.settings import (
-    AlignedFiles,
-    DistillSettings,
-    GivenVectors,
-    ParallelSource,
-    TeacherCopy,
-    TranslationColumns,
-)
-from students.search_settings import MineSettings
+from students.compress.settings import ExportSettings, ShrinkSettings
+from students.distill.settings import DistillSettings, TeacherCopy
+from students.evaluate.settings import EvaluateSettings
+from students.mining.settings import MineSettings
+from students.settings import GivenVectors
 
 FILES = {"english": "train.en", "other": "train.de", "language": "de"}
 COLUMNS = {"path": "a.tsv", "others": {"de": "de"}}
@@ -95,34 +90,3 @@ WRONG = {
 def test_a_setting_that_cannot_be_or_has_no_effect_is_refused(kind, given, error_text):
     with pytest.raises(ValidationError, match=error_text):
         kind.model_validate({**NEEDED[kind], **given})
-
-
-# Parallel sources
-
-
-def sources_of(*found):
-    return TypeAdapter(list[ParallelSource]).validate_python(list(found))
-
-
-def test_the_keys_show_the_kind_of_source():
-    first, second = sources_of(FILES, COLUMNS)
-    assert isinstance(first, AlignedFiles) and isinstance(second, TranslationColumns)
-    assert sources_of(first.model_dump(), second.model_dump()) == [first, second] == sources_of(first, second)
-
-
-@pytest.mark.parametrize(
-    ("found", "where", "message"),
-    [
-        ({"english": "a", "other": "b", "language": "German"}, "language", "expected a language code"),
-        ({"english": "a", "other": "b", "language": "en"}, "language", "cannot be en as well"),
-        ({"english": "a", "othr": "b", "language": "de"}, "othr", "Extra inputs are not permitted"),
-        ({"path": "a.tsv", "hub": "a/b", "others": {"de": 1}}, "columns", "exactly one of them"),
-        ({"path": "a.tsv"}, "others", "Field required"),
-        ("a.tsv", 0, "expected either two aligned files"),
-    ],
-)
-def test_a_mistaken_source_is_judged_by_the_kind_its_keys_speak_of(found, where, message):
-    with pytest.raises(ValidationError) as refused:
-        sources_of(found)
-    assert any(message in error["msg"] and error["loc"][-1] == where for error in refused.value.errors())
-    assert len({error["loc"][1:2] for error in refused.value.errors()}) == 1

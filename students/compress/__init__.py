@@ -1,0 +1,1 @@
+"""Smaller models: vocabulary, layers, neurons and dimensions left out, and graphs for other engines."""

@@ -1,0 +1,86 @@
+"""Exports models as graphs, and measures the graphs beside the model and its parent."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from shutil import rmtree
+
+from bertrelay.data.records import Rejects
+from bertrelay.device import ComputePrecision
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.export import Exportable
+from bertrelay.model.export import export as write_graphs
+from bertrelay.model.files import GRAPHS, GraphBackend
+from bertrelay.model.settings import GraphPrecision, Opset
+from bertrelay.stage import Metrics, StageContext
+from students.compress.settings import ExportSettings
+from students.compress.shrink import speeds
+from students.evaluate.stage import EvaluationSets
+from students.evaluate.translation import read_variance, save_variance
+from students.parallel.general_sentences import general_sentences
+from students.parallel.pairs import read_translations
+
+
+def export(
+    model: SentenceEncoder | str | Path,
+    folder: str | Path,
+    *,
+    formats: Sequence[GraphBackend] = ("onnx",),
+    precision: GraphPrecision = "fp32",
+    lowest_cosine: float | None = None,
+    opset: Opset = 23,
+) -> int:
+    """Writes a model's folder with graphs, which are compared with the model on the project's general sentences.
+
+    Arguments and errors: see `bertrelay.model.export.export`. Returns the number of products that stay in fp32.
+    """
+    excluded, _ = write_graphs(
+        model,
+        Path(folder),
+        _general_sentences(),
+        formats=formats,
+        precision=precision,
+        lowest_cosine=lowest_cosine,
+        opset=opset,
+    )
+    return excluded
+
+
+def _general_sentences() -> list[str]:
+    """The sentences of many domains and languages that come with the project, each once."""
+    general = read_translations(general_sentences(), None, Rejects(None))
+    return list(dict.fromkeys(text for pairs in general.values() for pair in pairs for text in pair))
+
+
+def run(settings: ExportSettings, context: StageContext) -> Metrics:
+    """Writes `model/`, and measures its graphs beside the model and its parent; the main process does it alone."""
+    if not context.process_group.is_main:
+        return {}
+    with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
+        tests = EvaluationSets.read(settings.parallel, settings.sts, context, rejects)
+    sentences = _general_sentences()
+    exported, folder = Exportable.load(settings.model, context.cache), context.output / "model"
+    model, encoders = exported.encoder, dict[str, SentenceEncoder]()
+    if settings.parent is not None:
+        encoders["parent"] = Exportable.load(settings.parent, context.cache).encoder
+    for unfinished in (folder, *folder.parent.glob(f".{folder.name}.*")):  # of a stage that was stopped
+        rmtree(unfinished, ignore_errors=True)
+    _, metrics = write_graphs(
+        exported,
+        folder,
+        sentences,
+        formats=settings.formats,
+        precision=settings.precision,
+        lowest_cosine=settings.lowest_cosine,
+        opset=settings.opset,
+    )
+    if (variance := read_variance(settings.model)) is not None:
+        save_variance(variance, folder)
+    graphs = {name: SentenceEncoder.load(folder, backend=name, is_base=True) for name in settings.formats}
+    encoders |= {"torch": model} | graphs
+    rates = speeds(list(encoders.values()), sentences, "auto")
+    for (name, encoder), rate in zip(encoders.items(), rates, strict=True):
+        measured = {"sentences_per_second": rate, **tests.metrics(tests.encoded(encoder, ComputePrecision.FP32))}
+        if name not in GRAPHS:
+            measured["size_mb"] = sum(weight.numel() * weight.element_size() for weight in encoder.parameters()) / 1e6
+        metrics |= {f"{name}/{metric}": value for metric, value in measured.items()}
+    return metrics

@@ -1,0 +1,263 @@
+"""Fewer dimensions: a model's vectors on their principal axes, as the last linear map of the model itself.
+
+The axes are those of the vectors as they are, without taking the mean away. That keeps dot products, and so cosines,
+as near as so many dimensions can (Eckart & Young, 1936), and turning before or after a normalisation is the same. With
+the mean taken away STS scores hardly change, and cosines move away from the model's own.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from bertrelay.cache import Cache
+from bertrelay.checks import check_count
+from bertrelay.data.arrow import open_arrow, write_arrow
+from bertrelay.data.records import Rejects, read
+from bertrelay.data.sentences import text_column
+from bertrelay.data.vectors import Vectors
+from bertrelay.errors import RequestError
+from bertrelay.evaluation.encode import finite
+from bertrelay.evaluation.similarity import cosine_metrics
+from bertrelay.languages import is_language
+from bertrelay.model.encoder import SentenceEncoder, open_encoder
+from bertrelay.model.pooling import Projection, linear_projection, projection_of, projections_of
+from bertrelay.stage import Metrics, StageContext
+from students.compress.coverage import LanguagePieces, pieces_of_languages, sample_of
+from students.compress.pruning import keep_layers, keep_neurons
+from students.compress.settings import COVERAGE, CorpusTable, ShrinkSettings
+from students.compress.vocabulary import check_can_be_read_again, trim_vocabulary
+from students.evaluate.stage import EvaluationSets
+from students.evaluate.translation import before_and_after, counts, read_variance, save_variance
+from students.parallel.language_check import LanguageCheck
+from students.parallel.pairs import PairCounts, read_pairs
+from students.parallel.settings import ENGLISH
+from students.teacher import prompt_of
+
+ROUNDS = 5
+TIMED_SENTENCES = 512
+SAMPLE = 2048  # sentences; with four times as many the axes give the same STS scores to ± 0.001
+TEXTS_AT_ONCE = 8192
+TEXTS = pa.schema({"language": pa.string(), "text": pa.string()})
+
+Axes = NDArray[np.float64]
+"""(dim, dimensions), orthonormal columns, the one along which vectors are longest first."""
+
+
+def principal_axes(vectors: Vectors, dimensions: int) -> Axes:
+    """The axes that keep most of the squared length of `vectors` (n, dim).
+
+    Raises RequestError for fewer vectors than axes, and unless there are fewer axes than dimensions.
+    """
+    count, dim = vectors.shape
+    if dimensions >= dim:
+        raise RequestError(f"dimensions: expected fewer than the model's {dim}, found {dimensions}")
+    if count < dimensions:
+        raise RequestError(
+            f"dimensions: expected at least as many sentences in the corpus as dimensions, found {count:,} for "
+            f"{dimensions}; give more text, or fewer dimensions"
+        )
+    exact = vectors.astype(np.float64)
+    _, axes = np.linalg.eigh(exact.T @ exact)  # (dim, dim), the shortest first
+    return np.ascontiguousarray(axes[:, ::-1][:, :dimensions])
+
+
+def projection_onto(axes: Axes, encoder: SentenceEncoder) -> Projection | nn.Sequential | None:
+    """The encoder's own projections, if it has any, and the axes after them; a linear map at the end becomes one."""
+    turn = torch.from_numpy(axes.T)  # (dimensions, dim)
+    own = projections_of(encoder.projection)
+    if not own or not isinstance(own[-1].activation, nn.Identity):
+        return projection_of([*own, linear_projection(turn, None)])
+    weight, bias = own[-1].linear.weight.detach().cpu().double(), own[-1].linear.bias
+    last = linear_projection(turn @ weight, None if bias is None else turn @ bias.detach().cpu().double())
+    last.normalized = own[-1].normalized
+    return projection_of([*own[:-1], last])
+
+
+def speeds(encoders: Sequence[SentenceEncoder], sentences: Sequence[str], precision: str) -> list[float]:
+    """Sentences per second of each encoder, on the first few hundred: the median of rounds in turn.
+
+    In turn, so that a machine that is busy with other work is so for all of them.
+    """
+    sentences, seconds = sentences[:TIMED_SENTENCES], np.empty((ROUNDS, len(encoders)))
+    for taken in seconds:
+        for place, encoder in enumerate(encoders):
+            started = time.perf_counter()
+            encoder.encode(sentences, precision=precision)
+            taken[place] = time.perf_counter() - started
+    rates: list[float] = (len(sentences) / np.median(seconds, axis=0)).tolist()
+    return rates
+
+
+def cosines_to_original(before: Vectors, after: Vectors, axes: Axes | None) -> Metrics:
+    """Cosines of vectors (n, dim) to those they were, (n, dim before): their mean, and the lowest.
+
+    axes: where there are fewer dimensions, vectors are compared where these lead back to.
+    """
+    if axes is not None:
+        after = (after @ axes.T).astype(np.float32)  # (n, dim before)
+    return cosine_metrics(before, after)
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """A smaller encoder; where it has fewer dimensions, `axes` (dim before, dim) lead back to where vectors were.
+
+    coverage: where it was trimmed by languages, what is reached on held-out text, as metrics.
+    """
+
+    encoder: SentenceEncoder
+    axes: Axes | None = None
+    coverage: Metrics = field(default_factory=dict)
+
+
+def shrink(
+    model: SentenceEncoder | str | Path,
+    texts: Iterable[str],
+    *,
+    trim: bool = True,
+    languages: Mapping[str, Iterable[str]] | None = None,
+    coverage: float = COVERAGE,
+    layers: int | None = None,
+    intermediate_size: int | None = None,
+    dimensions: int | None = None,
+    prompt: str | None = None,
+    precision: str = "auto",
+) -> Shrunk:
+    """A smaller encoder; one that is given stays as it is.
+
+    model: an encoder, or a name that `SentenceEncoder.load` knows.
+    texts: in the languages it is for; read several times and never held, so no generator.
+    trim: leave out the pieces that `texts` do not use. No vector of `texts` changes by that.
+    languages: code to text in it, which is among `texts` too. Pieces of its scripts stay, until the share `coverage` of
+        the tokens of held-out text is cut as before.
+    layers: so many are kept, chosen by the vectors of `texts`; intermediate_size: so many neurons of each feed-forward
+        layer; dimensions: so many are left of a vector.
+    prompt: the text before each of `texts` where vectors decide; the model's default one when absent.
+    Raises RequestError for what a model has not or cannot lose.
+    """
+    check_count("layers", layers)
+    check_count("intermediate_size", intermediate_size)
+    check_count("dimensions", dimensions)
+    check_can_be_read_again(texts)
+    own = open_encoder(model)
+    encoder = own.with_default_prompt(prompt)
+    if dimensions is not None and encoder.truncate_dim is not None:
+        raise RequestError(
+            f"dimensions: expected a model that gives whole vectors, found truncate_dim = {encoder.truncate_dim}; take "
+            "it out of config_sentence_transformers.json"
+        )
+    table = encoder.backbone.get_input_embeddings()  # the bulk of a model; trimming makes a table of its own
+    smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
+    if layers is not None:
+        keep_layers(smaller, layers, texts, precision)
+    if intermediate_size is not None:
+        keep_neurons(smaller, intermediate_size, texts)
+    if dimensions is not None:
+        encode = finite(partial(smaller.encode, precision=precision))
+        axes = principal_axes(encode(sample_of(texts, SAMPLE)), dimensions)
+        smaller.projection = projection_onto(axes, smaller)
+        smaller.to(smaller.device)
+    needed = LanguagePieces(set(), {})
+    if trim:
+        needed = pieces_of_languages(smaller, texts, languages, coverage) if languages else needed
+        smaller = trim_vocabulary(smaller, texts, needed.ids)
+    if (layers, intermediate_size, dimensions) != (None, None, None):
+        smaller.spaces = ()  # its vectors are those of no other encoder
+    smaller.prompts = own.prompts
+    return Shrunk(smaller, axes, needed.metrics)
+
+
+def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
+    """Writes `model/`, and measures it beside the model it comes from; the main process does it alone."""
+    precision = context.precision(settings.precision)
+    if not context.process_group.is_main:
+        return {}
+    with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
+        texts = CorpusTexts.write(context.work / "corpus.arrow", settings, context.cache, rejects)
+        sample = sample_of(texts, SAMPLE)
+        tests = EvaluationSets.read(settings.parallel, settings.sts, context, rejects)
+    if not sample:
+        raise RequestError("corpus: expected text, found blank lines alone; check that it is the right file")
+    larger = open_encoder(settings.model, context.cache)
+    options = settings.model_dump(include={"coverage", "layers", "intermediate_size", "dimensions"})
+    by_language = {language: texts.of(language) for language in settings.kept_languages}
+    prompt = prompt_of(settings.prompt, larger)
+    trim = settings.trim_vocabulary
+    shrunk = shrink(larger, texts, trim=trim, languages=by_language, prompt=prompt, precision=precision, **options)
+    shrunk.encoder.save(context.output / "model")
+    variance = read_variance(settings.model)
+    if variance is not None:
+        save_variance(variance, context.output / "model")
+    larger.save(context.work / "before")  # so that both sizes are of files of one kind
+    encoders = {context.work / "before": larger, context.output / "model": shrunk.encoder}
+    encoders = {folder: encoder.with_default_prompt(prompt) for folder, encoder in encoders.items()}
+    rates = speeds(list(encoders.values()), sample, precision)
+    measured: list[Metrics] = []
+    for (folder, encoder), rate in zip(encoders.items(), rates, strict=True):
+        bytes_on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        sizes = {"size_mb": bytes_on_disk / 1e6, **counts(encoder), "dimensions": encoder.dim}
+        scores = tests.metrics(tests.encoded(encoder, precision))
+        measured.append({**sizes, "sentences_per_second": rate, **scores})
+    before, after = (encoder.encode(sample, precision=precision) for encoder in encoders.values())
+    return before_and_after(*measured) | cosines_to_original(before, after, shrunk.axes) | shrunk.coverage
+
+
+@dataclass(frozen=True)
+class CorpusTexts:
+    """The texts of a corpus, or those with some language codes, read from the disk each time they are gone through."""
+
+    table: pa.Table
+    codes: list[str] | None = None
+
+    @classmethod
+    def write(cls, path: Path, settings: ShrinkSettings, cache: Cache, rejects: Rejects) -> "CorpusTexts":
+        """Reads all sources once; what cannot be used is counted, and what is blank left out."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_arrow(path, TEXTS, _blocks(_labelled(settings, cache, rejects)))
+        return cls(open_arrow(path))
+
+    def of(self, language: str) -> "CorpusTexts":
+        codes = pc.unique(self.table["language"]).to_pylist()
+        return CorpusTexts(self.table, [code for code in codes if is_language(code, language)])
+
+    def __iter__(self) -> Iterator[str]:
+        codes = None if self.codes is None else pa.array(self.codes, pa.string())
+        for batch in self.table.to_batches():
+            mine = batch if codes is None else batch.filter(pc.is_in(batch["language"], codes))
+            yield from mine["text"].to_pylist()
+
+
+def _blocks(texts: Iterator[tuple[str, str]]) -> Iterator[dict[str, Sequence[str]]]:
+    while block := list(islice(texts, TEXTS_AT_ONCE)):
+        yield dict(zip(TEXTS.names, zip(*block, strict=True), strict=True))
+
+
+def _labelled(settings: ShrinkSettings, cache: Cache, rejects: Rejects) -> Iterator[tuple[str, str]]:
+    """The language, where it is known, and the text, of all sources."""
+    for source in settings.corpus:
+        if not isinstance(source, CorpusTable):
+            counts = PairCounts([source])
+            for stream, english, other in read_pairs([source], cache, rejects, counts):
+                yield from ((ENGLISH, english), (counts.languages[stream], other))
+            continue
+        check = LanguageCheck([source.language] if source.language else [])
+        for record in read(source, text_column(source), cache, rejects):
+            if all(isinstance(value, str) for value in record.values):
+                rejects.used()
+                for value in record.values if source.language else ():
+                    check.add([value])
+                yield from ((source.language or "", value) for value in record.values)
+            else:
+                rejects.add(record.file, record.line, "not text")
+        check.check(source.name, source.max_misplaced)

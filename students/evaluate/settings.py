@@ -1,0 +1,89 @@
+"""The settings of evaluating a student; free of torch."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from bertrelay.languages import LanguageCode
+from bertrelay.settings import (
+    WHEN_SET,
+    EncoderSource,
+    MaxRejects,
+    ModelSource,
+    Positive,
+    Precision,
+    Settings,
+    UsedWith,
+    refuse_idle,
+)
+from students.mining.settings import MiningTest
+from students.parallel.settings import ENGLISH, UnlimitedSource
+from students.settings import Prompt, Teacher, prompt_problems
+from teachers.settings import StsTable
+
+
+def _two_languages(pair: list[str]) -> list[str]:
+    if pair[0] == pair[1]:
+        raise ValueError(f"expected two different languages, found {pair[0]} twice")
+    return pair
+
+
+SetName = Annotated[str, Field(pattern=r"^[\w.-]+$")]
+"""Of a test set: a part of metrics' and of files' names."""
+LanguagePair = Annotated[list[LanguageCode], Field(min_length=2, max_length=2), AfterValidator(_two_languages)]
+XsimPairs = Literal["english", "all"] | Annotated[list[LanguagePair], Field(min_length=1)]
+"""Pairs of source and target language: those with English, all of them, or those named."""
+
+
+class EvaluateSettings(Settings):
+    """A student on held-out sentences: translation accuracy, distance to the teacher, STS, retrieval and mining."""
+
+    model: EncoderSource
+    """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
+    prompt: Annotated[Prompt | None, WHEN_SET] = None
+    """Name of the model's prompt that precedes each sentence, or `{ text = "query: " }`, for a model that needs one;
+    the model's default when absent."""
+    teacher: Annotated[Teacher | None, UsedWith("parallel")] = None
+    """Teacher for `mse/<language>`, an encoder or its vectors, `{ vectors = "vectors.parquet" }`; not measured when
+    absent."""
+    teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
+    """Prompt of the teacher, as the student was taught; the teacher's default when absent."""
+    recall_at: Annotated[Positive | None, UsedWith("teacher"), WHEN_SET] = None
+    """Search the English sentences of `parallel`, as the teacher's vectors, with this many hits for a query: the
+    student's vector of English and of each language. Gives `recall_at_<k>/<language>`."""
+    parallel: list[UnlimitedSource] = []
+    """Held-out parallel sentences for `translation_accuracy/<from>-<into>`."""
+    sts: dict[str, StsTable] = {}
+    """STS sets by name, within a language or across two."""
+    xsim: Annotated[dict[SetName, Annotated[list[UnlimitedSource], Field(min_length=1)]], WHEN_SET] = {}
+    """n-way test sets by name, each a list of sources with the same English: gives `xsim_error/<set>/<from>/<into>`,
+    the percentage of sentences whose translation is not the nearest by ratio margin, as LASER's xsim."""
+    xsim_pairs: Annotated[XsimPairs, UsedWith("xsim"), WHEN_SET] = "english"
+    """Pairs of languages: English with each other one, all with all, or pairs such as [["de", "ko"]], from the first
+    into the second."""
+    mining: Annotated[dict[SetName, MiningTest], WHEN_SET] = {}
+    """Tests of bitext mining by name; gives `mining_f1/<name>/train` and `/test`, precision, recall and threshold."""
+    lookup: Annotated[list[UnlimitedSource], UsedWith("parallel")] = []
+    """Training corpora for the dictionary of word-for-word lookup, a baseline."""
+    dimensions: Annotated[list[Positive], WHEN_SET] = []
+    """Score vectors cut to these dimensions too."""
+    picture_sentences: Annotated[int, Field(ge=0), UsedWith("parallel")] = 4
+    """Sentences, in every language, that the picture of similarities shows; 0 for none."""
+    precision: Precision = "auto"
+    max_rejects: MaxRejects = 0.01
+
+    def input_problems(self) -> Iterator[tuple[str, str]]:
+        yield from prompt_problems({"prompt": self.model, "teacher_prompt": self.teacher}, self)
+
+    @model_validator(mode="after")
+    def _something_to_score(self) -> Self:
+        if not (self.parallel or self.sts or self.xsim or self.mining):
+            raise ValueError("expected `parallel`, `sts`, `xsim` or `mining`: without any there is nothing to score")
+        if not isinstance(self.xsim_pairs, str):
+            known = {ENGLISH, *(of for sources in self.xsim.values() for source in sources for of in source.languages)}
+            if missing := sorted({language for pair in self.xsim_pairs for language in pair} - known):
+                raise ValueError(f"xsim_pairs: expected languages of `xsim`, found {', '.join(missing)}, of no source")
+        if not isinstance(self.teacher, ModelSource):
+            refuse_idle(self, "teacher_prompt", because="there is no teacher that encodes")
+        return self

@@ -1,0 +1,146 @@
+"""What a student is judged by on parallel sentences: nearest neighbours, and distance to the teacher's vectors."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from bertrelay.data.vectors import Vectors
+from bertrelay.device import ComputePrecision
+from bertrelay.evaluation.encode import Encode, encoded_once
+from bertrelay.evaluation.similarity import chance_of_own, is_among_nearest
+from bertrelay.evaluation.statistics import share, with_interval
+from bertrelay.files import read_json, write_json
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
+from bertrelay.settings import ModelSource
+from bertrelay.stage import Metrics
+from students.parallel.pairs import Translations
+from students.parallel.settings import ENGLISH
+from students.teacher import VectorTable
+
+VARIANCE = "distillation.json"  # beside the weights of a model
+
+
+def encoded_by(
+    encoder: SentenceEncoder | VectorTable,
+    sentences: Sequence[str],
+    precision: ComputePrecision,
+    progress: bool = False,
+    prompt: str | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> Encode:
+    """Finds the vectors of `sentences`, each encoded once for all metrics, after `prompt` or the default one."""
+    encode = partial(encoder.encode, prompt=prompt, precision=precision, show_progress_bar=progress)
+    return encoded_once(lambda distinct: map_over_processes(encode, distinct, process_group), sentences)
+
+
+def english_of(pairs: Mapping[str, Translations]) -> list[str]:
+    """The distinct English sentences of all languages' pairs, in order of appearance."""
+    return list(dict.fromkeys(sentence for translations in pairs.values() for sentence in translations.english))
+
+
+def parallel_metrics(
+    pairs: Mapping[str, Translations],
+    student: Encode,
+    teacher: Encode | None,
+    variance: float | None,
+    *,
+    with_intervals: bool = False,
+    own_vectors: bool = False,
+) -> Metrics:
+    """Translation accuracy of every language and, where there is a teacher, the distances to its vectors.
+
+    variance: of the training targets, the unit of relative distances; there are none where it is not known.
+    own_vectors: the distance of a translation is to the teacher's vector of itself, not to that of its English.
+    """
+    metrics: Metrics = {}
+    for language, sentences in pairs.items():
+        vectors = student(sentences.english), student(sentences.other)
+        metrics |= translation_metrics(language, vectors, with_intervals=with_intervals)
+    if teacher is None or not pairs:
+        return metrics
+    english = english_of(pairs)
+    metrics |= mse_metrics(ENGLISH, student(english), teacher(english), variance)
+    for language, sentences in pairs.items():
+        wanted = sentences.other if own_vectors else sentences.english
+        metrics |= mse_metrics(language, student(sentences.other), teacher(wanted), variance)
+    return metrics
+
+
+def translation_metrics(
+    language: str,
+    vectors: tuple[Vectors, Vectors],
+    name: str = "translation_accuracy",
+    *,
+    with_intervals: bool = False,
+    drawn_from: Translations | None = None,
+) -> Metrics:
+    """How often the nearest sentence of the other language, by cosine, is the translation: both directions.
+
+    vectors: of the English and of the other sentences, (sentences, dim) each. Of equal ones either is right: of a
+        sentence that is there twice, as in sentence-transformers' TranslationEvaluator, and of two that the model does
+        not distinguish.
+    drawn_from: the sentences, where one of equal vectors is drawn instead, as words without an order would else find
+        whatever has the same words.
+    """
+    metrics: Metrics = {}
+    english, other = vectors
+    texts = drawn_from or (None, None)
+    directions = {
+        f"{ENGLISH}-{language}": (english, other, texts[1]),
+        f"{language}-{ENGLISH}": (other, english, texts[0]),
+    }
+    for direction, (source, target, sentences) in directions.items():
+        if sentences is None:
+            hits = is_among_nearest(source, target).astype(np.float64)
+        else:
+            copies = Counter(sentences)
+            hits = chance_of_own(source, target, np.array([copies[text] for text in sentences]))
+        metrics[f"{name}/{direction}"] = share(hits)
+        if with_intervals:
+            metrics |= with_interval(f"{name}/{direction}", share, hits)
+    return metrics
+
+
+def mse_metrics(language: str, student: Vectors, teacher: Vectors, variance: float | None) -> Metrics:
+    """`mse/<language>` over sentences and dimensions, which others report too, some of them times −100.
+
+    `mse_relative/<language>` is in units of the targets' variance, where that is known.
+    """
+    raw = float(np.mean((student.astype(np.float64) - teacher) ** 2))
+    relative = {} if variance is None else {f"mse_relative/{language}": raw * teacher.shape[1] / variance}
+    return {f"mse/{language}": raw, **relative}
+
+
+def save_variance(variance: float, model_folder: Path) -> None:
+    """Keeps the unit of the relative distances with the model that was trained in it."""
+    write_json(model_folder / VARIANCE, {"target_variance": variance})
+
+
+def read_variance(model: ModelSource) -> float | None:
+    """The unit of the relative distances of a model trained here; None for any other."""
+    kept = read_json(model.folder / VARIANCE) if model.folder else None
+    return float(kept["target_variance"]) if kept else None
+
+
+def before_and_after(before: Metrics, after: Metrics) -> Metrics:
+    """Both in one: `parameters` as `parameters/before` and `/after`, `sts/x/spearman_cosine` as `sts/x/before/…`."""
+    both: Metrics = {}
+    for name in before:
+        head, slash, last = name.rpartition("/")
+        for moment, metrics in (("before", before), ("after", after)):
+            if name in metrics:
+                both[f"{head}/{moment}/{last}" if slash else f"{last}/{moment}"] = metrics[name]
+    return both
+
+
+def counts(encoder: SentenceEncoder) -> Metrics:
+    """What the encoder is made of."""
+    return {
+        "parameters": sum(weights.numel() for weights in encoder.parameters()),
+        "vocabulary": len(encoder.tokenizer),
+        "layers": encoder.backbone.config.num_hidden_layers,
+    }

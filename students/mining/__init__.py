@@ -1,0 +1,1 @@
+"""Mining: translations in two corpora, and hard negatives of pairs."""

@@ -1,0 +1,303 @@
+"""Parallel corpora: read, filtered, split and written once, as memory-mapped files that students are trained on.
+
+Sentences are kept in Unicode NFC with single spaces. Two English sentences are one target when they are equal so, and
+one sentence of the dev split when they are equal but for case.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from filelock import FileLock, Timeout
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from bertrelay.cache import Cache
+from bertrelay.data.arrow import (
+    DIGEST,
+    SENTENCE_SCHEMA,
+    Mask,
+    Sentences,
+    number_distinct,
+    open_arrow,
+    select_rows,
+    text_digest,
+    write_arrow,
+)
+from bertrelay.data.records import Rejects
+from bertrelay.data.sentences import clean, sentence_records
+from bertrelay.data.tables import BLOCK_ROWS, Table
+from bertrelay.device import ComputePrecision
+from bertrelay.errors import RequestError
+from bertrelay.files import sync_contents, write_json
+from bertrelay.inputs import check_inputs
+from bertrelay.memory import release_memory
+from bertrelay.progress import log, spinner
+from students.parallel.cleaning import drop_low_margins
+from students.parallel.pairs import DEV, TRAIN, Pair, PairCounts, Translations, filtered, read_pairs, read_translations
+from students.parallel.settings import ENGLISH, CorpusSettings
+from students.parallel.split import sentence_digest, split_pairs
+
+NO_TARGET = -1
+DIGESTS = dict.fromkeys(("target", "sentence", "pair"), DIGEST)
+"""Of an English sentence; of that sentence but for case, keyed by the seed; of the pair and its language."""
+
+SPOOL, SPOOLED_TEXTS = "pairs.arrow", "texts.arrow"
+SPOOLED = pa.schema({"stream": pa.int16(), "english": pa.string(), "other": pa.string(), **DIGESTS})
+REJECTS = "rejects.jsonl"
+
+
+@dataclass(frozen=True)
+class ParallelCorpus:
+    """A corpus as a student learns from it: items, each a sentence and the row of the teacher's vector it learns.
+
+    The first items are the distinct English sentences, item i with target i; all the translations follow, and then
+    the texts whose vectors are retained.
+
+    english: the distinct English training sentences.
+    targets: row of `english` whose teacher vector an item learns; NO_TARGET for a retained text. int32 (items,)
+    weights: of an English item the number of its translations, of any other 1. int32 (items,)
+    dev: the sentences held out, by language; no English one of them is in training in any language.
+    dev_untrained: the same, of other domains and languages.
+    facts: the content of `corpus.json`: counts, and the drop reasons of each source.
+    rejects: the file that lists the records that could not be used.
+    own_vectors: an item learns the teacher's vector of itself instead; the teacher encodes all texts that are taught.
+    """
+
+    english: Sentences
+    translations: Sentences
+    retained: Sentences
+    targets: NDArray[np.int32]
+    weights: NDArray[np.int32]
+    dev: dict[str, Translations]
+    dev_untrained: dict[str, Translations]
+    facts: dict[str, Any]
+    rejects: Path
+    own_vectors: bool = False
+
+    @classmethod
+    def open(cls, folder: Path) -> "ParallelCorpus":
+        """Opens a corpus that `build_corpus` wrote; sentences and arrays stay on disk."""
+        return cls(
+            english=Sentences(folder / "english.arrow"),
+            translations=Sentences(folder / "translations.arrow"),
+            retained=Sentences(folder / "retained.arrow"),
+            targets=np.load(folder / "targets.npy", mmap_mode="r"),
+            weights=np.load(folder / "weights.npy", mmap_mode="r"),
+            dev=_read_held_out(folder / "dev.json"),
+            dev_untrained=_read_held_out(folder / "dev_untrained.json"),
+            facts=json.loads((folder / "corpus.json").read_text(encoding="utf-8")),
+            rejects=folder / REJECTS,
+        )
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __iter__(self) -> Iterator[str]:
+        """All sentences in the order of their items, read block by block."""
+        return chain.from_iterable(self.blocks(len(self)))
+
+    def blocks(self, stop: int) -> Iterator[list[str]]:
+        """The sentences of the items before `stop`, in blocks."""
+        return (self.texts(start, min(start + BLOCK_ROWS, stop)) for start in range(0, stop, BLOCK_ROWS))
+
+    def texts(self, start: int, stop: int) -> list[str]:
+        """The sentences of items `start` to `stop`, the last one not included."""
+        texts, first = [], 0
+        for part in (self.english, self.translations, self.retained):
+            size = len(part)
+            texts += part.read(*(min(max(place - first, 0), size) for place in (start, stop)))
+            first += size
+        return texts
+
+    def rows(self, items: NDArray[np.integer]) -> NDArray[np.integer]:
+        """The rows of the teacher's vectors that `items` learn; NO_TARGET for a retained text."""
+        return np.where(items < self.taught, items, NO_TARGET) if self.own_vectors else self.targets[items]
+
+    def weights_of(self, items: NDArray[np.integer]) -> NDArray[np.int32]:
+        """How much each of `items` counts: 1 where each has a vector of its own."""
+        return np.ones(len(items), np.int32) if self.own_vectors else np.array(self.weights[items])
+
+    @property
+    def dev_texts(self) -> list[str]:
+        """The distinct sentences of `dev` that the teacher encodes."""
+        own = [sentence for pairs in self.dev.values() for sentence in pairs.other] if self.own_vectors else []
+        return list(dict.fromkeys([*(text for pairs in self.dev.values() for text in pairs.english), *own]))
+
+    @property
+    def encoded(self) -> int:
+        """How many of the first items the teacher encodes."""
+        return self.taught if self.own_vectors else len(self.english)
+
+    @property
+    def taught(self) -> int:
+        """How many items have a target: all but the retained texts, which come last."""
+        return len(self.english) + len(self.translations)
+
+
+def build_corpus(
+    folder: Path,
+    settings: CorpusSettings,
+    cache: Cache | None = None,
+    precision: ComputePrecision | None = None,
+) -> ParallelCorpus:
+    """The corpus of `settings` in `folder`, built unless it exists; another process that wants it waits.
+
+    folder: its name identifies the content of the files and the settings; a corpus that it has is taken as it is.
+    cache: where data sets of the hub are kept.
+    precision: of the model of a margin filter; by default that of the settings on this device.
+    Raises RequestError for input that cannot be a parallel corpus, WorkError for too many unusable records (a broken
+    row, invalid UTF-8). A pair that a filter leaves out is usable: it is counted with its reason.
+    """
+    building = folder.with_name(f"{folder.name}.partial")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.is_dir():
+            _remove_abandoned(folder.parent)
+            shutil.rmtree(building, ignore_errors=True)
+            building.mkdir()
+            _write_corpus(building, settings, cache, precision)
+            check_inputs()
+            sync_contents(building)
+            building.rename(folder)
+            pa.default_memory_pool().release_unused()  # digests and masks of all pairs
+            release_memory()
+    corpus = replace(ParallelCorpus.open(folder), own_vectors=settings.own_vectors)
+    rejects = Rejects(None, settings.max_rejects)  # the limit may be lower than it was when the list was written
+    rejects.used(corpus.facts["records"] - sum(corpus.facts["rejects"].values()))
+    for line in corpus.rejects.read_text(encoding="utf-8").splitlines():
+        rejects.add(**json.loads(line))
+    rejects.path = corpus.rejects
+    rejects.check()
+    return corpus
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Removes what killed runs have left: half a corpus is of no use, and as large as a whole one."""
+    for building in folder.glob("*.partial"):
+        try:
+            with FileLock(building.with_suffix(".lock"), blocking=False):
+                shutil.rmtree(building, ignore_errors=True)
+        except Timeout:  # another process is writing it
+            continue
+
+
+@spinner("reading parallel text")
+def _write_corpus(
+    folder: Path, settings: CorpusSettings, cache: Cache | None, precision: ComputePrecision | None
+) -> None:
+    counts, dev_counts = PairCounts(settings.parallel), PairCounts(settings.dev)
+    with Rejects(folder / REJECTS, settings.max_rejects) as rejects:
+        dev = read_translations(settings.dev, cache, rejects, dev_counts)
+        untrained = read_translations(settings.dev_untrained, cache, rejects)
+        kept = filtered(read_pairs(settings.parallel, cache, rejects, counts), settings.filters, counts)
+        write_arrow(folder / SPOOL, SPOOLED, _spooled(kept, counts.languages, settings.seed))
+        write_arrow(folder / SPOOLED_TEXTS, SENTENCE_SCHEMA, _distinct_texts(settings.retained, cache, rejects))
+    cleaning: dict[str, Any] = {}
+    if (margin := settings.filters.margin) is not None:
+        where = cache or Cache(folder.parent)
+        cleaning = {"margin": drop_low_margins(folder / SPOOL, counts, margin, precision or settings.precision, where)}
+    spool = open_arrow(folder / SPOOL)
+    outcomes = split_pairs(spool, counts.languages, settings, [*dev.values(), *untrained.values()])
+    for outcome, mask in outcomes.items():
+        counts.add(outcome, spool["stream"].filter(pa.array(mask)).to_numpy())
+    for language in counts.languages:
+        total = counts.total(language)
+        if TRAIN not in total:
+            raise RequestError(
+                f"no pair of {ENGLISH} and {language} is left to train on; of those read, "
+                f"{_listed(total) or 'none was usable'}. Check the sources, the filters and dev_sentences."
+            )
+    if not settings.dev:
+        drawn = spool.select(Pair._fields).filter(pa.array(outcomes[DEV])).to_pylist()
+        dev = counts.by_language(Pair(**pair) for pair in drawn)
+    held_out = [text for pairs in (*dev.values(), *untrained.values()) for side in pairs for text in side]
+    texts = open_arrow(folder / SPOOLED_TEXTS)
+    retained = ~pc.is_in(texts["sentence"], value_set=pa.array(held_out, pa.string())).to_numpy()
+    write_arrow(folder / "retained.arrow", SENTENCE_SCHEMA, select_rows(texts, retained, {"sentence": "sentence"}))
+    english_count = _write_items(folder, spool, outcomes[TRAIN], int(retained.sum()))
+    for name in (SPOOL, SPOOLED_TEXTS):
+        (folder / name).unlink()
+    for name, pairs in (("dev.json", dev), ("dev_untrained.json", untrained)):
+        write_json(folder / name, {language: sentences._asdict() for language, sentences in pairs.items()})
+    train = {language: counts.total(language)[TRAIN] for language in dict.fromkeys(counts.languages)}
+    facts: dict[str, Any] = {
+        "english": english_count,
+        "items": english_count + sum(train.values()) + int(retained.sum()),
+        "train": train,
+        "retained": int(retained.sum()),
+        "dev": {language: len(sentences.english) for language, sentences in dev.items()},
+        "dev_untrained": {language: len(sentences.english) for language, sentences in untrained.items()},
+        "records": rejects.records,
+        "rejects": dict(sorted(rejects.counts.items())),
+        "sources": counts.by_source(),
+        "dev_sources": dev_counts.by_source(),
+        **cleaning,
+    }
+    write_json(folder / "corpus.json", facts)
+    trained, held = (", ".join(f"{n:,} {language}" for language, n in facts[part].items()) for part in ("train", "dev"))
+    dropped = {outcome: count for outcome, count in counts.total().items() if outcome not in (TRAIN, DEV)}
+    log(
+        f"parallel corpus: {english_count:,} English sentences to train on, translations {trained}; "
+        f"held out {held or 'none'}; left out {_listed(dropped) or 'none'}"
+    )
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} × {what}" for what, count in counts.items())
+
+
+def _spooled(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator[dict[str, Any]]:
+    """Blocks of the pairs that passed the filters, with their digests."""
+    while block := list(islice(pairs, BLOCK_ROWS)):
+        columns: dict[str, Any] = dict(zip(Pair._fields, zip(*block, strict=True), strict=True))
+        whole = ("\n".join((languages[stream], english, other)) for stream, english, other in block)
+        columns["target"] = list(map(text_digest, columns["english"]))
+        columns["sentence"] = [sentence_digest(english, seed) for english in columns["english"]]
+        yield {**columns, "pair": list(map(text_digest, whole))}
+
+
+def _distinct_texts(tables: Sequence[Table], cache: Cache | None, rejects: Rejects) -> Iterator[dict[str, Any]]:
+    """Blocks of the texts of `tables`, clean; blank ones and repetitions are left out."""
+    seen: set[bytes] = set()
+    for table in tables:
+        records = sentence_records(table, cache, rejects)
+        while block := list(islice(records, BLOCK_ROWS)):
+            rejects.used(len(block))
+            texts = filter(None, (clean(record.values[0]) for record in block))
+            new = {digest: text for text in texts if (digest := text_digest(text)) not in seen}
+            seen.update(new)
+            yield {"sentence": list(new.values())}
+
+
+def _read_held_out(path: Path) -> dict[str, Translations]:
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    return {language: Translations(**sentences) for language, sentences in kept.items()}
+
+
+def _write_items(folder: Path, spool: pa.Table, train: Mask, retained: int) -> int:
+    """Writes the training items, the last of them retained texts, and returns how many of them are English."""
+    targets, first = number_distinct(spool["target"].filter(pa.array(train)).combine_chunks())
+    is_first = np.zeros(len(train), bool)
+    is_first[np.flatnonzero(train)[first]] = True
+    write_arrow(folder / "english.arrow", SENTENCE_SCHEMA, select_rows(spool, is_first, {"sentence": "english"}))
+    write_arrow(folder / "translations.arrow", SENTENCE_SCHEMA, select_rows(spool, train, {"sentence": "other"}))
+    weights = np.bincount(targets, minlength=len(first)).astype(np.int32)
+    no_targets = np.full(retained, NO_TARGET, np.int32)
+    _write_array(folder / "targets.npy", np.concatenate([np.arange(len(first), dtype=np.int32), targets, no_targets]))
+    _write_array(folder / "weights.npy", np.concatenate([weights, np.ones(len(targets) + retained, np.int32)]))
+    return len(first)
+
+
+def _write_array(path: Path, array: NDArray[np.integer]) -> None:
+    """As `np.save` does, which hides that it was the disk that was full."""
+    with path.open("wb") as file:
+        npy.write_array_header_1_0(file, npy.header_data_from_array_1_0(array))
+        file.write(array.data)

@@ -1,0 +1,18 @@
+"""The sentences of many domains and languages that come with the project."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from bertrelay.languages import is_language
+from students.parallel.settings import TranslationColumns
+
+GENERAL = Path(__file__).with_name("general_sentences.tsv")
+"""Sentences of many domains, written for this project in groups that differ in little, with their translations."""
+
+
+def general_sentences(among: Collection[str] | None = None) -> list[TranslationColumns]:
+    """The source of GENERAL, in all its languages or in those `among` them; without any, none."""
+    with GENERAL.open(encoding="utf-8") as file:
+        _, *languages = file.readline().split()
+    others = {code: code for code in languages if among is None or any(is_language(code, asked) for asked in among)}
+    return [TranslationColumns.model_validate({"path": str(GENERAL), "others": others})] if others else []

@@ -1,0 +1,1 @@
+"""Search: exact and approximate nearest neighbours, and the index of a corpus."""

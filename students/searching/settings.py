@@ -1,0 +1,53 @@
+"""The settings of search; free of torch."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bertrelay.data.tables import Column, Table
+from bertrelay.settings import WHEN_SET, BatchTokens, EncoderSource, MaxRejects, Positive, Precision, Settings
+
+IndexKind = Literal["auto", "exact", "hnsw", "int8", "binary"]
+
+EXACT_UP_TO = 100_000
+"""Sentences that `auto` searches exactly: some tens of milliseconds for a query."""
+
+
+def index_beside(corpus: str | Path) -> Path:
+    """The folder of a corpus's index, where none is named."""
+    return Path(f"{corpus}.index")
+
+
+class Hnsw(Settings):
+    """Graph of an approximate index (Malkov & Yashunin, 2016). Larger numbers find more and take longer."""
+
+    links: Annotated[int, Field(ge=2, le=1024)] = 32
+    """Links of each vector on each level, twice as many on the lowest (their M); memory grows with it."""
+    ef_construction: Positive = 100
+    """Candidates considered while a vector is linked."""
+    ef_search: Positive = 100
+    """Candidates considered while a query is answered."""
+
+
+class IndexSettings(Settings):
+    """An index of a corpus, written to `index/`, for `bertrelay search MODEL --index`."""
+
+    model: EncoderSource
+    """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
+    corpus: Table
+    """One column of text: plain lines, `text` of a table, or the column it names."""
+    kind: IndexKind = "auto"
+    """`exact` compares a query with every vector, `hnsw` walks a graph; `int8` and `binary` compare it with vectors of
+    fewer bits in memory, and the best in float32 from the disk; `auto` is exact up to 100,000 sentences, and int8
+    beyond."""
+    hnsw: Hnsw = Hnsw()
+    """Graph of kind hnsw: `links`, `ef_construction`, `ef_search`."""
+    show: Annotated[list[Column], WHEN_SET] = []
+    """Columns of the corpus that hits can show, by name, or by position from 0."""
+    prompt: str | None = None
+    """Name of the model's prompt that precedes each sentence; when absent that for documents (`document`, `passage`,
+    `corpus`) of a model that has one for queries too and no default, else the default."""
+    precision: Precision = "auto"
+    batch_tokens: BatchTokens = None
+    max_rejects: MaxRejects = 0.01

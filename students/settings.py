@@ -1,0 +1,81 @@
+"""Settings that stages of several folders share: a teacher, and prompts; free of torch."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from bertrelay.model.folder import ModelFolder
+from bertrelay.model.settings import NewEncoder
+from bertrelay.settings import DataSource, EncoderSource, InputFile, ModelSource, Settings
+
+
+class GivenVectors(DataSource):
+    """A teacher's vectors as files, for one that is behind an API: of all it is to encode, training and held-out."""
+
+    vectors: InputFile
+    """Parquet with the columns `text` and `vector`, as `bertrelay encode` writes it; or `.npy` with `texts`."""
+    texts: InputFile | None = None
+    """Text of each row of a `.npy`, a line each."""
+
+    @model_validator(mode="after")
+    def _files_fit(self) -> Self:
+        suffix = Path(self.vectors).suffix
+        if suffix not in (".npy", ".parquet"):
+            raise ValueError(f"vectors: expected a .parquet or .npy file, found {suffix or 'no suffix'}")
+        if (suffix == ".npy") != (self.texts is not None):
+            raise ValueError("texts: a .npy file of vectors needs one with the text of each row; Parquet has its own")
+        return self
+
+
+Teacher = Annotated[
+    Annotated[EncoderSource, Tag("model")] | Annotated[GivenVectors, Tag("vectors")],
+    Discriminator(
+        lambda value: "vectors" if isinstance(value, dict | GivenVectors) else "model",
+    ),
+]
+
+
+class PromptText(Settings):
+    """A prompt that is none of the model's own."""
+
+    text: Annotated[str, Field(min_length=1)]
+    """Text that precedes each sentence, with the space at its end where one belongs there."""
+
+
+Prompt = Annotated[
+    Annotated[str, Field(min_length=1), Tag("name")] | Annotated[PromptText, Tag("text")],
+    Discriminator(lambda value: "text" if isinstance(value, dict | PromptText) else "name"),
+]
+"""The name of one of a model's prompts, as in `encode`, or a text."""
+
+
+def prompt_problem(prompt: Any, model: Any) -> str:
+    """The error for a name that is none of the model's prompts, or that is the text of one; empty when it is valid.
+
+    Names are checked where the model's folder exists.
+    """
+    if not isinstance(prompt, str):
+        return ""
+    if prompt != prompt.strip() or prompt.endswith(":"):
+        return f"expected the name of a prompt, found {prompt!r}; for any text write {{ text = {prompt!r} }}"
+    if isinstance(model, NewEncoder):
+        return unknown_prompt(prompt, [])
+    if not isinstance(model, ModelSource) or model.folder is None or not model.folder.is_dir():
+        return ""
+    names = ModelFolder(model.folder).prompt_names
+    return "" if prompt in names else unknown_prompt(prompt, names)
+
+
+def prompt_problems(models: Mapping[str, Any], settings: Settings) -> Iterator[tuple[str, str]]:
+    """(key, error) of the invalid prompts of `settings`; `models` has the model of each key."""
+    for key, model in models.items():
+        if fault := prompt_problem(getattr(settings, key), model):
+            yield key, fault
+
+
+def unknown_prompt(prompt: str, names: Sequence[str]) -> str:
+    """The error for a prompt that is none of a model's `names`."""
+    expected = f"one of the model's prompts {', '.join(names)}" if names else "no name, as the model has no prompts"
+    return f"expected {expected}, found {prompt!r}; for any text write {{ text = {prompt!r} }}"

@@ -1,0 +1,297 @@
+"""Exported graphs: the model's vectors in the runtimes themselves, in ours, and what is refused."""
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from shutil import copyfile
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from safetensors.numpy import load_file
+from scipy.stats import spearmanr
+from tokenizers import Tokenizer
+from torch import nn
+
+from bertrelay import SentenceEncoder
+from bertrelay.cache import Cache
+from bertrelay.data.records import Rejects
+from bertrelay.errors import RequestError
+from bertrelay.files import write_tensors
+from bertrelay.model import export as exporting
+from bertrelay.model.encoder import encoder_digest
+from bertrelay.model.export import _quantize, _rounded_product
+from bertrelay.model.folder import ModelFolder
+from bertrelay.model.graph import import_openvino
+from bertrelay.model.layout import Prompts
+from bertrelay.model.pooling import Pooling, Projection
+from bertrelay.stage import StageContext
+from domain.biomedical import EntityTagger
+from students.compress.export import export, run
+from students.compress.settings import ExportSettings
+from students.compress.shrink import shrink
+from students.distill.settings import DistillSettings
+from students.distill.train import run as distill
+from students.parallel.general_sentences import general_sentences
+from students.parallel.pairs import read_translations
+
+TEXTS = ["a dog runs", "", "two birds sing in the old garden", "ein Hund", "word " * 60]
+NETWORKS = [
+    ("bert", {"pooling": ["mean"], "projection": 8, "normalize": True}),
+    ("xlm-roberta", {"pooling": ["cls"]}),
+    ("mpnet", {"pooling": ["max"], "normalize": True}),
+    ("distilbert", {"pooling": ["mean"]}),
+    ("modernbert", {"layers": 2, "pooling": ["mean", "cls"], "projection": 8}),  # of all tokens, and of near ones
+]
+DISTILBERT = {"dim": 16, "n_heads": 2, "hidden_dim": 32, "n_layers": 1}
+ROUNDING = 1e-5
+
+
+def made(tiny_encoder, kind, layers=1, projection=None, **parts):
+    if projection:
+        torch.manual_seed(1)
+        parts["projection"] = Projection(16 * len(parts["pooling"]), projection)
+    return tiny_encoder(kind, TEXTS * 10, layers, sizes=DISTILBERT if kind == "distilbert" else None, **parts)
+
+
+def inputs(folder, texts):
+    """Ids and mask as someone without this project makes them."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    tokenizer.enable_truncation(settings["model_max_length"])
+    tokenizer.enable_padding(pad_id=json.loads((folder / "config.json").read_text())["pad_token_id"])
+    encoded = tokenizer.encode_batch(texts)
+    ids, mask = (np.array([getattr(each, name) for each in encoded]) for name in ("ids", "attention_mask"))
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def by_onnx(folder, texts, output="sentence_embedding"):
+    session = onnxruntime.InferenceSession(folder / "onnx/model.onnx")
+    return session.run([output], inputs(folder, texts))[0]
+
+
+def by_openvino(folder, texts):
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    model = import_openvino().Core().compile_model(folder / "openvino/openvino_model.xml", "CPU", options)
+    return model(inputs(folder, texts))["sentence_embedding"]
+
+
+@pytest.mark.parametrize(("kind", "parts"), NETWORKS, ids=[kind for kind, _ in NETWORKS])
+def test_a_graph_gives_the_vectors_of_torch_in_the_runtimes_themselves(tiny_encoder, tmp_path, kind, parts):
+    encoder, folder = made(tiny_encoder, kind, **parts), tmp_path / "exported"
+    export(encoder, folder, formats=["onnx", "openvino"])
+    expected = encoder.encode(TEXTS, precision="fp32")
+    for computed in (by_onnx, by_openvino):
+        assert np.abs(computed(folder, TEXTS) - expected).max() < ROUNDING
+        for row, text in enumerate(TEXTS):  # a batch of one is as long as its text
+            assert np.abs(computed(folder, [text]) - expected[row]).max() < ROUNDING
+    assert by_onnx(folder, TEXTS, "last_hidden_state").shape[-1] == 16
+    assert b'File "' not in (folder / "onnx/model.onnx").read_bytes()  # no path of the machine that exported it
+    assert not list(folder.glob("*.safetensors"))
+    measured = json.loads((folder / "export.json").read_text())
+    assert measured["onnx/size_mb"] == (folder / "onnx/model.onnx").stat().st_size / 1e6
+    assert all(measured[f"{each}/cosine_min"] == pytest.approx(1, abs=ROUNDING) for each in ("onnx", "openvino"))
+    for backend in ("onnx", "openvino", None):
+        loaded = SentenceEncoder.load(folder, backend=backend)
+        assert loaded.layout == encoder.layout
+        with ThreadPoolExecutor(2) as threads:
+            for vectors in threads.map(loaded.encode, [TEXTS] * 4):
+                assert np.abs(vectors - expected).max() < ROUNDING
+    assert sys.modules["openvino_telemetry"] is None
+    assert np.abs(encoder.encode(TEXTS, precision="fp32") - expected).max() == 0  # it is as it was
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_encoder):
+    return made(tiny_encoder, "bert", layers=2, pooling=["mean"], normalize=True)
+
+
+@pytest.fixture(scope="module")
+def exported(encoder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("graph") / "model"
+    export(encoder, folder)
+    return folder
+
+
+def test_the_graph_of_an_encoder_is_no_tagger_and_named(exported):
+    with pytest.raises(RequestError, match=r"expected a tagger of entities, found in .* a sentence encoder; use it by"):
+        EntityTagger.load(exported)
+
+
+def test_int8_is_smaller_and_its_distance_is_that_of_the_graph(encoder, exported, tiny_encoder, tmp_path, context):
+    encoder.save(tmp_path / "model")
+    parent = tiny_encoder("bert", encoder.tokenizer, layers=3, seed=1)
+    parent.save(tmp_path / "parent")
+    rows = [("sentence1", "sentence2", "score"), *((TEXTS[0], text, str(len(text))) for text in TEXTS[2:])]
+    sts = tmp_path / "sts.tsv"
+    sts.write_text("".join("\t".join(row) + "\n" for row in rows))
+    models = {name: str(tmp_path / name) for name in ("model", "parent")}
+    given = {**models, "precision": "int8", "sts": {"few": {"path": str(sts)}}}
+    for left in ("model/onnx", ".model.k1lled"):  # by a stage that was killed
+        (context.output / left).mkdir(parents=True)
+    metrics = run(ExportSettings.model_validate(given), context)
+    folder = context.output / "model"
+    assert sorted(path.name for path in context.output.iterdir()) == ["model", "rejects.jsonl"]
+    kinds = [each.data_type for each in onnx.load(folder / "onnx/model.onnx").graph.initializer if len(each.dims) == 2]
+    assert kinds.count(onnx.TensorProto.INT8) == 2 * 6  # two layers: query, key, value, output, up, down
+    assert (folder / "onnx/model.onnx").stat().st_size < (exported / "onnx/model.onnx").stat().st_size
+    assert metrics["onnx/size_mb"] == (folder / "onnx/model.onnx").stat().st_size / 1e6
+    pairs = read_translations(general_sentences(), None, Rejects(None))
+    sentences = list({text for sides in pairs.values() for side in sides for text in side})
+    exact = encoder.encode(sentences, precision="fp32")
+    rounded = np.concatenate([by_onnx(folder, sentences[start : start + 64]) for start in range(0, len(sentences), 64)])
+    cosines = (exact * rounded).sum(axis=1) / np.linalg.norm(rounded, axis=1)
+    assert metrics["onnx/cosine_min"] == pytest.approx(cosines.min(), abs=2e-3)
+    assert metrics["onnx/cosine_mean"] == pytest.approx(cosines.mean(), abs=2e-4)
+    assert metrics["onnx/cosine_mean"] < 1
+    for name in ("parent", "torch", "onnx"):
+        assert {f"{name}/sentences_per_second", f"{name}/sts/few/spearman_cosine"} <= set(metrics)
+    first, *others = parent.encode([TEXTS[0], *TEXTS[2:]], precision="fp32")
+    cosines = [first @ other / np.linalg.norm(first) / np.linalg.norm(other) for other in others]
+    expected = spearmanr(cosines, [len(text) for text in TEXTS[2:]]).statistic
+    assert metrics["parent/sts/few/spearman_cosine"] == pytest.approx(expected, abs=1e-6)
+    weights = load_file(tmp_path / "parent/model.safetensors").values()
+    assert metrics["parent/size_mb"] == sum(each.nbytes for each in weights) / 1e6
+
+
+def test_int8_goes_no_farther_than_it_may(tiny_encoder, tmp_path, capsys, monkeypatch):
+    encoder = made(tiny_encoder, "bert", pooling=["mean"], projection=8, normalize=True)
+    encoder.save(tmp_path / "model")
+    write, exact = exporting._write_onnx, tmp_path / "exact.onnx"
+
+    def write_once(model, path, opset):  # it takes seconds, and is the same each time
+        if not exact.exists():
+            write(model, exact, opset)
+        copyfile(exact, path)
+
+    monkeypatch.setattr(exporting, "_write_onnx", write_once)
+
+    def exported(name, lowest_cosine):
+        context = StageContext(tmp_path / name, Cache(tmp_path / "cache"))
+        context.output.mkdir()
+        given = {"model": str(tmp_path / "model"), "precision": "int8", "lowest_cosine": lowest_cosine}
+        metrics = run(ExportSettings.model_validate(given), context)
+        initial = onnx.load(context.output / "model/onnx/model.onnx").graph.initializer
+        rounded = [each for each in initial if len(each.dims) == 2 and each.data_type == onnx.TensorProto.INT8]
+        return metrics["onnx/cosine_min"], metrics["onnx/products_in_fp32"], len(rounded)
+
+    lowest, excluded, rounded = exported("all", 0.1)
+    assert (excluded, rounded) == (0, 6)
+    bound = 1 - (1 - lowest) / 1.5
+    reached, excluded, rounded = exported("some", bound)
+    assert reached >= bound > lowest
+    assert 0 < excluded == 6 - rounded < 6
+    folder = tmp_path / "some/model"
+    loaded = SentenceEncoder.load(folder)
+    for text in TEXTS:  # the projection is not quantized, nor is it where the graph computes it
+        assert np.abs(by_onnx(folder, [text]) - loaded.encode([text])).max() < ROUNDING
+    assert f"int8: {excluded} of 6 products stay in fp32, for a lowest cosine of" in capsys.readouterr().err
+    with pytest.raises(RequestError, match=r"lowest_cosine: expected 0\.9999999999 or more, found 0\.\d+ with all 6"):
+        exported("none", 0.9999999999)
+    with pytest.raises(RequestError, match=r"beside precision int8, found 0\.9 beside fp32"):
+        export(encoder, tmp_path / "fp32", lowest_cosine=0.9)
+
+
+def test_an_older_opset_gives_the_same_without_the_operator_for_attention(encoder, exported, tmp_path):
+    export(encoder, tmp_path / "older", opset=20)
+    graphs = [onnx.load(folder / "onnx/model.onnx") for folder in (exported, tmp_path / "older")]
+    assert [graph.opset_import[0].version for graph in graphs] == [23, 20]
+    assert [sum(node.op_type == "Attention" for node in graph.graph.node) for graph in graphs] == [2, 0]
+    assert np.abs(by_onnx(exported, TEXTS) - by_onnx(tmp_path / "older", TEXTS)).max() < ROUNDING
+    with pytest.raises(RequestError, match="opset: expected 20 or 23, found 21"):
+        export(encoder, tmp_path / "other", opset=21)
+
+
+def test_a_rounded_product_is_that_of_onnx_runtime(tmp_path):
+    torch.manual_seed(1)
+    layer, values = nn.Linear(16, 8, bias=False), torch.randn(5, 16) + 0.5
+    weight = onnx.numpy_helper.from_array(layer.weight.detach().T.contiguous().numpy(), "w")
+    x, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [5, n]) for name, n in (("x", 16), ("y", 8))
+    )
+    product = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = onnx.helper.make_graph([product], "one", [x], [y], [weight])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)]), tmp_path / "exact.onnx")
+    (tmp_path / "rounded").mkdir()
+    _quantize(tmp_path / "exact.onnx", tmp_path / "rounded/model.onnx")
+    (theirs,) = onnxruntime.InferenceSession(tmp_path / "rounded/model.onnx").run(None, {"x": values.numpy()})
+    ours = _rounded_product(layer, (values,), values).detach().numpy()
+    assert np.abs(ours - theirs).max() < 1e-5 < np.abs(layer(values).detach().numpy() - theirs).max()
+
+
+def test_a_prompt_that_is_not_pooled_is_not_pooled_by_a_graph(tiny_encoder, tmp_path):
+    prompts = Prompts({"query": "two birds "}, default="query")
+    encoder = tiny_encoder("bert", TEXTS * 10, pooling=Pooling(["mean"], include_prompt=False), prompts=prompts)
+    export(encoder, tmp_path / "exported")
+    expected = encoder.encode(TEXTS, precision="fp32")
+    assert np.abs(SentenceEncoder.load(tmp_path / "exported").encode(TEXTS) - expected).max() < ROUNDING
+    assert np.abs(by_onnx(tmp_path / "exported", [f"two birds {text}" for text in TEXTS]) - expected).max() < ROUNDING
+    without = encoder.encode(TEXTS, prompt="", precision="fp32")
+    assert np.abs(SentenceEncoder.load(tmp_path / "exported").encode(TEXTS, prompt="") - without).max() < ROUNDING
+
+
+def test_graphs_are_distinguished_and_auto_is_measured(encoder, exported, tiny_encoder, tmp_path, capsys):
+    loaded = SentenceEncoder.load(exported)
+    export(encoder, tmp_path / "int8", precision="int8")
+    digests = {encoder_digest(each) for each in (encoder, loaded, SentenceEncoder.load(tmp_path / "int8"))}
+    assert len(digests) == 3
+    encoder.save(tmp_path / "both")
+    (exported / "onnx").rename(tmp_path / "both/onnx")
+    try:
+        assert ModelFolder(tmp_path / "both").backends == ["torch", "onnx"]
+        assert type(SentenceEncoder.load(tmp_path / "both").backbone).__name__ == "BertModel"
+        fastest = SentenceEncoder.load(tmp_path / "both", backend="auto")
+        assert "the backend is" in capsys.readouterr().err
+        assert (
+            np.abs(fastest.encode(TEXTS, precision="fp32") - encoder.encode(TEXTS, precision="fp32")).max() < ROUNDING
+        )
+        other = tiny_encoder("bert", encoder.tokenizer, layers=2, seed=1)  # whose weights the graph is not of
+        write_tensors(tmp_path / "both/model.safetensors", other.backbone.state_dict(), {"format": "pt"})
+        chosen = SentenceEncoder.load(tmp_path / "both", backend="auto")
+        assert type(chosen.backbone).__name__ == "BertModel"
+        assert "the vectors of onnx are not those of the weights (squared error" in capsys.readouterr().err
+    finally:
+        (tmp_path / "both/onnx").rename(exported / "onnx")
+
+
+def test_what_a_graph_cannot_be_used_for_is_refused(encoder, exported, tmp_path, monkeypatch, context):
+    graph = SentenceEncoder.load(exported)
+    with pytest.raises(RequestError, match="is a graph, which cannot be changed"):
+        graph.save(tmp_path / "copy")
+    with pytest.raises(RequestError, match="is a graph"):
+        shrink(graph, TEXTS)
+    for name in ("en", "de"):
+        (tmp_path / name).write_text("".join(f"{text} {name}\n" for text in TEXTS if text))
+    encoder.save(tmp_path / "teacher")
+    pairs = [{"english": str(tmp_path / "en"), "other": str(tmp_path / "de"), "language": "de"}]
+    given = {"teacher": str(tmp_path / "teacher"), "base": str(exported), "parallel": pairs, "dev_sentences": 0}
+    with pytest.raises(RequestError, match="it has a graph alone: give the model that was exported"):
+        distill(DistillSettings.model_validate(given), context)
+    with pytest.raises(RequestError, match=r"backend: expected a graph for openvino .* found one for onnx"):
+        SentenceEncoder.load(exported, backend="openvino")
+    with pytest.raises(RequestError, match=r"expected weights .* found none"):
+        SentenceEncoder.load(exported, backend="torch")
+    with pytest.raises(RequestError, match="backend: expected torch, onnx, openvino or auto"):
+        SentenceEncoder.load(exported, backend="tensorrt")
+    damaged = tmp_path / "damaged"
+    export(encoder, damaged)
+    content = (damaged / "onnx/model.onnx").read_bytes()
+    (damaged / "onnx/model.onnx").write_bytes(content[: len(content) // 2])
+    with pytest.raises(RequestError, match=r"the graph .*model\.onnx cannot be computed"):
+        SentenceEncoder.load(damaged)
+    for module in ("bertrelay.model.graph", "bertrelay.model.export"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name == "onnxruntime" else find_spec(name))
+    with pytest.raises(RequestError, match=r"needs the package onnxruntime: pip install 'bertrelay\[onnx\]'"):
+        SentenceEncoder.load(exported)
+    with pytest.raises(RequestError, match=r"export needs onnxruntime: pip install 'bertrelay\[onnx\]'"):
+        export(encoder, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(RequestError, match="device: expected cpu, where graphs are computed, found meta"):
+        SentenceEncoder.load(exported, "meta", backend="onnx")
+    with pytest.raises(RequestError, match="folder: expected a folder that does not exist yet"):
+        export(encoder, exported)
+    with pytest.raises(RequestError, match="formats: expected a list of one or more"):
+        export(encoder, tmp_path / "none", formats="onnx")

@@ -1,0 +1,251 @@
+"""Exported networks with a head: transformers' own scores in the runtimes, and the model's results in this project."""
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+
+from bertrelay.cache import Cache
+from bertrelay.errors import RequestError
+from bertrelay.model.graph import import_openvino
+from bertrelay.stage import StageContext
+from domain.biomedical.ner import model as entities
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.settings import NerSettings
+from domain.biomedical.ner.tagger import EntityTagger
+from domain.biomedical.qa import model as answers
+from domain.biomedical.qa.answerer import QuestionAnswerer
+from domain.biomedical.qa.settings import QaSettings
+from domain.clinical import classifier
+from domain.clinical.outcomes import OutcomeModelSettings
+from domain.clinical.scorer import OutcomeScorer
+from students.compress.export import export, run
+from students.compress.settings import ExportSettings
+from teachers.pairs.model import CrossEncoder, start_cross_encoder
+
+TEXTS = ["The heart of the patient beats fast.", "Lungs breathe air", "Aspirin thins the blood, and helps the heart."]
+ROUNDING = 1e-5
+DISTILBERT = {"dim": 16, "n_heads": 2, "hidden_dim": 32, "n_layers": 1}
+
+
+def save_entities(base, folder, **more):
+    given = {"base": str(base), "train": [{"path": "none"}], "decoder": "crf", **more}
+    labels = LabelSet.of_types(["Disease", "Drug"], "IOB2")
+    model = entities.start_model(NerSettings.model_validate(given), labels)
+    with torch.no_grad():  # as drawn, no tag would ever win
+        for weight in (model.network.network.classifier.weight, model.network.crf.follow):
+            weight.normal_(std=1, generator=torch.manual_seed(1))
+    entities.save_model(model, folder)
+
+
+def save_answers(base, folder):
+    model = answers.start_model(QaSettings.model_validate({"base": str(base), "train": [{"path": "none"}]}))
+    with torch.no_grad():
+        model.network.network.qa_outputs.weight.normal_(std=1, generator=torch.manual_seed(1))
+    answers.save_model(model, folder)
+
+
+def save_outcomes(base, folder, **more):
+    settings = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 12}, **more})
+    classifier.save_model(classifier.start_model(base, settings, seed=1), folder)
+
+
+def tagged(folder, backend):
+    tagger = EntityTagger.load(folder, backend=backend)
+    found = [
+        (entity.text, entity.type, entity.confidence)
+        for document in tagger(TEXTS, precision="fp32")
+        for entity in document.entities
+    ]
+    assert found
+    return found
+
+
+def answered(folder, backend):
+    replies = QuestionAnswerer.load(folder, backend=backend)(
+        [("What beats?", text) for text in TEXTS], precision="fp32"
+    )
+    return [(reply.answer, reply.start, reply.probability) for reply in replies]
+
+
+def scored(folder, backend):
+    notes = pd.DataFrame({"hadm_id": [1, 1, 2], "text": TEXTS})
+    scores = OutcomeScorer.load(folder, backend=backend).score(notes, precision="fp32")
+    return list(scores["probability"].items())
+
+
+def ranked(folder, backend):
+    scores = CrossEncoder.load(folder, backend=backend).predict([(TEXTS[0], text) for text in TEXTS], precision="fp32")
+    return list(enumerate(map(float, scores)))
+
+
+KINDS = {
+    "tagger": ("bert", lambda base, folder: save_entities(base, folder, capitals=True), tagged),
+    "tagger of DistilBERT": ("distilbert", save_entities, tagged),
+    "answerer": ("bert", save_answers, answered),
+    "answerer of MPNet": ("mpnet", save_answers, answered),
+    "scorer": ("bert", save_outcomes, scored),
+    "scorer by means": ("bert", lambda base, folder: save_outcomes(base, folder, pooling="mean"), scored),
+    "scorer of RoBERTa": ("xlm-roberta", save_outcomes, scored),
+    "scorer of ALBERT": ("albert", save_outcomes, scored),
+    "cross-encoder": ("bert", lambda base, folder: start_cross_encoder(base).save(folder), ranked),
+    "cross-encoder of RoBERTa": ("xlm-roberta", lambda base, folder: start_cross_encoder(base).save(folder), ranked),
+}
+AUTO_CLASSES = {
+    tagged: (AutoModelForTokenClassification, ["logits"]),
+    answered: (AutoModelForQuestionAnswering, ["start_logits", "end_logits"]),
+    scored: (AutoModelForSequenceClassification, ["logits"]),
+    ranked: (AutoModelForSequenceClassification, ["logits"]),
+}
+
+
+@pytest.fixture
+def saved(tiny_encoder, tmp_path):
+    def make(kind):
+        network, save, results = KINDS[kind]
+        sizes = DISTILBERT if network == "distilbert" else None
+        base = tiny_encoder(network, TEXTS * 10, layers=1, sizes=sizes)  # an export takes a second for each layer
+        base.save(tmp_path / "base")
+        save(tmp_path / "base", tmp_path / "model")
+        return tmp_path / "model", results
+
+    return make
+
+
+def in_the_runtimes(folder, inputs, names):
+    session = onnxruntime.InferenceSession(folder / "onnx/model.onnx")
+    expected = {each.name for each in session.get_inputs()}
+    given = {name: values.numpy() for name, values in inputs.items() if name in expected}
+    assert set(given) == expected
+    yield session.run(names, given)
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    model = import_openvino().Core().compile_model(folder / "openvino/openvino_model.xml", "CPU", options)
+    found = model(given)
+    yield [found[name] for name in names]
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_graph_knows_how_many_tokens_its_network_reads_where_the_tokenizer_does_not(saved, tmp_path, written):
+    folder, _ = saved("cross-encoder")
+    file = folder / "tokenizer_config.json"
+    if written:
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": int(1e30)}))
+    else:
+        file.unlink()
+    export(folder, tmp_path / "exported")
+    assert AutoTokenizer.from_pretrained(tmp_path / "exported").model_max_length == 40
+    pair = (TEXTS[0], "heart " * 100)
+    scores = [CrossEncoder.load(each).predict(pair, precision="fp32") for each in (folder, tmp_path / "exported")]
+    assert scores[1] == pytest.approx(scores[0], abs=ROUNDING)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_gives_the_scores_of_transformers_and_the_results_of_the_model(saved, tmp_path, kind):
+    folder, results = saved(kind)
+    exported = tmp_path / "exported"
+    export(folder, exported, formats=["onnx", "openvino"])
+    auto_class, names = AUTO_CLASSES[results]
+    peer, tokenizer = auto_class.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    for texts in (TEXTS, TEXTS[1:2]):
+        inputs = tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=True)
+        if not getattr(peer.config, "type_vocab_size", 0) > 1:
+            del inputs["token_type_ids"]
+        with torch.no_grad():
+            scores = peer(**inputs)
+        for found in in_the_runtimes(exported, inputs, names):
+            for name, values in zip(names, found, strict=True):
+                seen = inputs["attention_mask"].bool().numpy() if values.shape[:2] == inputs["input_ids"].shape else ...
+                assert np.abs(values - scores[name].numpy())[seen].max() < ROUNDING
+    assert not list(exported.glob("model*.safetensors"))
+    expected = results(folder, "torch")
+    for backend in ("onnx", "openvino", None, "auto"):
+        found = results(exported, backend)
+        assert [what for what, *_ in found] == [what for what, *_ in expected]
+        assert np.allclose([each[-1] for each in found], [each[-1] for each in expected], atol=ROUNDING)
+
+
+def test_the_head_of_an_int8_graph_stays_in_fp32(saved, tmp_path):
+    folder, _ = saved("tagger")
+    metrics = run(ExportSettings.model_validate({"model": str(folder), "precision": "int8"}), made(tmp_path / "stage"))
+    graph = onnx.load(tmp_path / "stage/model/onnx/model.onnx").graph
+    rounded = [each for each in graph.initializer if len(each.dims) == 2 and each.data_type == onnx.TensorProto.INT8]
+    assert len(rounded) == 6  # query, key, value, output, up, down
+    assert 0.9 < metrics["onnx/cosine_min"] < 1
+    names = {path.name for path in (tmp_path / "stage/model").iterdir()}
+    assert {"ner.json", "crf.safetensors", "head.safetensors", "tokenizer.json", "config.json"} <= names
+
+
+def made(folder):
+    folder.mkdir()
+    return StageContext(folder, Cache(folder / "cache"))
+
+
+def test_faults_of_an_exported_head_are_reported(saved, tmp_path, capsys):
+    folder, _ = saved("scorer")
+    exported = tmp_path / "exported"
+    export(folder, exported)
+    with pytest.raises(RequestError, match=r"expected a graph for openvino at .*, found one for onnx"):
+        OutcomeScorer.load(exported, backend="openvino")
+    with pytest.raises(RequestError, match="backend: expected torch, onnx, openvino or auto"):
+        OutcomeScorer.load(exported, backend="tensorrt")
+    with pytest.raises(RequestError, match="it has a graph alone: give the model that was exported"):
+        classifier.start_model(exported, OutcomeModelSettings.model_validate({}))
+    with pytest.raises(RequestError, match="is a graph, which cannot be changed, trained or saved again"):
+        classifier.save_model(classifier.load_model(exported), tmp_path / "again")
+    scorer = OutcomeScorer.load(exported)
+    assert scorer.model.network.to("meta").device == torch.device("cpu")
+    notes = pd.DataFrame({"hadm_id": [1, 1, 2], "text": TEXTS})
+    bf16, fp32 = (scorer.score(notes, precision=precision)["probability"] for precision in ("bf16", "fp32"))
+    assert (bf16 == fp32).all()  # the pooler, too
+    (exported / "onnx").rename(folder / "onnx")
+    assert OutcomeScorer.load(folder, backend="auto")
+    assert "the backend is" not in capsys.readouterr().err  # a graph that others wrote
+    (exported / "head.safetensors").rename(folder / "head.safetensors")
+    assert OutcomeScorer.load(folder, backend="auto")
+    assert "the backend is" in capsys.readouterr().err
+    weights = (folder / "head.safetensors").read_bytes()
+    (folder / "head.safetensors").write_bytes(weights[:-3])
+    with pytest.raises(RequestError, match=r"expected the weights of a head in .*head\.safetensors, found none"):
+        OutcomeScorer.load(folder, backend="onnx")
+    (folder / "head.safetensors").unlink()
+    with pytest.raises(RequestError, match="expected the weights of a head"):
+        OutcomeScorer.load(folder, backend="onnx")
+
+
+def test_what_is_exported_is_whole_and_nothing_else(saved, tmp_path):
+    folder, _ = saved("cross-encoder")
+    (folder / "modules.json").write_text(
+        json.dumps([{"idx": 0, "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}])
+    )
+    for other in (".git", "checkpoint-1"):
+        (folder / other).mkdir()
+    (folder / "tf_model.h5").touch()
+    export(folder, folder / "exported")
+    assert {path.name for path in (folder / "exported").iterdir()} == {
+        *("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+        *("head.safetensors", "onnx", "export.json"),
+    }
+    assert ranked(folder / "exported", None)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: each for name, each in weights.items() if "pooler" not in name}, folder / "model.safetensors")
+    with pytest.raises(RequestError, match="lack 2 that BertForSequenceClassification has"):
+        export(folder, tmp_path / "damaged")
+
+
+def test_a_question_answerer_of_a_graph_is_not_trained_on(saved, tmp_path):
+    folder, _ = saved("answerer")
+    export(folder, tmp_path / "exported")
+    settings = QaSettings.model_validate({"base": str(tmp_path / "exported"), "train": [{"path": "none"}]})
+    with pytest.raises(RequestError, match="it has a graph alone: give the model that was exported"):
+        answers.start_model(settings)

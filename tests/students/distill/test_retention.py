@@ -1,0 +1,249 @@
+"""What a student keeps of its base, checked by hand."""
+
+import json
+import shutil
+import unicodedata
+
+import numpy as np
+import pytest
+import torch
+from transformers import T5Config, T5EncoderModel
+
+from bertrelay.errors import RequestError
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.training import checkpoint
+from students.distill import retention
+from students.distill.retention import (
+    SHARES,
+    average_with_start,
+    farthest_of_the_best,
+    freeze_layers,
+    layer_rates,
+    mean_accuracies,
+)
+from students.distill.settings import DistillSettings
+from students.distill.targets import Targets
+from students.distill.train import DistillationTask, run
+from students.parallel.corpus import NO_TARGET, build_corpus
+from students.parallel.general_sentences import GENERAL, general_sentences
+
+
+@pytest.fixture
+def student(tiny_encoder, toy):
+    return tiny_encoder("xlm-roberta", [text for row in toy.train for text in row], layers=3)
+
+
+@pytest.fixture
+def trained(toy, tiny_encoder, tmp_path):
+    """`trained(**settings)`: a student of a tiny teacher and base, as the stage is asked for it."""
+    texts = [text for row in toy.train for text in row]
+    tiny_encoder("bert", texts, normalize=True).save(tmp_path / "teacher")
+    tiny_encoder("xlm-roberta", texts, layers=2, sizes={"hidden_size": 24, "num_attention_heads": 2}).save(
+        tmp_path / "base"
+    )
+    given = {"teacher": str(tmp_path / "teacher"), "base": str(tmp_path / "base"), "parallel": [toy.source()]}
+    training = {"dev_sentences": 20, "batch_tokens": 400, "learning_rate": 3e-3, "precision": "fp32"}
+    return lambda **settings: DistillSettings.model_validate({**given, **training, **settings})
+
+
+def test_rates_fall_with_the_depth_and_frozen_layers_have_no_gradient(student, tiny_encoder):
+    freeze_layers(student, 1)
+    rates = layer_rates(student, 0.5)
+    assert rates["backbone.embeddings.word_embeddings.weight"] == 0.125
+    assert [rates[f"backbone.encoder.layer.{n}.output.dense.weight"] for n in range(3)] == [0.25, 0.5, 1.0]
+    frozen = {name for name, parameter in student.named_parameters() if not parameter.requires_grad}
+    own = {name for name in rates if "embeddings" in name or ".layer.0." in name or ".pooler." in name}
+    assert frozen == own
+    with pytest.raises(RequestError, match="at most the 3 layers of the base, found 4"):
+        freeze_layers(student, 4)
+    albert = tiny_encoder("albert", ["a dog"])
+    for refused in (lambda: freeze_layers(albert, 1), lambda: layer_rates(albert, 0.5)):
+        with pytest.raises(RequestError, match="'albert' network has no layers of their own"):
+            refused()
+    freeze_layers(albert, None)
+    assert layer_rates(albert, 1.0) == {}
+
+
+LEVELS = {  # the embeddings, and what is of the last layer
+    "t5": (
+        ["shared.weight", "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"],
+        ["encoder.block.1.layer.0.SelfAttention.q.weight", "encoder.final_layer_norm.weight"],
+    ),
+    "mpnet": (
+        ["embeddings.word_embeddings.weight", "encoder.relative_attention_bias.weight"],
+        ["encoder.layer.1.output.dense.weight", "encoder.layer.1.output.LayerNorm.weight"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LEVELS)
+def test_layers_are_found_in_networks_of_other_names(kind, tiny_encoder):
+    encoder = torch.nn.Module()
+    if kind == "t5":
+        sizes = T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=2, num_heads=2)
+        encoder.backbone = T5EncoderModel(sizes)
+    else:
+        encoder.backbone = tiny_encoder(kind, ["a dog"]).backbone
+    freeze_layers(encoder, 1)
+    factors = layer_rates(encoder, 0.5)
+    rates = [[factors[f"backbone.{name}"] for name in names] for names in LEVELS[kind]]
+    assert rates == [[0.25, 0.25], [1, 1]]
+    trained = {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
+    is_trained = [[f"backbone.{name}" in trained for name in names] for names in LEVELS[kind]]
+    assert is_trained == [[False, False], [True, True]]
+
+
+def test_frozen_weights_stay_and_general_sentences_choose_the_weights_too(trained, context):
+    metrics = run(trained(frozen_layers=1), context)
+    languages = general_sentences()[0].languages
+    assert len(languages) == 20 and general_sentences(["zh-Hans", "pt-BR"])[0].languages == ["pt", "zh"]
+    assert all(f"dev/translation_accuracy/untrained/{language}-en" in metrics for language in languages)
+    start, end = (
+        SentenceEncoder.load(path).state_dict() for path in (context.work / "start", context.output / "model")
+    )
+    moved = {name for name in end if not torch.equal(start[name], end[name])}
+    assert moved == {name for name in end if ".layer.1." in name or name.startswith("projection.")}
+
+
+def test_the_farthest_share_that_falls_least_short_is_chosen():
+    by_share = {0.2: (0.91, 0.81), 0.4: (0.94, 0.83), 0.6: (0.95, 0.8185), 0.8: (0.96, 0.78), 1.0: (0.96, 0.7)}
+    accuracies = {share: {"trained": first, "untrained": other} for share, (first, other) in by_share.items()}
+    accuracies[0.0] = {"trained": 1.0, "untrained": 1.0}  # the start itself is no choice
+    assert farthest_of_the_best(accuracies) == 0.6  # falls short of 0.96 and 0.83 by 0.0115, where 0.4 does by 0.02
+    accuracies[0.4] = {"trained": 0.95, "untrained": 0.83}  # by 0.01: the same but for chance
+    assert farthest_of_the_best(accuracies) == 0.6
+    accuracies[0.4] = {"trained": 0.951, "untrained": 0.83}  # by 0.009
+    assert farthest_of_the_best(accuracies) == 0.4
+    assert farthest_of_the_best({share: {"trained": 0.9} for share in by_share}) == 1.0
+    # What is gained on trained sets does not pay for what is lost on others: means over both would choose 1.0.
+    by_share = {0.2: (0.9, 0.9), 0.4: (0.92, 0.9), 0.6: (0.93, 0.89), 0.8: (0.94, 0.88), 1.0: (0.97, 0.86)}
+    accuracies = {share: {"trained": first, "untrained": other} for share, (first, other) in by_share.items()}
+    assert farthest_of_the_best(accuracies) == 0.8
+
+
+def test_means_are_of_trained_and_untrained_sets_apart():
+    metrics = {
+        "dev/translation_accuracy/en-de": 0.5,
+        "dev/translation_accuracy/de-en": 0.7,
+        "dev/translation_accuracy/untrained/en-tr": 0.25,
+        "dev/mse/de": 3.0,
+        "dev/explained_variance": 0.1,
+    }
+    assert mean_accuracies(metrics) == {"trained": pytest.approx(0.6), "untrained": 0.25}
+
+
+def test_the_weights_of_a_share_lie_on_the_line_from_the_start(student, context):
+    student.save(context.work / "start")
+    start = {name: tensor.clone() for name, tensor in student.state_dict().items()}
+    with torch.no_grad():
+        for parameter in student.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    trained = {name: tensor.clone() for name, tensor in student.state_dict().items()}
+    accuracy = dict(zip((0.0, *SHARES), (0.5, 0.6, 0.7, 0.4, 0.4, 0.4), strict=True))
+    seen = iter(accuracy.values())
+    metrics = average_with_start(student, lambda _: {"dev/translation_accuracy/en-de": next(seen)}, context)
+    assert metrics["trained_share"] == 0.4
+    assert metrics["dev/translation_accuracy/en-de"] == 0.7
+    assert [metrics[f"average/{share}/trained"] for share in accuracy] == list(accuracy.values())
+    for name, tensor in student.state_dict().items():
+        assert torch.allclose(tensor, start[name] + 0.4 * (trained[name] - start[name]), atol=1e-6)
+
+
+def test_a_student_is_averaged_by_sets_that_were_not_trained(trained, context, toy):
+    other = [{"path": str(toy.test_path), "others": {"fr": "fr"}}]
+    metrics = run(trained(average_with_start=True, dev_untrained=other), context)
+    assert metrics["trained_share"] in SHARES
+    assert {"dev/translation_accuracy/en-de", "dev/translation_accuracy/untrained/en-fr"} <= metrics.keys()
+    share = metrics["trained_share"]
+    untrained = [metrics[f"dev/translation_accuracy/untrained/{way}"] for way in ("en-fr", "fr-en")]
+    assert metrics[f"average/{share}/untrained"] == pytest.approx(np.mean(untrained))
+    facts = json.loads((context.output / "corpus.json").read_text())
+    assert facts["dev_untrained"] == {"fr": 50}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call"),
+    [(retention, "fill_vectors", 1), (checkpoint, "save_checkpoint", 2), (retention, "_load_between", 4)],
+)
+def test_killed_anywhere_it_resumes_to_the_same_weights(trained, context, toy, tmp_path, kill_at, owner, name, call):
+    """In the start's vectors, in training with cached gradients, and while averages are evaluated."""
+    (tmp_path / "texts.txt").write_text("ein Hund\nkein Hund\nein Fisch\n", encoding="utf-8")
+    settings = trained(
+        average_with_start=True,
+        dev_untrained=[toy.source("test")],
+        retained=[{"path": str(tmp_path / "texts.txt")}],
+        frozen_layers=1,
+        objectives={"contrastive": 0.3},
+        checkpoint_every=5,
+    )
+    models = []
+    for is_killed in (True, False):
+        if is_killed:
+            kill_at(owner, name, call, lambda: run(settings, context))
+        run(settings, context)
+        models.append((context.output / "model" / "model.safetensors").read_bytes())
+        shutil.rmtree(context.work)
+        context.work.mkdir()
+    assert models[0] == models[1]
+
+
+def test_general_sentences_are_clean_and_differ():
+    header, *rows = [line.split("\t") for line in GENERAL.read_text(encoding="utf-8").splitlines()]
+    assert len(header) == 21 and len(rows) == 150
+    for texts in zip(*rows, strict=True):
+        assert len({text.casefold() for text in texts}) == 150
+        assert all(text == " ".join(unicodedata.normalize("NFC", text).split()) != "" for text in texts)
+
+
+@pytest.fixture
+def retaining(toy, tmp_path):
+    """A corpus with three retained texts: one is held out, and one is there twice."""
+    held_out = toy.test[0][1]
+    (tmp_path / "texts.txt").write_text(f"ein Satz\nwon  zdanie\n\nein Satz\n{held_out}\n", encoding="utf-8")
+    given = {"teacher": "./t", "base": "./b", "parallel": [toy.source()], "dev": [toy.source("test")]}
+    settings = DistillSettings.model_validate({**given, "retained": [{"path": str(tmp_path / "texts.txt")}]})
+    return settings, build_corpus(tmp_path / "corpora/retaining", settings)
+
+
+def test_retained_texts_follow_the_pairs_once_each_and_none_is_held_out(retaining):
+    _, corpus = retaining
+    assert corpus.facts["retained"] == 2
+    assert len(corpus) == corpus.taught + 2 == corpus.facts["items"]
+    assert corpus.texts(corpus.taught - 1, len(corpus))[1:] == ["ein Satz", "won zdanie"]
+    assert corpus.targets[corpus.taught :].tolist() == [NO_TARGET, NO_TARGET]
+    assert list(corpus)[-2:] == ["ein Satz", "won zdanie"]
+
+
+def test_a_retained_text_learns_the_vector_of_the_start_and_nothing_else(retaining):
+    settings, corpus = retaining
+    settings = settings.model_copy(update={"objectives": settings.objectives.model_copy(update={"retention": 3.0})})
+    random = np.random.default_rng(0)
+    teacher = Targets(random.normal(size=(len(corpus.english), 16)).astype(np.float32), 2.0, is_unit=False)
+    start = Targets(random.normal(size=(2, 16)).astype(np.float32), 5.0, is_unit=False)
+    task = DistillationTask.__new__(DistillationTask)
+    task.settings, task.corpus, task.targets, task.retained = settings, corpus, teacher, start
+    items = np.array([corpus.taught + 1, 0, corpus.taught])
+    taught = task._taught(items)
+    vectors = torch.from_numpy(random.normal(size=(3, 16)))
+    losses = task._distances(vectors, **taught)
+    wanted = np.stack([start.vectors[1], teacher.vectors[corpus.targets[0]], start.vectors[0]]).astype(np.float64)
+    distances = ((vectors.numpy() - wanted) ** 2).sum(axis=1)
+    assert losses["retention"].item() == pytest.approx(3 * (distances[0] + distances[2]) / 5.0)
+    assert losses["mse"].item() == pytest.approx(corpus.weights[0] * distances[1] / 2.0)
+
+
+def test_what_is_retained_moves_less(trained, context, tmp_path):
+    """Of phrases that no pair teaches."""
+    animals, verbs = ("Hund", "Katze", "Vogel", "Fisch"), ("rennt", "schläft", "frisst", "wartet", "singt")
+    others = [f"{number} {animal} {verb}" for number in ("ein", "kein") for animal in animals for verb in verbs]
+    (tmp_path / "texts.txt").write_text("\n".join(others) + "\n", encoding="utf-8")
+    distances = []
+    for retained in ([], [{"path": str(tmp_path / "texts.txt")}]):
+        for folder in (context.work, context.output):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        metrics = run(trained(retained=retained, epochs=3, objectives={"retention": 4.0} if retained else {}), context)
+        start, end = (SentenceEncoder.load(path) for path in (context.work / "start", context.output / "model"))
+        distances.append(np.square(start.encode(others) - end.encode(others)).sum(axis=1).mean())
+        assert metrics["train_items"] == 540 + len(others) * bool(retained)
+    assert distances[1] < 0.8 * distances[0]

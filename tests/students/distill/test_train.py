@@ -1,0 +1,379 @@
+import json
+import shutil
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from device_waits import waits_in_steps
+from safetensors.torch import load_file
+from transformers.models.bert.modeling_bert import BertIntermediate
+
+from bertrelay.cache import Cache
+from bertrelay.data.tokens import store_tokens
+from bertrelay.device import ComputePrecision
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.stage import StageContext
+from students.distill.settings import DistillSettings, Objectives
+from students.distill.targets import Targets
+from students.distill.train import CRITERION, ContrastiveTask, DistillationTask, run
+from students.evaluate.translation import read_variance
+from students.parallel.corpus import ParallelCorpus
+
+NEW = {"layers": 2, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 24, "dropout": 0.0}
+TRAINING = {
+    "seed": 3,
+    "epochs": 12,
+    "batch_tokens": 300,
+    "learning_rate": 3e-3,
+    "precision": "fp32",
+    "dev_sentences": 30,
+    "log_every": 1,
+}
+
+
+# The loss
+
+PAIRS = [
+    ("a dog runs", "ein Hund rennt"),
+    ("a dog runs", "un chien court"),
+    ("a dog runs", "corre un perro"),
+    ("the cat sleeps here", "hier schläft die Katze"),
+    ("no bird", "kein Vogel"),
+    ("no bird", "aucun oiseau"),
+]
+
+
+@pytest.fixture
+def corpus(corpus_of):
+    return corpus_of(PAIRS)
+
+
+@pytest.fixture
+def task(tiny_encoder, corpus, tmp_path):
+    """Three targets of 16 dimensions, and a student that has none of them yet."""
+    student = tiny_encoder("xlm-roberta", [text for pair in PAIRS for text in pair])
+    vectors = np.random.default_rng(0).normal(size=(len(corpus.english), 16)).astype(np.float32)
+    settings = DistillSettings.model_validate(
+        {"teacher": "./t", "base": "./b", "parallel": [{"path": "x.tsv", "others": {"qaa": "qaa"}}]}
+    )
+    tokens = store_tokens(corpus.texts, len(corpus), student.tokenize, tmp_path / "tokens")
+    return DistillationTask(
+        student, settings, corpus, Targets(vectors, 2.5, False), None, tokens, student.encode, ComputePrecision.FP32
+    )
+
+
+def target_of(task, english):
+    sentences = task.corpus.english.read(0, len(task.corpus.english))
+    return task.targets.vectors[sentences.index(english)].astype(np.float64)
+
+
+def test_value_and_gradient_are_those_of_explicit_pairs_in_float64(task):
+    """Σ over pairs |s(en) − t(en)|² + |s(qaa) − t(en)|², with s of a sentence the same vector wherever it stands."""
+    items = np.arange(len(task.corpus))
+    row_of = {text: row for row, text in enumerate(task.corpus.texts(0, len(items)))}
+    drawn = np.random.default_rng(1).normal(size=(len(items), 16))
+    given = torch.tensor(drawn, requires_grad=True)
+    batch = task.collate(items, 0)
+    loss = task.loss(lambda *_: given, batch)["mse"]
+    loss.backward()
+    expected, gradient = 0.0, np.zeros_like(drawn)
+    for pair in PAIRS:
+        for sentence in pair:
+            error = drawn[row_of[sentence]] - target_of(task, pair[0])
+            expected += error @ error / 2.5
+            gradient[row_of[sentence]] += 2 * error / 2.5
+    assert len(items) == 3 + 6 and batch.counts == {"mse": 2 * len(PAIRS)}
+    assert loss.item() == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(given.grad, gradient, rtol=1e-10)
+
+
+def test_with_own_vectors_every_text_counts_once_and_learns_its_own(task):
+    task.corpus = replace(task.corpus, own_vectors=True)
+    items = np.arange(len(task.corpus))
+    vectors = np.random.default_rng(2).normal(size=(len(items), 16)).astype(np.float32)
+    task.targets = Targets(vectors, 2.5, False)
+    drawn = np.random.default_rng(1).normal(size=vectors.shape)
+    batch = task.collate(items, 0)
+    loss = task.loss(lambda *_: torch.tensor(drawn), batch)["mse"]
+    assert batch.counts == {"mse": len(items)} == {"mse": 3 + 6}
+    assert loss.item() == pytest.approx(((drawn - vectors) ** 2).sum() / 2.5)
+
+
+@pytest.mark.parametrize("cut", [[], [4]])
+def test_cosine_and_weights_of_objectives_by_hand(task, cut):
+    """Of a Matryoshka teacher the cosine is the mean of those of both vectors cut and of the whole ones."""
+    drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
+    objectives = Objectives(mse=0.5, cosine=2.0, dimensions=cut, cut_teacher=bool(cut))
+    task.settings = task.settings.model_copy(update={"objectives": objectives})
+    batch = task.collate(np.arange(len(drawn)), 0)
+    losses = task.loss(lambda *_: torch.tensor(drawn), batch)
+    targets, weights = task.targets.vectors[task.corpus.targets[:]].astype(np.float64), task.corpus.weights[:]
+    expected = []
+    for size in (*cut, 16):
+        ours, theirs = drawn[:, :size], targets[:, :size]
+        cosines = (ours * theirs).sum(axis=1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
+        expected.append(2 * weights @ (1 - cosines))
+    assert batch.counts == {"mse": weights.sum(), "cosine": weights.sum()}
+    assert losses["cosine"].item() == pytest.approx(np.mean(expected))
+    assert losses["mse"].item() == pytest.approx(0.5 * weights @ ((drawn - targets) ** 2).sum(axis=1) / 2.5)
+
+
+def test_contrastive_is_of_the_parallel_pairs_at_every_length(task):
+    """The English and the translations of the batch, in any order, whole and cut to 4 dimensions."""
+    objectives = Objectives(mse=0, contrastive=3.0, temperature=0.1, dimensions=[4])
+    settings = task.settings.model_copy(update={"objectives": objectives})
+    task = ContrastiveTask(
+        task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher, task.precision
+    )
+    items = np.array([5, 0, 8, 2, 3, 1, 4, 7, 6])
+    assert task.collate(items, 0).counts == {"contrastive": 6}
+    vectors = torch.from_numpy(np.random.default_rng(2).normal(size=(9, 16)))
+    row = {text: vectors[items.tolist().index(item)] for item, text in enumerate(task.corpus.texts(0, 9))}
+    expected = 0.0
+    for size in (4, 16):
+        scores = {
+            (english, other): torch.cosine_similarity(row[english][:size], row[other][:size], dim=0) / 0.1
+            for english in {english for english, _ in PAIRS}
+            for _, other in PAIRS
+        }
+        for english, other in PAIRS:
+            to_english = [score for (_, o), score in scores.items() if o == other]
+            others = [o for e, o in PAIRS if e != english or o == other]
+            back = [scores[english, o] for o in others]
+            expected += sum(
+                torch.logsumexp(torch.stack(part), 0) - scores[english, other] for part in (to_english, back)
+            )
+    assert task.batch_losses(vectors, items, 0)["contrastive"].item() == pytest.approx(3.0 * expected.item() / 2 / 2)
+
+
+def test_ranking_is_the_divergence_of_softmaxes_over_the_teachers_vectors(task):
+    """Each sentence ranks the three English sentences; only the first is its own when it translates it."""
+    objectives = Objectives(mse=0, ranking=2.0, temperature=0.2)
+    settings = task.settings.model_copy(update={"objectives": objectives})
+    task = DistillationTask(
+        task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher, task.precision
+    )
+    drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
+    given = torch.tensor(drawn, requires_grad=True)
+    batch = task.collate(np.arange(len(drawn)), 0)
+    loss = task.loss(lambda *_: given, batch)["ranking"]
+    loss.backward()
+    teacher = task.targets.vectors.astype(np.float64)
+    teacher /= np.linalg.norm(teacher, axis=1, keepdims=True)
+    rows, weights, expected = task.corpus.targets[:], np.asarray(task.corpus.weights[:]), 0.0
+    for item, row in enumerate(rows):
+        wanted, found = (
+            np.exp(teacher @ vector / np.linalg.norm(vector) / 0.2) for vector in (teacher[row], drawn[item])
+        )
+        wanted, found = wanted / wanted.sum(), found / found.sum()
+        expected += weights[item] * np.sum(wanted * np.log(wanted / found))
+    assert batch.counts == {"ranking": 2 * len(PAIRS)}
+    assert loss.item() == pytest.approx(2 * expected, rel=1e-6)  # the teacher's vectors are float32
+    step = given.detach() - 1e-3 * given.grad
+    assert task.loss(lambda *_: step, batch)["ranking"] < loss
+    of_the_teacher = torch.tensor(teacher[rows])
+    assert task.loss(lambda *_: of_the_teacher, batch)["ranking"].item() == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cosine", "ranking"])
+def test_gradients_are_those_of_differences_in_float64(task, name):
+    """Of cosine and ranking, cut and whole, by central differences of each number of each vector."""
+    objectives = Objectives(mse=0, **{name: 2.0}, dimensions=[4], cut_teacher=True)
+    settings = task.settings.model_copy(update={"objectives": objectives})
+    task = DistillationTask(
+        task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher, task.precision
+    )
+    batch = task.collate(np.arange(len(task.corpus)), 0)
+    batch.inputs["targets"] = batch.inputs["targets"].double()
+    drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
+
+    def loss(vectors):
+        return task.loss(lambda *_: vectors, batch)[name]
+
+    given = torch.tensor(drawn, requires_grad=True)
+    loss(given).backward()
+    for place in np.ndindex(drawn.shape):
+        step = np.zeros_like(drawn)
+        step[place] = 1e-6
+        ahead, behind = (loss(torch.tensor(drawn + sign * step)).item() for sign in (1, -1))
+        assert given.grad[place].item() == pytest.approx((ahead - behind) / 2e-6, rel=1e-5, abs=1e-6)
+
+
+def test_ranking_beside_the_contrastive_objective_is_the_same(task):
+    """Per item, so that it does not depend on the batch, and in any precision."""
+    objectives = Objectives(ranking=2.0, candidates=2, contrastive=1.0)
+    settings = task.settings.model_copy(update={"objectives": objectives})
+    parts = task.corpus, task.targets, None, task.tokens, task.dev_teacher, task.precision
+    alone, contrasted = (kind(task.model, settings, *parts) for kind in (DistillationTask, ContrastiveTask))
+    vectors = torch.from_numpy(np.random.default_rng(2).normal(size=(9, 16)).astype(np.float32))
+    whole = contrasted.batch_losses(vectors, np.arange(9), 0)["ranking"]
+    parted = 0.0
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for items in np.split(np.arange(9), [4, 5]):
+            parted += alone.loss(lambda *_, items=items: vectors[items], alone.collate(items, 0))["ranking"].item()
+    assert parted == pytest.approx(whole.item(), rel=1e-5)
+
+
+# The stage
+
+
+@pytest.fixture(scope="module")
+def given(tiny_encoder, toy, tmp_path_factory):
+    teacher = tmp_path_factory.mktemp("teacher")
+    tiny_encoder("bert", [row[0] for row in toy.train], normalize=True).save(teacher)
+    return {"teacher": str(teacher), "base": NEW, "parallel": [toy.source()], **TRAINING}
+
+
+def distill(context, given, **more):
+    return run(DistillSettings.model_validate({**given, **more}), context)
+
+
+@pytest.fixture(scope="module")
+def distilled(given, tmp_path_factory):
+    """The folders of a finished training, and its metrics."""
+    folder = tmp_path_factory.mktemp("distilled")
+    context = StageContext(folder / "output", Cache(folder / "cache"))
+    context.output.mkdir()
+    return context, distill(context, given)
+
+
+def test_two_processes_that_share_an_evaluation_find_what_one_does(context, given, evaluated_twice):
+    found = evaluated_twice("students.distill.train")
+    distill(context, given, epochs=1)
+    [(alone, shared)] = found
+    assert shared == pytest.approx(alone, abs=1e-5) and alone[CRITERION] is not None
+
+
+def logged(context, key):
+    log = (context.output / "metrics.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, log) if key in line]
+
+
+def test_from_two_languages_to_one_space(distilled, toy):
+    context, metrics = distilled
+    losses = [line["loss"] for line in logged(context, "loss")]
+    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
+    looks = logged(context, CRITERION)
+    assert len(looks) == 12
+    best = max(looks, key=lambda look: look[CRITERION])
+    assert metrics["best_step"] == best["step"]
+    del best["step"]
+    assert best.items() <= metrics.items()
+    ways = ("en-de", "de-en", "en-fr", "fr-en")
+    assert set(best) == {
+        CRITERION,
+        "dev/explained_variance",
+        *(f"dev/{name}/{language}" for name in ("mse", "mse_relative") for language in ("en", "de", "fr")),
+        *(f"dev/translation_accuracy/{kind}{way}" for kind in ("", "untrained/") for way in ways),
+        *(f"dev/sentences/{kind}{language}" for kind in ("", "untrained/") for language in ("de", "fr")),
+    }
+    relative = [best[f"dev/mse_relative/{language}"] for language in ("en", "de", "fr")]
+    explained, untrained = 1 - np.mean(relative), [best[f"dev/translation_accuracy/untrained/{way}"] for way in ways]
+    assert best["dev/explained_variance"] == pytest.approx(explained) and explained > 0.3
+    assert best[CRITERION] == pytest.approx((explained + np.mean(untrained)) / 2)
+    assert best["dev/translation_accuracy/fr-en"] > 10 / 30  # one in thirty by chance
+    assert metrics["train_items"] == 3 * (len(toy.train) - 30)
+    assert read_variance(SimpleNamespace(folder=context.output / "model")) == metrics["target_variance"]
+    written = {path.name for path in context.output.iterdir()} - {context.work.name}
+    assert written == {"corpus.json", "metrics.jsonl", "model", "rejects.jsonl"}
+
+
+def test_sentence_transformers_loads_the_student_and_gives_the_same_vectors(distilled, toy):
+    context, _ = distilled
+    texts = [text for row in toy.test for text in row]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peer = pytest.importorskip("sentence_transformers")
+        theirs = peer.SentenceTransformer(str(context.output / "model"), device="cpu").encode(texts)
+    ours = SentenceEncoder.load(context.output / "model").encode(texts, precision="fp32")
+    assert theirs.shape == ours.shape == (150, 16)
+    assert np.abs(theirs - ours).max() < 1e-5
+    np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("objectives", [{}, {"contrastive": 1.0, "ranking": 1.0}], ids=["mse", "contrastive"])
+def test_own_vectors_are_the_teachers_of_all_texts_and_of_the_held_out_ones(context, given, objectives):
+    metrics = distill(context, given, own_vectors=True, epochs=1, objectives=objectives)
+    teacher, student = (SentenceEncoder.load(path) for path in (given["teacher"], context.output / "model"))
+    [folder] = (context.cache.folder / "corpora").glob("*/")
+    corpus = ParallelCorpus.open(folder)
+    [path] = context.cache.folder.glob("targets/*/vectors.npy")
+    np.testing.assert_allclose(np.load(path), teacher.encode(list(corpus), precision="fp32"), atol=1e-5)
+    german = corpus.dev["de"].other
+    errors = student.encode(german, precision="fp32") - teacher.encode(german, precision="fp32")
+    assert metrics["dev/mse/de"] == pytest.approx((errors**2).mean(), rel=1e-3)
+
+
+def test_what_is_shared_between_runs_is_made_once(context, given, tmp_path, monkeypatch):
+    seen = []
+    forward = SentenceEncoder.forward
+
+    def spy(self, input_ids, *inputs):
+        if self.backbone.config.model_type == "bert":
+            seen.append(len(input_ids))
+        return forward(self, input_ids, *inputs)
+
+    monkeypatch.setattr(SentenceEncoder, "forward", spy)
+    distill(context, given, epochs=1)
+    assert 200 <= sum(seen) < 250  # 170 to learn from, 30 of dev, and what fills batches up
+    again = StageContext(tmp_path / "another student", context.cache)
+    again.output.mkdir()
+    distill(again, given, epochs=1, learning_rate=1e-3)
+    assert 230 <= sum(seen) < 280  # the dev sentences again: they are what the student is measured against
+
+
+def test_a_student_with_the_teachers_layers_learns_too_and_contrasts(context, given):
+    base, objectives = {"layers_of": "teacher", "vocabulary": 200}, {"contrastive": 0.1, "dimensions": [8]}
+    metrics = distill(context, given, base=base, layers=1, epochs=2, objectives=objectives)
+    contrasted = [line["loss/contrastive"] for line in logged(context, "loss/contrastive")]
+    assert np.mean(contrasted[-5:]) < np.mean(contrasted[:5])
+    assert metrics["dev/explained_variance"] is not None
+    saved = SentenceEncoder.load(context.output / "model")
+    assert saved.backbone.config.num_hidden_layers == metrics["layers/after"] == 1 and saved.normalize
+    assert metrics["layers/before"] == 2
+    assert saved.projection is None
+
+
+def test_without_dev_sentences_the_last_weights_are_kept_and_what_could_not_be_used_is_listed(context, given, tmp_path):
+    (tmp_path / "more.tsv").write_bytes(b"en\tde\na bird\tein \xff\n" + b"a tree\tein Baum\n" * 120)
+    broken = {"path": str(tmp_path / "more.tsv"), "others": {"de": "de"}}
+    metrics = distill(context, given, parallel=[*given["parallel"], broken], dev_sentences=0, epochs=1)
+    assert not [name for name in metrics if name.startswith(("dev/", "best"))]
+    assert not logged(context, "dev/explained_variance")
+    assert (context.output / "model" / "model.safetensors").is_file()
+    listed = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
+    place = {"file": str(tmp_path / "more.tsv"), "line": 2, "reason": "not valid UTF-8"}
+    assert listed == [{**place, "detail": "byte 17 of the file, counted from 0"}]
+
+
+@pytest.mark.parametrize("objectives", [{"ranking": 1.0}, {"contrastive": 1.0, "ranking": 1.0, "cosine": 1.0}])
+def test_between_two_lines_of_the_log_a_student_waits_for_no_device(given, context, objectives, monkeypatch):
+    counts = waits_in_steps(monkeypatch)
+    distill(context, given, epochs=2, objectives=objectives)
+    assert len(counts) > 5 and not any(counts)
+
+
+@pytest.mark.parametrize("objectives", [{}, {"contrastive": 1.0}])
+def test_activations_that_are_computed_again_give_the_same_bits(given, context, objectives, monkeypatch):
+    """Under dropout, in several micro-batches; each layer then computes twice for one backward pass."""
+    calls, ended, forward = [], [], BertIntermediate.forward
+
+    def counted(layer, *args, **named):
+        calls.extend([1] * layer.training)
+        return forward(layer, *args, **named)
+
+    monkeypatch.setattr(BertIntermediate, "forward", counted)
+    for again in (False, True):
+        calls.clear()
+        for folder in (context.work, context.output):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        settings = {"epochs": 1, "device_tokens": 100, "dropout": 0.3, "dev_sentences": 0, "objectives": objectives}
+        distill(context, given, gradient_checkpointing=again, **settings)
+        ended.append((len(calls), load_file(context.output / "model/model.safetensors")))
+    (once, expected), (twice, weights) = ended
+    assert twice == (3 * once // 2 if objectives else 2 * once)  # in-batch losses compute all of it twice anyway
+    assert all(torch.equal(weights[name], weight) for name, weight in expected.items())

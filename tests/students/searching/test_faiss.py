@@ -1,0 +1,231 @@
+import os
+import resource
+import subprocess
+import sys
+from functools import partial
+
+import faiss
+import numpy as np
+import pytest
+from unit_vectors import brute_force, drawn
+
+from bertrelay.errors import RequestError, WorkError
+from students.searching import faiss as neighbours
+from students.searching.equal_vectors import distinct, equal_rows
+from students.searching.faiss import (
+    approximate_neighbours,
+    build_codes,
+    build_hnsw,
+    exact_neighbours,
+    open_faiss,
+    recall,
+    rescored_neighbours,
+    write_index,
+)
+from students.searching.settings import Hnsw
+
+BLOCK = 64
+SMALL = Hnsw(links=8, ef_construction=40, ef_search=32)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """A checkpoint after every 64 vectors of a graph, from one thread."""
+    monkeypatch.setattr(neighbours, "GRAPH_BLOCK", BLOCK)
+    monkeypatch.setattr(neighbours, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    yield
+    faiss.omp_set_num_threads(before)
+
+
+@pytest.fixture
+def added(monkeypatch):
+    """How many vectors each call adds to a graph."""
+    calls = []
+    add = faiss.IndexHNSWFlat.add
+
+    def spy(self, vectors):
+        calls.append(len(vectors))
+        add(self, vectors)
+
+    monkeypatch.setattr(faiss.IndexHNSWFlat, "add", spy)
+    return calls
+
+
+@pytest.mark.parametrize("queries", [3, 50])  # FAISS has a way of its own for few
+def test_exact_neighbours_are_those_of_float64_also_in_a_mapped_file(queries, tmp_path):
+    np.save(tmp_path / "corpus.npy", drawn(500))
+    corpus = np.load(tmp_path / "corpus.npy", mmap_mode="r")
+    similarities, rows = exact_neighbours(drawn(queries, seed=1), corpus, 7)
+    expected = brute_force(drawn(queries, seed=1), corpus, 7)
+    np.testing.assert_array_equal(rows, expected[1])
+    np.testing.assert_allclose(similarities, expected[0], atol=1e-6)
+
+
+def test_more_neighbours_than_there_are_is_all_there_are_with_equals_in_the_order_of_their_rows():
+    corpus = np.repeat(np.eye(4, dtype=np.float32), 3, axis=0)
+    assert exact_neighbours(corpus[6:7], corpus, 99)[1].tolist() == [[6, 7, 8, 0, 1, 2, 3, 4, 5, 9, 10, 11]]
+    found = approximate_neighbours(build_hnsw(corpus, SMALL), corpus[:1], 99, 1)[1]
+    assert sorted(found[0].tolist()) == list(range(12))
+    with pytest.raises(RequestError, match=r"shape \(n, 4\), found \(2, 8\)"):
+        exact_neighbours(drawn(2, 8), corpus, 3)
+
+
+def through(graph, ef_search):
+    return partial(approximate_neighbours, graph, ef_search=ef_search)
+
+
+@pytest.mark.parametrize("ef_search", [1, 4, 400])
+def test_recall_is_the_share_of_the_ten_nearest_others(ef_search):
+    corpus = drawn(400)
+    graph = build_hnsw(corpus, Hnsw(links=2, ef_construction=4))
+    cosines = corpus.astype(np.float64) @ corpus.astype(np.float64).T
+    np.fill_diagonal(cosines, -2)
+    wanted = [set(np.argsort(-row)[:10].tolist()) for row in cosines]
+    found = approximate_neighbours(graph, corpus, 11, ef_search)[1]
+    others = [[row for row in rows.tolist() if row != query][:10] for query, rows in enumerate(found)]
+    expected = [len(wanted[query].intersection(rows)) / 10 for query, rows in enumerate(others)]
+    np.testing.assert_allclose(recall(through(graph, ef_search), corpus), expected)
+    assert 0.2 < np.mean(expected) <= 1
+
+
+def test_in_recall_a_copy_is_as_good_as_the_neighbour_and_few_vectors_have_few_others():
+    corpus = np.repeat(drawn(10), 30, axis=0)
+    assert recall(through(build_hnsw(corpus, Hnsw()), 400), corpus).min() == 1
+    assert recall(through(build_hnsw(drawn(3), SMALL), 10), drawn(3)).tolist() == [1, 1, 1]
+    assert len(recall(through(build_hnsw(drawn(1), SMALL), 10), drawn(1))) == 0
+
+
+@pytest.mark.parametrize(("stored", "bytes_a_vector"), [("int8", 16), ("binary", 2)])
+def test_codes_keep_few_bytes_and_their_candidates_are_compared_in_float32(stored, bytes_a_vector, tmp_path):
+    corpus, queries = drawn(500), drawn(20, seed=1)
+    write_index(build_codes(corpus, stored), tmp_path / "codes.faiss")
+    codes = open_faiss(tmp_path / "codes.faiss", stored)
+    assert codes.code_size == bytes_a_vector and corpus.shape == (500, 16)
+    wanted = brute_force(queries, corpus, 5)
+    similarities, rows = rescored_neighbours(codes, corpus, queries, 5, 500)  # all are candidates
+    np.testing.assert_array_equal(rows, wanted.rows)
+    np.testing.assert_allclose(similarities, wanted.cosines, atol=1e-6)
+    few, some = (
+        np.mean((rescored_neighbours(codes, corpus, queries, 5, count)[1][:, :, None] == rows[:, None, :]).any(axis=1))
+        for count in (5, 50)
+    )
+    assert few < some or few == 1
+    assert few > (0.9 if stored == "int8" else 0.1) and some > (0.99 if stored == "int8" else 0.6)
+    assert rescored_neighbours(codes, corpus, queries, 999, 1)[1].shape == (20, 500)
+    with pytest.raises(RequestError, match="another model's"):
+        rescored_neighbours(codes, corpus, drawn(2, 8), 3, 9)
+
+
+def test_a_written_index_is_one_of_faiss_opens_without_a_copy_and_half_of_it_is_reported(tmp_path):
+    corpus = drawn(200)
+    write_index(build_hnsw(corpus, SMALL), tmp_path / "hnsw.faiss")
+    asked = faiss.read_index(str(tmp_path / "hnsw.faiss")).search(corpus[:9], 5)[1]
+    opened = open_faiss(tmp_path / "hnsw.faiss", "hnsw")
+    np.testing.assert_array_equal(approximate_neighbours(opened, corpus[:9], 5, 16)[1], asked)
+    assert not faiss.downcast_index(opened.storage).codes.is_owned
+    assert [path.name for path in tmp_path.iterdir()] == ["hnsw.faiss"]
+    whole = (tmp_path / "hnsw.faiss").read_bytes()
+    for part in (whole[: len(whole) // 2], b"", b"something else"):
+        (tmp_path / "hnsw.faiss").write_bytes(part)
+        with pytest.raises(RequestError, match=r"expected an index of FAISS, .* in .*hnsw\.faiss"):
+            open_faiss(tmp_path / "hnsw.faiss", "hnsw")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_graph_that_was_killed_goes_on_to_the_same_bytes(tmp_path, added, kill_at):
+    vectors = drawn(500)
+    kill_at(faiss.IndexHNSWFlat, "add", 4, lambda: build_hnsw(vectors, SMALL, tmp_path / "graph", "key"))
+    resumed = build_hnsw(vectors, SMALL, tmp_path / "graph", "key")
+    assert sum(added) == 500 - 3 * BLOCK
+    write_index(resumed, tmp_path / "resumed")
+    write_index(build_hnsw(vectors, SMALL), tmp_path / "whole")
+    assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_finished_graph_is_linked_again_only_for_other_vectors_or_links(tmp_path, added, capsys):
+    def links(vectors, hnsw, key):
+        added.clear()
+        build_hnsw(vectors, hnsw, tmp_path / "graph", key)
+        return sum(added)
+
+    assert links(drawn(100), SMALL, "key") == 100
+    assert links(drawn(100), SMALL, "key") == 0
+    assert links(drawn(100), SMALL.model_copy(update={"ef_search": 99}), "key") == 0
+    assert "built again" not in capsys.readouterr().err
+    assert links(drawn(100), SMALL, "other key") == 100
+    assert links(drawn(90), SMALL, "other key") == 90
+    assert links(drawn(90), Hnsw(links=9), "other key") == 90
+    assert capsys.readouterr().err.count("the graph is built again") == 3
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("place", [3, -1])
+def test_a_flipped_byte_in_a_checkpoint_is_seen(place, tmp_path, added, capsys):
+    build_hnsw(drawn(100), SMALL, tmp_path / "graph", "key")
+    written = bytearray((tmp_path / "graph").read_bytes())
+    written[place] ^= 1
+    (tmp_path / "graph").write_bytes(written)
+    added.clear()
+    build_hnsw(drawn(100), SMALL, tmp_path / "graph", "key")
+    assert sum(added) == 100
+    assert "graph is damaged or of another index; the graph is built again" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_full_disk_is_reported_and_leaves_the_last_checkpoint(tmp_path):
+    build_hnsw(drawn(100), SMALL, tmp_path / "graph", "key")
+    before = (tmp_path / "graph").read_bytes()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limit[1]))
+    try:
+        with pytest.raises(WorkError, match=r"could not write .*graph: .*free space"):
+            build_hnsw(drawn(200), SMALL, tmp_path / "graph", "key")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert (tmp_path / "graph").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["graph"]
+
+
+def test_faiss_and_torch_compute_in_one_process_also_when_faiss_comes_first():
+    script = (
+        "import faiss, torch, numpy as np\n"
+        "v = np.random.default_rng(0).standard_normal((3000, 32)).astype('float32')\n"
+        "for _ in range(3):\n"
+        "    found = faiss.knn(v[:100], v, 5, metric=faiss.METRIC_INNER_PRODUCT)[1]\n"
+        "    exact = (torch.from_numpy(v[:100]) @ torch.from_numpy(v).T).topk(5).indices.numpy()\n"
+        "    assert (found == exact).mean() > 0.999\n"
+        "faiss.IndexHNSWFlat(32, 8).add(v)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=os.environ | {"OMP_NUM_THREADS": "2"})
+
+
+def test_a_graph_finds_every_vector_among_thousands_of_equal_ones():
+    """A thousand times each of two vectors: linked as they are, they fill each other's links, and of the other 500
+    fewer than a third are found.
+    """
+    others, repeated = drawn(500), np.repeat(drawn(2, seed=1), 1000, axis=0)
+    corpus = np.concatenate([others, repeated])[np.random.default_rng(2).permutation(2500)]
+    equal = equal_rows(corpus)
+    assert equal is not None and len(equal) == 502
+    graph = build_hnsw(distinct(corpus, equal), SMALL)
+    similarities, rows = equal.spread(*approximate_neighbours(graph, others, 5, 64), 5)
+    wanted = brute_force(others, corpus, 5)
+    np.testing.assert_array_equal(rows[:, 0], wanted.rows[:, 0])
+    np.testing.assert_allclose(similarities[:, 0], wanted.cosines[:, 0], atol=1e-6)
+    assert len(set(equal.spread(*approximate_neighbours(graph, repeated[:1], 5, 64), 900)[1][0].tolist())) == 900
+    assert recall(through(graph, 64), distinct(corpus, equal)).mean() > 0.99
+
+
+def test_recall_of_distinct_vectors_is_the_same_block_by_block(monkeypatch):
+    corpus = drawn(300)
+    equal = equal_rows(np.concatenate([corpus, corpus[:50]]))
+    graph = build_hnsw(corpus, Hnsw(links=2, ef_construction=4))
+    wanted = recall(through(graph, 4), corpus)
+    monkeypatch.setattr(neighbours, "EXACT_BLOCK", 64)
+    np.testing.assert_array_equal(
+        recall(through(graph, 4), distinct(np.concatenate([corpus, corpus[:50]]), equal)), wanted
+    )
+    assert wanted.mean() < 1
