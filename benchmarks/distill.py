@@ -197,7 +197,7 @@ def distill(
     targets = fill_targets(teacher, corpus, context, "teacher", precision)
     tokens = store_tokens(corpus.texts, len(corpus), student.tokenize, context.cache.folder / "tokens")
     task = DistillationTask(student, settings, corpus, targets, None, tokens, teacher.encode, precision)
-    train(task, settings, context.output, precision=precision)
+    train(task, settings, context.output, context.work, precision)
 
 
 def multi30k(options: Namespace, part: str) -> dict[str, list[str]]:

@@ -26,7 +26,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from bertrelay.device import ComputePrecision, matmul_precision, resolve_precision
+from bertrelay.device import ComputePrecision, matmul_precision
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.inference.batches import prefetch
 from bertrelay.inference.kernels import is_asynchronous
@@ -57,25 +57,19 @@ from bertrelay.training.settings import TrainingSettings
 from bertrelay.training.task import GroupedTask, RatedTask, Task
 
 
-def train(
-    task: Task,
-    settings: TrainingSettings,
-    folder: Path,
-    work: Path | None = None,
-    precision: ComputePrecision | None = None,
-) -> Metrics:
+def train(task: Task, settings: TrainingSettings, folder: Path, work: Path, precision: ComputePrecision) -> Metrics:
     """Trains `task.model` in place and leaves the best weights in it, or the last ones without validation data.
 
     folder: of `metrics.jsonl`.
-    work: of the checkpoints, by default `folder`; a training that left checkpoints there is resumed.
-    precision: of the stage that trains; by default that of the settings on this device.
+    work: of the checkpoints; a training that left checkpoints there is resumed.
+    precision: of the stage that trains, which has resolved that of the settings.
     Returns the validation metrics of these weights, with `best_step`, `train_steps` and `train_seconds`.
     Raises Stopped on SIGTERM, Ctrl-C and SIGHUP, after saving; WorkError on a loss or gradient that is not finite.
     """
     if len(lengths_in(0, task.lengths)) == 0:
         raise RequestError("expected at least one training item, found none")
     with _deterministic_algorithms(settings.deterministic), tracking(settings.tracker, folder):
-        training = Training(task, settings, folder, work or folder, precision)
+        training = Training(task, settings, folder, work, precision)
         training.resume()
         training.run()
         return training.finish()
@@ -110,19 +104,13 @@ class Training:
     """
 
     def __init__(
-        self,
-        task: Task,
-        settings: TrainingSettings,
-        folder: Path,
-        work: Path,
-        precision: ComputePrecision | None = None,
+        self, task: Task, settings: TrainingSettings, folder: Path, work: Path, precision: ComputePrecision
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
         self.task, self.settings, self.work = task, settings, work
         self.accelerator = accelerator(settings.tracker, folder)
         self.device = self.accelerator.device
-        precision = precision or resolve_precision(settings.precision, self.device)
         self.processes = ProcessGroup(self.accelerator.process_index, self.accelerator.num_processes)
         check_shared(work, self.processes)  # all of them read its checkpoints
         task.model.to(self.device).train()
@@ -132,7 +120,7 @@ class Training:
         self.optimizer = build_optimizer(task, settings)
         model = self.accelerator.prepare_model(task.model)
         self.weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == ComputePrecision.FP16)
         self.gradients = Gradients(task, model, self.accelerator, precision, self.scaler, settings.seed)
         self.skips_updates = torch.zeros((), device=self.device)
         # With this flag set, fused AdamW leaves weights and moments as they are, in this update and in all later ones.

@@ -9,7 +9,7 @@ import pandas as pd
 from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.data.vectors import write_vectors
-from bertrelay.device import ComputePrecision
+from bertrelay.device import ComputePrecision, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import pearson, spearman, with_interval
@@ -63,7 +63,7 @@ def describe_terms(
     check_files(settings, cache)
     _check_output(settings, output, overwrite)
     try:
-        return _describe(settings, output, cache, precision or settings.precision)
+        return _describe(settings, output, cache, precision or resolve_precision(settings.precision))
     except OSError as error:
         raise write_error(output, error) from error
 
@@ -83,7 +83,7 @@ def _check_output(settings: TermsSettings, output: Path, overwrite: bool) -> Non
         )
 
 
-def _describe(settings: TermsSettings, output: Path, cache: Cache | None, precision: str) -> Metrics:
+def _describe(settings: TermsSettings, output: Path, cache: Cache | None, precision: ComputePrecision) -> Metrics:
     output.mkdir(parents=True, exist_ok=True)
     encoder = SentenceEncoder.load(settings.model, backend="torch", cache=cache, is_base=True)
     with Rejects(output / REJECTS, settings.max_rejects) as rejects:

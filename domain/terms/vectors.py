@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertrelay.cache import Cache
 from bertrelay.checks import check_choice, list_texts
-from bertrelay.device import resolve_precision
+from bertrelay.device import ComputePrecision, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import share, with_interval
@@ -90,7 +90,7 @@ def term_vectors(
     for place in range(len(terms)):
         if fault := tokens.fault(place, encoder.max_tokens):
             raise RequestError(f"terms: expected terms that the model can read, found {fault} at position {place:,}")
-    return vectors_of_tokens(encoder, tokens, layers, precision, batch_tokens)
+    return vectors_of_tokens(encoder, tokens, layers, resolve_precision(precision, encoder.device), batch_tokens)
 
 
 def layers_summed(encoder: SentenceEncoder, layers: Layers) -> int:
@@ -115,19 +115,19 @@ def term_tokens(encoder: SentenceEncoder, terms: Sequence[str]) -> TermTokens:
 def vectors_of_tokens(
     encoder: SentenceEncoder,
     tokens: TermTokens,
-    layers: Layers = "last_four",
-    precision: str = "auto",
+    layers: Layers,
+    precision: ComputePrecision,
     batch_tokens: int | None = None,
 ) -> Vectors:
     """`term_vectors` of terms that are tokens already: terms of like length share a batch."""
     summed = layers_summed(encoder, layers)
     if summed < LAYERS[layers]:
         log(f"the model has {summed} layers: a term's vector is their sum, where the paper's is that of the last four")
-    resolved, size = resolve_precision(precision, encoder.device), best_batch_tokens(encoder.device, batch_tokens)
+    size = best_batch_tokens(encoder.device, batch_tokens)
     vectors = np.empty((len(tokens.lengths), encoder.backbone.config.hidden_size), np.float32)
-    packed = pack_for(int(tokens.lengths.sum()), encoder.backbone, resolved, size)
+    packed = pack_for(int(tokens.lengths.sum()), encoder.backbone, precision, size)
     mean = Pooling(["mean"])
-    with inference_mode(encoder, resolved), use_packed(packed):
+    with inference_mode(encoder, precision), use_packed(packed):
         for rows, width, height in sorted_batches(tokens.lengths, size, encoder.max_tokens):
             batch = tokens.batch(fill_batch(rows, height), width, encoder.pad_id)
             ids, mask, pieces = batch.to(encoder.device)  # (terms, tokens)

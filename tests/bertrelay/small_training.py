@@ -18,12 +18,13 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import BertRelayError
 from bertrelay.process_group import SINGLE_PROCESS
 from bertrelay.training import checkpoint as checkpoints
 from bertrelay.training import loop
 from bertrelay.training.batches import plan_epoch
-from bertrelay.training.loop import Training, train
+from bertrelay.training.loop import Training
 from bertrelay.training.settings import TrainingSettings
 from bertrelay.training.task import Batch
 
@@ -44,6 +45,11 @@ DROPOUT = {"task": {"dropout": 0.2}}
 
 def training_settings(**changes):
     return TrainingSettings(**{**SETTINGS, **changes})
+
+
+def train(task, settings, folder):
+    """Trains in the precision of the settings, with the checkpoints in `folder` too."""
+    return loop.train(task, settings, folder, folder, ComputePrecision(settings.precision))
 
 
 class TwoHeads(nn.Module):

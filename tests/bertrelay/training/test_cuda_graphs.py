@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from small_training import train
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from bertrelay.model.network import freeze_pooler
 from bertrelay.training import cuda_graphs, loop
 from bertrelay.training.cuda_graphs import replay_networks
-from bertrelay.training.loop import train
 from bertrelay.training.settings import TrainingSettings
 from bertrelay.training.task import Batch
 

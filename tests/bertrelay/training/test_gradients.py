@@ -18,12 +18,14 @@ from small_training import (
     result,
     run,
     stderr_of,
+    train,
     training_settings,
 )
 
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import WorkError
 from bertrelay.training.batches import BatchSchedule
-from bertrelay.training.loop import Training, train
+from bertrelay.training.loop import Training
 
 
 def assert_gradients_are_the_reference(folder, batches, lines, task):
@@ -97,7 +99,8 @@ def test_no_weight_changes_from_a_non_finite_gradient_on_even_if_it_is_read_late
     settings = training_settings(log_every=1000, checkpoint_every=1000)
     with pytest.raises(WorkError, match="step 7: expected finite numbers"):
         train(task, settings, tmp_path / "poisoned")
-    training = Training(expected, settings, tmp_path / "six steps", tmp_path / "six steps")
+    folder = tmp_path / "six steps"
+    training = Training(expected, settings, folder, folder, ComputePrecision.FP32)
     with closing(training.rank_batches()) as batches:
         for _ in range(6):
             training.step(batches)
@@ -108,7 +111,7 @@ def test_no_weight_changes_from_a_non_finite_gradient_on_even_if_it_is_read_late
 def test_a_gradient_that_overflows_in_fp16_makes_no_update_and_halves_the_scale(tmp_path, capsys):
     task = TwoLosses(criterion=None, poison=1e5)
     task.poisoned = int(planned(task)[6][1])  # of the seventh step
-    training = Training(task, training_settings(precision="fp16", log_every=1000), tmp_path, tmp_path)
+    training = Training(task, training_settings(log_every=1000), tmp_path, tmp_path, ComputePrecision.FP16)
     skipped = []
     with closing(training.rank_batches()) as batches:
         for step in range(1, 9):

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import torch
 from device_waits import Waits
-from small_training import TwoLosses, logged, planned, reference, run, stderr_of, training_settings
+from small_training import TwoLosses, logged, planned, reference, run, stderr_of, train, training_settings
 from torch.nn import functional
 
 from bertrelay.errors import RequestError
 from bertrelay.training import loop
 from bertrelay.training.batches import learning_rate, micro_batches
-from bertrelay.training.loop import train
 
 
 def test_a_training_without_items_is_refused(tmp_path):
@@ -98,8 +97,7 @@ def test_deterministic_algorithms_are_used_if_requested_and_the_setting_is_resto
         torch.use_deterministic_algorithms(False)
 
 
-def test_backward_passes_are_in_tf32_if_the_training_is(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertrelay.training.loop.resolve_precision", lambda precision, _: precision)
+def test_backward_passes_are_in_tf32_if_the_training_is(tmp_path):
     task, seen = TwoLosses(criterion=None), set()
     for parameter in filter(lambda parameter: parameter.requires_grad, task.model.parameters()):
         parameter.register_hook(lambda _: seen.add(torch.backends.cuda.matmul.fp32_precision))

@@ -9,12 +9,11 @@ from multiprocessing.connection import wait
 import pytest
 import small_training
 from forked import finish, kill
-from small_training import DROPOUT, Fault, TwoLosses, logged, planned, result, run, stderr_of, training_settings
+from small_training import DROPOUT, Fault, TwoLosses, logged, planned, result, run, stderr_of, train, training_settings
 from torch import nn
 
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.training import checkpoint, loop
-from bertrelay.training.loop import train
 
 LAST = len(planned(TwoLosses()))
 IN_A_CHECKPOINT = [
