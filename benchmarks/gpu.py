@@ -36,7 +36,7 @@ BENCHMARKS = {
     "encode": ("encode", "--rounds", "3", "--peers", "autocast"),
     "ner": ("ner", "--seeds", "1"),
     "pretraining": ("pretraining", "--seeds", "1", "--contenders", "ours", "peer"),
-    "distill": ("distill", "--rounds", "1"),
+    "distill": ("distill", "--rounds", "1", "--rows", "9000"),
     "encode-base": ("encode", "--rounds", "2", "--peers", "autocast", "--sentences", "4000", "--model", "{base}"),
 }
 MADE_FOR_CPUS = ["pretraining", "ner"]
