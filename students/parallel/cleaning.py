@@ -7,6 +7,7 @@ from the first block of vectors or of scores that is missing.
 """
 
 import hashlib
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from filelock import FileLock
 from numpy.typing import NDArray
 
-from bertrelay.cache import Cache
+from bertrelay.cache import Cache, cached_folder
 from bertrelay.compute.work import Work, whole_span
 from bertrelay.data.arrow import (
     SENTENCE_SCHEMA,
@@ -29,11 +29,11 @@ from bertrelay.data.arrow import (
     text_digests,
     write_arrow,
 )
-from bertrelay.data.shards import ShardFiles, Span
+from bertrelay.data.shards import Span
 from bertrelay.data.tables import BLOCK_ROWS
 from bertrelay.data.vectors import Vectors, open_vectors, write_block, write_npy
-from bertrelay.device import ComputePrecision, resolve_precision
-from bertrelay.encode_files import fill_vectors, forget_manifest
+from bertrelay.device import ComputePrecision
+from bertrelay.encode_files import fill_vectors
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.run_model import fill_shards
@@ -48,13 +48,13 @@ from students.searching.faiss import at_unit_length, load_faiss
 LOW_MARGIN = "low margin"
 NEIGHBOURHOOD = 32_768
 """Pairs that are compared with each other: 100 MB of vectors of 768 dimensions for each side."""
-SIDES, SHARDS, SCORES = ("english", "other"), "scores", "margins.npy"
+SIDES, VECTORS, SCORES = ("english", "other"), "vectors", "margins.npy"
 
 Scores = NDArray[np.float32]
 
 
 def drop_low_margins(
-    path: Path, counts: PairCounts, margin: MarginFilter, precision: str, cache: Cache
+    path: Path, counts: PairCounts, margin: MarginFilter, precision: ComputePrecision, cache: Cache
 ) -> dict[str, Any]:
     """Writes the Arrow file of pairs at `path` anew, without those of a margin below the threshold, which are counted.
 
@@ -82,7 +82,7 @@ def drop_low_margins(
 
 
 def pair_margins(
-    table: pa.Table, language_of: NDArray[np.str_], margin: MarginFilter, precision: str, cache: Cache
+    table: pa.Table, language_of: NDArray[np.str_], margin: MarginFilter, precision: ComputePrecision, cache: Cache
 ) -> Scores:
     """The ratio margin of every pair, (pairs,): from the cache, or computed."""
     encoder = at_unit_length(SentenceEncoder.load(margin.model, cache=cache))
@@ -90,19 +90,24 @@ def pair_margins(
     for chunk in table["pair"].chunks:
         digest.update(b"".join(chunk.to_pylist()))
     decides = {"model": encoder_digest(encoder), "pairs": digest.hexdigest(), "k": margin.k, "most": NEIGHBOURHOOD}
-    resolved = resolve_precision(precision, encoder.device)
-    key = fingerprint({**decides, "precision": resolved})
-    folder = cache.folder / "margins" / key[:32]
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    key = fingerprint({**decides, "precision": precision})
+
+    def score(folder: Path) -> None:
+        vectors = folder / VECTORS  # of which the scores take a thousandth of the space
         if not (folder / SCORES).is_file():
-            _write_scores(folder, key, table, language_of, partial(_encode, encoder, resolved, folder, key), margin.k)
-        _forget_vectors(folder)
+            vectors.mkdir(exist_ok=True)
+            encode = partial(_encode, encoder, precision, vectors, key)
+            _write_scores(folder / SCORES, vectors / "scores", key, table, language_of, encode, margin.k)
+        shutil.rmtree(vectors, ignore_errors=True)
+
+    folder = cached_folder(cache.folder / "margins" / key[:32], score, resume=True)
     return open_vectors(folder / SCORES)[:, 0]
 
 
-def _write_scores(folder: Path, key: str, table: pa.Table, language_of: NDArray[np.str_], encode: Any, k: int) -> None:
-    """Writes the margins of all pairs, (pairs, 1)."""
+def _write_scores(
+    path: Path, partial_scores: Path, key: str, table: pa.Table, language_of: NDArray[np.str_], encode: Any, k: int
+) -> None:
+    """Writes the margins of all pairs, (pairs, 1), to `path`; shards beside `partial_scores` have them before."""
     keys = _distinct_keys(table, language_of)
     rows, vectors = [], []
     for side in SIDES:
@@ -124,21 +129,12 @@ def _write_scores(folder: Path, key: str, table: pa.Table, language_of: NDArray[
             bar.advance(size)
 
     work = Work(whole_span, lambda: compute, "margins", "pairs")
-    shards = fill_shards(folder / SHARDS, spans, {"key": key}, work, suffix=".npy", write=write_block)
+    shards = fill_shards(partial_scores, spans, {"key": key}, work, suffix=".npy", write=write_block)
     of_order = np.concatenate([open_vectors(path) for path in shards.complete()])  # (distinct pairs, 1)
     distinct = np.empty_like(of_order)
     distinct[np.concatenate(blocks)] = of_order
-    with atomic_write(folder / SCORES) as building:
+    with atomic_write(path) as building:
         write_npy(building, [distinct[pair_of]], len(table), 1)
-
-
-def _forget_vectors(folder: Path) -> None:
-    """Removes all but the scores, of which vectors take a thousand times the space."""
-    ShardFiles(folder / SHARDS, []).remove()
-    for side in SIDES:
-        forget_manifest(folder / f"{side}.npy")
-        for suffix in (".npy", ".arrow"):
-            (folder / f"{side}{suffix}").unlink(missing_ok=True)
 
 
 def _distinct_keys(table: pa.Table, language_of: NDArray[np.str_]) -> Mapping[str, pa.Array]:

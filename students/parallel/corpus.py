@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from bertrelay.cache import Cache
+from bertrelay.cache import Cache, cached_folder
 from bertrelay.data.arrow import (
     DIGEST,
     SENTENCE_SCHEMA,
@@ -34,10 +34,9 @@ from bertrelay.data.arrow import (
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import clean, sentence_records
 from bertrelay.data.tables import BLOCK_ROWS, Table
-from bertrelay.device import ComputePrecision
+from bertrelay.device import ComputePrecision, resolve_precision
 from bertrelay.errors import RequestError
-from bertrelay.files import sync_contents, write_json
-from bertrelay.inputs import check_inputs
+from bertrelay.files import write_json
 from bertrelay.memory import release_memory
 from bertrelay.progress import log, spinner
 from students.parallel.cleaning import drop_low_margins
@@ -156,20 +155,14 @@ def build_corpus(
     Raises RequestError for input that cannot be a parallel corpus, WorkError for too many unusable records (a broken
     row, invalid UTF-8). A pair that a filter leaves out is usable: it is counted with its reason.
     """
-    building = folder.with_name(f"{folder.name}.partial")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not folder.is_dir():
-            _remove_abandoned(folder.parent)
-            shutil.rmtree(building, ignore_errors=True)
-            building.mkdir()
-            _write_corpus(building, settings, cache, precision)
-            check_inputs()
-            sync_contents(building)
-            building.rename(folder)
-            pa.default_memory_pool().release_unused()  # digests and masks of all pairs
-            release_memory()
-    corpus = replace(ParallelCorpus.open(folder), own_vectors=settings.own_vectors)
+
+    def build(building: Path) -> None:
+        _remove_abandoned(folder.parent)
+        _write_corpus(building, settings, cache, precision)
+        pa.default_memory_pool().release_unused()  # digests and masks of all pairs
+        release_memory()
+
+    corpus = replace(ParallelCorpus.open(cached_folder(folder, build)), own_vectors=settings.own_vectors)
     rejects = Rejects(None, settings.max_rejects)  # the limit may be lower than it was when the list was written
     rejects.used(corpus.facts["records"] - sum(corpus.facts["rejects"].values()))
     for line in corpus.rejects.read_text(encoding="utf-8").splitlines():
@@ -202,8 +195,8 @@ def _write_corpus(
         write_arrow(folder / SPOOLED_TEXTS, SENTENCE_SCHEMA, _distinct_texts(settings.retained, cache, rejects))
     cleaning: dict[str, Any] = {}
     if (margin := settings.filters.margin) is not None:
-        where = cache or Cache(folder.parent)
-        cleaning = {"margin": drop_low_margins(folder / SPOOL, counts, margin, precision or settings.precision, where)}
+        where, resolved = cache or Cache(folder.parent), precision or resolve_precision(settings.precision)
+        cleaning = {"margin": drop_low_margins(folder / SPOOL, counts, margin, resolved, where)}
     spool = open_arrow(folder / SPOOL)
     outcomes = split_pairs(spool, counts.languages, settings, [*dev.values(), *untrained.values()])
     for outcome, mask in outcomes.items():

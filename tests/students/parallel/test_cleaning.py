@@ -99,7 +99,7 @@ def test_pairs_below_the_threshold_are_dropped_and_counted_and_the_scores_report
         (cleaning, "fill_vectors", 2),
         (ShardFiles, "write", 5),
         (cleaning, "write_npy", 1),
-        (cleaning, "forget_manifest", 1),
+        (cleaning.shutil, "rmtree", 2),
     ],
 )
 def test_a_killed_cleaning_resumes_and_another_threshold_encodes_nothing(
