@@ -161,12 +161,7 @@ class ShardFiles(ShardStore[Any]):
         check_shared(self.folder, self.process_group)
 
     def _make_folder(self, manifest: dict[str, object]) -> None:
-        refuse_symlink(self.folder)
-        if self.folder.exists() and not _is_ours(self.folder):
-            raise RequestError(
-                f"{self.folder}: expected nothing, or what an unfinished call left there, found something else. Move "
-                "it away, or name another output."
-            )
+        _check_ours(self.folder)
         try:
             if self.folder.is_dir() and (earlier := read_json(self.folder / MANIFEST)) != manifest:
                 if earlier is not None:
@@ -242,6 +237,48 @@ def locked_output(output: Path, process_group: ProcessGroup = SINGLE_PROCESS, wa
         if not wait:
             Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
+
+
+def work_beside(output: Path) -> Path:
+    """The folder of what is computed before `output` is written."""
+    return output.with_name(output.name + ".work")
+
+
+@contextmanager
+def work_folder(output: Path, process_group: ProcessGroup = SINGLE_PROCESS, keep: Path | None = None) -> Iterator[Path]:
+    """Locks `output`, and gives the folder of what is computed before it is written, from which another call resumes.
+
+    keep: a folder that stays. Without one it is `work_beside(output)`, which is removed at the end, and after an error
+        where it has no vectors, as nothing else takes long.
+    Raises RequestError as `locked_output`, and for a folder beside `output` that has other content.
+    """
+    folder = keep or work_beside(output)
+    with locked_output(output, process_group):
+        if process_group.is_main:
+            if keep is None:
+                _check_ours(folder)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_json(folder / MANIFEST, {"output": output.name})
+            except OSError as error:
+                raise write_error(folder, error) from error
+        is_done = False
+        try:
+            yield folder
+            is_done = True
+        finally:
+            if process_group.is_main and keep is None and (is_done or not any(folder.rglob("*.npy*"))):
+                shutil.rmtree(folder)
+
+
+def _check_ours(folder: Path) -> None:
+    """Raises RequestError for a symbolic link, and for a folder with content that no call has written."""
+    refuse_symlink(folder)
+    if folder.exists() and not _is_ours(folder):
+        raise RequestError(
+            f"{folder}: expected nothing, or what an unfinished call left there, found something else. Move it away, "
+            "or name another output."
+        )
 
 
 def _remove(folder: Path) -> None:

@@ -12,6 +12,7 @@ import typer
 from pydantic import Field, model_validator
 
 from bertrelay.compute.engine import Engine
+from bertrelay.data.shards import work_beside
 from bertrelay.data.tables import Table
 from bertrelay.data.writing import on_one_line, write_csv, write_jsonl, write_tsv
 from bertrelay.errors import RequestError
@@ -34,7 +35,7 @@ from pipelines.cli.options import (
     print_result,
     write_out,
 )
-from students.mining.settings import MINED_SUFFIXES, MineSettings, NegativeOptions, work_beside
+from students.mining.settings import MINED_SUFFIXES, MineSettings, NegativeOptions
 from students.searching.settings import IndexSettings, index_beside
 from teachers.pairs.settings import RerankOptions
 

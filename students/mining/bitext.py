@@ -4,7 +4,7 @@ Artetxe & Schwenk (2019), "Margin-based Parallel Corpus Mining with Multilingual
 means little, as some sentences are near to everything. The margin divides it by how near both are to their neighbours.
 """
 
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,15 +16,15 @@ from bertrelay.compute.local import LocalExecutor
 from bertrelay.data.arrow import Mask
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
-from bertrelay.data.shards import locked_output
+from bertrelay.data.shards import work_folder
 from bertrelay.data.tables import Column, Table
 from bertrelay.data.vectors import Vectors, open_vectors
 from bertrelay.data.writing import write_table
-from bertrelay.encode_files import fill_vectors, forget_manifest
-from bertrelay.errors import BertRelayError, RequestError
+from bertrelay.encode_files import fill_vectors
+from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import with_interval
-from bertrelay.files import check_output, refuse_symlink, write_error
+from bertrelay.files import check_output
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
@@ -32,9 +32,9 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import log
 from bertrelay.settings import settings_of
 from bertrelay.stage import Metrics, StageContext
-from students.mining.knn import Neighbours, Scores, bidirectional_knn, forget_neighbours, ratio_margins
+from students.mining.knn import Neighbours, Scores, bidirectional_knn, ratio_margins
 from students.mining.sentence_files import SentenceFile, read_gold, read_sentences
-from students.mining.settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineOptions, MineSettings, work_beside
+from students.mining.settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineOptions, MineSettings
 from students.searching.equal_vectors import Rows, numbers_of
 from students.searching.faiss import at_unit_length, load_faiss
 
@@ -239,10 +239,8 @@ def mine_files(
     tables, output = (as_table(source), as_table(target)), Path(output)
     gold_table = None if gold is None else as_table(gold)
     check_output(output, MINED_SUFFIXES, *(table.path for table in (*tables, gold_table) if table))
-    folder = work or work_beside(output)
-    refuse_symlink(folder)
     ids = None if id_column is None or gold is None else _ids(tables, id_column)
-    with locked_output(output, process_group):
+    with work_folder(output, process_group, work) as folder:
         files, true_pairs = on_main(lambda: _read(tables, gold_table, ids, folder, cache, rejects), process_group)
         key = _encode(at_unit_length(open_encoder(model, cache)), files, folder, options, process_group)
 
@@ -251,10 +249,7 @@ def mine_files(
             neighbours = bidirectional_knn(*vectors, k=options.k, method=options.method, folder=folder, key=key)
             pairs = one_to_one(score_pairs(*neighbours))
             judged = None if true_pairs is None else judge(pairs, true_pairs, *map(numbers_of, vectors))
-            mining = _write(output, pairs, files, options.threshold, judged)
-            if work is None:
-                _clear(folder)
-            return mining
+            return _write(output, pairs, files, options.threshold, judged)
 
         return on_main(compare, process_group)
 
@@ -299,32 +294,11 @@ def _read(
     rejects: Rejects | None,
 ) -> tuple[tuple[SentenceFile, SentenceFile], Rows | None]:
     """Source and target, written to `folder`, and the true pairs where there is gold."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(folder, error) from error
-    try:
-        with rejects or nullcontext():
-            source, target = (
-                read_sentences(table, folder / name, cache, rejects)
-                for table, name in zip(tables, SENTENCES, strict=True)
-            )
-        return (source, target), None if gold is None else read_gold(gold, source, target, cache, ids)
-    except BertRelayError:
-        if not (folder / VECTORS[0]).exists():  # nothing that took long
-            _clear(folder)
-        raise
-
-
-def _clear(folder: Path) -> None:
-    """Removes our files in `folder`, and the folder when nothing else is in it."""
-    forget_neighbours(folder)
-    for name in VECTORS:
-        forget_manifest(folder / name)
-    for name in (*SENTENCES, *VECTORS):
-        (folder / name).unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()
+    with rejects or nullcontext():
+        source, target = (
+            read_sentences(table, folder / name, cache, rejects) for table, name in zip(tables, SENTENCES, strict=True)
+        )
+    return (source, target), None if gold is None else read_gold(gold, source, target, cache, ids)
 
 
 def _encode(

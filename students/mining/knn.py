@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.compute.work import Work, whole_span
-from bertrelay.data.shards import ShardFiles, Span, even_spans
+from bertrelay.data.shards import Span, even_spans
 from bertrelay.data.vectors import Vectors, not_finite_row
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.similarity import DIGITS
@@ -96,13 +96,6 @@ def ratio_margins(cosines: Scores, nearness: Scores) -> Scores:
     """
     margins: Scores = np.divide(cosines, nearness, out=np.zeros_like(cosines), where=nearness > 0).round(DIGITS)
     return margins
-
-
-def forget_neighbours(folder: Path) -> None:
-    """Removes what `bidirectional_knn` keeps in `folder`."""
-    for path in (folder / "forward", folder / "backward"):
-        ShardFiles(path, []).remove()
-        _checkpoint(path).unlink(missing_ok=True)
 
 
 def _nearest_rows(

@@ -5,10 +5,8 @@ al. 2024): a candidate nearly as near as the positive is often one that nobody m
 resumes: from the first block of vectors or of anchors that is missing.
 """
 
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,13 +19,13 @@ from bertrelay.compute.work import Work, whole_span
 from bertrelay.data.arrow import Mask
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
-from bertrelay.data.shards import ShardFiles, Span, even_spans, locked_output
+from bertrelay.data.shards import ShardFiles, Span, even_spans, work_folder
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import Vectors, open_vectors
 from bertrelay.data.writing import json_line, write_lines, write_table
-from bertrelay.encode_files import fill_vectors, forget_manifest
-from bertrelay.errors import BertRelayError, RequestError
-from bertrelay.files import check_output, refuse_symlink
+from bertrelay.encode_files import fill_vectors
+from bertrelay.errors import RequestError
+from bertrelay.files import check_output
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.run_model import fill_shards
 from bertrelay.inputs import unchanged_inputs
@@ -36,8 +34,8 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import Bar, log
 from bertrelay.settings import InputFile, settings_of
 from bertrelay.stage import Metrics, StageContext
-from students.mining.settings import MINED_SUFFIXES, NegativeOptions, NegativeSettings, work_beside
-from students.mining.training_pairs import CANDIDATES, EMPTY, FILES, PAIR, TrainingPairs
+from students.mining.settings import MINED_SUFFIXES, NegativeOptions, NegativeSettings
+from students.mining.training_pairs import CANDIDATES, EMPTY, PAIR, TrainingPairs
 from students.searching.equal_vectors import Rows
 from students.searching.faiss import at_unit_length, load_faiss
 from students.searching.index import SearchIndex, build_index
@@ -128,20 +126,11 @@ def mine_negatives(
     load_faiss()  # where it is missing, say so before hours of encoding
     table, others = as_table(pairs), None if corpus is None else as_table(corpus)
     check_output(output, MINED_SUFFIXES, *(each.path for each in (table, others) if each))
-    folder = work or work_beside(output)
-    refuse_symlink(folder)
-    with locked_output(output, process_group):
-        training_pairs = on_main(lambda: _read(table, others, folder, cache, rejects), process_group)
+    with work_folder(output, process_group, work) as folder:
+        training_pairs = on_main(lambda: TrainingPairs.read(table, others, folder, cache, rejects), process_group)
         miner = _prepared(open_encoder(model, cache), training_pairs, options, cache, process_group)
         shards = miner.fill(process_group)
-
-        def write() -> NegativeMining:
-            mining = _write(output, miner, shards)
-            if work is None:
-                _clear(folder)
-            return mining
-
-        return on_main(write, process_group)
+        return on_main(lambda: _write(output, miner, shards), process_group)
 
 
 def run(settings: NegativeSettings, context: StageContext) -> Metrics:
@@ -160,29 +149,6 @@ def run(settings: NegativeSettings, context: StageContext) -> Metrics:
     )
     counts = {name: value for name, value in vars(mining).items() if name != "dropped"}
     return counts | {f"dropped/{reason}": count for reason, count in mining.dropped.items()}
-
-
-def _read(
-    pairs: Table, corpus: Table | None, folder: Path, cache: Cache | None, rejects: Rejects | None
-) -> TrainingPairs:
-    try:
-        return TrainingPairs.read(pairs, corpus, folder, cache, rejects)
-    except BertRelayError:
-        if not any(folder.glob("index-*")):  # nothing that took long
-            _clear(folder)
-        raise
-
-
-def _clear(folder: Path) -> None:
-    """Removes our files in `folder`, and the folder when nothing else is in it."""
-    for index in folder.glob("index-*"):
-        shutil.rmtree(index)
-    ShardFiles(folder / SHARDS, []).remove()
-    forget_manifest(folder / ANCHORS)
-    for name in (*FILES, ANCHORS):
-        (folder / name).unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()
 
 
 @dataclass(frozen=True)

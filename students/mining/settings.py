@@ -1,6 +1,5 @@
 """The settings of mining translations and hard negatives; free of torch."""
 
-from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
@@ -28,11 +27,6 @@ NEIGHBOURS = 4
 
 EXACT_PAIRS = 10**11
 """Up to so many pairs all are compared: some minutes' work, and a graph would take longer. Memory sets no limit."""
-
-
-def work_beside(output: Path) -> Path:
-    """The folder of what is found until `output` is written."""
-    return output.with_name(output.name + ".work")
 
 
 class MineOptions(Settings):

@@ -20,14 +20,14 @@ from bertrelay.data.sentences import clean
 from bertrelay.data.tables import BLOCK_ROWS, Record, Table
 from bertrelay.data.writing import write_jsonl
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, write_error
+from bertrelay.files import atomic_write
 from bertrelay.fingerprint import Digests, fingerprint
 from students.searching.equal_vectors import Rows
 from students.searching.sentences import write_sentences
 
 EMPTY = "empty_side"
 PAIR: tuple[str, str] = ("anchor", "positive")
-FILES = PAIRS, CORPUS, CANDIDATES = "pairs.arrow", "corpus.arrow", "candidates.jsonl"
+PAIRS, CORPUS, CANDIDATES = "pairs.arrow", "corpus.arrow", "candidates.jsonl"
 PAIR_SCHEMA = pa.schema(dict.fromkeys(PAIR, pa.string()))
 
 
@@ -60,10 +60,6 @@ class TrainingPairs:
 
         Raises RequestError where there is no pair, and for a corpus of blanks alone.
         """
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise write_error(folder, error) from error
         dropped: Counter[str] = Counter()
         with rejects or nullcontext():
             write_arrow(folder / PAIRS, PAIR_SCHEMA, _pair_blocks(pairs, cache, rejects, dropped))

@@ -6,7 +6,16 @@ import pytest
 from bertrelay.compute.local import LocalExecutor
 from bertrelay.compute.work import Work, whole_span
 from bertrelay.data import shards as module
-from bertrelay.data.shards import MANIFEST, ShardFiles, Span, SpanReader, cut_spans, even_spans
+from bertrelay.data.shards import (
+    MANIFEST,
+    ShardFiles,
+    Span,
+    SpanReader,
+    cut_spans,
+    even_spans,
+    work_beside,
+    work_folder,
+)
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.inference import run_model
 from bertrelay.privacy import sensitive_data
@@ -103,6 +112,41 @@ def test_a_folder_of_something_else_and_a_symbolic_link_are_refused_and_stay(sha
     with pytest.raises(RequestError, match=r"output\.partial: .* found a symbolic link"):
         shards.begin({})
     assert (tmp_path / "elsewhere" / "mine.txt").exists()
+
+
+class Failed(Exception):
+    pass
+
+
+def fail_after(name, folder):
+    (folder / "index").mkdir(exist_ok=True)
+    (folder / name).write_text("1")
+    raise Failed
+
+
+@pytest.mark.parametrize(("name", "is_kept"), [("texts.arrow", False), ("index/vectors.npy", True)])
+def test_work_beside_an_output_outlives_an_error_only_with_vectors_and_goes_at_the_end(tmp_path, name, is_kept):
+    output = tmp_path / "mined.tsv"
+    with pytest.raises(Failed), work_folder(output) as folder:
+        fail_after(name, folder)
+    assert folder == work_beside(output) and folder.exists() == is_kept
+    with work_folder(output) as folder:
+        assert (folder / name).exists() == is_kept
+        with pytest.raises(RequestError, match="another process is writing"), work_folder(output):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_work_folder_to_keep_stays_and_one_of_something_else_is_refused(tmp_path):
+    output = tmp_path / "mined.tsv"
+    with pytest.raises(Failed), work_folder(output, keep=tmp_path / "kept") as folder:
+        fail_after("texts.arrow", folder)
+    assert (tmp_path / "kept/texts.arrow").is_file()
+    work_beside(output).mkdir()
+    (work_beside(output) / "notes.txt").write_text("mine")
+    with pytest.raises(RequestError, match="expected nothing, or what an unfinished call left"), work_folder(output):
+        pass
+    assert (work_beside(output) / "notes.txt").is_file()
 
 
 def test_what_was_begun_before_data_were_sensitive_is_closed_to_others(shards):
