@@ -85,7 +85,6 @@ class PairScorer(nn.Module):
 
     pad_id: int
     max_tokens: int
-    both_orders: bool = False  # a score is the mean of those of (a, b) and (b, a)
 
     @property
     def backbone(self) -> nn.Module:
@@ -129,11 +128,9 @@ class PairScorer(nn.Module):
             pairs, single = [cast(tuple[str, str], texts)], True
         else:
             pairs, single = list(iterate_pairs(cast(Iterable[tuple[str, str]], inputs), "predict")), False
-        orders = [pairs, [(second, first) for first, second in pairs]] if self.both_orders else [pairs]
         resolved, activation = resolve_precision(precision, self.device), activation_fn or torch.sigmoid
-        with progress("scoring", len(orders) * len(pairs) if show_progress_bar else 0, "pairs") as bar:
-            in_orders = [self._scores(each, activation, resolved, batch_size, batch_tokens, bar) for each in orders]
-        scores: Any = np.mean(in_orders, axis=0)  # (pairs,)
+        with progress("scoring", len(pairs) if show_progress_bar else 0, "pairs") as bar:
+            scores: Any = self._scores(pairs, activation, resolved, batch_size, batch_tokens, bar)  # (pairs,)
         if convert_to_tensor:
             scores = torch.as_tensor(scores, device=self.device)
         elif not convert_to_numpy:
@@ -212,7 +209,6 @@ class CrossEncoder(PairScorer):
         self.network, self.tokenizer = network, tokenizer
         positions = position_limit(network) or MAX_TOKENS
         self.max_tokens = min(max_tokens or MAX_TOKENS, positions, tokenizer.model_max_length)
-        self.both_orders = bool(getattr(network.config, "both_orders", False))
         self.has_types = has_types(network)
         self.pad_id = pad_id_of(network, tokenizer)
         self._rules = truncating(tokenizer, self.max_tokens, sentences=2)
@@ -246,8 +242,6 @@ class CrossEncoder(PairScorer):
             raise RequestError(
                 f"model: expected a cross-encoder with one score, found {network.config.num_labels} in {folder.path}"
             )
-        if not isinstance(getattr(network.config, "both_orders", False), bool):
-            raise RequestError(f"model: expected both_orders to be true or false in {folder.path / 'config.json'}")
         warn_of_special_tokens(tokenizer, pairs=True)
         encoder = cls(network, tokenizer, tokenizer.model_max_length).eval()
         return encoder if isinstance(network.base_model, GraphNetwork) else encoder.to(place)
@@ -286,14 +280,8 @@ class CrossEncoder(PairScorer):
 
 
 def start_cross_encoder(
-    base: str | Path,
-    max_tokens: int | None = None,
-    seed: int = 0,
-    cache: Cache | None = None,
-    *,
-    both_orders: bool = False,
+    base: str | Path, max_tokens: int | None = None, seed: int = 0, cache: Cache | None = None
 ) -> CrossEncoder:
     """A cross-encoder before its first step: the BERT of `base`, a sentence encoder's among them, and a new head."""
-    config = {"num_labels": 1, "both_orders": both_orders}
-    network, tokenizer = HEAD.start(base, config, seed=seed, cache=cache)
+    network, tokenizer = HEAD.start(base, {"num_labels": 1}, seed=seed, cache=cache)
     return CrossEncoder(network, tokenizer, max_tokens)

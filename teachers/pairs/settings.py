@@ -29,9 +29,6 @@ class CrossEncoderSettings(PairSettings):
 
     max_tokens: Annotated[int, Field(ge=8, lt=2**31)] | None = None
     """Longest pair, special tokens included; when absent as many as the base has positions, and 256 at most."""
-    both_orders: bool = False
-    """Train on each pair as (a, b) and as (b, a), and score it by the mean of both: for likeness, which knows no order.
-    Training and scoring take twice as long. sentence-transformers scores (a, b) only."""
 
 
 class RerankOptions(Settings):

@@ -1,7 +1,6 @@
 """The stage `teachers.cross-encoder`: a network trained to score pairs of sentences."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -30,9 +29,7 @@ LOSS, DEV = "cross_entropy", "dev/spearman_score"
 def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
     """Trains a network that reads both sentences at once."""
     return train_scorer(
-        lambda: start_cross_encoder(
-            settings.base, settings.max_tokens, settings.seed, context.cache, both_orders=settings.both_orders
-        ),
+        lambda: start_cross_encoder(settings.base, settings.max_tokens, settings.seed, context.cache),
         settings,
         context,
     )
@@ -49,9 +46,6 @@ def train_scorer(start: Callable[[], PairScorer], settings: PairSettings, contex
     sets = {f"test {name}": zip(each.first, each.second, strict=True) for name, each in tests.items()}
     log_shared_pairs(examples, dev, sets)
     model, precision = start(), context.precision(settings.precision)
-    if model.both_orders:  # each pair as (a, b) and as (b, a)
-        indices = np.concatenate([examples.indices, examples.indices[:, ::-1]])  # (2 × pairs, 2)
-        examples = replace(examples, indices=indices, labels=[*examples.labels, *examples.labels])
     metrics = train(PairTask(model, examples, dev, precision), settings, context.output, context.work, precision)
     if not context.process_group.is_main:
         return metrics

@@ -30,9 +30,9 @@ def base(request, tiny_encoder, tmp_path_factory):
     return folder
 
 
-def started(base, **options):
+def started(base):
     """A cross-encoder with a larger head: a new one is so near to zero that all scores are ½."""
-    model = start_cross_encoder(base, max_tokens=16, seed=4, **options)
+    model = start_cross_encoder(base, max_tokens=16, seed=4)
     last = [module for module in model.network.classifier.modules() if isinstance(module, torch.nn.Linear)][-1]
     last.weight.data *= 20
     return model
@@ -98,8 +98,7 @@ def test_two_processes_that_share_an_evaluation_find_what_one_does(base, context
     assert shared == pytest.approx(alone, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["cross-encoder", "cross-encoder in both orders"])
-def test_it_learns_and_its_metrics_are_scipys_on_its_scores(kind, context, tmp_path, tiny_encoder):
+def test_it_learns_and_its_metrics_are_scipys_on_its_scores(context, tmp_path, tiny_encoder):
     tiny_encoder("bert", SENTENCES, layers=1, seed=1).save(tmp_path / "base")
     trained = set(write(tmp_path / "train.tsv", 240, 1))
     write(tmp_path / "dev.tsv", 60, 2)
@@ -107,28 +106,15 @@ def test_it_learns_and_its_metrics_are_scipys_on_its_scores(kind, context, tmp_p
     given = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
     given |= {"test": {"toy": {"path": str(tmp_path / "test.tsv")}}, "base": str(tmp_path / "base")}
     given |= {"epochs": 20, "learning_rate": 3e-3, "batch_items": 16, "precision": "fp32"}
-    both_orders = kind.endswith("orders")
-    given |= {"max_tokens": 24, "both_orders": both_orders}
+    given["max_tokens"] = 24
     metrics = run(CrossEncoderSettings.model_validate(given), context)
     model = load_scorer(context.output / "model")
     scores = model.predict([row[:2] for row in tested], precision="fp32")
     found = metrics["sts/toy/spearman_score"]
     assert found > 0.6
     assert found == pytest.approx(spearmanr(scores, [row[2] for row in tested]).statistic)
-    assert model.both_orders == both_orders and metrics["train_items"] == len(trained) * (1 + both_orders)
+    assert metrics["train_items"] == len(trained)
     assert {"dev/spearman_score", "sts/toy/spearman_score_low", "best_step", "train_items"} <= metrics.keys()
-
-
-def test_in_both_orders_a_pair_and_the_same_turned_round_score_the_mean_of_the_two(base, tmp_path):
-    model = started(base, both_orders=True)
-    model.save(tmp_path / "model")
-    turned = [(second, first) for first, second in PAIRS]
-    there, back = (np.array(by_transformers(tmp_path / "model", pairs, 16)) for pairs in (PAIRS, turned))
-    assert np.abs(there - back).max() > 1e-3, "the order was to matter to the network"
-    loaded = CrossEncoder.load(tmp_path / "model")
-    for pairs in (PAIRS, turned):
-        np.testing.assert_allclose(loaded.predict(pairs, precision="fp32"), (there + back) / 2, atol=1e-5)
-    assert not start_cross_encoder(tmp_path / "model").both_orders, "that is for each training to say"
 
 
 def test_predict_and_rank_are_those_of_sentence_transformers(base, tmp_path):
@@ -160,9 +146,8 @@ def test_predict_and_rank_are_those_of_sentence_transformers(base, tmp_path):
         assert [each["score"] for each in ranked] == pytest.approx([each["score"] for each in wanted], abs=1e-5)
 
 
-@pytest.mark.parametrize("both_orders", [False, True])
-def test_what_is_no_list_of_pairs_is_refused(base, both_orders):
-    model = start_cross_encoder(base, max_tokens=16, both_orders=both_orders)
+def test_what_is_no_list_of_pairs_is_refused(base):
+    model = start_cross_encoder(base, max_tokens=16)
     for pairs in ("xy", ["ab"], [("a",)], [("a", "b", "c")], [("a", 3)], None, {"a": "b"}, [("a", "\ud800")]):
         with pytest.raises(RequestError, match="predict: expected"):
             model.predict(pairs)
