@@ -28,6 +28,7 @@ from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
 from teachers.data import read_examples
 from teachers.evaluation.sts import read_sts, sts_metrics
+from teachers.objectives import OBJECTIVES
 from teachers.settings import TrainSettings
 from teachers.train import run
 
@@ -75,7 +76,9 @@ def train_peer_stage(model: Any, settings: TrainSettings, folder: Path) -> None:
 
     with Rejects(None, settings.max_rejects) as rejects:  # read by our own reader: the same pairs and labels
         context = StageContext(folder, Cache(folder / "cache"))
-        examples = read_examples(settings.train, settings.objective, context, rejects, settings.score_range)
+        examples = read_examples(
+            settings.train, OBJECTIVES[settings.objective].rows, context, rejects, settings.score_range
+        )
     first, second = ([examples.sentences[row] for row in column] for column in examples.indices.T)
     labels: list[Any] = list(examples.labels)
     if settings.objective == "cosine":

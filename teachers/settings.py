@@ -16,8 +16,8 @@ from bertrelay.settings import (
     UsedWith,
 )
 from bertrelay.training.settings import TrainingSettings
+from teachers.objectives import OBJECTIVES, ObjectiveName, objectives_with
 
-Objective = Literal["softmax", "cosine", "triplet", "contrastive", "cosent", "angle"]
 Part = Literal["u", "v", "|u-v|", "u*v"]
 
 CONCATENATIONS: tuple[tuple[Part, ...], ...] = (
@@ -31,25 +31,11 @@ CONCATENATIONS: tuple[tuple[Part, ...], ...] = (
 )
 """The seven of Reimers & Gurevych 2019, table 6."""
 
-COLUMNS: dict[str, list[str | int]] = {
-    "softmax": ["premise", "hypothesis", "label"],
-    "cosine": ["sentence1", "sentence2", "score"],
-    "triplet": ["anchor", "positive", "negative"],
-    "contrastive": ["anchor", "positive"],
-    "cosent": ["sentence1", "sentence2", "score"],
-    "angle": ["sentence1", "sentence2", "score"],
-}
-"""What each objective reads when a table does not name its columns; contrastive also `negative`, or `negative_1`, …"""
-
-SCORED: tuple[Objective, ...] = ("cosine", "cosent", "angle")
-IN_BATCH: tuple[Objective, ...] = ("contrastive", "cosent", "angle")
-"""The objectives that compare the items of a batch."""
-
 
 def _one_of_the_seven(parts: list[Part]) -> list[Part]:
     if tuple(parts) not in CONCATENATIONS:
-        known = "; ".join(", ".join(each) for each in CONCATENATIONS)
-        raise ValueError(f"expected one of {known}; found {', '.join(parts)}")
+        allowed = "; ".join(", ".join(concatenation) for concatenation in CONCATENATIONS)
+        raise ValueError(f"expected one of {allowed}; found {', '.join(parts)}")
     return parts
 
 
@@ -62,6 +48,9 @@ def _lowest_first(scores: list[float]) -> list[float]:
 Concatenation = Annotated[list[Part], AfterValidator(_one_of_the_seven)]
 ScoreRange = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(_lowest_first)]
 Poolings = Annotated[list[PoolingMode], Field(min_length=1)]
+
+
+OBJECTIVES_DESCRIBED = "; ".join(f"`{name}`: {objective.summary}" for name, objective in OBJECTIVES.items()) + "."
 
 
 class StsTable(Table):
@@ -107,44 +96,42 @@ class TrainSettings(LabelledTraining):
 
     base: Base
     """A model to start from, or the size of a new one."""
-    objective: Objective
-    """`softmax` over a linear map of the pair, `cosine` regression, `triplet` distances; `contrastive`, the positive
-    among all positives and negatives of the batch (MultipleNegativesRanking), where a table may have any number of
-    columns of hard negatives; `cosent` and `angle`, the order of the pairs of a batch by gold score."""
+    objective: Annotated[ObjectiveName, Field(description=OBJECTIVES_DESCRIBED)]
     dev: list[Table] = []
-    """Tables of the same kind, scored by the objective's own measure: accuracy, Spearman, accuracy of triplets, or for
-    `contrastive` how often the positive is the nearest of all positives."""
+    """Tables of the same kind, scored by the objective's metric."""
     dev_sts: dict[str, StsTable] = {}
     """STS sets by name, scored by Spearman of cosine; where there are any, their mean chooses the best weights."""
     evaluate_every: Annotated[Positive | None, UsedWith("dev", "dev_sts")] = None
     patience: Annotated[Positive | None, UsedWith("dev", "dev_sts")] = None
     pooling: Poolings | None = None
     """Pooling of the token vectors; the base's own when absent, else mean."""
-    concatenation: Annotated[Concatenation, UsedWith(objective="softmax")] = ["u", "v", "|u-v|"]
+    concatenation: Annotated[Concatenation, UsedWith(objective=objectives_with("concatenation"))] = ["u", "v", "|u-v|"]
     """Input of the linear map of the softmax objective, one of [u, v], [|u-v|], [u*v], [|u-v|, u*v], [u, v, u*v], [u,
     v, |u-v|] and [u, v, |u-v|, u*v]."""
     linear: bool = False
     """Put a linear layer of equal size after the pooling, and keep it with the model."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout on the sentence vectors while training."""
-    margin: Annotated[float, Field(gt=0), UsedWith(objective="triplet")] = 1.0
+    margin: Annotated[float, Field(gt=0), UsedWith(objective=objectives_with("margin"))] = 1.0
     """Margin in Euclidean distance."""
-    score_range: Annotated[ScoreRange, UsedWith(objective=SCORED)] = [0.0, 5.0]
+    score_range: Annotated[ScoreRange, UsedWith(objective=objectives_with("score_range"))] = [0.0, 5.0]
     """Lowest and highest gold score, which become cosine 0 and 1."""
-    temperature: Annotated[float, Field(gt=0), UsedWith(objective=IN_BATCH)] = 0.05
+    temperature: Annotated[float, Field(gt=0), UsedWith(objective=objectives_with("temperature"))] = 0.05
     """Number by which similarities are divided."""
-    guide: Annotated[EncoderSource | None, UsedWith(objective="contrastive")] = None
+    guide: Annotated[EncoderSource | None, UsedWith(objective=objectives_with("guide"))] = None
     """Model that excludes negatives which it finds nearer to the anchor than the positive (GISTEmbed)."""
-    dimensions: Annotated[list[Positive], UsedWith(objective=("contrastive", *SCORED)), WHEN_SET] = []
+    dimensions: Annotated[list[Positive], UsedWith(objective=objectives_with("dimensions")), WHEN_SET] = []
     """Matryoshka: the loss is its mean over vectors cut to these dimensions, and whole ones."""
-    head: Annotated[InputFile | None, UsedWith(objective="softmax")] = None
+    head: Annotated[InputFile | None, UsedWith(objective=objectives_with("head"))] = None
     """Softmax head of an earlier training, `@stage/head`."""
     max_tokens: MaxTokens | None = None
     """Longest input, special tokens included; the base's own when absent."""
 
     @model_validator(mode="after")
-    def _halves_of_angle(self) -> Self:
+    def _vectors_in_halves(self) -> Self:
         odd = [dimension for dimension in self.dimensions if dimension % 2]
-        if self.objective == "angle" and odd:
-            raise ValueError(f"dimensions: angle takes vectors in two halves; expected even numbers, found {odd}")
+        if OBJECTIVES[self.objective].needs_even_dimensions and odd:
+            raise ValueError(
+                f"dimensions: {self.objective} takes vectors in two halves; expected even numbers, found {odd}"
+            )
         return self

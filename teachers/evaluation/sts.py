@@ -17,8 +17,8 @@ from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import Floats, spearman, with_interval
 from bertrelay.settings import Metric
 from bertrelay.stage import Metrics, StageContext
-from teachers.data import parse_score, usable, values_of
-from teachers.settings import COLUMNS, StsTable
+from teachers.data import SCORED_PAIRS, parse_score, usable, values_of
+from teachers.settings import StsTable
 
 Row = tuple[str, str, float]
 Part = tuple[Sequence[Row], int]
@@ -62,6 +62,9 @@ class StsPairs:
         """All first sentences, then all second ones."""
         return [*self.first, *self.second]
 
+    def sentence_pairs(self) -> Iterator[tuple[str, str]]:
+        return zip(self.first, self.second, strict=True)
+
     def rows(self) -> Iterator[Row]:
         """Each pair and its score."""
         return zip(self.first, self.second, self.scores.tolist(), strict=True)
@@ -74,7 +77,7 @@ class StsPairs:
 
 def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPairs:
     """The pairs of `table`; rows that cannot be used go to `rejects`."""
-    records = _records(table, COLUMNS["cosine"], context.cache, rejects)
+    records = _records(table, SCORED_PAIRS.columns, context.cache, rejects)
     found = list(usable(records, _pair, rejects))
     if not found:
         names = [table.name, str(table.second)]
@@ -120,7 +123,7 @@ def aligned_records(
 
 
 def _pair(record: Record) -> Row:
-    first, second, score = values_of(record, "STS", COLUMNS["cosine"])
+    first, second, score = values_of(record, "STS", SCORED_PAIRS.columns)
     if not (isinstance(first, str) and isinstance(second, str)):
         raise ValueError("a sentence that is not text")
     return first, second, parse_score(score)

@@ -18,7 +18,7 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
-from teachers.data import Examples, log_shared_pairs, pairs_of, read_examples
+from teachers.data import SCORED_PAIRS, Examples, log_shared_pairs, pairs_of, read_examples
 from teachers.evaluation.sts import read_sts
 from teachers.pairs.model import PairScorer, start_cross_encoder
 from teachers.pairs.settings import CrossEncoderSettings, PairSettings
@@ -40,18 +40,17 @@ def train_scorer(start: Callable[[], PairScorer], settings: PairSettings, contex
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
     with Rejects(listed, settings.max_rejects) as rejects:
         limits = settings.score_range, settings.max_swapped
-        examples = read_examples(settings.train, "cosine", context, rejects, *limits)
-        dev = read_examples(settings.dev, "cosine", context, rejects, *limits) if settings.dev else None
+        examples = read_examples(settings.train, SCORED_PAIRS, context, rejects, *limits)
+        dev = read_examples(settings.dev, SCORED_PAIRS, context, rejects, *limits) if settings.dev else None
         tests = {name: read_sts(table, context, rejects) for name, table in settings.test.items()}
-    sets = {f"test {name}": zip(each.first, each.second, strict=True) for name, each in tests.items()}
-    log_shared_pairs(examples, dev, sets)
+    log_shared_pairs(examples, dev, {f"test {name}": pairs.sentence_pairs() for name, pairs in tests.items()})
     model, precision = start(), context.precision(settings.precision)
     metrics = train(PairTask(model, examples, dev, precision), settings, context.output, context.work, precision)
     if not context.process_group.is_main:
         return metrics
     model.save(context.output / "model")
     for name, pairs in tests.items():
-        scores = model.predict(zip(pairs.first, pairs.second, strict=True), precision=precision)
+        scores = model.predict(pairs.sentence_pairs(), precision=precision)
         metrics |= with_interval(f"sts/{name}/spearman_score", spearman, scores, pairs.scores)
     return {**metrics, "train_items": len(examples.indices)}
 

@@ -157,8 +157,7 @@ def _tested(
         pairs = CrossEncoderSettings(train=[table], **common_values(settings, CrossEncoderSettings))
         model = train_once(name, pair_training.run, pairs, context)
         if context.process_group.is_main:
-            sentences = zip(tested.first, tested.second, strict=True)
-            return {"score": CrossEncoder.load(model).predict(sentences, precision=precision)}
+            return {"score": CrossEncoder.load(model).predict(tested.sentence_pairs(), precision=precision)}
     return {}
 
 

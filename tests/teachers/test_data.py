@@ -8,7 +8,8 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError, WorkError
-from teachers.data import log_shared_pairs, read_examples
+from teachers.data import ANCHORS, LABELLED_PAIRS, log_shared_pairs, read_examples
+from teachers.objectives import OBJECTIVES
 from teachers.settings import TrainSettings
 
 
@@ -19,7 +20,7 @@ def read(context, objective, *rows, limit=1.0, **settings):
     given = {"base": "./base", "objective": objective, "train": [{"path": str(path)}], **settings}
     chosen = TrainSettings.model_validate(given)
     with Rejects(context.output / "rejects.jsonl", limit) as rejects:
-        return read_examples(chosen.train, chosen.objective, context, rejects, chosen.score_range)
+        return read_examples(chosen.train, OBJECTIVES[objective].rows, context, rejects, chosen.score_range)
 
 
 def pair(premise, hypothesis, label):
@@ -71,7 +72,7 @@ def test_a_table_whose_columns_are_unknown_at_first_has_pairs(context, tmp_path)
     (tmp_path / "plain.tsv").write_text("a\tb\n")
     (tmp_path / "broken.jsonl").write_text('{"anchor"\n{"anchor": "a", "positive": "b"}\n')
     for table in ({"path": str(tmp_path / "plain.tsv"), "header": False}, {"path": str(tmp_path / "broken.jsonl")}):
-        found = read_examples([Table.model_validate(table)], "contrastive", context, Rejects(None, 1.0))
+        found = read_examples([Table.model_validate(table)], ANCHORS, context, Rejects(None, 1.0))
         assert (found.sentences, found.indices.tolist()) == (["a", "b"], [[0, 1]])
 
 
@@ -125,7 +126,7 @@ def test_too_many_rejects_and_nothing_usable_are_errors(context):
     assert len(read(context, "softmax", *rows, limit=0.02).labels) == 98
     with pytest.raises(WorkError, match=r"2 of 100 records.*2 × no gold label.*line 99"):
         read(context, "softmax", *rows, limit=0.01)
-    with pytest.raises(RequestError, match=r"softmax.*no gold label"):
+    with pytest.raises(RequestError, match=r"expected pairs with a class, found none .*no gold label"):
         read(context, "softmax", pair("a", "b", "-"))
 
 
@@ -182,7 +183,7 @@ def test_labels_and_scores_in_the_place_of_sentences_are_refused(tmp_path, conte
 
     def labels(columns, limit):
         table = Table(path=str(tmp_path / "a.tsv"), columns=columns, header=False)
-        return read_examples([table], "softmax", context, Rejects(None), max_swapped=limit).labels
+        return read_examples([table], LABELLED_PAIRS, context, Rejects(None), max_swapped=limit).labels
 
     with pytest.raises(RequestError, match=error_text):
         labels(columns, 0.2)

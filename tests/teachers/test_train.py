@@ -15,10 +15,9 @@ from bertrelay.model.layout import Prompts
 from bertrelay.model.pooling import Projection
 from bertrelay.stage import StageContext
 from bertrelay.training.batches import micro_batches
-from bertrelay.training.task import Batch
 from teachers.model import Teacher, start_head
 from teachers.settings import TrainSettings
-from teachers.train import InBatchTeacherTask, TeacherData, TeacherTask, run, start_encoder
+from teachers.train import TeacherData, TeacherTask, run, start_encoder
 
 ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 VERBS = ["runs", "sleeps", "eats", "waits", "sings"]
@@ -122,75 +121,6 @@ def test_a_teacher_from_scratch_learns_and_its_linear_layer_with_it(context, tmp
     assert not torch.allclose(learnt.linear.weight, begun.linear.weight, atol=1e-4)
 
 
-def task_of(kind, context, columns, rows, **given):
-    """The task of items whose vectors are given, so that their tokens do not matter."""
-    path = context.cache.folder / "items.tsv"
-    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in [columns, *rows]))
-    train = [{"path": str(path), "columns": columns}]
-    settings = TrainSettings.model_validate({**SETTINGS, "train": train, **given})
-    data = TeacherData.read(settings, context)
-    texts = data.train.sentences
-    tokens = store_tokens(
-        lambda a, b: texts[a:b], len(texts), lambda rows: [[1] for _ in rows], context.cache.folder / "tokens"
-    )
-    return kind(None, settings, data, tokens, ComputePrecision.FP32)
-
-
-def test_neither_the_same_anchors_positives_nor_what_the_guide_finds_nearer_are_negatives(context):
-    """Four items by hand: a has two positives, b is a positive of another anchor, the guide is of two dimensions."""
-    rows = [("a", "p", "n"), ("a", "q", "m"), ("b", "r", "a"), ("c", "b", "n")]
-    task = task_of(InBatchTeacherTask, context, ["anchor", "positive", "negative"], rows, objective="contrastive")
-    candidates = ["p", "q", "r", "b", "n", "m", "a", "n"]
-    excluded = {"a": {"p", "q", "a"}, "b": {"r", "b"}, "c": {"b"}}
-    expected = [[text in excluded[anchor] for text in candidates] for anchor in "aabc"]
-    assert task.no_negatives(np.arange(4)).tolist() == expected
-    angles = {"a": 0, "p": 30, "n": 20, "q": 80, "m": 90, "b": 45, "r": 90, "c": 100}
-    turned = np.radians([angles[text] for text in task.data.train.sentences])
-    task.guide = np.stack([np.cos(turned), np.sin(turned)], axis=1).astype(np.float32)
-    own = {"p": 30, "q": 80, "r": 45, "b": 55}  # from each anchor to its positive
-    for row, (anchor, positive) in enumerate(zip("aabc", "pqrb", strict=True)):
-        nearer = [abs(angles[text] - angles[anchor]) < own[positive] - 1e-3 for text in candidates]
-        assert task.no_negatives(np.arange(4))[row].tolist() == list(np.logical_or(nearer, expected[row]))
-
-
-class Given(torch.nn.Module):
-    """A model of sentence-transformers whose vectors are given with its input, by its name."""
-
-    def __init__(self, name, tokenizer=None):
-        super().__init__()
-        self.name, self.tokenizer, self.max_seq_length = name, tokenizer, 24
-
-    def get_embedding_dimension(self):
-        return 8
-
-    def forward(self, features):
-        return {"sentence_embedding": features[self.name]}
-
-
-@pytest.mark.parametrize("has_negatives", [False, True])
-def test_contrastive_with_a_guide_is_gistembed(context, tiny_encoder, has_negatives):
-    """Value and gradients, of the peer's loss between anchors and positives (and negatives) alone."""
-    losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
-    columns = ["anchor", "positive", "negative"][: 3 if has_negatives else 2]
-    rows = [[f"{name} {row}" for name in columns] for row in range(7)]
-    task = task_of(InBatchTeacherTask, context, columns, rows, objective="contrastive", temperature=0.05)
-    texts = task.data.train.sentences
-    drawn = np.random.default_rng(5).normal(size=(len(texts), 4)).astype(np.float32)
-    task.guide = guide = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
-    vectors = torch.randn(7, len(columns), 8, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
-    vectors.requires_grad_()
-    ours = task.batch_losses(vectors, np.arange(7), 0)["contrastive"] / 7
-    models = (Given(name, tiny_encoder("bert", texts).tokenizer) for name in ("taught", "guide"))
-    peer = losses.GISTEmbedLoss(*models, temperature=0.05, contrast_anchors=False, contrast_positives=False)
-    by_column = enumerate(task.indices.T)
-    features = [{"taught": vectors[:, n], "guide": torch.from_numpy(guide[rows])} for n, rows in by_column]
-    theirs = peer(features, None)
-    assert ours.item() == pytest.approx(theirs.item(), rel=1e-9)
-    assert task.no_negatives(np.arange(7)).sum() > 7  # the guide leaves some out
-    gradients = (torch.autograd.grad(loss, vectors)[0] for loss in (ours, theirs))
-    torch.testing.assert_close(*gradients)
-
-
 def test_a_teacher_from_scratch_learns_to_classify(nli):
     _, context, metrics = nli
     assert lines(context, "loss")[0]["loss"] == pytest.approx(np.log(2), abs=0.15)  # two classes, nothing known yet
@@ -250,38 +180,6 @@ def toy_task(context, given):
     return TeacherTask(
         Teacher(encoder, head, settings.dropout, settings.concatenation), settings, data, tokens, ComputePrecision.FP32
     )
-
-
-PUBLISHED = {
-    "contrastive": ("MultipleNegativesRankingLoss", {"scale": 20}),
-    "cosent": ("CoSENTLoss", {"scale": 20}),
-    "angle": ("AnglELoss", {"scale": 20}),
-    "cosine": ("CosineSimilarityLoss", {}),
-}
-
-
-@pytest.mark.parametrize("objective", PUBLISHED)
-def test_matryoshka_has_the_values_and_gradients_of_sentence_transformers(context, objective):
-    """Its losses are means over the batch, and summed over the dimensions."""
-    losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
-    rows = [(f"a{row}", f"b{row}", f"n{row}" if objective == "contrastive" else row * 7 % 5) for row in range(6)]
-    kind = TeacherTask if objective == "cosine" else InBatchTeacherTask
-    task = task_of(kind, context, ["one", "two", "three"], rows, objective=objective, dimensions=[2, 6])
-    vectors = torch.randn(6, 3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
-    labels = torch.tensor(task.data.train.labels if objective != "contrastive" else [0.0] * 6).double()
-    columns = vectors.unbind(dim=1)[: 3 if objective == "contrastive" else 2]
-    if objective == "cosine":
-        batch = Batch({"input_ids": None, "attention_mask": None, "labels": labels}, {objective: 6})
-        ours = task.loss(lambda *_: torch.cat(columns), batch)[objective]
-    else:
-        ours = task.batch_losses(torch.stack(columns, dim=1), np.arange(6), 0)[objective]
-    name, options = PUBLISHED[objective]
-    model = Given("vectors")
-    loss = losses.MatryoshkaLoss(model, getattr(losses, name)(model, **options), [8, 6, 2])
-    theirs = loss([{"vectors": column} for column in columns], labels) * 6 / 3
-    assert ours.item() == pytest.approx(theirs.item(), rel=1e-9)
-    gradients = [torch.autograd.grad(each, vectors)[0] for each in (ours, theirs)]
-    torch.testing.assert_close(*gradients)
 
 
 def test_more_dimensions_than_the_model_has_are_refused(context, tmp_path):
