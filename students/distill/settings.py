@@ -69,10 +69,8 @@ class Objectives(Settings):
     """Number by which cosines are divided before the softmax of `contrastive` and of `ranking`."""
     candidates: Annotated[Positive, UsedWith("ranking")] = 8192
     """Sentences that the teacher has encoded for `ranking`, the same in every step."""
-    dimensions: Annotated[list[Positive], UsedWith("contrastive", "cut_teacher")] = []
+    dimensions: Annotated[list[Positive], UsedWith("contrastive")] = []
     """Matryoshka: `contrastive` is its mean over vectors cut to these dimensions, and whole ones."""
-    cut_teacher: Annotated[bool, UsedWith("cosine", "ranking"), UsedWith("dimensions"), WHEN_SET] = False
-    """The teacher is Matryoshka too: `cosine` and `ranking` are such means as well, its vectors cut likewise."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Self:

@@ -175,23 +175,13 @@ class DistillationTask:
             losses["retention"] = objectives.retention * ((retained * distances).sum() / self.retained.variance)
         if objectives.mse:
             losses["mse"] = objectives.mse * ((weights * distances).sum() / self.targets.variance)
-        dimensions = objectives.dimensions if objectives.cut_teacher else []
         if objectives.cosine:
-
-            def unlike(vectors: Tensor, targets: Tensor) -> Tensor:
-                return (weights * (1 - torch.cosine_similarity(vectors, targets))).sum()
-
-            losses["cosine"] = objectives.cosine * matryoshka(unlike, dimensions, vectors, targets)
+            losses["cosine"] = objectives.cosine * (weights * (1 - torch.cosine_similarity(vectors, targets))).sum()
         if self.candidates and english is not None:
             self.candidates = candidates = self.candidates.to(vectors.device)
             is_target = english[:, None] == candidates.english
-
-            def misranked(vectors: Tensor, targets: Tensor) -> Tensor:
-                others = candidates.vectors[:, : vectors.shape[1]]
-                divergences = ranking_divergence(vectors, targets, others, is_target, objectives.temperature)
-                return (weights * divergences).sum()
-
-            losses["ranking"] = objectives.ranking * matryoshka(misranked, dimensions, vectors, targets)
+            divergences = ranking_divergence(vectors, targets, candidates.vectors, is_target, objectives.temperature)
+            losses["ranking"] = objectives.ranking * (weights * divergences).sum()
         return losses
 
     def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:

@@ -41,11 +41,7 @@ WRONG = {
         ({"parallel": [{**FILES, "header": False}]}, "header: without effect, because only csv and"),
         (
             {"objectives": {"cosine": 1, "dimensions": [8]}},
-            "dimensions: without effect, because contrastive is 0 and cut_teacher is false",
-        ),
-        (
-            {"objectives": {"contrastive": 1, "dimensions": [8], "cut_teacher": True}},
-            "cut_teacher: without effect, because cosine is 0 and ranking is 0",
+            "dimensions: without effect, because contrastive is 0",
         ),
         ({"objectives": {"candidates": 9}}, "candidates: without effect, because ranking is 0"),
         *(({"student_prompt": prompt}, "student_prompt") for prompt in ("", {"text": ""}, {"txt": "query: "}, 5)),
