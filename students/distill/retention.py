@@ -1,4 +1,4 @@
-"""What a student keeps of its base: lower rates below, texts whose vectors stay, weights averaged with the start's."""
+"""What a student keeps of its base: frozen layers, texts whose vectors stay, weights averaged with the start's."""
 
 from collections.abc import Callable, Mapping
 
@@ -45,25 +45,12 @@ def freeze_layers(encoder: SentenceEncoder, frozen_layers: int | None) -> None:
             parameter.requires_grad = False
 
 
-def layer_rates(encoder: SentenceEncoder, layer_decay: float) -> dict[str, float]:
-    """Factors of the learning rate by parameter name: a layer has `layer_decay` times that of the layer above.
-
-    The embeddings count as the layer below the first.
-    Raises RequestError when the network's layers share their weights, unless `layer_decay` is 1.
-    """
-    if layer_decay == 1:
-        return {}
-    levels = _levels(encoder)
-    depth = max(levels.values())
-    return {name: layer_decay ** (depth - level) for name, level in levels.items()}
-
-
 def _levels(encoder: SentenceEncoder) -> dict[str, int]:
     """The level of each parameter: 0 before the layers, n in the nth layer, the last one's after the layers.
 
     Relative positions that all layers share, as in MPNet and T5, are on level 0, as the embeddings are.
     """
-    stack = f"backbone.{layer_stack(encoder.backbone, 'frozen_layers, layer_decay')}."
+    stack = f"backbone.{layer_stack(encoder.backbone, 'frozen_layers')}."
     levels, highest = {}, 0
     for name, _ in encoder.named_parameters():
         if name.startswith(stack):

@@ -106,8 +106,6 @@ class DistillSettings(TrainingSettings):
     """Dropout in every layer while training; the base's own when absent."""
     frozen_layers: Annotated[int, Field(ge=0)] | None = None
     """The token embeddings and this many of the lowest layers keep their weights; 0: only the embeddings."""
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Learning rate of a layer, as a fraction of that of the layer above it."""
     average_with_start: bool = False
     """Of the weights between the start's and the trained ones, take those whose translation accuracy falls least short
     of the best, on `dev` or on `dev_untrained`, whichever is worse; of equal ones (but for 0.002) those farthest from

@@ -33,7 +33,6 @@ from students.distill.retention import (
     ACCURACY,
     average_with_start,
     freeze_layers,
-    layer_rates,
     mean_accuracies,
     retained_targets,
 )
@@ -83,12 +82,11 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
         )
     retained = retained_targets(student, corpus, context)
     freeze_layers(student, settings.frozen_layers)
-    rates = layer_rates(student, settings.layer_decay)
     del teacher  # its vectors are on the disk; its memory is the student's now
     with main_first(context.process_group):
         tokens = store_tokens(corpus.texts, len(corpus), prompt_tokenizer(student), context.work / "tokens")
     kind = ContrastiveTask if settings.objectives.contrastive else DistillationTask
-    task = kind(student, settings, corpus, targets, retained, tokens, dev_teacher, precision, rates)
+    task = kind(student, settings, corpus, targets, retained, tokens, dev_teacher, precision)
     metrics = train(task, settings, context.output, context.work, precision)
     if settings.average_with_start:
         metrics |= average_with_start(student, task.evaluate, context)
@@ -111,7 +109,6 @@ class DistillationTask:
 
     retained: the start's vectors of the retained texts, if there are any.
     dev_teacher: gives the teacher's vectors of the held-out sentences, without own vectors of the English alone.
-    rates: factors of the learning rate by parameter name.
     """
 
     model: SentenceEncoder
@@ -122,7 +119,6 @@ class DistillationTask:
     tokens: Tokens
     dev_teacher: Encode
     precision: ComputePrecision
-    rates: Mapping[str, float] = field(default_factory=dict)
     candidates: Candidates | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -130,9 +126,6 @@ class DistillationTask:
         self.criterion = CRITERION if self.corpus.dev else None
         if self.settings.objectives.ranking:
             self.candidates = Candidates.draw(self.targets, self.settings)
-
-    def rate_factors(self) -> Mapping[str, float]:
-        return self.rates
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
         ids, mask = self.tokens.padded(items, self.model.pad_id)
