@@ -28,11 +28,11 @@ from transformers import AutoTokenizer
 from benchmarks.harness import Claim, main
 from benchmarks.machine import Memory, growth_claim, memories, save_stand_in
 from bertrelay.cache import Cache
-from bertrelay.data.tables import Table
+from bertrelay.data.tables import BLOCK_SENTENCES, Table
 from bertrelay.device import resolve_precision
 from bertrelay.encode_files import encode_file
 from bertrelay.fingerprint import Digests
-from bertrelay.inference.encode import BLOCK_SENTENCES, encode_blocks
+from bertrelay.inference.encode import encode_blocks
 from bertrelay.memory import private_memory_mb
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.new import train_wordpiece

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar, Unpack
@@ -22,7 +22,7 @@ from bertrelay.data.parquet import ROW, ParquetInput, check_outside
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import SentenceScan, as_table, block_reader, scan
 from bertrelay.data.shards import ShardFiles, Span, even_spans, locked_output
-from bertrelay.data.tables import Table
+from bertrelay.data.tables import BLOCK_SENTENCES, Table
 from bertrelay.data.vectors import (
     DTYPES,
     SUFFIXES,
@@ -35,12 +35,12 @@ from bertrelay.data.vectors import (
     write_block,
     write_vectors,
 )
-from bertrelay.device import default_device
+from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import plural
 from bertrelay.files import check_output, read_json, refuse_symlink, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inference.batches import computed_precision
-from bertrelay.inference.encode import BLOCK_SENTENCES, EncodingOptions, check_finite, encode_blocks
+from bertrelay.inference.encode import EncodingOptions, check_finite, encode_blocks
 from bertrelay.inference.run_model import FillResult, connect, fill, fill_dataset
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
@@ -125,14 +125,12 @@ def encode_file(
     with locked_output(output, process_group), connect(settings, process_group) as executor:
         scanned = on_main(scan_table, process_group)
         encoder = open_encoder(model, cache)
-        precision = executor.precision(options.get("precision"), encoder.device)
-        options["precision"] = precision
         # One reader is ahead of the model, the other gives the texts of a Parquet file.
         read_block, texts = (block_reader(table, cache, rejects is not None) for _ in range(2))
         key = fingerprint({"model": encoder_digest(encoder), "source": scanned.digest})
-        file = VectorFile(BlockEncoder(encoder, options, vectors), read_block, scanned.sentences, key)
-        result = file.write(output, executor, texts)
-    return EncodedFile(scanned.sentences, encoder.dim, result.rate, computed_precision(encoder.backbone, precision))
+        encoding = BlockEncoder.of(encoder, executor, options, vectors)
+        result = VectorFile(encoding, read_block, scanned.sentences, key).write(output, executor, texts)
+    return EncodedFile(scanned.sentences, encoder.dim, result.rate, encoding.computed_in)
 
 
 def fill_vectors(
@@ -162,8 +160,7 @@ def fill_vectors(
     executor = executor or LocalExecutor()
     check_shared(path.parent, executor.process_group)
     with locked_output(path, executor.process_group, wait=True):
-        options["precision"] = executor.precision(options.get("precision"), encoder.device)
-        encoding = BlockEncoder(encoder, options, name_row=name_row)
+        encoding = BlockEncoder.of(encoder, executor, options, name_row=name_row)
         return VectorFile(encoding, read_block, rows, key, description).fill_cache(path, executor).size
 
 
@@ -178,22 +175,44 @@ def forget_manifest(path: Path) -> None:
 class BlockEncoder:
     """Turns blocks of sentences into stored vectors. Workers are sent one.
 
-    options: with the precision resolved. name_row: names the sentence of a row in errors.
+    prompt: the text before each sentence. batch_tokens, batch_size: as of `EncodingOptions`.
+    name_row: names the sentence of a row in errors.
     is_sent: True where another process computes, whose devices may be others.
     """
 
     encoder: SentenceEncoder
-    options: EncodingOptions
-    stored: Stored = "float32"
-    name_row: Callable[[int], str] = name_sentence
-    is_sent: bool = False
+    prompt: str
+    precision: ComputePrecision
+    batch_tokens: int | None
+    batch_size: int | None
+    stored: Stored
+    name_row: Callable[[int], str]
+    is_sent: bool
 
-    def sent_by(self, executor: Executor) -> "BlockEncoder":
-        """Gives workers, which may have no accelerator, a copy on the CPU; the caller's encoder stays where it is."""
-        if not executor.sends_work:
-            return self
-        encoder = self.encoder if self.encoder.device.type == "cpu" else deepcopy(self.encoder).to("cpu")
-        return replace(self, encoder=encoder, is_sent=True)
+    @classmethod
+    def of(
+        cls,
+        encoder: SentenceEncoder,
+        executor: Executor,
+        options: EncodingOptions,
+        stored: Stored = "float32",
+        name_row: Callable[[int], str] = name_sentence,
+    ) -> "BlockEncoder":
+        """Resolves prompt and precision for what `executor` computes.
+
+        Workers, which may have no accelerator, get a copy on the CPU; the caller's encoder stays where it is.
+        """
+        prompt = encoder.text_before(options.get("prompt_name"), options.get("prompt"))
+        precision = executor.precision(options.get("precision"), encoder.device)
+        batches = options.get("batch_tokens"), options.get("batch_size")
+        if executor.sends_work and encoder.device.type != "cpu":
+            encoder = deepcopy(encoder).to("cpu")
+        return cls(encoder, prompt, precision, *batches, stored, name_row, executor.sends_work)
+
+    @property
+    def computed_in(self) -> str:
+        """The precision of the network where it has its own, else the one that is requested."""
+        return computed_precision(self.encoder.backbone, self.precision)
 
     def start(self) -> "BlockEncoder":
         """Puts an encoder that was sent onto this process's device."""
@@ -215,7 +234,16 @@ class BlockEncoder:
                 pending.append((block, first))
                 yield sentences
 
-        for vectors in encode_blocks(self.encoder, texts(), bar, **self.options):
+        encoded = encode_blocks(
+            self.encoder,
+            texts(),
+            bar,
+            prompt=self.prompt,
+            precision=self.precision,
+            batch_tokens=self.batch_tokens,
+            batch_size=self.batch_size,
+        )
+        for vectors in encoded:
             block, first = pending.popleft()
             check_finite(self.encoder, vectors, self.name_row, first)
             yield block, quantized(vectors, self.stored)
@@ -239,12 +267,15 @@ class VectorFile:
     @property
     def manifest(self) -> dict[str, object]:
         """Describes the vectors; shards and files of another manifest are not resumed."""
-        encoder, options = self.encoding.encoder, self.encoding.options
-        manifest: dict[str, object] = {"key": self.key, "precision": options.get("precision"), "rows": self.rows}
-        manifest |= {"dim": encoder.dim, "block": self.rows_per_shard}
-        if options.get("prompt_name") is not None or options.get("prompt") is not None:
-            manifest["prompt"] = encoder.text_before(options.get("prompt_name"), options.get("prompt"))
-        return manifest if self.encoding.stored == "float32" else {**manifest, "vectors": self.encoding.stored}
+        return {
+            "key": self.key,
+            "precision": self.encoding.precision,
+            "rows": self.rows,
+            "dim": self.encoding.encoder.dim,
+            "block": self.rows_per_shard,
+            "prompt": self.encoding.prompt,
+            "vectors": self.encoding.stored,
+        }
 
     def fill_cache(self, path: Path, executor: Executor) -> FillResult:
         """Writes `path`, and its manifest beside it; does nothing where that manifest is there already."""
@@ -271,7 +302,7 @@ class VectorFile:
         if group.is_main:
             missing = sum(spans[number].size for number in shards.missing())
             check_space(shards.folder, (self.rows + missing) * columns * dtype.itemsize)
-        start = partial(_start_arrays, self.encoding.sent_by(executor))
+        start = partial(_start_arrays, self.encoding)
         result = fill(shards, Work(self._read, start, self.description, "sentences"), executor)
         if group.is_main:
             blocks = (open_vectors(path, dtype) for path in shards.complete())
@@ -328,21 +359,18 @@ def encode_dataset(
     width = stored_columns(encoder.dim, vectors)
     vector = pa.field("vector", pa.list_(pa.from_numpy_dtype(DTYPES[vectors]), width))
     with connect(settings, process_group) as executor:
-        precision = executor.precision(options.get("precision"), encoder.device)
-        options["precision"] = precision
+        encoding = BlockEncoder.of(encoder, executor, options, vectors, name_dataset_row)
         manifest: dict[str, object] = {
             "model": encoder_digest(encoder),
             "source": inputs.digest,
-            "precision": precision,
-            "prompt": encoder.text_before(options.get("prompt_name"), options.get("prompt")),
+            "precision": encoding.precision,
+            "prompt": encoding.prompt,
             "vectors": vectors,
         }
-        encoding = BlockEncoder(encoder, options, vectors, name_dataset_row).sent_by(executor)
         work = Work(whole_span, partial(_start_tables, encoding, inputs), "encoding", "sentences")
         columns = [*inputs.schema, vector]
         written = fill_dataset(output, inputs.spans, columns, manifest, work, executor, overwrite=overwrite)
-    computed_in = computed_precision(encoder.backbone, precision)
-    return EncodedFile(written.rows, encoder.dim, written.rows_per_second, computed_in)
+    return EncodedFile(written.rows, encoder.dim, written.rows_per_second, encoding.computed_in)
 
 
 def _start_tables(encoding: BlockEncoder, inputs: ParquetInput) -> Compute[Span, Iterator[pa.Table]]:

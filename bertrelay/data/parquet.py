@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from bertrelay.data.shards import ShardStore, Span, locked_output
-from bertrelay.data.tables import Record, table_format
+from bertrelay.data.tables import BLOCK_SENTENCES, Record, table_format
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import NO_SPACE, atomic_write, sync
 from bertrelay.fingerprint import fingerprint, visible_files
@@ -40,7 +40,6 @@ HIDDEN = re.compile(r"(^|/)[_.]")
 URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 PARQUET, ROW = ".parquet", "row"
 SHARD_ROWS = 100_000
-BLOCK_ROWS = 8_192
 FILES_AT_ONCE = 16
 MANIFEST, SUCCESS, MARKERS, UNFINISHED = "_manifest.json", "_SUCCESS", "_shards", "_unfinished-"
 MANIFEST_KEY = "spans"  # which the manifests of all our datasets have
@@ -343,7 +342,7 @@ class ParquetInput:
                     yield Record(tuple(values), groups.file, row - first + 1)
 
     def blocks(self, span: Span) -> Iterator[pa.Table]:
-        """The rows of a shard as tables of BLOCK_ROWS, with their numbers in the column `row`; reads nothing else.
+        """The rows of a shard as tables of BLOCK_SENTENCES, with their numbers in the column `row`; reads nothing else.
 
         Raises RequestError for a text that is missing, with file and row.
         """
@@ -354,7 +353,7 @@ class ParquetInput:
         ):
             row = groups.row
             for batch in file.iter_batches(
-                BLOCK_ROWS, row_groups=list(range(groups.first, groups.end)), columns=self.schema.names
+                BLOCK_SENTENCES, row_groups=list(range(groups.first, groups.end)), columns=self.schema.names
             ):
                 table = pa.Table.from_batches([batch]).select(self.schema.names).cast(self.schema)
                 for texts in map(table.column, self.texts):

@@ -14,6 +14,8 @@ from bertrelay.settings import WHEN_SET, DataSource, HubDataset, InputFile, Sett
 Format = Literal["lines", "csv", "tsv", "jsonl", "parquet"]
 BLOCK_ROWS = 4096
 """Rows, texts or vectors that are read, computed or written at once; no result depends on it."""
+BLOCK_SENTENCES = 8_192
+"""Sentences from which batches of like length are made; with another number, vectors differ by rounding."""
 ABSENT: Any = ...
 """The value of an optional column that the table lacks."""
 

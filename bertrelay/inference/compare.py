@@ -6,10 +6,11 @@ from itertools import islice
 from typing import NamedTuple, Unpack
 
 from bertrelay.checks import check_choice, iterate_pairs, list_texts
+from bertrelay.data.tables import BLOCK_SENTENCES
 from bertrelay.data.vectors import Vectors
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import METRICS, matrix, pairwise
-from bertrelay.inference.encode import BLOCK_SENTENCES, Encodes, EncodingOptions, check_finite, encode, encode_blocks
+from bertrelay.inference.encode import Encodes, EncodingOptions, check_finite, encode, encode_blocks
 from bertrelay.progress import Bar
 from bertrelay.settings import Metric
 

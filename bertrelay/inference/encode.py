@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 import bertrelay.progress
 from bertrelay.checks import check_count, list_texts
+from bertrelay.data.tables import BLOCK_SENTENCES
 from bertrelay.data.tokens import pad_rows
 from bertrelay.data.vectors import Vectors, check_finite_rows
 from bertrelay.device import resolve_precision, to_device
 from bertrelay.inference.batches import Network, compute_blocks, fill_batch, sorted_batches
 from bertrelay.progress import Bar
-
-BLOCK_SENTENCES = 8_192
 
 
 class Encodes(Network, Protocol):

@@ -83,7 +83,7 @@ PLACES = [("tag", "folder"), ("answer", "folder"), ("score", "folder"), ("answer
 @pytest.mark.parametrize(("command", "address"), PLACES, indirect=True)
 def test_a_dataset_has_the_rows_of_a_file(command, address, call, write_lines, tmp_path, monkeypatch):
     name, kind, model = command
-    monkeypatch.setattr(parquet, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(parquet, "BLOCK_SENTENCES", 8)
     write_dataset(address("input"), rows_of(kind))
     words = [*kind.words.split(), model]
     printed = call(*words, address("input"), address("output"), *KEPT[name], "--precision", "fp32")

@@ -32,7 +32,7 @@ OURS = {"spans": "", "of": "rows"}
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
     monkeypatch.setattr(parquet, "SHARD_ROWS", 10)
-    monkeypatch.setattr(parquet, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(parquet, "BLOCK_SENTENCES", 8)
 
 
 @pytest.fixture
