@@ -20,7 +20,7 @@ from bertrelay.files import NOT_UTF8, is_utf8, read_json, write_json
 from bertrelay.inputs import note_input, state_of
 from bertrelay.privacy import current_umask
 from bertrelay.progress import spinner
-from bertrelay.settings import RUN_ONLY, WHEN_SET, AnySettings, Settings, Source
+from bertrelay.settings import RUN_ONLY, AnySettings, Settings, Source
 
 Parts = dict[str, Any]
 """Key of a setting (`train[0].path`), or `uses` and `uses.version`, to the value that counts: of a file its digest."""
@@ -102,10 +102,8 @@ class Leaf(NamedTuple):
 def leaves(settings: Settings) -> Iterator[Leaf]:
     """Yields every value of `settings`, flat, in the order of the fields."""
     for name, field in type(settings).model_fields.items():
-        field_value = getattr(settings, name)
-        run_only = RUN_ONLY in field.metadata or (WHEN_SET in field.metadata and field_value == field.default)
-        for key, value in flatten(name, field_value):
-            yield Leaf(key, value, run_only)
+        for key, value in flatten(name, getattr(settings, name)):
+            yield Leaf(key, value, RUN_ONLY in field.metadata)
 
 
 def flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -47,9 +47,6 @@ AnySettings = TypeVar("AnySettings", bound="Settings")
 
 RUN_ONLY = "run only"
 """Marks a setting that changes how the work is done and never its result: workers, log interval, memory."""
-WHEN_SET = "when set"
-"""Marks a setting that is part of the fingerprint only where it differs from its default: one that was added later,
-whose default gives the same result as before."""
 BatchTokens = Annotated[
     Positive | None,
     RUN_ONLY,

@@ -7,7 +7,6 @@ from pydantic import AfterValidator, Field, model_validator
 from bertrelay.data.tables import Table
 from bertrelay.model.settings import Base, PoolingMode
 from bertrelay.settings import (
-    WHEN_SET,
     EncoderSource,
     InputFile,
     MaxRejects,
@@ -59,11 +58,11 @@ class StsTable(Table):
     second: InputFile | None = None
     """Row-aligned table of the same shape from which the second sentence is read instead, for pairs across two
     languages, one file each."""
-    scores: Annotated[InputFile | None, WHEN_SET] = None
+    scores: InputFile | None = None
     """Row-aligned file with only the score, a line each, such as `STS.gs.track5.en-en.txt` of SemEval."""
-    where: Annotated[dict[str, str | int] | None, WHEN_SET] = None
+    where: dict[str, str | int] | None = None
     """Column to value, such as `{ lang = "en-de" }`: rows with other values are left out."""
-    reversed: Annotated[bool, WHEN_SET] = False
+    reversed: bool = False
     """A high score means that the sentences differ, as `Overall` of SemEval-2022 does."""
 
     @model_validator(mode="after")
@@ -86,7 +85,7 @@ class LabelledTraining(TrainingSettings):
     evaluate_every: Annotated[Positive | None, UsedWith("dev")] = None
     patience: Annotated[Positive | None, UsedWith("dev")] = None
     max_rejects: MaxRejects = 0.01
-    max_swapped: Annotated[float, Field(ge=0, le=1), WHEN_SET] = 0.2
+    max_swapped: Annotated[float, Field(ge=0, le=1)] = 0.2
     """Fraction of examples whose columns may seem to be swapped: sentences without a letter, and classes that are as
     many as sentences."""
 
@@ -120,7 +119,7 @@ class TrainSettings(LabelledTraining):
     """Number by which similarities are divided."""
     guide: Annotated[EncoderSource | None, UsedWith(objective=objectives_with("guide"))] = None
     """Model that excludes negatives which it finds nearer to the anchor than the positive (GISTEmbed)."""
-    dimensions: Annotated[list[Positive], UsedWith(objective=objectives_with("dimensions")), WHEN_SET] = []
+    dimensions: Annotated[list[Positive], UsedWith(objective=objectives_with("dimensions"))] = []
     """Matryoshka: the loss is its mean over vectors cut to these dimensions, and whole ones."""
     head: Annotated[InputFile | None, UsedWith(objective=objectives_with("head"))] = None
     """Softmax head of an earlier training, `@stage/head`."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from bertrelay.errors import RequestError
-from bertrelay.settings import WHEN_SET, DataSource, HubDataset, InputFile, Settings, UsedWith, refuse_idle
+from bertrelay.settings import DataSource, HubDataset, InputFile, Settings, UsedWith, refuse_idle
 
 Format = Literal["lines", "csv", "tsv", "jsonl", "parquet"]
 BLOCK_ROWS = 4096
@@ -81,7 +81,7 @@ class TableSource(DataSource):
     """Format of the file; by its suffix (before `.gz`) when absent, where an unknown one means plain lines."""
     header: Annotated[bool, UsedWith("path")] = True
     """A CSV or TSV file begins with the names of its columns."""
-    quoted: Annotated[bool, UsedWith("path"), WHEN_SET] = False
+    quoted: Annotated[bool, UsedWith("path")] = False
     """Fields of a TSV file may stand in quotes, as those of CSV do; else quotes are text."""
 
     @model_validator(mode="after")

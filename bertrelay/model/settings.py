@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from bertrelay.settings import WHEN_SET, ModelSource, Settings
+from bertrelay.settings import ModelSource, Settings
 
 VocabularySize = Annotated[int, Field(ge=50, le=10_000_000)]
 MOST_WEIGHTS = 10_000_000_000
@@ -32,7 +32,7 @@ class NewEncoder(Settings):
     """Longest input, special tokens included."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Dropout in every layer while training."""
-    positions: Annotated[Literal["sinusoidal"] | None, WHEN_SET] = None
+    positions: Literal["sinusoidal"] | None = None
     """`sinusoidal` starts the position embeddings as sines and cosines (Vaswani et al. 2017), so that a small network
     learns sooner to attend to neighbouring tokens; random by default. Either way they are trained."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from bertrelay.settings import WHEN_SET, InputFile, MaxRejects, ModelSource, Positive, Settings, UsedWith, refuse_idle
+from bertrelay.settings import InputFile, MaxRejects, ModelSource, Positive, Settings, UsedWith, refuse_idle
 from bertrelay.training.settings import TrainingSettings
 from domain.clinical.mimic import HOSPITAL, NOTES, HospitalTables, NoteTables, note_version, table_problems
 from domain.clinical.outcomes import OUTCOMES, PAPERS_C, AggregationName, ChunkSettings, Input, PoolingName
@@ -59,7 +59,7 @@ class CohortSettings(Settings):
     minimum_age: Annotated[int, Field(ge=0), BY_DEFAULT_RULES] = 18
     """Lowest age at admission, in years; 0 keeps stays of unknown age as well."""
     data_end: Annotated[
-        str | None, BeforeValidator(_as_text), AfterValidator(lambda value: value and _day_or_latest(value)), WHEN_SET
+        str | None, BeforeValidator(_as_text), AfterValidator(lambda value: value and _day_or_latest(value))
     ] = None
     """Last day of the data, or `latest`, for the latest time in the table of admissions: index stays whose window ends
     later are left out, as a return would not be seen. MIMIC's dates are shifted for each subject, so that its data have
@@ -110,7 +110,7 @@ class NotesSettings(Settings):
     need. Of who dies, notes are early only where death came after the cut-off."""
     hours: Annotated[Positive, UsedWith(input="early")] = 48
     """Cut-off of early notes in hours from the admission."""
-    cut: Annotated[Literal["hours-or-return", "discharge"], UsedWith(input="discharge"), WHEN_SET] = "hours-or-return"
+    cut: Annotated[Literal["hours-or-return", "discharge"], UsedWith(input="discharge")] = "hours-or-return"
     """End of the text of a discharge. `hours-or-return` reads until `after_discharge_hours`, and nothing from the
     subject's next admission on: who is back before the summary is written has no text, so that having one depends on
     the outcome. `discharge` is the same cut for all stays, whatever happens later: the discharge."""
@@ -171,7 +171,7 @@ class LearningSettings(TrainingSettings):
     """The c of `max_and_mean`; "chosen" takes the one with the highest validation AUROC."""
     share_weight: bool = True
     """Weigh all admissions alike in training, each one's weight shared among its chunks; else all chunks alike."""
-    pooling: Annotated[PoolingName, WHEN_SET] = "cls"
+    pooling: PoolingName = "cls"
     """Token vectors of a chunk that the head reads: the first token, as in BERT, or the mean of all tokens, from which
     a small network learns faster."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None

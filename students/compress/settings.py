@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from bertrelay.data.tables import Table
 from bertrelay.languages import EachOnce, LanguageCode, is_language
 from bertrelay.model.settings import GraphPrecision, Opset
-from bertrelay.settings import WHEN_SET, EncoderSource, MaxRejects, ModelSource, Positive, Precision, Settings, UsedWith
+from bertrelay.settings import EncoderSource, MaxRejects, ModelSource, Positive, Precision, Settings, UsedWith
 from students.parallel.settings import (
     ENGLISH,
     AlignedFiles,
@@ -74,11 +74,11 @@ class ShrinkSettings(Settings):
     """Fraction of the tokens of held-out text, in each language, that must be cut as before."""
     layers: Positive | None = None
     """Layers to keep; each time the one whose removal moves the corpus's vectors least is left out."""
-    intermediate_size: Annotated[Positive | None, WHEN_SET] = None
+    intermediate_size: Positive | None = None
     """Neurons to keep of each feed-forward layer, those that its output depends on most."""
     dimensions: Positive | None = None
     """Dimensions of a vector to keep, those along which the corpus's vectors are longest."""
-    prompt: Annotated[Prompt | None, WHEN_SET] = None
+    prompt: Prompt | None = None
     """Name of the model's prompt that precedes each sentence whose vectors choose and compare, or `{ text = "query: "
     }`; the model's default when absent. The smaller model has the prompts of the model."""
     sts: dict[str, StsTable] = {}
@@ -138,11 +138,11 @@ class ExportSettings(Settings):
     """Engines to export for: onnx is ONNX Runtime."""
     precision: GraphPrecision = "fp32"
     """Number format of the graphs; in int8 they are smaller, and vectors move a little."""
-    lowest_cosine: Annotated[float | None, Field(gt=0, lt=1), UsedWith(precision="int8"), WHEN_SET] = None
+    lowest_cosine: Annotated[float | None, Field(gt=0, lt=1), UsedWith(precision="int8")] = None
     """Lowest cosine of a vector to the model's: int8 graphs keep as many products in fp32 as that takes."""
     opset: Opset = 23
     """Opset of ONNX: 23 has an operator for attention, which is faster; 20 is for runtimes that do not read 23."""
-    parent: Annotated[ModelSource | None, WHEN_SET] = None
+    parent: ModelSource | None = None
     """Model that this one is to be as good as, such as its teacher; it is measured beside it."""
     sts: dict[str, StsTable] = {}
     """STS sets by name for `sts/…`, of the model, its graphs and its parent."""

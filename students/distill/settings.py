@@ -8,7 +8,6 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from bertrelay.data.tables import Table
 from bertrelay.model.settings import NewEncoder, VocabularySize, kind_of_base
 from bertrelay.settings import (
-    WHEN_SET,
     MaxRejects,
     MaxTokens,
     ModelSource,
@@ -86,20 +85,20 @@ class DistillSettings(TrainingSettings):
     """Encoder, or the vectors that one has made, `{ vectors = "vectors.parquet" }`."""
     base: Base
     """Start of the student: a pretrained model, a size, or the teacher's layers."""
-    teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
+    teacher_prompt: Prompt | None = None
     """Name of the teacher's prompt that precedes each sentence it encodes, or `{ text = "query: " }`; the teacher's
     default when absent."""
-    own_vectors: Annotated[bool, WHEN_SET] = False
+    own_vectors: bool = False
     """A translation learns the teacher's vector of itself, as a multilingual teacher gives it, and not that of its
     English: for a student that is to be like a larger one."""
-    student_prompt: Annotated[Prompt | None, WHEN_SET] = None
+    student_prompt: Prompt | None = None
     """Name of the base's prompt that precedes each sentence, or `{ text = "query: " }`; none when absent. It is the
     default of the student, so that `encode` uses it too."""
     trim_vocabulary: bool = False
     """Leave out the subwords of a pretrained base that `parallel` does not use, before training."""
     layers: Positive | None = None
     """Layers of the base to keep; each time the one whose removal moves the vectors least is left out."""
-    intermediate_size: Annotated[Positive | None, WHEN_SET] = None
+    intermediate_size: Positive | None = None
     """Neurons of each feed-forward layer of the base to keep, those that its output depends on most. With
     `trim_vocabulary`, `layers` or this, sizes before and after are metrics."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None

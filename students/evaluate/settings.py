@@ -7,7 +7,6 @@ from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.languages import LanguageCode
 from bertrelay.settings import (
-    WHEN_SET,
     EncoderSource,
     MaxRejects,
     ModelSource,
@@ -41,32 +40,32 @@ class EvaluateSettings(Settings):
 
     model: EncoderSource
     """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
-    prompt: Annotated[Prompt | None, WHEN_SET] = None
+    prompt: Prompt | None = None
     """Name of the model's prompt that precedes each sentence, or `{ text = "query: " }`, for a model that needs one;
     the model's default when absent."""
     teacher: Annotated[Teacher | None, UsedWith("parallel")] = None
     """Teacher for `mse/<language>`, an encoder or its vectors, `{ vectors = "vectors.parquet" }`; not measured when
     absent."""
-    teacher_prompt: Annotated[Prompt | None, WHEN_SET] = None
+    teacher_prompt: Prompt | None = None
     """Prompt of the teacher, as the student was taught; the teacher's default when absent."""
-    recall_at: Annotated[Positive | None, UsedWith("teacher"), WHEN_SET] = None
+    recall_at: Annotated[Positive | None, UsedWith("teacher")] = None
     """Search the English sentences of `parallel`, as the teacher's vectors, with this many hits for a query: the
     student's vector of English and of each language. Gives `recall_at_<k>/<language>`."""
     parallel: list[UnlimitedSource] = []
     """Held-out parallel sentences for `translation_accuracy/<from>-<into>`."""
     sts: dict[str, StsTable] = {}
     """STS sets by name, within a language or across two."""
-    xsim: Annotated[dict[SetName, Annotated[list[UnlimitedSource], Field(min_length=1)]], WHEN_SET] = {}
+    xsim: dict[SetName, Annotated[list[UnlimitedSource], Field(min_length=1)]] = {}
     """n-way test sets by name, each a list of sources with the same English: gives `xsim_error/<set>/<from>/<into>`,
     the percentage of sentences whose translation is not the nearest by ratio margin, as LASER's xsim."""
-    xsim_pairs: Annotated[XsimPairs, UsedWith("xsim"), WHEN_SET] = "english"
+    xsim_pairs: Annotated[XsimPairs, UsedWith("xsim")] = "english"
     """Pairs of languages: English with each other one, all with all, or pairs such as [["de", "ko"]], from the first
     into the second."""
-    mining: Annotated[dict[SetName, MiningTest], WHEN_SET] = {}
+    mining: dict[SetName, MiningTest] = {}
     """Tests of bitext mining by name; gives `mining_f1/<name>/train` and `/test`, precision, recall and threshold."""
     lookup: Annotated[list[UnlimitedSource], UsedWith("parallel")] = []
     """Training corpora for the dictionary of word-for-word lookup, a baseline."""
-    dimensions: Annotated[list[Positive], WHEN_SET] = []
+    dimensions: list[Positive] = []
     """Score vectors cut to these dimensions too."""
     picture_sentences: Annotated[int, Field(ge=0), UsedWith("parallel")] = 4
     """Sentences, in every language, that the picture of similarities shows; 0 for none."""

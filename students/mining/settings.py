@@ -6,7 +6,6 @@ from pydantic import Field, model_validator
 
 from bertrelay.data.tables import Column, Table
 from bertrelay.settings import (
-    WHEN_SET,
     BatchTokens,
     EncoderSource,
     MaxRejects,
@@ -54,7 +53,7 @@ class MineSettings(MineOptions):
     gold: Table | None = None
     """True pairs, in columns `source_line` and `target_line`, for precision, recall and F1; the threshold of the
     highest F1 is taken when `threshold` is absent. Lines count from 1, a header included."""
-    id_column: Annotated[Column | None, UsedWith("gold"), WHEN_SET] = None
+    id_column: Annotated[Column | None, UsedWith("gold")] = None
     """Column of identifiers in source and target, by which `gold` names sentences, as in BUCC; its columns are then
     `source_id` and `target_id`, or the first two of a file without a header."""
     output: MinedFormat = "tsv"

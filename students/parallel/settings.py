@@ -18,7 +18,6 @@ from bertrelay.data.tables import (
 )
 from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.settings import (
-    WHEN_SET,
     DataSource,
     EncoderSource,
     HubDataset,
@@ -39,8 +38,7 @@ def _not_english(value: str) -> str:
     return value
 
 
-MaxPairs = Annotated[Positive | None, WHEN_SET]
-MaxMisplaced = Annotated[float, Field(ge=0, le=1), WHEN_SET]
+MaxMisplaced = Annotated[float, Field(ge=0, le=1)]
 Language = Annotated[LanguageCode, AfterValidator(_not_english)]
 """Of the side that is not English."""
 
@@ -54,7 +52,7 @@ class AlignedFiles(DataSource):
     """File of their translations."""
     language: Language
     """Language of the translations."""
-    max_pairs: MaxPairs = None
+    max_pairs: Positive | None = None
     """Most pairs of a training corpus, in place of that of `filters`."""
     max_misplaced: MaxMisplaced = 0.2
     """Fraction of texts that may seem to be in another language than theirs."""
@@ -64,7 +62,7 @@ class AlignedFiles(DataSource):
     """Format of both files; by their suffixes when absent, where an unknown one means plain lines."""
     header: bool = True
     """CSV and TSV files begin with the names of their columns."""
-    quoted: Annotated[bool, WHEN_SET] = False
+    quoted: bool = False
     """Fields of TSV files may stand in quotes, as those of CSV do; else quotes are text."""
 
     @model_validator(mode="after")
@@ -97,7 +95,7 @@ class TranslationColumns(TableSource):
 
     english: Column = ENGLISH
     """Column of English."""
-    max_pairs: MaxPairs = None
+    max_pairs: Positive | None = None
     """Most pairs of a training corpus in each language, in place of that of `filters`."""
     max_misplaced: MaxMisplaced = 0.2
     """Fraction of texts that may seem to be in another language than theirs."""
@@ -146,7 +144,7 @@ class TranslationFiles(DataSource):
     """Strip inline tags and keep the pair, or skip pairs that have any."""
     placeholders: Literal["skip", "keep"] = "skip"
     """Skip pairs with `%s` or `{name}`, or keep them."""
-    max_pairs: MaxPairs = None
+    max_pairs: Positive | None = None
     """Most pairs of a training corpus in each language, in place of that of `filters`."""
     max_misplaced: MaxMisplaced = 0.2
     """Fraction of texts that may seem to be in another language than theirs."""
@@ -226,7 +224,7 @@ class Filters(Settings):
     """Drop a translation of the same English that is repeated."""
     max_pairs: Positive | None = None
     """Most pairs of one source and language, drawn by their English; a source may have its own."""
-    margin: Annotated[MarginFilter | None, WHEN_SET] = None
+    margin: MarginFilter | None = None
     """Drop pairs with a low ratio margin by a multilingual encoder."""
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from bertrelay.data.tables import Column, Table
-from bertrelay.settings import WHEN_SET, BatchTokens, EncoderSource, MaxRejects, Positive, Precision, Settings
+from bertrelay.settings import BatchTokens, EncoderSource, MaxRejects, Positive, Precision, Settings
 
 IndexKind = Literal["auto", "exact", "hnsw", "int8", "binary"]
 
@@ -43,7 +43,7 @@ class IndexSettings(Settings):
     beyond."""
     hnsw: Hnsw = Hnsw()
     """Graph of kind hnsw: `links`, `ef_construction`, `ef_search`."""
-    show: Annotated[list[Column], WHEN_SET] = []
+    show: list[Column] = []
     """Columns of the corpus that hits can show, by name, or by position from 0."""
     prompt: str | None = None
     """Name of the model's prompt that precedes each sentence; when absent that for documents (`document`, `passage`,

@@ -7,7 +7,6 @@ from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.settings import (
-    WHEN_SET,
     EncoderSource,
     MaxRejects,
     Positive,
@@ -26,7 +25,7 @@ class StsSettings(Settings):
     """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
     sts: Annotated[dict[str, StsTable], Field(min_length=1)]
     """STS sets by name."""
-    dimensions: Annotated[list[Positive], WHEN_SET] = []
+    dimensions: list[Positive] = []
     """Score vectors cut to these dimensions too."""
     precision: Precision = "auto"
     max_rejects: MaxRejects = 0.01
@@ -107,7 +106,7 @@ class MtebSettings(Settings):
     """Only the subsets of mteb's tasks that are in these languages; all subsets when empty."""
     pooling: Poolings | None = None
     """Pooling in place of the model's own: `["cls"]` for the vector of [CLS]."""
-    truncate_dim: Annotated[Positive | None, WHEN_SET] = None
+    truncate_dim: Positive | None = None
     """Number of the first dimensions of a model's vectors to keep."""
     precision: Precision = "fp32"
     """fp32, as for published results; `auto` is faster, and moves a correlation by some 0.001."""

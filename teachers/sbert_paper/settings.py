@@ -8,7 +8,6 @@ from bertrelay.data.tables import Table
 from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.model.settings import Base, PoolingMode
 from bertrelay.settings import (
-    WHEN_SET,
     EncoderSource,
     InputFile,
     MaxRejects,
@@ -96,7 +95,7 @@ class ProtocolSettings(Settings):
     """Any encoder; a plain BERT gives the mean of its token vectors."""
     pooling: Annotated[Poolings | None, UsedWith("model")] = None
     """Pooling in place of the model's own: `["cls"]` for the vector of [CLS]."""
-    truncate_dim: Annotated[Positive | None, UsedWith("model"), WHEN_SET] = None
+    truncate_dim: Annotated[Positive | None, UsedWith("model")] = None
     """Number of the first dimensions of a model's vectors to keep."""
     glove: InputFile | None = None
     """Text file of word vectors, a word and its numbers in each line, `.gz` too; a sentence is their mean."""

@@ -9,7 +9,7 @@ import pytest
 from bertrelay import fingerprint as prints
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, fingerprint, stage_parts
-from bertrelay.settings import RUN_ONLY, WHEN_SET, DataSource, HubDataset, InputFile, ModelSource, Settings
+from bertrelay.settings import RUN_ONLY, DataSource, HubDataset, InputFile, ModelSource, Settings
 
 
 class Inner(DataSource):
@@ -25,7 +25,6 @@ class Example(Settings):
     train: tuple[Inner, ...] = ()
     precision: str = "auto"
     workers: Annotated[int, RUN_ONLY] = 1
-    with_text: Annotated[bool, WHEN_SET] = False
 
 
 def parts(digests=None, upstream=None, revision=None, **settings):
@@ -71,8 +70,6 @@ def test_kind_version_and_settings_count_and_run_only_ones_do_not():
     assert stage["rate"] == 1.0
     assert stage == parts(precision="fp32", rate=1.0, workers=8)
     assert stage != parts(precision="fp32", rate=2)
-    assert "with_text" not in stage  # which came later
-    assert parts(precision="fp32", with_text=True) == {**parts(precision="fp32"), "with_text": True}
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])

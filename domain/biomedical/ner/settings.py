@@ -6,7 +6,6 @@ from pydantic import Field, model_validator
 
 from bertrelay.settings import (
     RUN_ONLY,
-    WHEN_SET,
     BatchTokens,
     DataSource,
     InputFile,
@@ -60,7 +59,7 @@ class NerSettings(TrainingSettings):
     """Scheme of the tags that the model predicts, whatever scheme the files have."""
     decoder: Literal["softmax", "crf"] = "softmax"
     """`softmax` over each word's tags, or `crf`, a linear-chain CRF; both are decoded to legal sequences."""
-    crf_learning_rate: Annotated[float | None, Field(gt=0), UsedWith(decoder="crf"), WHEN_SET] = None
+    crf_learning_rate: Annotated[float | None, Field(gt=0), UsedWith(decoder="crf")] = None
     """Learning rate of the CRF's transitions, which begin at 0 and need a larger one than a trained network; 0.01 when
     absent."""
     max_tokens: Annotated[int, Field(ge=16)] | None = None
@@ -84,9 +83,9 @@ class NerSettings(TrainingSettings):
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     max_rejects: MaxRejects = 0.01
     """Fraction of sentences or documents that may be unusable."""
-    max_swapped: Annotated[Share, WHEN_SET] = 0.2
+    max_swapped: Share = 0.2
     """Fraction of entities whose types may differ from all others, as mentions in their place do."""
-    drop_misplaced: Annotated[bool, WHEN_SET] = False
+    drop_misplaced: bool = False
     """Leave out, and count, an entity of `train` or `dev` at wrong offsets, in place of its document."""
 
     @model_validator(mode="before")
@@ -111,7 +110,7 @@ class NerEvaluateSettings(Settings):
     precision: Precision = "auto"
     batch_tokens: BatchTokens = None
     """Subwords in a batch, padding included; chosen by the device when absent."""
-    with_text: Annotated[bool, WHEN_SET] = False
+    with_text: bool = False
     """Write predictions and examples of sensitive data too, which hold its text."""
 
 
@@ -138,5 +137,5 @@ class TagSettings(TagOptions):
     """Format of the documents; by the file's name when absent."""
     output: WrittenName = "jsonl"
     """Format of the file that is written."""
-    keep: Annotated[list[str], WHEN_SET] = []
+    keep: list[str] = []
     """Fields of JSONL that the output, which is JSONL, has too."""

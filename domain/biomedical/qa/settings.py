@@ -6,7 +6,6 @@ from pydantic import Field, model_validator
 
 from bertrelay.settings import (
     RUN_ONLY,
-    WHEN_SET,
     AnswererSource,
     BatchTokens,
     DataSource,
@@ -71,7 +70,7 @@ class QuestionsSettings(Settings):
     """Seed of the split."""
     max_rejects: MaxRejects = 0.01
     """Fraction of the questions that may be unusable."""
-    with_text: Annotated[bool, WHEN_SET] = False
+    with_text: bool = False
     """Write the alignment of sensitive data question by question too, by their ids."""
 
 
@@ -107,7 +106,7 @@ class QaSettings(TrainingSettings):
     """Dropout in every layer and before the head; that of the base when absent."""
     max_rejects: MaxRejects = 0.01
     """Fraction of questions that may be unusable."""
-    max_swapped: Annotated[Share, WHEN_SET] = 0.2
+    max_swapped: Share = 0.2
     """Fraction of questions that may be longer than their contexts."""
 
 
@@ -122,12 +121,12 @@ class QaEvaluateSettings(Settings):
     """F1 and exact match that others have published for these files, shown beside the model's in the report."""
     max_rejects: MaxRejects = 0.01
     """Fraction of questions that may be unusable."""
-    max_swapped: Annotated[Share, WHEN_SET] = 0.2
+    max_swapped: Share = 0.2
     """Fraction of questions that may be longer than their contexts."""
     precision: Precision = "auto"
     batch_tokens: BatchTokens = None
     """Subwords in a batch, padding included; chosen by the device when absent."""
-    with_text: Annotated[bool, WHEN_SET] = False
+    with_text: bool = False
     """Write predictions and examples of sensitive data too, which hold its text."""
 
 
@@ -166,5 +165,5 @@ class AnswerSettings(AnswerOptions):
     """Format of the file that is written."""
     page: bool = False
     """Write an HTML page of contexts with their answers as well."""
-    keep: Annotated[list[str], WHEN_SET] = []
+    keep: list[str] = []
     """Fields of JSONL that the output, which is JSONL, has too."""
