@@ -4,9 +4,8 @@ network with a head, to the scores of its tokens or texts.
 
 import logging
 import warnings
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,16 +15,14 @@ from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
 from bertrelay.cache import Cache
 from bertrelay.checks import check_choice
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.similarity import cosine_metrics, pairwise
+from bertrelay.evaluation.similarity import cosine_metrics
 from bertrelay.files import explain_write_errors, read_json, write_json, write_tensors
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.files import GRAPHS, PACKAGES, WEIGHTS, GraphBackend, fail_with, read_model_file
@@ -45,7 +42,6 @@ NOT_COPIED = (*WEIGHTS, "*.index.json", "modules.json", "config_sentence_transfo
 """A model with a head keeps its configs, tokenizer and small weights; its folder may hold other files."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
 EXPORT_METRICS = "export.json"
-CALIBRATION_SENTENCES = 128  # that order the products by loss
 ATTENTION, OPERATOR = "bertrelay_onnx", 23  # transformers' name of attention as one operator, and its first opset
 
 
@@ -141,9 +137,8 @@ def export(
     *,
     formats: Sequence[GraphBackend] = ("onnx",),
     precision: GraphPrecision = "fp32",
-    lowest_cosine: float | None = None,
     opset: Opset = 23,
-) -> tuple[int, Metrics]:
+) -> Metrics:
     """Writes a model's folder with graphs in place of the network's weights.
 
     Inputs of a graph are `input_ids` and `attention_mask`, int64 (batch, tokens), and of a network with a head and
@@ -154,16 +149,14 @@ def export(
     folder: must not exist.
     sentences: general ones, on whose vectors the graphs are compared with the model.
     precision: fp32, or int8: weights of products are rounded by channel, the other factor over its whole range.
-    lowest_cosine: only with int8: as many products stay in fp32 as it takes for every sentence's vector to have this
-        cosine or more to the model's in fp32. The vector of a network with a head is the mean of its tokens'.
     opset: of ONNX. From 23 on attention is one operator, and faster; 20 is for runtimes that do not read 23.
-    The folder's `export.json` has the distances of the sentences' vectors from the model's, and the sizes of graphs.
-    Returns the number of products of an int8 graph that stay in fp32, and these metrics. Raises RequestError without
-    the packages, for a network that torch cannot export, and for a cosine that is not reached with all products.
+    Returns the distances of the sentences' vectors from the model's in fp32, and the sizes of the graphs, which the
+    folder has in `export.json`. The vector of a network with a head is the mean of its tokens'.
+    Raises RequestError without the packages, and for a network that torch cannot export.
     """
     if folder.exists():
         raise RequestError(f"folder: expected a folder that does not exist yet, found {folder}; name another")
-    _check_request(formats, precision, lowest_cosine, opset)
+    _check_request(formats, precision, opset)
     if isinstance(model, SentenceEncoder):
         model = Exportable(model)
     elif not isinstance(model, Exportable):
@@ -174,42 +167,29 @@ def export(
             building, exact = Path(name, folder.name), Path(name, "exact", "model.onnx")
             model.save(building)
             fp32 = building / GRAPHS["onnx"] if precision == "fp32" else exact
-            excluded = _write_graphs(model, building, fp32, sentences, formats, lowest_cosine, opset)
+            _write_graphs(model, building, fp32, formats, opset)
             metrics = _measure(model.encoder, building, sentences, formats)
-            if lowest_cosine is not None:
-                metrics |= {f"{backend}/products_in_fp32": excluded for backend in formats}
             write_json(building / EXPORT_METRICS, metrics)
             building.rename(folder)
-    return excluded, metrics
+    if precision == "int8":
+        lowest, mean = (metrics[f"{formats[0]}/cosine_{name}"] for name in ("min", "mean"))
+        log(f"int8: cosines of the vectors to those in fp32 are {lowest:.4f} or more, {mean:.4f} in the mean")
+    return metrics
 
 
-def _write_graphs(
-    model: Exportable,
-    folder: Path,
-    fp32: Path,
-    sentences: Sequence[str],
-    formats: Sequence[GraphBackend],
-    lowest_cosine: float | None,
-    opset: Opset,
-) -> int:
-    """Writes the graph in fp32 to `fp32`, and where that is no part of `folder` its int8 graph into the folder.
-
-    Returns the number of products that stay in fp32.
-    """
-    onnx, excluded = folder / GRAPHS["onnx"], 0
+def _write_graphs(model: Exportable, folder: Path, fp32: Path, formats: Sequence[GraphBackend], opset: Opset) -> None:
+    """Writes the graph in fp32 to `fp32`, and where that is not in `folder` its int8 graph into the folder."""
+    onnx = folder / GRAPHS["onnx"]
     for graph in (onnx, fp32):
         graph.parent.mkdir(exist_ok=True)
     _write_onnx(model, fp32, opset)
-    if lowest_cosine is not None:
-        excluded = _quantize_within(lowest_cosine, model.encoder, fp32, folder, sentences)
-    elif fp32 != onnx:
+    if fp32 != onnx:
         _quantize(fp32, onnx)
     if "openvino" in formats:
         openvino = import_openvino()
         openvino.save_model(openvino.Core().read_model(onnx), folder / GRAPHS["openvino"], False)
     if "onnx" not in formats:
         rmtree(onnx.parent)
-    return excluded
 
 
 def _measure(
@@ -227,15 +207,10 @@ def _measure(
     return metrics
 
 
-def _check_request(formats: Sequence[str], precision: str, lowest_cosine: float | None, opset: int) -> None:
+def _check_request(formats: Sequence[str], precision: str, opset: int) -> None:
     check_choice("precision", precision, get_args(GraphPrecision))
     if opset not in get_args(Opset):
         raise RequestError(f"opset: expected 20 or 23, found {opset!r}")
-    if lowest_cosine is not None and (precision != "int8" or not 0 < lowest_cosine < 1):
-        raise RequestError(
-            f"lowest_cosine: expected a number between 0 and 1 beside precision int8, found {lowest_cosine} beside "
-            f"{precision}; leave it out"
-        )
     if isinstance(formats, str) or not formats:
         raise RequestError(f'formats: expected a list of one or more, such as ["onnx"], found {formats!r}')
     for name in formats:
@@ -311,98 +286,15 @@ def _write_onnx(model: Exportable, path: Path, opset: Opset) -> None:
     program.save(path)
 
 
-def _quantize_within(
-    lowest: float, encoder: SentenceEncoder, exact: Path, folder: Path, sentences: Sequence[str]
-) -> int:
-    """Quantizes the graph `exact` into `folder`, so that no sentence's cosine to `encoder` is below `lowest`.
-
-    1. Each product is rounded alone, and what the mean cosine loses is its loss.
-    2. A binary search finds the fewest products, those of the largest losses first, that must stay in fp32.
-    With losses (.001, .020, .003) and a cosine reached only without the second product, 1 is returned.
-    """
-    vectors, (products, _) = encoder.encode(sentences, precision="fp32"), _products(exact)
-    losses = _losses_by_rounding(encoder, sentences[:CALIBRATION_SENTENCES])
-    if len(losses) != len(products):
-        raise RequestError(
-            f"lowest_cosine: expected a product for each of the {len(losses)} linear maps of this network, found "
-            f"{len(products)}; leave it out"
-        )
-    by_loss = [products[number] for number in np.argsort(-losses, kind="stable")]
-
-    def cosine_min(excluded: int) -> float:
-        _quantize(exact, folder / GRAPHS["onnx"], by_loss[:excluded])
-        quantized = SentenceEncoder.load(folder, backend="onnx", is_base=True).encode(sentences)
-        return cast(float, cosine_metrics(vectors, quantized)["cosine_min"])
-
-    excluded = bisect_left(range(len(by_loss) + 1), lowest, key=cosine_min)
-    reached = cosine_min(min(excluded, len(by_loss)))  # and its graph is in the folder
-    if excluded > len(by_loss):
-        raise RequestError(
-            f"lowest_cosine: expected {lowest} or more, found {reached:.4f} with all {len(by_loss)} products in fp32, "
-            "as tables of embeddings are rounded too; lower it, or take precision fp32"
-        )
-    log(f"int8: {excluded} of {len(by_loss)} products stay in fp32, for a lowest cosine of {reached:.4f}")
-    return excluded
-
-
-def _products(path: Path) -> tuple[list[str], list[str]]:
-    """The names of a graph's products with weights, in order of computation: of the network, and of later modules."""
-    import onnx
-
-    nodes = onnx.load(path, load_external_data=False).graph
-    weights = {tensor.name for tensor in nodes.initializer}
-    before, after = list[str](), list[str]()
-    names = before
-    for node in nodes.node:
-        if node.op_type in ("MatMul", "Gemm") and node.input[1] in weights:
-            names.append(node.name)
-        if TOKENS in node.output:
-            names = after
-    return before, after
-
-
-def _losses_by_rounding(encoder: SentenceEncoder, sentences: Sequence[str]) -> NDArray[np.float64]:
-    """The loss of mean cosine with the factors of each linear map rounded, (maps,), in the order of computation."""
-    computed: list[nn.Linear] = []
-
-    def note_product(module: nn.Linear, inputs: tuple[Tensor], _: Tensor) -> None:
-        if inputs[0].dim() > 2:  # a pooler reads vectors of sentences, and no graph computes it
-            computed.append(module)
-
-    maps = [module for module in encoder.backbone.modules() if isinstance(module, nn.Linear)]
-    with ExitStack() as hooked:
-        for module in maps:
-            hooked.enter_context(module.register_forward_hook(note_product))
-        exact = encoder.encode(sentences, precision="fp32")
-    losses = []
-    for module in dict.fromkeys(computed):
-        with module.register_forward_hook(_rounded_product):
-            losses.append(1 - pairwise(exact, encoder.encode(sentences, precision="fp32")).mean(dtype=np.float64))
-    return np.array(losses)
-
-
-def _rounded_product(module: nn.Linear, inputs: tuple[Tensor], _: Tensor) -> Tensor:
-    """Computes a linear map as ONNX Runtime does in int8: weights by channel, the other factor by its whole range."""
-    (values,), tiny = inputs, torch.finfo(torch.float32).tiny
-    weight_step = module.weight.abs().amax(dim=1, keepdim=True).clamp(min=tiny) / 127
-    low, high = values.min().clamp(max=0), values.max().clamp(min=0)
-    step = (high - low).clamp(min=tiny) / 255
-    zero = (-low / step).round()
-    values = ((values / step).round() + zero).clamp(0, 255).sub(zero) * step
-    return linear(values, (module.weight / weight_step).round() * weight_step, module.bias)
-
-
-def _quantize(exact: Path, path: Path, excluded: Sequence[str] = ()) -> None:
-    """Writes the graph `exact` to `path` in int8, except products `excluded` and those of projections and heads.
+def _quantize(exact: Path, path: Path) -> None:
+    """Writes the graph `exact` to `path` in int8, except products of projections and heads.
 
     These are small, and this project computes them in fp32 itself.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    for earlier in path.parent.iterdir():  # large weights would be appended to an existing file
-        earlier.unlink()
     # A Gemm gets the second name when it is rewritten as a MatMul.
-    after = [name for product in _products(exact)[1] for name in (product, f"{product}_MatMul")]
+    excluded = [name for product in _products_after_tokens(exact) for name in (product, f"{product}_MatMul")]
     is_large = len(list(exact.parent.iterdir())) > 1  # its weights have a separate file
     with silence_notices():
         quantize_dynamic(
@@ -415,9 +307,23 @@ def _quantize(exact: Path, path: Path, excluded: Sequence[str] = ()) -> None:
             ],  # not Attention: the quantizer takes it for another operator
             per_channel=True,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=[*excluded, *after],
+            nodes_to_exclude=excluded,
             use_external_data_format=is_large,
         )
+
+
+def _products_after_tokens(path: Path) -> list[str]:
+    """Lists the names of a graph's products with weights that come after the token vectors."""
+    import onnx
+
+    nodes = onnx.load(path, load_external_data=False).graph
+    weights = {tensor.name for tensor in nodes.initializer}
+    network = [TOKENS in node.output for node in nodes.node].index(True)
+    return [
+        node.name
+        for node in nodes.node[network + 1 :]
+        if node.op_type in ("MatMul", "Gemm") and node.input[1] in weights
+    ]
 
 
 @contextmanager

@@ -290,7 +290,7 @@ EXPORT_OPTIONS = {"formats": "--format", "sts": "--sts FILE", "parallel": "--par
 def export(
     model: ModelArgument,
     output: Annotated[Path, argument("OUT", "Folder of the exported model, which must not exist.")],
-    settings: Annotated[Fields, ExportSettings, "formats", "precision", "lowest_cosine", "opset", "parent"],
+    settings: Annotated[Fields, ExportSettings, "formats", "precision", "opset", "parent"],
     options: ExportOptions,
 ) -> None:
     """Export a model as a graph for ONNX Runtime or OpenVINO, and compare vectors, speed and scores.
@@ -299,8 +299,7 @@ def export(
     mask. Of a tagger, question answerer, scorer or cross-encoder the graph gives `logits`, or `start_logits` and
     `end_logits`.
 
-    With --precision int8 the graph is smaller, and its vectors move a little: how far is printed, and --lowest-cosine
-    sets a bound.
+    With --precision int8 the graph is smaller, and its vectors move a little: how far is printed.
 
     For example:
 

@@ -26,23 +26,13 @@ def export(
     *,
     formats: Sequence[GraphBackend] = ("onnx",),
     precision: GraphPrecision = "fp32",
-    lowest_cosine: float | None = None,
     opset: Opset = 23,
-) -> int:
+) -> Metrics:
     """Writes a model's folder with graphs, which are compared with the model on the project's general sentences.
 
-    Arguments and errors: see `bertrelay.model.export.export`. Returns the number of products that stay in fp32.
+    Arguments, metrics and errors: see `bertrelay.model.export.export`.
     """
-    excluded, _ = write_graphs(
-        model,
-        Path(folder),
-        _general_sentences(),
-        formats=formats,
-        precision=precision,
-        lowest_cosine=lowest_cosine,
-        opset=opset,
-    )
-    return excluded
+    return write_graphs(model, Path(folder), _general_sentences(), formats=formats, precision=precision, opset=opset)
 
 
 def _general_sentences() -> list[str]:
@@ -64,13 +54,12 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
         encoders["parent"] = Exportable.load(settings.parent, context.cache).encoder
     for unfinished in (folder, *folder.parent.glob(f".{folder.name}.*")):  # of a stage that was stopped
         rmtree(unfinished, ignore_errors=True)
-    _, metrics = write_graphs(
+    metrics = write_graphs(
         exported,
         folder,
         sentences,
         formats=settings.formats,
         precision=settings.precision,
-        lowest_cosine=settings.lowest_cosine,
         opset=settings.opset,
     )
     if (variance := read_variance(settings.model)) is not None:

@@ -138,8 +138,6 @@ class ExportSettings(Settings):
     """Engines to export for: onnx is ONNX Runtime."""
     precision: GraphPrecision = "fp32"
     """Number format of the graphs; in int8 they are smaller, and vectors move a little."""
-    lowest_cosine: Annotated[float | None, Field(gt=0, lt=1), UsedWith(precision="int8")] = None
-    """Lowest cosine of a vector to the model's: int8 graphs keep as many products in fp32 as that takes."""
     opset: Opset = 23
     """Opset of ONNX: 23 has an operator for attention, which is faster; 20 is for runtimes that do not read 23."""
     parent: ModelSource | None = None

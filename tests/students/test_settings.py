@@ -64,7 +64,6 @@ WRONG = {
         ),
         ({"xsim": {"a/b": [FILES]}}, "String should match pattern"),
     ],
-    ExportSettings: [({"lowest_cosine": 0.9}, "lowest_cosine: without effect")],
     GivenVectors: [
         ({"vectors": "a.npy"}, "needs one with the text of each row"),
         ({"vectors": "a.parquet", "texts": "a.txt"}, "Parquet has its own"),
