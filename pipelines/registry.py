@@ -34,18 +34,18 @@ STAGES = {
     SBERT_PAPER: [
         ("teachers.poly-encoder", 2, "settings:PolyEncoderSettings", "poly_encoder:run", SBERT_PAPER),
         ("teachers.bilstm", 3, "settings:BiLstmSettings", "word_vectors:run", SBERT_PAPER),
-        ("teachers.protocols", 3, "settings:ProtocolSettings", "protocols:run", SBERT_PAPER),
+        ("teachers.protocols", 4, "settings:ProtocolSettings", "protocols:run", SBERT_PAPER),
         ("teachers.facets", 3, "settings:FacetSettings", "facets:run", SBERT_PAPER),
         ("teachers.ablation", 3, "settings:AblationSettings", "ablation:run", SBERT_PAPER),
     ],
     "students": [
-        ("students.distill", 15, "distill.settings:DistillSettings", "distill.train:run", "students"),
+        ("students.distill", 16, "distill.settings:DistillSettings", "distill.train:run", "students"),
         ("students.evaluate", 4, "evaluate.settings:EvaluateSettings", "evaluate.stage:run", "students"),
-        ("students.index", 3, "searching.settings:IndexSettings", "searching.index:run", ""),
+        ("students.index", 4, "searching.settings:IndexSettings", "searching.index:run", ""),
         ("students.mine", 2, "mining.settings:MineSettings", "mining.bitext:run", ""),
         ("students.mine-negatives", 3, "mining.settings:NegativeSettings", "mining.negatives:run", ""),
         ("students.export", 6, "compress.settings:ExportSettings", "compress.export:run", "students"),
-        ("students.shrink", 8, "compress.settings:ShrinkSettings", "compress.shrink:run", "students"),
+        ("students.shrink", 9, "compress.settings:ShrinkSettings", "compress.shrink:run", "students"),
     ],
     "domain.pretraining": [
         ("domain.pretrain", 6, "settings:PretrainSettings", "train:run", "domain:pretraining"),

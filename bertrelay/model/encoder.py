@@ -534,5 +534,5 @@ def encoder_digest(encoder: SentenceEncoder) -> str:
         digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)  # NumPy has no bfloat16
     digest.update(encoder.tokenizer.backend_tokenizer.to_str().encode())
     network = {name: value for name, value in encoder.backbone.config.to_dict().items() if name not in UNUSED_CONFIG}
-    cut = {} if encoder.truncate_dim is None else {"truncate_dim": encoder.truncate_dim}
-    return fingerprint({"weights": digest.hexdigest(), "network": network, "layout": encoder.layout.digested, **cut})
+    parts = {"weights": digest.hexdigest(), "network": network, "layout": encoder.layout.digested}
+    return fingerprint({**parts, "truncate_dim": encoder.truncate_dim})

@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -124,16 +124,11 @@ class Layout:
     transformer_folder: str = ""
 
     @property
-    def digested(self) -> str:
-        """The statements that determine whole vectors, for a digest: not how these are compared or cut, nor folders.
-
-        Written as Python shows a data class, so that digests made before these lists were explicit stay valid.
-        """
-        maps = [f"Dense({_listed(dense, DENSE_DIGESTED)})" for dense in self.dense]
-        dense = f"({', '.join(maps)}{',' if len(maps) == 1 else ''})"
-        prompts = f"Prompts({_listed(self.prompts, PROMPTS_DIGESTED)})"
-        first, last = _listed(self, LAYOUT_DIGESTED[:3]), _listed(self, LAYOUT_DIGESTED[3:])
-        return f"Layout({first}, dense={dense}, {last}, prompts={prompts}, similarity=None, transformer_folder='')"
+    def digested(self) -> dict[str, object]:
+        """The statements that determine whole vectors, for a digest: not how these are compared or cut, nor folders."""
+        statements = {name: getattr(self, name) for name in LAYOUT_DIGESTED}
+        dense = [{name: getattr(projection, name) for name in DENSE_DIGESTED} for projection in self.dense]
+        return {**statements, "dense": dense, "prompts": asdict(self.prompts)}
 
     @property
     def modules(self) -> list[tuple[str, str]]:
@@ -146,12 +141,7 @@ class Layout:
 
 
 DENSE_DIGESTED = ("in_features", "out_features", "bias", "activation", "normalized")
-PROMPTS_DIGESTED = ("texts", "default")
 LAYOUT_DIGESTED = ("pooling", "include_prompt", "token_dim", "normalize", "max_tokens", "lower_case")
-
-
-def _listed(statements: object, names: Sequence[str]) -> str:
-    return ", ".join(f"{name}={getattr(statements, name)!r}" for name in names)
 
 
 class _Module(Description):
