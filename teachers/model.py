@@ -1,4 +1,4 @@
-"""The network that is trained: an encoder, and for the softmax objective a head for pairs of sentences (`head/`)."""
+"""The network in training: an encoder, and for the softmax objective a head for pairs of sentences (`head/`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +15,13 @@ from teachers.settings import TrainSettings
 
 
 def concatenate(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
-    """The sentence vectors (batch, dim) of a pair as one vector (batch, len(parts) · dim)."""
-    known = {"u": u, "v": v, "|u-v|": (u - v).abs(), "u*v": u * v}
-    return torch.cat([known[part] for part in parts], dim=-1)
+    """Joins the sentence vectors (batch, dim) of pairs to one vector (batch, len(parts) · dim)."""
+    by_name = {"u": u, "v": v, "|u-v|": (u - v).abs(), "u*v": u * v}
+    return torch.cat([by_name[part] for part in parts], dim=-1)
 
 
 class Teacher(nn.Module):
-    """Sentences to vectors, or, where there is a head, pairs of sentences to logits."""
+    """An encoder from sentences to vectors; with a head, from pairs of sentences to logits."""
 
     def __init__(self, encoder: SentenceEncoder, head: nn.Linear | None, dropout: float, parts: Sequence[str]) -> None:
         super().__init__()
@@ -29,12 +29,15 @@ class Teacher(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(sentences, tokens) to vectors (sentences, dim), or logits (sentences / 2, classes): first halves, second."""
+        """Maps (sentences, tokens) to vectors (sentences, dim), or to logits (sentences / 2, classes).
+
+        With a head, the first half of the sentences are the first ones of the pairs.
+        """
         vectors: Tensor = self.dropout(self.encoder(input_ids, attention_mask))  # (sentences, dim)
         return vectors if self.head is None else self.logits(*vectors.chunk(2))
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
-        """W (u, v, …) in float32, (pairs, classes)."""
+        """Computes W (u, v, …) in float32, (pairs, classes)."""
         assert self.head is not None
         with torch.autocast(u.device.type, enabled=False):
             logits: Tensor = self.head(concatenate(u, v, self.parts))
@@ -45,19 +48,22 @@ HEAD_WEIGHTS, HEAD_DESCRIPTION = "head.safetensors", "head.json"
 
 
 def start_head(settings: TrainSettings, encoder: SentenceEncoder, classes: Sequence[str]) -> nn.Linear:
-    """A new linear map for the classes of the data, or the one of an earlier training."""
+    """Makes a linear map for the classes of the data, or loads the one of an earlier training.
+
+    Raises RequestError for a map of other classes, of another concatenation or of another size.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         head = nn.Linear(len(settings.concatenation) * encoder.dim, len(classes))
     if settings.head is None:
         return head
-    folder, wanted = Path(settings.head), _description(classes, settings.concatenation)
-    found = read_model_file(folder / HEAD_DESCRIPTION, dict[str, list[str]])
-    if found is None or not (folder / HEAD_WEIGHTS).is_file():
+    folder = Path(settings.head)
+    trained = read_model_file(folder / HEAD_DESCRIPTION, dict[str, list[str]])
+    if trained is None or not (folder / HEAD_WEIGHTS).is_file():
         raise RequestError(f"head: expected {HEAD_DESCRIPTION} and {HEAD_WEIGHTS} of an earlier training in {folder}")
-    if found != wanted:
+    if trained != _description(classes, settings.concatenation):
         raise RequestError(
-            f"head: the one in {folder} was trained for {found.get('classes')} on {found.get('concatenation')}, "
+            f"head: the one in {folder} was trained for {trained.get('classes')} on {trained.get('concatenation')}, "
             f"and this training has {classes} on {settings.concatenation}. Leave `head` out to begin a new one."
         )
     with explain_unreadable(folder / HEAD_WEIGHTS, f"a linear map of {head.in_features} numbers"):
@@ -66,7 +72,7 @@ def start_head(settings: TrainSettings, encoder: SentenceEncoder, classes: Seque
 
 
 def save_head(head: nn.Linear, classes: Sequence[str], parts: Sequence[str], folder: Path) -> None:
-    """Writes the linear map, what it maps from, and the names of its classes."""
+    """Writes the linear map, the concatenation that it reads, and the names of its classes."""
     folder.mkdir(exist_ok=True)
     write_tensors(folder / HEAD_WEIGHTS, head.state_dict())
     write_json(folder / HEAD_DESCRIPTION, _description(classes, parts))

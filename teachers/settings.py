@@ -78,7 +78,7 @@ class LabelledTraining(TrainingSettings):
     """Settings that all trainings on labelled sentences share."""
 
     train: Annotated[list[Table], Field(min_length=1)]
-    """Tables with the columns of the objective, or with others that they name."""
+    """Tables with the columns of the objective, or with the `columns` that they name."""
     dev: list[Table] = []
     """Held-out tables of the same kind; the score on them chooses the best weights."""
     batch_items: Positive | None = 16
@@ -91,7 +91,7 @@ class LabelledTraining(TrainingSettings):
 
 
 class TrainSettings(LabelledTraining):
-    """A teacher: its base, its training data and its objective. Defaults are those of the SBERT paper."""
+    """The training of a sentence encoder by an objective. Defaults are those of the SBERT paper."""
 
     base: Base
     """A model to start from, or the size of a new one."""
@@ -103,12 +103,12 @@ class TrainSettings(LabelledTraining):
     evaluate_every: Annotated[Positive | None, UsedWith("dev", "dev_sts")] = None
     patience: Annotated[Positive | None, UsedWith("dev", "dev_sts")] = None
     pooling: Poolings | None = None
-    """Pooling of the token vectors; the base's own when absent, else mean."""
+    """Pooling of the token vectors; that of the base when absent, else mean."""
     concatenation: Annotated[Concatenation, UsedWith(objective=objectives_with("concatenation"))] = ["u", "v", "|u-v|"]
     """Input of the linear map of the softmax objective, one of [u, v], [|u-v|], [u*v], [|u-v|, u*v], [u, v, u*v], [u,
     v, |u-v|] and [u, v, |u-v|, u*v]."""
     linear: bool = False
-    """Put a linear layer of equal size after the pooling, and keep it with the model."""
+    """Add a linear layer of equal size after the pooling, which stays in the model."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout on the sentence vectors while training."""
     margin: Annotated[float, Field(gt=0), UsedWith(objective=objectives_with("margin"))] = 1.0
@@ -116,15 +116,15 @@ class TrainSettings(LabelledTraining):
     score_range: Annotated[ScoreRange, UsedWith(objective=objectives_with("score_range"))] = [0.0, 5.0]
     """Lowest and highest gold score, which become cosine 0 and 1."""
     temperature: Annotated[float, Field(gt=0), UsedWith(objective=objectives_with("temperature"))] = 0.05
-    """Number by which similarities are divided."""
+    """Divisor of the similarities."""
     guide: Annotated[EncoderSource | None, UsedWith(objective=objectives_with("guide"))] = None
-    """Model that excludes negatives which it finds nearer to the anchor than the positive (GISTEmbed)."""
+    """Model that excludes the negatives nearer to the anchor than the positive by its vectors (GISTEmbed)."""
     dimensions: Annotated[list[Positive], UsedWith(objective=objectives_with("dimensions"))] = []
     """Matryoshka: the loss is its mean over vectors cut to these dimensions, and whole ones."""
     head: Annotated[InputFile | None, UsedWith(objective=objectives_with("head"))] = None
     """Softmax head of an earlier training, `@stage/head`."""
     max_tokens: MaxTokens | None = None
-    """Longest input, special tokens included; the base's own when absent."""
+    """Longest input, special tokens included; that of the base when absent."""
 
     @model_validator(mode="after")
     def _vectors_in_halves(self) -> Self:

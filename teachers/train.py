@@ -42,7 +42,7 @@ STS_MEAN = "dev/sts/spearman_cosine"
 
 
 def start_encoder(settings: TrainSettings, sentences: Sequence[str], context: StageContext) -> SentenceEncoder:
-    """The encoder before its first step, with the pooling, linear layer and length that the settings name."""
+    """Makes the encoder before its first step, with the pooling, linear layer and length of the settings."""
     if isinstance(settings.base, NewEncoder):
         size = settings.base
         tokenizer = train_wordpiece(sentences, size.vocabulary, size.max_tokens, lowercase=not size.cased)
@@ -192,7 +192,7 @@ class TeacherTask:
                 return torch.zeros(len(labels))
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
-        """All first sentences of the items, then all second ones, then the negatives, padded together."""
+        """Pads all first sentences of the items, then all second ones, then the negatives, to one width."""
         ids, mask = self.tokens.padded(self.indices[items].T.reshape(-1), self.model.encoder.pad_id)
         inputs = {"input_ids": ids, "attention_mask": mask, "labels": self.labels[torch.from_numpy(items)]}
         return Batch(inputs, {self.objective.name: len(items)})

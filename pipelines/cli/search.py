@@ -407,12 +407,13 @@ def rerank(
 
       bertrelay rerank MODEL answers.jsonl best.jsonl --top 10
     """
-    from teachers.pairs.rerank import SUFFIXES, PairSource, rerank_file
+    from teachers.pairs.candidates import PairSource
+    from teachers.pairs.rerank import SUFFIXES, rerank_file
 
     check_request(model, options.processes)
     table = options.table(pairs, options.column)
     check_output(output, SUFFIXES, pairs, overwrite=options.overwrite)
-    next(PairSource.of(table, how.top, output).questions())  # finds most of what can be invalid
+    next(PairSource.of(table, how.top, output).queries())  # finds most of what can be invalid
     with distributed(options.processes) as process_group:
         reranked = rerank_file(model, table, output, process_group=process_group, engine=cluster, **dict(how))
     print_result(reranked, output, options.as_json)

@@ -1,4 +1,4 @@
-"""Encoders as evaluations call them."""
+"""Encoders opened for evaluation."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,16 +12,16 @@ from bertrelay.model.pooling import Pooling
 
 
 def encoder_at(model: str | Path, precision: str, cache: Cache | None = None) -> Encode:
-    """What gives the vectors of the encoder of a folder or hub id, all of them finite."""
+    """Opens the encoder of a folder or hub id as a function from sentences to vectors, all of them finite."""
     return finite(partial(open_encoder(model, cache).encode, precision=precision))
 
 
 def with_pooling(
     encoder: SentenceEncoder, pooling: Sequence[str] | None, truncate_dim: int | None = None
 ) -> SentenceEncoder:
-    """`encoder`; with another `pooling` a new one, without the modules after its own.
+    """Returns `encoder`; with another `pooling` a new one, without the modules that follow the pooling.
 
-    truncate_dim: dimensions that will be kept. Raises RequestError for more than the encoder has.
+    truncate_dim: the number of dimensions to which vectors will be cut. Raises RequestError for more than it has.
     """
     if pooling is not None:
         encoder = encoder.with_parts(

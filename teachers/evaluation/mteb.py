@@ -39,26 +39,26 @@ if TYPE_CHECKING:
     from mteb.abstasks.task_metadata import TaskMetadata
     from mteb.models import ModelMeta
     from mteb.results import TaskResult
-    from mteb.types import PromptType
+    from mteb.types import EncodeKwargs, PromptType
 
 PAIR = ("sentence1", "sentence2")
 SPLIT = "test"
 TYPES = {"sts": ("STS", "cosine_spearman"), "bitext": ("BitextMining", "f1")}
-"""Of a local task, mteb's type and the score that its tasks of that type report."""
+"""By the type of a local task, mteb's name of it and the score that its tasks of that type report."""
 DECIMALS = 6  # of a score in mteb's files, so that it is the same whether it is read or computed
 DIGITS = 40  # of a digest in place of a revision
 
 
 class MtebEncoder:
-    """A `SentenceEncoder` as mteb calls it, for `mteb.evaluate(MtebEncoder(encoder), tasks)`.
+    """Adapts a `SentenceEncoder` to mteb, for `mteb.evaluate(MtebEncoder(encoder), tasks)`.
 
-    A prompt of the model is used that has the name of the task, of its type (`STS`, `BitextMining`) or of the kind of
-    text (`query`, `document`), the first that there is, alone or as `STS-query`. Batches are planned by tokens, so
-    mteb's `batch_size` does not count.
+    The prompt is the first of the model's that has the name of the task, of its type (`STS`, `BitextMining`) or of the
+    role of the text (`query`, `document`), or both, as `STS-query`. Batches are planned by tokens, so mteb's
+    `batch_size` is ignored.
 
-    name, revision: under which mteb keeps results; without them the encoder's digest is its revision.
-    experiment: what differs from the model as it is; results are kept apart by it. truncate_dim: see `encode`.
-    options: see `EncodingOptions`.
+    name, revision: the model in mteb's results; the default revision is the digest of the encoder.
+    experiment: changes to the model, under which mteb stores its results apart.
+    truncate_dim: see `encode`. options: see `EncodingOptions`.
     """
 
     def __init__(
@@ -80,10 +80,12 @@ class MtebEncoder:
         inputs: Iterable[dict[str, Any]],
         *,
         task_metadata: "TaskMetadata",
+        hf_split: str = "",  # noqa: ARG002 (mteb's interface)
+        hf_subset: str = "",  # noqa: ARG002
         prompt_type: "PromptType | None" = None,
-        **_: Any,
+        **_: "Unpack[EncodeKwargs]",
     ) -> NDArray[np.float32]:
-        """Vectors (n, dim) of the texts in batches of mteb. Raises WorkError for one that is not finite."""
+        """Encodes the texts in batches of mteb, (n, dim). Raises WorkError for a vector that is not finite."""
         from mteb.models.abs_encoder import get_prompt_name
 
         texts = [text for batch in inputs for text in batch["text"]]
@@ -95,11 +97,11 @@ class MtebEncoder:
         return vectors
 
     def similarity(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
-        """Similarity (n, m) of all with all, by the encoder's function."""
+        """Computes the similarity (n, m) of all with all, by the encoder's function."""
         return self.encoder.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
-        """Similarity (n,) of rows side by side, by the encoder's function."""
+        """Computes the similarity (n,) of row with row, by the encoder's function."""
         return self.encoder.similarity_pairwise(embeddings1, embeddings2)
 
 
@@ -115,25 +117,25 @@ def evaluate_tasks(
     precision: str = "fp32",
     max_rejects: float = 0.01,
 ) -> Metrics:
-    """`mteb/<task>/<subset>/<score>` of an encoder, for tasks and benchmarks of mteb by name and tasks on local files.
+    """Computes `mteb/<task>/<subset>/<score>` of an encoder, for tasks and benchmarks of mteb and tasks on local files.
 
-    results: where mteb writes its results, by default its own folder, which MTEB_CACHE names, else ~/.cache/mteb.
-    Others as in `teachers.evaluation.settings.MtebSettings`.
+    results: the folder of mteb's results; $MTEB_CACHE or ~/.cache/mteb by default.
+    Other arguments as in `teachers.evaluation.settings.MtebSettings`.
     Raises RequestError for unknown tasks, and for files that cannot be read.
     """
     options = settings_of(MtebSettings, {**locals(), "model": str(model)})
-    nowhere = Path()
+    nowhere = Path()  # reading tables writes nothing
     with Rejects(None, options.max_rejects) as rejects:
         read = read_tasks(options, StageContext(nowhere, Cache(nowhere)), rejects)
     return task_metrics(options, read, None, None if results is None else Path(results))
 
 
 def read_tasks(settings: MtebSettings, context: StageContext, rejects: Rejects) -> list["AbsTask"]:
-    """The tasks that `settings` name, in their languages; those on local files have their data."""
+    """Makes the tasks that `settings` name, in their languages; reads the data of those on local files."""
     named = [task for name in settings.tasks for task in _named(name)]
     grouped: dict[str, list[LocalTask]] = {}
-    for each in settings.local:
-        grouped.setdefault(each.task, []).append(each)
+    for table in settings.local:
+        grouped.setdefault(table.task, []).append(table)
     local = [_local_task(name, tables, context, rejects) for name, tables in grouped.items()]
     return [_in_languages(task, settings.languages) for task in [*named, *local]]
 
@@ -141,7 +143,10 @@ def read_tasks(settings: MtebSettings, context: StageContext, rejects: Rejects) 
 def task_metrics(
     settings: MtebSettings, tasks: Sequence["AbsTask"], cache: Cache | None, results: Path | None
 ) -> Metrics:
-    """The main score of every subset of `tasks`. cache: of models of the hub. results: None for mteb's own folder."""
+    """Computes the main score of every subset of `tasks`.
+
+    cache: of models of the hub. results: the folder of mteb's results; its default when None.
+    """
     mteb, model = _package(), settings.model
     encoder = with_pooling(open_encoder(model, cache), settings.pooling, settings.truncate_dim)
     precision = resolve_precision(settings.precision, encoder.device)
@@ -149,22 +154,22 @@ def task_metrics(
     changed |= {"pooling": "-".join(settings.pooling)} if settings.pooling else {}
     changed |= {"truncate_dim": settings.truncate_dim} if settings.truncate_dim else {}
     wrapped = MtebEncoder(encoder, _name_of(model), model.revision, changed, settings.truncate_dim, precision=precision)
-    kept = mteb.ResultCache(results)
+    earlier = mteb.ResultCache(results)
     metrics: Metrics = {}
     for task in tasks:
         log(f"mteb: {task.metadata.name}: {len(task.hf_subsets)} subsets")
-        before = kept.load_task_result(task.metadata.name, wrapped.mteb_model_meta)
+        before = earlier.load_task_result(task.metadata.name, wrapped.mteb_model_meta)
         is_stale = before is not None and before.dataset_revision != task.metadata.revision  # mteb would not notice
         options = {"overwrite_strategy": "always" if is_stale else "only-missing", "show_progress_bar": False}
-        with _explained(task.metadata.name):
-            found = mteb.evaluate(wrapped, task, cache=kept, co2_tracker=False, **options)
-        for result in found.task_results:
+        with _explain_missing_data(task.metadata.name):
+            evaluated = mteb.evaluate(wrapped, task, cache=earlier, co2_tracker=False, **options)
+        for result in evaluated.task_results:
             metrics |= dict(_main_scores(result, task))
     return metrics
 
 
 def _package() -> Any:
-    """The package, which takes seconds to load."""
+    """Imports the package, which takes seconds. Raises RequestError where it is not installed."""
     try:
         import mteb
     except ImportError as error:
@@ -193,13 +198,13 @@ def _model_meta(
 
 
 def _name_of(model: ModelSource) -> str:
-    """A name `owner/model`, as mteb's names are: the hub id, or the last two parts of a path."""
+    """Returns a name `owner/model`, as mteb requires: the hub id, or the last two parts of a path."""
     name = model.hub_id or "/".join(Path(model).parts[-2:])
     return name if "/" in name else f"models/{name}"
 
 
 def _named(name: str) -> list["AbsTask"]:
-    """The task of that name, or the tasks of that benchmark. Raises RequestError for neither, and for images."""
+    """Returns the task or the tasks of the benchmark `name`. Raises RequestError for neither, and for images."""
     mteb = _package()
     try:
         tasks = [mteb.get_task(name)]
@@ -214,32 +219,32 @@ def _named(name: str) -> list["AbsTask"]:
 
 
 def _in_languages(task: "AbsTask", languages: Sequence[str]) -> "AbsTask":
-    """`task` with the subsets in `languages` alone, with any script of those that name none."""
+    """Restricts `task` to the subsets in `languages`; a language that names no script has any."""
     if not languages:
         return task
-    wanted = [_language_and_script(each) for each in languages]
+    selected = [_language_and_script(language) for language in languages]
 
-    def has(code: str) -> bool:
+    def is_selected(code: str) -> bool:
         language, script = _language_and_script(code)
-        return (language, script) in wanted or (language, None) in wanted
+        return (language, script) in selected or (language, None) in selected
 
     subsets = task.metadata.hf_subsets_to_langscripts
-    kept = [subset for subset, codes in subsets.items() if subset in task.hf_subsets and all(map(has, codes))]
-    if not kept:
+    chosen = [subset for subset, codes in subsets.items() if subset in task.hf_subsets and all(map(is_selected, codes))]
+    if not chosen:
         raise RequestError(
-            f"languages: {task.metadata.name} has nothing in {', '.join(languages)} alone; it has {', '.join(subsets)}"
+            f"languages: {task.metadata.name} has nothing in {', '.join(languages)} only; it has {', '.join(subsets)}"
         )
-    return task.filter_languages(None, hf_subsets=kept)
+    return task.filter_languages(None, hf_subsets=chosen)
 
 
 def _language_and_script(tag: str) -> tuple[str | None, str | None]:
-    """Of `zh-Hans` and of mteb's `cmn-Hans` the same: macrolanguages stand for their languages."""
+    """Parses a tag; `zh-Hans` and mteb's `cmn-Hans` are equal, because macrolanguages replace their languages."""
     language = Language.get(standardize_tag(tag, macro=True))
     return language.language, language.script
 
 
 def _local_task(name: str, tables: Sequence[LocalTask], context: StageContext, rejects: Rejects) -> "AbsTask":
-    """A task of mteb whose subsets are `tables`; its revision is a digest of their rows."""
+    """Makes a task of mteb whose subsets are `tables`; its revision is a digest of their rows."""
     mteb = _package()
     from datasets import Dataset
     from mteb.abstasks import AbsTaskBitextMining, AbsTaskSTS
@@ -262,30 +267,30 @@ def _local_task(name: str, tables: Sequence[LocalTask], context: StageContext, r
     )
     base = AbsTaskSTS if kind == "STS" else AbsTaskBitextMining
     task: AbsTask = type(name, (base,), {"metadata": metadata})()
-    task.dataset = {subset: {SPLIT: Dataset.from_dict(found)} for subset, found in columns.items()}
+    task.dataset = {subset: {SPLIT: Dataset.from_dict(rows)} for subset, rows in columns.items()}
     task.data_loaded = True
     return task
 
 
 def _code(tag: str) -> str:
-    """A language as mteb writes it: `deu-Latn`."""
+    """Returns the language in mteb's form: `deu-Latn` of `de`."""
     language = Language.get(tag)
     return f"{language.to_alpha3()}-{language.maximize().script}"
 
 
 def _columns(table: LocalTask, context: StageContext, rejects: Rejects) -> dict[str, list[Any]]:
-    """The rows of a table in mteb's columns."""
+    """Reads a table into mteb's columns."""
     if table.type == "sts":
         pairs = read_sts(table, context, rejects)
         return {"sentence1": pairs.first, "sentence2": pairs.second, "score": pairs.scores.tolist()}
-    found = list(usable(_translations(table, context.cache, rejects), _both, rejects))
-    if not found:
+    translations = list(usable(_translations(table, context.cache, rejects), _both, rejects))
+    if not translations:
         raise RequestError(f"{table.name}: expected translations, found none that can be used: {rejects.summary([])}")
-    return dict(zip(PAIR, map(list, zip(*found, strict=True)), strict=True))
+    return dict(zip(PAIR, map(list, zip(*translations, strict=True)), strict=True))
 
 
 def _translations(table: LocalTask, cache: Cache, rejects: Rejects) -> Iterator[Record]:
-    """Records of two sentences, of one table or of two side by side."""
+    """Yields records of two sentences, from one table or from two aligned ones."""
     if table.second is None:
         yield from records.read(table, PAIR, cache, rejects)
     else:
@@ -296,29 +301,29 @@ def _translations(table: LocalTask, cache: Cache, rejects: Rejects) -> Iterator[
 
 def _both(record: Record) -> tuple[str, str]:
     first, second = values_of(record, "bitext", PAIR)
-    if not all(isinstance(each, str) and each.strip() for each in (first, second)):
+    if not all(isinstance(text, str) and text.strip() for text in (first, second)):
         raise ValueError(BLANK)
     return first, second
 
 
 @contextmanager
-def _explained(task: str) -> Iterator[None]:
-    """Says of which task the data are missing, where the hub cannot be reached or has none."""
+def _explain_missing_data(task: str) -> Iterator[None]:
+    """Raises RequestError with the name of the task where the hub cannot be reached or lacks its data."""
     try:
         yield
     except OSError as error:
         if error.errno in (ENOSPC, EDQUOT):
             raise
         raise RequestError(
-            f"mteb: the data of {task} cannot be had ({type(error).__name__}: {error}). Connect to the network and "
+            f"mteb: the data of {task} cannot be read ({type(error).__name__}: {error}). Connect to the network and "
             "check HF_HUB_OFFLINE, or give files of your own under `local`"
         ) from error
 
 
 def _main_scores(result: "TaskResult", task: "AbsTask") -> Iterator[tuple[str, float | None]]:
-    """`mteb/<task>/<subset>/<score>`; of a task with several splits `mteb/<task>/<split>/<subset>/<score>`."""
+    """Yields `mteb/<task>/<subset>/<score>`; of a task with several splits `mteb/<task>/<split>/<subset>/<score>`."""
     for split, scores in result.scores.items():
         prefix = f"mteb/{result.task_name}/{split}" if len(result.scores) > 1 else f"mteb/{result.task_name}"
-        for each in scores:
-            score = none_if_nan(round(float(each["main_score"]), DECIMALS))
-            yield f"{prefix}/{each['hf_subset']}/{task.metadata.main_score}", score
+        for subset in scores:
+            score = none_if_nan(round(float(subset["main_score"]), DECIMALS))
+            yield f"{prefix}/{subset['hf_subset']}/{task.metadata.main_score}", score

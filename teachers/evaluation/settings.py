@@ -19,20 +19,20 @@ from teachers.settings import Poolings, StsTable
 
 
 class StsSettings(Settings):
-    """An encoder scored on STS sets without training: Spearman of cosine."""
+    """The evaluation of an encoder on STS sets: Spearman of cosine, without training."""
 
     model: EncoderSource
     """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
     sts: Annotated[dict[str, StsTable], Field(min_length=1)]
     """STS sets by name."""
     dimensions: list[Positive] = []
-    """Score vectors cut to these dimensions too."""
+    """Further numbers of dimensions to which vectors are cut and scored."""
     precision: Precision = "auto"
     max_rejects: MaxRejects = 0.01
 
 
 class MtebTask(Source):
-    """The name of a task or benchmark of the package mteb, which says where on the hub its data are."""
+    """The name of a task or benchmark of the package mteb, which downloads its data from the hub."""
 
     @classmethod
     def parse(cls, value: str) -> Self:
@@ -46,7 +46,7 @@ class MtebTask(Source):
 
     @property
     def revision(self) -> str:
-        """No revision to look up: the package pins that of each data set."""
+        """Constant, as the package pins the revision of each data set."""
         return "mteb"
 
 
@@ -70,7 +70,7 @@ class LocalTask(StsTable):
 
     @property
     def subset(self) -> str:
-        """Its name among the subsets of its task: `de`, `en-de`."""
+        """The name among the subsets of its task: `de`, `en-de`."""
         return "-".join(self.languages)
 
 
@@ -94,7 +94,7 @@ def check_tasks(tasks: Sequence[MtebTask], local: Sequence[LocalTask]) -> None:
 
 
 class MtebSettings(Settings):
-    """An encoder scored by tasks of mteb."""
+    """The evaluation of an encoder by tasks of mteb."""
 
     model: EncoderSource
     """Any encoder; a plain BERT gives the mean of its token vectors."""

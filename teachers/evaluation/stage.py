@@ -11,13 +11,13 @@ from teachers.evaluation.sts import read_sts, sts_metrics
 
 
 def run_sts(settings: StsSettings, context: StageContext) -> Metrics:
-    """Spearman of cosine on every set; only the main process computes it."""
+    """Scores the encoder by Spearman of cosine on every set; only the main process computes it."""
     precision = context.precision(settings.precision)
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         pairs = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
-    sentences = [sentence for each in pairs.values() for sentence in each.sentences]
+    sentences = [sentence for part in pairs.values() for sentence in part.sentences]
     encode = encoded_once(encoder_at(settings.model, precision, context.cache), sentences)
     score = partial(sts_metrics, pairs)
     return score(encode) | metrics_at(settings.dimensions, score, encode)

@@ -22,16 +22,16 @@ from teachers.settings import StsTable
 
 Row = tuple[str, str, float]
 Part = tuple[Sequence[Row], int]
-"""The pairs of a subset or topic and their gold scores; how many more pairs nobody has scored."""
+"""The pairs of a subset or topic with their gold scores, and the number of its pairs without one."""
 
 
 @dataclass(frozen=True)
 class StsPairs:
-    """Pairs of sentences and their gold scores, (pairs,), on whatever scale.
+    """Pairs of sentences and their gold scores, (pairs,), on any scale.
 
-    part: the subset or topic of each pair, by its place in `without_gold`, (pairs,).
-    without_gold: further pairs of each part, by its name, which nobody has scored and which are left out. The only part
-        of a set has no name.
+    part: the subset or topic of each pair, by its position in `without_gold`, (pairs,).
+    without_gold: by the name of a part, the number of its pairs that are left out because nobody has scored them. The
+        only part of a set is named "".
     """
 
     first: list[str]
@@ -42,14 +42,14 @@ class StsPairs:
 
     @classmethod
     def of(cls, parts: Mapping[str, Part]) -> Self:
-        """The pairs of all `parts`, one part after the other."""
+        """Joins the pairs of all `parts`, one part after the other."""
         first, second, scores = zip(*chain.from_iterable(rows for rows, _ in parts.values()), strict=True)
         part = np.repeat(np.arange(len(parts)), [len(rows) for rows, _ in parts.values()])
         without_gold = {name: unscored for name, (_, unscored) in parts.items()}
         return cls(list(first), list(second), np.array(scores), part, without_gold)
 
     def where(self, chosen: NDArray[np.bool_]) -> Self:
-        """The chosen ones of the pairs."""
+        """Selects pairs. chosen: (pairs,)."""
         first, second = (list(compress(sentences, chosen)) for sentences in (self.first, self.second))
         return replace(self, first=first, second=second, scores=self.scores[chosen], part=self.part[chosen])
 
@@ -70,27 +70,27 @@ class StsPairs:
         return zip(self.first, self.second, self.scores.tolist(), strict=True)
 
     def similarities(self, encode: Encode, metrics: Sequence[Metric] = ("cosine",)) -> dict[str, Floats]:
-        """How similar the sentences of each pair are, (pairs,), by each of `metrics`; distances are negative."""
+        """Computes the similarities of the pairs, (pairs,), by each of `metrics`; distances are negative."""
         u, v = np.split(encode(self.sentences), 2)  # (pairs, dim)
         return {metric: pairwise(u, v, metric) for metric in metrics}
 
 
 def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPairs:
-    """The pairs of `table`; rows that cannot be used go to `rejects`."""
+    """Reads the pairs of `table`; rows that cannot be used go to `rejects`. Raises RequestError for no pair."""
     records = _records(table, SCORED_PAIRS.columns, context.cache, rejects)
-    found = list(usable(records, _pair, rejects))
-    if not found:
+    scored = list(usable(records, _pair, rejects))
+    if not scored:
         names = [table.name, str(table.second)]
         chosen = "".join(f" where {column} is {value}" for column, value in (table.where or {}).items())
         raise RequestError(
             f"{table.name}: expected pairs with a score{chosen}, found none that can be used: {rejects.summary(names)}"
         )
-    pairs = StsPairs.of({"": (found, 0)})
+    pairs = StsPairs.of({"": (scored, 0)})
     return replace(pairs, scores=-pairs.scores) if table.reversed else pairs
 
 
 def _records(table: StsTable, columns: Sequence[str | int], cache: Cache | None, rejects: Rejects) -> Iterator[Record]:
-    """Sentence, sentence, score of each row, wherever `table` has them."""
+    """Yields rows of sentence, sentence, score, from whichever files `table` names."""
     if table.second is not None:
         other = table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
         for row, aligned in aligned_records(table, other, columns, cache, rejects):
@@ -101,11 +101,10 @@ def _records(table: StsTable, columns: Sequence[str | int], cache: Cache | None,
         for row, aligned in aligned_records(table, scores, columns[:2], cache, rejects):
             yield row._replace(values=(*values_of(row, "STS with a file of scores", columns[:2]), *aligned.values))
     elif table.where:
-        wide, wanted = [*(table.columns or columns), *table.where], [str(value) for value in table.where.values()]
+        wide, selected = [*(table.columns or columns), *table.where], [*map(str, table.where.values())]
         for row in read(table.model_copy(update={"columns": wide}), columns, cache, rejects):
-            values, found = row.values[: -len(wanted)], row.values[-len(wanted) :]
-            if [str(value) for value in found] == wanted:
-                yield row._replace(values=values)
+            if [*map(str, row.values[-len(selected) :])] == selected:
+                yield row._replace(values=row.values[: -len(selected)])
     else:
         yield from read(table, columns, cache, rejects)
 
@@ -113,9 +112,9 @@ def _records(table: StsTable, columns: Sequence[str | int], cache: Cache | None,
 def aligned_records(
     first: Table, second: Table, columns: Sequence[str | int], cache: Cache | None, rejects: Rejects
 ) -> Iterator[tuple[Record, Record]]:
-    """The rows of two tables that belong together; where one of them cannot be used, both are rejected."""
+    """Yields the rows of two tables in pairs; where one of a pair cannot be used, both are rejected."""
     for pair in aligned_rows(first, second, columns, cache):
-        fault = next((each for each in pair if isinstance(each, Unusable)), None)
+        fault = next((row for row in pair if isinstance(row, Unusable)), None)
         if fault is not None:
             rejects.add(fault.file, fault.line, fault.reason)
         else:
@@ -130,13 +129,13 @@ def _pair(record: Record) -> Row:
 
 
 def sts_metrics(pairs: Mapping[str, StsPairs], encode: Encode, intervals: bool = True) -> Metrics:
-    """`sts/<name>/spearman_cosine` for each set, and its interval; every distinct sentence is encoded once."""
-    vectors = encoded_once(encode, [sentence for each in pairs.values() for sentence in each.sentences])
+    """Computes `sts/<name>/spearman_cosine` of each set, with its interval; encodes each distinct sentence once."""
+    encode = encoded_once(encode, [sentence for part in pairs.values() for sentence in part.sentences])
     metrics: Metrics = {}
-    for set_name, each in pairs.items():
-        name, cosines = f"sts/{set_name}/spearman_cosine", each.similarities(vectors)["cosine"]
+    for set_name, part in pairs.items():
+        name, cosines = f"sts/{set_name}/spearman_cosine", part.similarities(encode)["cosine"]
         if intervals:
-            metrics |= with_interval(name, spearman, cosines, each.scores)
+            metrics |= with_interval(name, spearman, cosines, part.scores)
         else:
-            metrics[name] = spearman(cosines, each.scores)
+            metrics[name] = spearman(cosines, part.scores)
     return metrics

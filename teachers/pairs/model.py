@@ -52,10 +52,10 @@ HEAD = Head(
 
 @dataclass(frozen=True)
 class PairTokens:
-    """The tokens of pairs, each pair in one row, or each sentence in a row of its own.
+    """Tokens of pairs: a row for each pair, or a row for each sentence.
 
-    ids, types: end to end, (all tokens,); no types where sentences have rows of their own.
-    sizes: tokens of each row, (1 or 2, pairs); of two, all first sentences come before all second ones.
+    ids, types: of all rows, end to end, (all tokens,); no types where each sentence has a row.
+    sizes: tokens of each row, (1, pairs), or (2, pairs) with all first sentences before all second ones.
     """
 
     ids: NDArray[np.int32]
@@ -64,19 +64,19 @@ class PairTokens:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Padded tokens that a pair brings to a batch in which it is the longest, (pairs,)."""
+        """Padded tokens that a pair adds to a batch in which it is the longest, (pairs,)."""
         lengths: NDArray[np.int64] = len(self.sizes) * self.sizes.max(axis=0)
         return lengths
 
     def padded(self, pairs: NDArray[np.integer], pad_id: int, width: int | None = None) -> dict[str, Tensor]:
-        """The network's inputs for these pairs, each (rows, width); as wide as the longest row by default."""
+        """Returns the network's inputs for `pairs`, (rows, width) each; as wide as the longest row by default."""
         starts = (np.cumsum(self.sizes) - self.sizes.ravel()).reshape(self.sizes.shape)
         sizes = self.sizes[:, pairs].ravel()  # (rows,)
-        where = starts[:, pairs].ravel(), sizes, width or int(sizes.max())
-        ids, mask = pad_rows(self.ids, *where, pad_id)
+        rows = starts[:, pairs].ravel(), sizes, width or int(sizes.max())
+        ids, mask = pad_rows(self.ids, *rows, pad_id)
         named = {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
         if self.types is not None:
-            named["token_type_ids"], _ = pad_rows(self.types, *where, 0)
+            named["token_type_ids"], _ = pad_rows(self.types, *rows, 0)
         return {name: torch.from_numpy(values) for name, values in named.items()}
 
 
@@ -95,7 +95,7 @@ class PairScorer(nn.Module):
         return next(self.parameters()).device
 
     def tokenize(self, pairs: Pairs) -> PairTokens:
-        """The tokens of `pairs`, each cut to `max_tokens`."""
+        """Tokenizes `pairs`, each cut to `max_tokens`."""
         raise NotImplementedError
 
     def save(self, folder: str | Path) -> None:
@@ -114,7 +114,7 @@ class PairScorer(nn.Module):
         precision: str | None = None,
         batch_tokens: int | None = None,
     ) -> Any:
-        """How alike the sentences of each pair are, from 0 to 1, float32 (pairs,); of a single pair, one score.
+        """Scores the likeness of the sentences of each pair, from 0 to 1, float32 (pairs,); one of a single pair.
 
         activation_fn: from logits to scores, such as `torch.nn.Identity()`; the sigmoid by default.
         convert_to_numpy, convert_to_tensor: an array, a tensor on the network's device, or without both a list of
@@ -152,7 +152,7 @@ class PairScorer(nn.Module):
     ) -> list[dict[str, Any]]:
         """Ranks `documents` by their score with `query`, the highest first, as `corpus_id`, `score` and perhaps `text`.
 
-        return_documents: add the text of each. Other keyword arguments as of `predict`.
+        return_documents: add the text of each. Other keyword arguments as in `predict`.
         """
         check_count("top_k", top_k)
         documents = list_texts(documents, "rank")
@@ -177,7 +177,7 @@ class PairScorer(nn.Module):
         batch_tokens: int | None,
         bar: Bar,
     ) -> NDArray[np.float32]:
-        """The scores of `pairs`, longest first."""
+        """Scores `pairs` in batches, longest first; in the order of `pairs`, (pairs,)."""
         scores = np.empty(len(pairs), np.float32)
         if not pairs:
             return scores
@@ -188,7 +188,7 @@ class PairScorer(nn.Module):
         with inference_mode(self, precision), use_packed(packed):
             for rows, width, height in sorted_batches(lengths, size, self.max_tokens, batch_size):
                 inputs = tokens.padded(fill_batch(rows, height), self.pad_id, width)
-                logits = self(**{name: each.to(self.device) for name, each in inputs.items()})  # (height,)
+                logits = self(**{name: tensor.to(self.device) for name, tensor in inputs.items()})  # (height,)
                 scores[rows] = activation(logits[: len(rows)]).float().cpu().numpy()
                 bar.advance(len(rows))
         check_finite_rows(scores[:, None], None, lambda row: f"pair {row + 1:,}", "a score")
@@ -223,13 +223,13 @@ class CrossEncoder(PairScorer):
         *,
         backend: BackendChoice = None,
     ) -> "CrossEncoder":
-        """The cross-encoder of a folder or hub id: one saved here, or any other with one label.
+        """Loads a cross-encoder of a folder or hub id: one saved here, or any other with one label.
 
-        device, backend: as of `SentenceEncoder.load`.
+        device, backend: as in `SentenceEncoder.load`.
         Raises RequestError for a folder that holds none, or one that is damaged.
         """
         check_backend(backend, device)
-        place = as_device(device)
+        chosen = as_device(device)
         folder = ModelFolder.find(source, cache=cache)
         stated = read_model_file(folder.path / MODEL_CONFIG, dict[str, Any]) or {}
         if (stated.get("prompts") or {}).get(stated.get("default_prompt_name")):
@@ -244,7 +244,7 @@ class CrossEncoder(PairScorer):
             )
         warn_of_special_tokens(tokenizer, pairs=True)
         encoder = cls(network, tokenizer, tokenizer.model_max_length).eval()
-        return encoder if isinstance(network.base_model, GraphNetwork) else encoder.to(place)
+        return encoder if isinstance(network.base_model, GraphNetwork) else encoder.to(chosen)
 
     def save(self, folder: str | Path) -> None:
         """Writes the folder that `load` and transformers read."""
@@ -255,7 +255,7 @@ class CrossEncoder(PairScorer):
         return self.network.base_model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Each (pairs, tokens) to logits (pairs,), float32; only the network computes in bf16 under autocast."""
+        """Maps inputs, (pairs, tokens) each, to logits (pairs,), float32; only the network computes in bf16."""
         network: Any = self.network
         types = {"token_type_ids": token_type_ids} if self.has_types else {}
         outputs = network.base_model(input_ids=input_ids, attention_mask=attention_mask, **types)
@@ -267,11 +267,11 @@ class CrossEncoder(PairScorer):
         return cast(Tensor, logits.squeeze(-1))
 
     def tokenize(self, pairs: Pairs) -> PairTokens:
-        """The tokens of `pairs`, special ones among them; the longer sentence is cut first."""
+        """Tokenizes `pairs`, with special tokens; the longer sentence is cut first."""
         ids, types, lengths = [], [], []
         for start in range(0, len(pairs), TOKENIZED_PAIRS):
-            sides = (list(side) for side in zip(*pairs[start : start + TOKENIZED_PAIRS], strict=True))
-            cut = (shortened(side, self.max_tokens, self.tokenizer.truncation_side) for side in sides)
+            columns = (list(column) for column in zip(*pairs[start : start + TOKENIZED_PAIRS], strict=True))
+            cut = (shortened(column, self.max_tokens, self.tokenizer.truncation_side) for column in columns)
             for encoding in self._rules.encode_batch(list(zip(*cut, strict=True))):
                 ids.append(np.array(encoding.ids, np.int32))
                 types.append(np.array(encoding.type_ids, np.int32))
@@ -282,6 +282,6 @@ class CrossEncoder(PairScorer):
 def start_cross_encoder(
     base: str | Path, max_tokens: int | None = None, seed: int = 0, cache: Cache | None = None
 ) -> CrossEncoder:
-    """A cross-encoder before its first step: the BERT of `base`, a sentence encoder's among them, and a new head."""
+    """Makes a cross-encoder before its first step: the BERT of `base`, or of a sentence encoder, and a new head."""
     network, tokenizer = HEAD.start(base, {"num_labels": 1}, seed=seed, cache=cache)
     return CrossEncoder(network, tokenizer, max_tokens)

@@ -10,14 +10,14 @@ from teachers.settings import LabelledTraining, ScoreRange, StsTable
 
 
 class PairSettings(LabelledTraining):
-    """A network that scores how alike two sentences are, from 0 to 1."""
+    """The training of a network that scores the likeness of two sentences, from 0 to 1."""
 
     base: ModelSource
-    """BERT to start from; that of a sentence encoder is taken out of it."""
+    """BERT to start from, also that of a sentence encoder."""
     train: Annotated[list[Table], Field(min_length=1)]
-    """Tables of sentence1, sentence2 and score, or with other columns that they name."""
+    """Tables of sentence1, sentence2 and score, or with the `columns` that they name."""
     dev: list[Table] = []
-    """Held-out tables of the same kind, which choose the best weights by Spearman."""
+    """Held-out tables of the same kind; Spearman on them selects the best weights."""
     test: dict[str, StsTable] = {}
     """STS sets by name, scored after the training."""
     score_range: ScoreRange = [0.0, 5.0]
@@ -25,7 +25,7 @@ class PairSettings(LabelledTraining):
 
 
 class CrossEncoderSettings(PairSettings):
-    """A BERT that reads both sentences at once."""
+    """The training of a cross-encoder, a BERT that reads both sentences at once."""
 
     max_tokens: Annotated[int, Field(ge=8, lt=2**31)] | None = None
     """Longest pair, special tokens included; when absent as many as the base has positions, and 256 at most."""
@@ -35,7 +35,7 @@ class RerankOptions(Settings):
     """Options of scoring pairs."""
 
     top: Positive | None = None
-    """Rank the candidates of each query, which are in consecutive rows, and keep this many; answers of a search are
+    """Rank the candidates of each query, which are in consecutive rows, and write this many; answers of a search are
     ranked without it too."""
     precision: Precision = "auto"
     batch_tokens: BatchTokens = None

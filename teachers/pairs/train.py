@@ -1,4 +1,4 @@
-"""The stage `teachers.cross-encoder`: a network trained to score pairs of sentences."""
+"""The stage `teachers.cross-encoder`: trains a network that scores pairs of sentences."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -27,7 +27,7 @@ LOSS, DEV = "cross_entropy", "dev/spearman_score"
 
 
 def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
-    """Trains a network that reads both sentences at once."""
+    """Trains a BERT that reads both sentences at once."""
     return train_scorer(
         lambda: start_cross_encoder(settings.base, settings.max_tokens, settings.seed, context.cache),
         settings,
@@ -36,7 +36,7 @@ def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
 
 
 def train_scorer(start: Callable[[], PairScorer], settings: PairSettings, context: StageContext) -> Metrics:
-    """Trains what `start` builds and writes `model/`; `sts/<name>/spearman_score` of each test set."""
+    """Trains the network of `start`, writes `model/` and computes `sts/<name>/spearman_score` of each test set."""
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
     with Rejects(listed, settings.max_rejects) as rejects:
         limits = settings.score_range, settings.max_swapped
@@ -56,7 +56,10 @@ def train_scorer(start: Callable[[], PairScorer], settings: PairSettings, contex
 
 
 class PairTask:
-    """Binary cross-entropy Σ −s·log σ(x) − (1 − s)·log(1 − σ(x)) of logits x and gold scores s from 0 to 1."""
+    """The training of a pair scorer by binary cross-entropy Σ −s·log σ(x) − (1 − s)·log(1 − σ(x)).
+
+    x: logits; s: gold scores from 0 to 1.
+    """
 
     def __init__(
         self, model: PairScorer, examples: Examples, dev: Examples | None, precision: ComputePrecision

@@ -45,7 +45,7 @@ def folder(encoder, tmp_path_factory):
 def local(tmp_path):
     """A task of similarity across two languages, a table for each, and one of translations."""
     for name, sentences in (("en", ENGLISH), ("de", GERMAN)):
-        rows = [f"{each}\t{sentences[n - 1]}\t{SCORES[n]}" for n, each in enumerate(sentences)]
+        rows = [f"{sentence}\t{sentences[n - 1]}\t{SCORES[n]}" for n, sentence in enumerate(sentences)]
         (tmp_path / f"{name}.tsv").write_text("\n".join(rows) + "\n")
         (tmp_path / f"test.{name}").write_text("\n".join(sentences) + "\n")
     across = {"path": f"{tmp_path}/en.tsv", "second": f"{tmp_path}/de.tsv", "header": False}
@@ -63,13 +63,13 @@ def unit(encoder, texts, **prompt):
 
 
 def expected(encoder):
-    """What the two tasks score: prompts by type, cosine, the nearest German sentence."""
+    """The scores of both tasks: prompts by type, cosines, the nearest German sentence."""
     similarity = partial(unit, encoder, prompt_name="STS")
     german = similarity([GERMAN[n - 1] for n in range(6)])
     cosines = {"en-de": similarity(ENGLISH) * german, "de": similarity(GERMAN) * german}
-    found = (unit(encoder, ENGLISH) @ unit(encoder, GERMAN).T).argmax(axis=1)
-    figures = {f"mteb/Mine/{name}/cosine_spearman": spearmanr(each.sum(1), SCORES)[0] for name, each in cosines.items()}
-    return figures | {"mteb/Lines/en-de/f1": f1_score(range(6), found, average="weighted", zero_division=0)}
+    nearest = (unit(encoder, ENGLISH) @ unit(encoder, GERMAN).T).argmax(axis=1)
+    metrics = {f"mteb/Mine/{name}/cosine_spearman": spearmanr(rows.sum(1), SCORES)[0] for name, rows in cosines.items()}
+    return metrics | {"mteb/Lines/en-de/f1": f1_score(range(6), nearest, average="weighted", zero_division=0)}
 
 
 def test_mteb_scores_the_folder_in_sentence_transformers_the_same(encoder, folder, local):
@@ -91,24 +91,26 @@ def test_results_are_in_mtebs_folders_and_a_finished_task_is_not_run_again(
     from mteb import ResultCache
     from mteb.results import TaskResult
 
-    kept = tmp_path / "kept"
-    first = evaluate_tasks(folder, local=local, results=kept)
+    results = tmp_path / "kept"
+    first = evaluate_tasks(folder, local=local, results=results)
     assert first == pytest.approx(expected(encoder), abs=1e-5)
-    [path] = kept.glob("results/*__student/*/Mine.json")
+    [path] = results.glob("results/*__student/*/Mine.json")
     assert json.loads(path.with_name("model_meta.json").read_text())["revision"] == path.parent.name
     result = TaskResult.from_disk(path)
-    assert {each["hf_subset"] for each in result.scores["test"]} == {"en-de", "de"}
-    assert result.languages and ResultCache(kept).get_models()[0][1] == path.parent.name
+    assert {scores["hf_subset"] for scores in result.scores["test"]} == {"en-de", "de"}
+    assert result.languages and ResultCache(results).get_models()[0][1] == path.parent.name
 
     encoded = []
     whole = SentenceEncoder.encode
     monkeypatch.setattr(
-        SentenceEncoder, "encode", lambda *given, **options: encoded.append(given[1]) or whole(*given, **options)
+        SentenceEncoder,
+        "encode",
+        lambda self, texts, **options: encoded.append(texts) or whole(self, texts, **options),
     )
-    assert evaluate_tasks(folder, local=local, results=kept) == first
+    assert evaluate_tasks(folder, local=local, results=results) == first
     assert encoded == []
     (tmp_path / "de.tsv").write_text((tmp_path / "de.tsv").read_text().replace("\t5.0", "\t0.1"))
-    assert evaluate_tasks(folder, local=local, results=kept) != first
+    assert evaluate_tasks(folder, local=local, results=results) != first
     assert encoded and ENGLISH not in [texts for texts in encoded if len(texts) > 6]
 
 
@@ -120,10 +122,10 @@ def test_results_of_fewer_dimensions_are_kept_apart(encoder, folder, local, tmp_
     assert whole != cut and len(list(tmp_path.rglob("Mine.json"))) == 2
 
 
-def test_a_stage_keeps_results_below_its_output_and_takes_the_languages_asked_for(folder, local, context):
+def test_a_stage_writes_results_below_its_output_in_its_languages(folder, local, context):
     settings = {"protocols": ["mteb"], "model": str(folder), "local": local[:2], "languages": ["de"]}
-    found = protocols.run(ProtocolSettings.model_validate(settings), context)
-    assert set(found) == {"mteb/Mine/de/cosine_spearman"}
+    metrics = protocols.run(ProtocolSettings.model_validate(settings), context)
+    assert set(metrics) == {"mteb/Mine/de/cosine_spearman"}
     assert list(context.output.glob("results/*/*/Mine.json"))
 
 
@@ -136,14 +138,14 @@ def test_a_stage_keeps_results_below_its_output_and_takes_the_languages_asked_fo
         ("Tatoeba", ["en", "zh-Hans"], {"cmn-eng"}),
     ],
 )
-def test_subsets_are_those_in_the_languages_asked_for_alone(task, languages, subsets):
+def test_subsets_are_only_those_in_the_languages(task, languages, subsets):
     assert set(read(tasks=[task], languages=languages)[0].hf_subsets) == subsets
 
 
-def read(**given):
+def read(**options):
     from teachers.evaluation.mteb import read_tasks
 
-    settings = MtebSettings.model_validate({"model": "owner/name", **given})
+    settings = MtebSettings.model_validate({"model": "owner/name", **options})
     with Rejects(None) as rejects:
         return read_tasks(settings, StageContext(Path(), Cache(Path())), rejects)
 
@@ -154,16 +156,16 @@ def test_a_benchmark_is_all_of_its_tasks():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"tasks": ["STS71"]}, "mteb has no task or benchmark STS71 .*Did you mean: 'STS17'"),
-        ({"tasks": ["STS17"], "languages": ["fi"]}, "STS17 has nothing in fi alone; it has ko-ko, ar-ar"),
+        ({"tasks": ["STS17"], "languages": ["fi"]}, "STS17 has nothing in fi only; it has ko-ko, ar-ar"),
         ({"tasks": ["STS17MultilingualVisualSTS"]}, "expected tasks on text, found images or sounds in STS17Multi"),
     ],
 )
-def test_an_unknown_task_or_language_is_reported(given, message):
+def test_an_unknown_task_or_language_is_reported(options, message):
     with pytest.raises(RequestError, match=message):
-        read(**given)
+        read(**options)
 
 
 def test_a_name_of_mtebs_own_is_refused(local):
@@ -171,12 +173,12 @@ def test_a_name_of_mtebs_own_is_refused(local):
         read(local=[{**local[0], "task": "STS17"}])
 
 
-def test_data_that_cannot_be_had_are_reported_by_their_task(folder, tmp_path, monkeypatch):
+def test_data_that_cannot_be_read_are_reported_by_their_task(folder, tmp_path, monkeypatch):
     def unreachable(*_, **__):
         raise ConnectionError("no route to the hub")
 
     monkeypatch.setattr("mteb.abstasks.abstask.load_dataset", unreachable)
-    with pytest.raises(RequestError, match=r"data of STS17 cannot be had \(ConnectionError: no route to the hub\)"):
+    with pytest.raises(RequestError, match=r"data of STS17 cannot be read \(ConnectionError: no route to the hub\)"):
         evaluate_tasks(folder, ["STS17"], languages=["en"], results=tmp_path)
 
 

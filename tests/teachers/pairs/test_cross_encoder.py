@@ -42,9 +42,9 @@ def by_transformers(folder, pairs, max_tokens):
     """One pair at a time, so that nothing is padded."""
     network = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    given = [tokenizer(*pair, return_tensors="pt", truncation=True, max_length=max_tokens) for pair in pairs]
+    tokenized = [tokenizer(*pair, return_tensors="pt", truncation=True, max_length=max_tokens) for pair in pairs]
     with torch.inference_mode():
-        return [float(torch.sigmoid(network(**inputs).logits)) for inputs in given]
+        return [float(torch.sigmoid(network(**inputs).logits)) for inputs in tokenized]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -91,11 +91,11 @@ def write(path, count, seed):
 def test_two_processes_that_share_an_evaluation_find_what_one_does(base, context, tmp_path, evaluated_twice):
     write(tmp_path / "train.tsv", 60, 1)
     write(tmp_path / "dev.tsv", 41, 2)
-    given = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
-    found = evaluated_twice("teachers.pairs.train")
-    run(CrossEncoderSettings.model_validate({**given, "base": str(base), "epochs": 1, "precision": "fp32"}), context)
-    [(alone, shared)] = found
-    assert shared == pytest.approx(alone, abs=1e-5)
+    tables = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
+    evaluations = evaluated_twice("teachers.pairs.train")
+    run(CrossEncoderSettings.model_validate({**tables, "base": str(base), "epochs": 1, "precision": "fp32"}), context)
+    [(by_one, by_two)] = evaluations
+    assert by_two == pytest.approx(by_one, abs=1e-5)
 
 
 def test_it_learns_and_its_metrics_are_scipys_on_its_scores(context, tmp_path, tiny_encoder):
@@ -103,16 +103,16 @@ def test_it_learns_and_its_metrics_are_scipys_on_its_scores(context, tmp_path, t
     trained = set(write(tmp_path / "train.tsv", 240, 1))
     write(tmp_path / "dev.tsv", 60, 2)
     tested = write(tmp_path / "test.tsv", 80, 3)
-    given = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
-    given |= {"test": {"toy": {"path": str(tmp_path / "test.tsv")}}, "base": str(tmp_path / "base")}
-    given |= {"epochs": 20, "learning_rate": 3e-3, "batch_items": 16, "precision": "fp32"}
-    given["max_tokens"] = 24
-    metrics = run(CrossEncoderSettings.model_validate(given), context)
+    settings = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
+    settings |= {"test": {"toy": {"path": str(tmp_path / "test.tsv")}}, "base": str(tmp_path / "base")}
+    settings |= {"epochs": 20, "learning_rate": 3e-3, "batch_items": 16, "precision": "fp32"}
+    settings["max_tokens"] = 24
+    metrics = run(CrossEncoderSettings.model_validate(settings), context)
     model = load_scorer(context.output / "model")
     scores = model.predict([row[:2] for row in tested], precision="fp32")
-    found = metrics["sts/toy/spearman_score"]
-    assert found > 0.6
-    assert found == pytest.approx(spearmanr(scores, [row[2] for row in tested]).statistic)
+    correlation = metrics["sts/toy/spearman_score"]
+    assert correlation > 0.6
+    assert correlation == pytest.approx(spearmanr(scores, [row[2] for row in tested]).statistic)
     assert metrics["train_items"] == len(trained)
     assert {"dev/spearman_score", "sts/toy/spearman_score_low", "best_step", "train_items"} <= metrics.keys()
 
@@ -123,27 +123,27 @@ def test_predict_and_rank_are_those_of_sentence_transformers(base, tmp_path):
     ours, peer = CrossEncoder.load(tmp_path, device="cpu"), PeerCrossEncoder(str(tmp_path), device="cpu")
     options = {"batch_size": 3, "show_progress_bar": False}
     expected = peer.predict(PAIRS, **options)
-    found = ours.predict(iter(PAIRS), precision="fp32", **options)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    scores = ours.predict(iter(PAIRS), precision="fp32", **options)
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
     for array in (np.array(PAIRS), np.array(PAIRS, dtype=object)):  # as of data frames
-        np.testing.assert_array_equal(ours.predict(array, precision="fp32", **options), found)
+        np.testing.assert_array_equal(ours.predict(array, precision="fp32", **options), scores)
     as_tensor = ours.predict(PAIRS, precision="fp32", convert_to_tensor=True, **options)
-    assert isinstance(as_tensor, torch.Tensor) and as_tensor.tolist() == found.tolist()
+    assert isinstance(as_tensor, torch.Tensor) and as_tensor.tolist() == scores.tolist()
     assert float(ours.predict(PAIRS[0], precision="fp32")) == pytest.approx(float(peer.predict(PAIRS[0])), abs=1e-5)
     pair = np.array(PAIRS[0])
     assert float(ours.predict(pair, precision=None)) == pytest.approx(float(peer.predict(pair)), abs=1e-2)
     listed = ours.predict(PAIRS, precision="fp32", convert_to_numpy=False, **options)
-    assert isinstance(listed, list) and [float(each) for each in listed] == found.tolist()
+    assert isinstance(listed, list) and [float(score) for score in listed] == scores.tolist()
     logits = {"activation_fn": torch.nn.Identity(), **options}
     np.testing.assert_allclose(
         ours.predict(PAIRS, precision="fp32", **logits), peer.predict(PAIRS, **logits), atol=1e-4
     )
     query, documents = PAIRS[0][0], [second for _, second in PAIRS]
     for top_k, return_documents in [(None, False), (4, True)]:
-        wanted = peer.rank(query, documents, top_k=top_k, return_documents=return_documents)
+        expected_ranks = peer.rank(query, documents, top_k=top_k, return_documents=return_documents)
         ranked = ours.rank(query, documents, top_k=top_k, return_documents=return_documents, precision="fp32")
-        assert [{**each, "score": 0} for each in ranked] == [{**each, "score": 0} for each in wanted]
-        assert [each["score"] for each in ranked] == pytest.approx([each["score"] for each in wanted], abs=1e-5)
+        assert [{**hit, "score": 0} for hit in ranked] == [{**hit, "score": 0} for hit in expected_ranks]
+        assert [hit["score"] for hit in ranked] == pytest.approx([hit["score"] for hit in expected_ranks], abs=1e-5)
 
 
 def test_what_is_no_list_of_pairs_is_refused(base):
