@@ -25,7 +25,7 @@ from bertrelay.inputs import note_input
 from bertrelay.languages import CODE, closest_code, is_language, is_registered
 from bertrelay.progress import log
 from bertrelay.settings import InputFile, nearest
-from students.parallel.gettext import MoReader, PoReader
+from students.parallel.gettext import Catalogue, read_mo, read_po
 from students.parallel.settings import ENGLISH, TranslationFiles
 from students.parallel.tmx_xliff import INLINE_TAG, PLACEHOLDER, TmxReader, XliffReader, XmlReader, without_tags
 
@@ -355,35 +355,43 @@ def _texts_in(language: str, texts: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _catalogue(
-    kind: type[PoReader] | type[MoReader], name: str, opened: Opener, source: TranslationFiles, counts: FileCounts
+    read: Callable[[str, IO[bytes]], Catalogue],
+    name: str,
+    opened: Opener,
+    source: TranslationFiles,
+    counts: FileCounts,
 ) -> Records:
     """The pairs of a catalogue, whose language its folder, its header or its name gives."""
-    path, named = PurePosixPath(name), _code_in_name(name)
-    of_folder = path.parent.parent.name if path.parent.name == "LC_MESSAGES" else ""
-    if of_folder and not _asked(of_folder, source):
-        counts.codes.add(of_folder)
+    path = PurePosixPath(name)
+    folder_language = path.parent.parent.name if path.parent.name == "LC_MESSAGES" else ""
+    if folder_language and not _asked(folder_language, source):
+        counts.codes.add(folder_language)
         return
     with opened() as stream:
-        reader, language = kind(name, stream), None
-        for message in reader:
-            if isinstance(message, Unusable):
-                yield message
-                continue
-            if language is None:  # the header comes first
-                code = of_folder or reader.header.language or named or path.stem
-                if not CODE.fullmatch(code) and named:
-                    log(f"{name}: its language is {named}, as in its name; {code[:40]!r} in its header is no code")
-                    code = named
-                if not CODE.fullmatch(code):
-                    raise RequestError(
-                        f"{name}: expected its language in the header (`Language: de`), the folder (de/LC_MESSAGES) or "
-                        f"the name (de.po), found {code[:40]!r}"
-                    )
-                language = _asked(code, source)
+        catalogue, language = read(name, stream), None
+        for message in catalogue.messages:
+            if language is None:  # not of a file without messages
+                code = folder_language or _catalogue_language(name, catalogue.language)
                 counts.codes.add(code)
+                language = _asked(code, source)
             if not language:
                 return
-            yield [Translation(language, message.english, message.other, message.dropped)]
+            yield message if isinstance(message, Unusable) else [Translation(language, *message)]
+
+
+def _catalogue_language(name: str, in_header: str) -> str:
+    """The code in the header of a catalogue or in its name. Raises RequestError where neither has one."""
+    in_name = _code_in_name(name)
+    code = in_header or in_name or PurePosixPath(name).stem
+    if CODE.fullmatch(code):
+        return code
+    if in_name:
+        log(f"{name}: its language is {in_name}, as in its name; {code[:40]!r} in its header is no code")
+        return in_name
+    raise RequestError(
+        f"{name}: expected its language in the header (`Language: de`), the folder (de/LC_MESSAGES) or the name "
+        f"(de.po), found {code[:40]!r}"
+    )
 
 
 def _asked(code: str, source: TranslationFiles) -> str:
@@ -395,6 +403,6 @@ READERS: dict[str, Callable[[str, Opener, TranslationFiles, FileCounts], Records
     ".tmx": partial(_memory, TmxReader),
     ".xlf": partial(_memory, XliffReader),
     ".xliff": partial(_memory, XliffReader),
-    ".po": partial(_catalogue, PoReader),
-    ".mo": partial(_catalogue, MoReader),
+    ".po": partial(_catalogue, read_po),
+    ".mo": partial(_catalogue, read_mo),
 }

@@ -145,11 +145,22 @@ def po(generator, path):
             dropped = kind if kind in ("fuzzy", "obsolete") else ""
             expected.append(("de", english, "" if kind == "empty" else other, dropped))
         context = 'msgctxt "menu"\n' if generator.random() < 0.3 else ""
-        entry = "#: main.c:1\n#, c-format, fuzzy\n" + context + entry if kind == "fuzzy" else context + entry
+        former = generator.choice(["", "", '| msgid "a"\n#| "b"\n'])
+        comment = generator.choice(["", "#\n", "#near\n", "# far\n", "#,c-format\n"])
         if kind == "obsolete":
-            entry = "\n".join(f"#~ {line}" for line in entry.split("\n"))
-        lines.append(entry)
-    path.write_text(generator.choice(["\n\n", "\n"]).join(lines) + "\n", encoding="utf-8")
+            entry = former.replace("#|", "#~|") + context + entry
+            lines.append(
+                comment
+                + "\n".join(
+                    line if line[0] == "#" else f"#~{line}" if line[0] == "|" else f"#~ {line}"
+                    for line in entry.split("\n")
+                )
+            )
+        else:
+            flags = "#: main.c:1\n#, c-format, fuzzy\n" if kind == "fuzzy" else ""
+            lines.append(comment + flags + (f"#{former}" if former else "") + context + entry)
+    content = generator.choice(["\n\n", "\n"]).join(lines) + "\n"
+    path.write_text(content, encoding="utf-8", newline=generator.choice(["\n", "\r\n"]))
     return expected, 0
 
 
@@ -290,8 +301,7 @@ MARKED = {"_Open": "Open", "E&xit": "Exit", "Prefere_nces": "Preferences"}
 MARKED |= {text: text for text in ("AT&T", "a_b_c", "foo_bar option", "salt&pepper", "http://x.org/?a=1&b=2")}
 FREE_FORMS = [  # which msgfmt compiles
     'msgid\n"A cat"\nmsgstr\n"Eine Katze"\n',
-    'msgid\n"A "\n\n"cat"\nmsgstr\n"Eine " "Katze"\n# next\n',
-    'msgid "A cat" msgstr "Eine Katze"\n',
+    '#one\nmsgid\n"A "\n\n"cat"\nmsgstr\n"Eine "\n"Katze"\n#next\n#~| msgid "B"',
     'msgid\n""\n"A cat"\nmsgstr ""\n"Eine Katze"\n',
     'msgid\n""\nmsgstr\n"Content-Type: text/plain; charset=UTF-8\\n"\n"Language: de\\n"\nmsgid\n"A cat"\nmsgstr\n'
     '"Eine Katze"\n',
@@ -313,15 +323,15 @@ BY_HAND = [
         [("de", "Open", "Auf", "")],
     ),
     *(("de.po", content, "de", [("de", "A cat", "Eine Katze", "")]) for content in FREE_FORMS),
-    ("de.po", 'msgid "Size"\nmsgstr "Gr\\303\\266\\xc3\\x9fe"\n', "de", [("de", "Size", "Größe", "")]),
+    ("de.po", 'msgid "A\u2028cat"\nmsgstr "Eine\u2028Katze"\n', "de", [("de", "A\u2028cat", "Eine\u2028Katze", "")]),
     (
         "a.po",
         f'msgid ""\nmsgstr "Language: ru\\nPlural-Forms: {RUSSIAN}\\n"\n\nmsgid "a file"\nmsgid_plural "files"\n'
         'msgstr[0] "файл"\nmsgstr[1] "файла"\nmsgstr[2] "файлов"\nmsgstr[3] "?"\n',
         "ru",
         [
-            ("ru", "files", "?", "a plural form that the header does not have"),
             *(("ru", "a file", "файл", ""), ("ru", "files", "файла", ""), ("ru", "files", "файлов", "")),
+            ("ru", "files", "?", "a plural form that the header does not have"),
         ],
     ),
     (
@@ -357,18 +367,63 @@ def test_pairs_are_those_that_people_read_in_the_file(tmp_path, name, content, l
     assert read(tmp_path / name, language) == (pairs, [])
 
 
-def test_entries_of_a_catalogue_in_free_form_that_are_damaged_are_counted_with_their_lines(tmp_path):
-    """The third has no translation, the fourth no quote at its end; plural forms stand apart from their numbers."""
+def test_a_broken_string_of_a_catalogue_is_counted_with_its_line_and_changes_no_other_entry(tmp_path):
+    """The third message has no quote at its end; plural forms stand apart from their numbers."""
     (tmp_path / "de.po").write_text(
         'msgid\n"a file"\nmsgid_plural\n"files"\nmsgstr [0]\n"Datei"\nmsgstr [ 1 ] "Dateien"\n'
         'msgid\n"no text"\nmsgstr\n\nmsgid\n"open\nmsgstr "x"\n\nmsgid "Yes"\nmsgstr\n"Ja"\n'
     )
     pairs, faults = read(tmp_path / "de.po", "de")
-    assert [pair[1:3] for pair in pairs] == [("a file", "Datei"), ("files", "Dateien"), ("Yes", "Ja")]
-    assert [(fault.line, fault.reason) for fault in faults] == [
-        (8, "an entry without msgid or msgstr"),
-        (13, "not a line of a .po file"),
-    ]
+    expected = ("a file", "Datei", ""), ("files", "Dateien", ""), ("no text", "", ""), ("Yes", "Ja", "")
+    assert [pair[1:] for pair in pairs] == list(expected)
+    assert [(fault.line, fault.reason) for fault in faults] == [(13, "not a line of a .po file")]
+
+
+@pytest.mark.parametrize(
+    ("entry", "line"),
+    [
+        ('msgid "A cat" msgstr "Eine Katze"\n', 1),
+        ('msgid "A cat"\nmsgstr "Eine " "Katze"\n', 2),
+        ('msgid "A cat"\nmsgstr "Gr\\303\\266\\xc3\\x9fe"\n', 2),
+        ('msgid "A bell"\nmsgstr "\\a"\n', 2),
+    ],
+)
+def test_a_layout_of_msgfmt_that_polib_does_not_read_is_counted_with_its_line(tmp_path, entry, line):
+    (tmp_path / "de.po").write_text(entry + '\nmsgid "Yes"\nmsgstr "Ja"\n')
+    pairs, faults = read(tmp_path / "de.po", "de") if line > 1 else ([("de", "Yes", "Ja", "")], [])
+    assert pairs == [("de", "Yes", "Ja", "")]
+    assert [(fault.line, fault.reason) for fault in faults] == [(2, "not a line of a .po file")] * (line - 1)
+    if line == 1:
+        with pytest.raises(RequestError, match=r"de\.po, line 3: expected msgctxt, msgid, .* msgcat \S*de\.po"):
+            read(tmp_path / "de.po", "de")
+
+
+@pytest.mark.parametrize(
+    ("entry", "error_text"),
+    [
+        (
+            'msgid "a"\nmsgid "b"\nmsgstr "c"\n',
+            "line 2: expected msgctxt, msgid, msgid_plural and msgstr in this order",
+        ),
+        ('# of no message\nmsgstr "c"\n', "line 2: expected msgctxt, msgid"),
+        ('msgid "a"\nmsgid_plural "b"\nmsgstr[0] "c"\n"d"\nmsgstr[0] "e"\n', r"line 5: msgstr\[0\] is there twice"),
+    ],
+)
+def test_entries_whose_keywords_do_not_fit_are_refused_with_the_line(tmp_path, entry, error_text):
+    (tmp_path / "de.po").write_text(entry)
+    with pytest.raises(RequestError, match=rf"de\.po, {error_text}"):
+        read(tmp_path / "de.po", "de")
+
+
+@pytest.mark.parametrize("name", ["de.po", "de.mo"])
+def test_a_catalogue_too_large_to_be_held_in_memory_is_refused(tmp_path, monkeypatch, name):
+    content = po if name == "de.po" else mo
+    expected, _ = content(random.Random(0), tmp_path / name)
+    monkeypatch.setattr(readers, "LONGEST_LINE", (tmp_path / name).stat().st_size)
+    assert len(read(tmp_path / name, "de")[0]) == len(expected)
+    monkeypatch.setattr(readers, "LONGEST_LINE", (tmp_path / name).stat().st_size - 1)
+    with pytest.raises(RequestError, match=rf"{name}: expected at most 0 MiB, found more"):
+        read(tmp_path / name, "de")
 
 
 def test_placeholders_and_tags_stay_or_leave_a_pair_out_as_asked(tmp_path):
