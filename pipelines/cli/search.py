@@ -389,7 +389,7 @@ def rerank(
     pairs: Annotated[
         str, argument("PAIRS", "CSV, TSV, JSONL or Parquet with two columns of text, or what search --output wrote.")
     ],
-    output: Annotated[Path, argument("OUT", "A .csv, .tsv, .jsonl or .parquet file; .txt has scores alone.")],
+    output: Annotated[Path, argument("OUT", "A .csv, .tsv, .jsonl or .parquet file.")],
     how: RerankOptions,
     options: PairOptions,
     cluster: Engine,
@@ -413,7 +413,7 @@ def rerank(
     check_request(model, options.processes)
     table = options.table(pairs, options.column)
     check_output(output, SUFFIXES, pairs, overwrite=options.overwrite)
-    next(PairSource.of(table, how.top, output).queries())  # finds most of what can be invalid
+    next(PairSource.of(table, how.top).queries())  # finds most of what can be invalid
     with distributed(options.processes) as process_group:
         reranked = rerank_file(model, table, output, process_group=process_group, engine=cluster, **dict(how))
     print_result(reranked, output, options.as_json)

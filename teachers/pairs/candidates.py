@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from bertrelay.cache import Cache
 from bertrelay.data.records import read, rows
@@ -38,48 +37,42 @@ class PairQuery(NamedTuple):
 
 @dataclass(frozen=True)
 class PairSource:
-    """A table of pairs and the way to read it.
+    """A table of pairs to score, or the answers of a search to rank.
 
-    kind: `pairs` are scored without ranking. `candidates` are pairs too, where those of a query are in consecutive
-        rows and are ranked; so are the `answers` of a search.
+    ranks: the table has answers, whose candidates are ranked.
     top: number of candidates of each query in the output; all of them when None.
     cache: of data sets of the hub.
     """
 
     table: Table
-    kind: Literal["pairs", "candidates", "answers"]
+    ranks: bool
     top: int | None = None
     cache: Cache | None = None
 
     @classmethod
-    def of(cls, table: Table, top: int | None, output: Path, cache: Cache | None = None) -> "PairSource":
-        """Recognises answers by their columns; other tables have candidates with `top`, and pairs without it.
+    def of(cls, table: Table, top: int | None, cache: Cache | None = None) -> "PairSource":
+        """Recognises the answers of a search by their columns; every other table has pairs.
 
-        Raises RequestError for other than two columns, and for ranked candidates in an `output` with scores only.
+        Raises RequestError for other than two columns, and for `top` beside pairs.
         """
         if table.columns is not None and len(table.columns) != len(PAIR):
             raise RequestError(
                 f"{table.name}: expected two columns, those of the two sentences, found {len(table.columns)} named"
             )
-        source = cls(table, "answers" if _holds_answers(table) else "candidates" if top else "pairs", top, cache)
-        if source.ranks and output.suffix == ".txt":
+        ranks = _holds_answers(table)
+        if top and not ranks:
             raise RequestError(
-                f"output: a .txt file has scores only, and ranked candidates are more; found {output}. "
-                "Name a .csv, .tsv, .jsonl or .parquet file."
+                f"top: expected the answers of a search, whose candidates it limits, found pairs in {table.name}; "
+                "leave it out"
             )
-        return source
-
-    @property
-    def ranks(self) -> bool:
-        return self.kind != "pairs"
+        return cls(table, ranks, top, cache)
 
     def queries(self) -> Iterator[PairQuery]:
         """Yields the queries with their candidates. Raises RequestError, with file and line, for other content."""
-        if self.kind != "answers":
-            pairs = map(_parse_pair, read(self.table, PAIR if self.table.header else (0, 1), self.cache))
-            return pairs if self.kind == "pairs" else _group_by_query(pairs, by_line=False)
+        if not self.ranks:
+            return map(_parse_pair, read(self.table, PAIR if self.table.header else (0, 1), self.cache))
         if self.table.file_format != "jsonl":
-            return _group_by_query(map(_parse_hit, read(self.table, ANSWER)), by_line=True)
+            return _group_by_query(map(_parse_hit, read(self.table, ANSWER)))
         lines = Table.model_validate({"path": self.table.path, "format": "lines"})
         return (_parse_answer(record) for record in read(lines, [0]) if record.values[0].strip())
 
@@ -142,11 +135,8 @@ def _text(value: Any, record: Record) -> str:
     return value
 
 
-def _group_by_query(pairs: Iterator[PairQuery], by_line: bool) -> Iterator[PairQuery]:
-    """Joins the candidates of consecutive equal queries.
-
-    by_line: pairs have the line of their query, and equal queries of different lines stay apart.
-    """
-    for _, run in groupby(pairs, lambda pair: (pair.text, pair.line if by_line else None)):
+def _group_by_query(hits: Iterator[PairQuery]) -> Iterator[PairQuery]:
+    """Joins the candidates of consecutive hits of a query; equal queries of different lines stay apart."""
+    for _, run in groupby(hits, lambda hit: (hit.text, hit.line)):
         first, *others = run
-        yield first._replace(candidates=[*first.candidates, *(pair.candidates[0] for pair in others)])
+        yield first._replace(candidates=[*first.candidates, *(hit.candidates[0] for hit in others)])

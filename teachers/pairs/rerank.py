@@ -17,8 +17,8 @@ from bertrelay.compute.work import Compute, Work
 from bertrelay.data.sentences import as_table
 from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.data.tables import Table
-from bertrelay.data.writing import json_line, write_lines, write_table
-from bertrelay.files import atomic_write, check_output
+from bertrelay.data.writing import json_line, write_table
+from bertrelay.files import check_output
 from bertrelay.inference.run_model import Scan, connect, open_run
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar
@@ -36,7 +36,7 @@ SCORERS = {"poly.safetensors": "teachers.sbert_paper.poly_encoder:PolyEncoder"}
 """Scorers other than a cross-encoder, by a file that only their folders have. Names, as no module imports the paper's
 folder."""
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 BLOCK_PAIRS = 4_096
 """Pairs of a shard: a killed run computes as many again."""
 DIGITS = 6  # of a score; later ones depend on the threads of a machine
@@ -97,7 +97,7 @@ def rerank_file(
 
     pairs: a table with the columns sentence1 and sentence2, or two that it names; or the answers of a search, whose
         candidates are ranked anew.
-    output: `.csv`, `.tsv`, `.jsonl` or `.parquet`, a row for each pair or candidate; `.txt` has a score in each line.
+    output: `.csv`, `.tsv`, `.jsonl` or `.parquet`, a row for each pair or candidate.
     cache: of models and data sets of the hub.
     process_group: each of several processes computes a part; they need torch.distributed, to synchronise, and one
         folder of `output`, on a disk that all of them read.
@@ -110,7 +110,7 @@ def rerank_file(
     """
     options, table, output = settings_of(RerankOptions, locals()), as_table(pairs), Path(output)
     check_output(output, SUFFIXES, table.path)
-    source = PairSource.of(table, options.top, output, cache)
+    source = PairSource.of(table, options.top, cache)
     with open_run(
         output,
         model,
@@ -120,7 +120,7 @@ def rerank_file(
         cache=cache,
         process_group=process_group,
         engine=engine,
-        decisive={"kind": source.kind, "top": source.top},
+        decisive={"ranks": source.ranks, "top": source.top},
     ) as run:
         start = partial(_start, run.folder, source, {"precision": run.precision, "batch_tokens": options.batch_tokens})
         reader = SpanReader(source.queries, source.table.name)
@@ -190,18 +190,14 @@ def _line(query: PairQuery, scores: Sequence[float], source: PairSource) -> str:
 
 def _assemble(shards: ShardFiles, source: PairSource, output: Path) -> None:
     """Writes `output` from the shards: a row for each pair or candidate; in JSONL a line for each query."""
-    match output.suffix:
-        case ".jsonl":
-            shards.join(output)
-        case ".txt":
-            with atomic_write(output) as building:
-                write_lines(building, (f"{row['score']:.{DIGITS}f}\n" for row in shards.rows()))
-        case _:
-            columns = HIT_COLUMNS if source.ranks else PAIR_COLUMNS
-            hits = (
-                {"query_line": row.get("line"), "query": row["query"], **hit}
-                for row in shards.rows()
-                for hit in row.get("hits", ())
-            )
-            table = hits if source.ranks else shards.rows()
-            write_table(output, columns, (tuple(map(row.get, columns)) for row in table))
+    if output.suffix == ".jsonl":
+        shards.join(output)
+        return
+    columns = HIT_COLUMNS if source.ranks else PAIR_COLUMNS
+    hits = (
+        {"query_line": row.get("line"), "query": row["query"], **hit}
+        for row in shards.rows()
+        for hit in row.get("hits", ())
+    )
+    table = hits if source.ranks else shards.rows()
+    write_table(output, columns, (tuple(map(row.get, columns)) for row in table))

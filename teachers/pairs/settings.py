@@ -35,8 +35,7 @@ class RerankOptions(Settings):
     """Options of scoring pairs."""
 
     top: Positive | None = None
-    """Rank the candidates of each query, which are in consecutive rows, and write this many; answers of a search are
-    ranked without it too."""
+    """Candidates to write of each query in the answers of a search; all of them when absent."""
     precision: Precision = "auto"
     batch_tokens: BatchTokens = None
 
@@ -48,5 +47,5 @@ class RerankSettings(RerankOptions):
     """Cross-encoder or poly-encoder."""
     pairs: Table
     """Table with the columns sentence1 and sentence2, or two that it names; or the answers of a search."""
-    output: Literal["jsonl", "csv", "tsv", "parquet", "txt"] = "jsonl"
-    """Format of the file; `txt` has a score in each line, the others a row for each pair or candidate."""
+    output: Literal["jsonl", "csv", "tsv", "parquet"] = "jsonl"
+    """Format of the file, which has a row for each pair or candidate."""

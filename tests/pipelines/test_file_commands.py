@@ -259,7 +259,6 @@ WRONG = {
     "rerank cross_encoder": {
         "pairs.csv pairs.csv": "is the input itself",
         "memory.tmx out.csv": OF_MEMORY,
-        "pairs.csv out.txt --top 3": r"output: a \.txt file has scores only",
         "pairs.csv out.csv --column sentence1": "expected two columns, .* found 1 named",
         "english.txt out.csv": r"read as plain lines, whose one column is 0; found .*`format`",
         "numbers.jsonl out.csv": r"numbers\.jsonl, line 1: expected text, found int; name two columns of text",
