@@ -34,14 +34,14 @@ FORMATS: dict[str, Format] = {
     ".pq": "parquet",
 }
 
-TRANSLATION_FILES = "`parallel` of students.distill reads translation files; for sentences, write them one a line"
+TRANSLATION_FILES = "only a source of parallel text reads translation files; for sentences, write them one a line"
 TO_TABLE = "libreoffice --headless --convert-to 'csv:Text - txt - csv (StarCalc):44,34,76'"
 TO_TEXT = "libreoffice --headless --convert-to 'txt:Text (encoded):UTF8'"
 TRANSLATIONS = (".tmx", ".xlf", ".xliff", ".po", ".mo")
 AS_LINES = "write its text one sentence a line"
 NO_LINES = {
     **dict.fromkeys(TRANSLATIONS, TRANSLATION_FILES),
-    **dict.fromkeys((".xml", ".nxml"), f"domain.pretrain reads XML of PubMed and PMC; else {AS_LINES}"),
+    **dict.fromkeys((".xml", ".nxml"), f"only a source of documents reads XML, of PubMed and PMC; else {AS_LINES}"),
     **dict.fromkeys((".html", ".htm", ".epub", ".srt", ".vtt"), AS_LINES),
     **dict.fromkeys((".sdlxliff", ".mxliff"), f"export it as .tmx or .xliff: {TRANSLATION_FILES}"),
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pptx", ".ppt"), f"convert it with {TO_TEXT}, then {AS_LINES}"),

@@ -203,7 +203,7 @@ FILES = {
     "long.txt": "a dog\n" * 201,
     "memory.tmx": "<tmx/>\n",
 }
-OF_MEMORY = r"found a \.tmx file: .*memory\.tmx; `parallel` of students\.distill reads translation files"
+OF_MEMORY = r"found a \.tmx file: .*memory\.tmx; only a source of parallel text reads translation files"
 WRONG = {
     "encode model": {
         "english.txt out.txt": r"\.npy or \.parquet",

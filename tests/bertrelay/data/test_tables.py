@@ -39,8 +39,11 @@ def test_names_in_quotes_are_named_with_the_remedy(tmp_path):
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        *((f"a{suffix}", "students.distill reads translation files") for suffix in (".tmx", ".xlf", ".PO", ".mo.gz")),
-        ("a.xml", "domain.pretrain reads XML"),
+        *(
+            (f"a{suffix}", "a source of parallel text reads translation files")
+            for suffix in (".tmx", ".xlf", ".PO", ".mo.gz")
+        ),
+        ("a.xml", "a source of documents reads XML"),
         ("a.html", "write its text one sentence a line"),
         ("a.hwp", "save it as a text document in UTF-8 from Hangul"),
         ("a.docx", "convert it with libreoffice --headless --convert-to 'txt"),

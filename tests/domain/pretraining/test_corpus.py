@@ -279,26 +279,6 @@ def content(path):
     return json.dumps(Dataset.from_file(str(path)).remove_columns("group").to_dict()).encode()
 
 
-def test_two_processes_that_want_one_corpus_prepare_it_once(tmp_path):
-    file = written(tmp_path / "a.jsonl", texts(300))
-    fork = get_context("fork")
-    events = fork.SimpleQueue()
-    write = corpus_module._write_shard
-
-    def work():
-        corpus_module._write_shard = lambda *given: events.put("wrote") or write(*given)
-        events.put(len(build(tmp_path, file)))
-
-    both = [fork.Process(target=work) for _ in range(2)]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join()
-    length = len(build(tmp_path, file))
-    assert [events.get() for _ in range(3)] == ["wrote", length, length]
-    assert events.empty()
-
-
 @pytest.mark.parametrize(("later", "how"), [(texts(39), "became shorter"), ([*texts(39), "Pain."], "changed")])
 def test_documents_that_change_while_they_are_read_are_an_error(tmp_path, monkeypatch, later, how):
     file, fill = written(tmp_path / "a.jsonl", texts(40)), corpus_module.fill

@@ -5,9 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import unicodedata
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -323,19 +321,3 @@ def test_a_full_disk_keeps_its_error_number_whichever_file_it_strikes(tmp_path, 
         with pytest.raises(OSError, match="No space left") as found:
             build(tmp_path, [source])
         assert found.value.errno == errno.ENOSPC, name
-
-
-def test_two_that_want_one_corpus_build_it_once(tmp_path, monkeypatch):
-    source = aligned(tmp_path, "de", numbered("de", range(50)))
-    built, write = [], corpus_files._write_corpus
-
-    def slowly(folder, *rest):
-        built.append(folder)
-        time.sleep(0.2)  # so that the other one comes meanwhile
-        write(folder, *rest)
-
-    monkeypatch.setattr(corpus_files, "_write_corpus", slowly)
-    with ThreadPoolExecutor() as pool:
-        both = pool.map(lambda _: len(build_corpus(tmp_path / "cache/key", settings(source))), range(2))
-    assert list(both) == [100, 100]
-    assert len(built) == 1
