@@ -46,7 +46,6 @@ WITH_TEXT = {
     "terms/*/neighbours.csv",
     "terms/*/tsne.*",
     "notes/*/work/*",
-    "compared/*/similarity.json",
     ".cache/corpora/*/*",
 }
 TRACKER = 'tracker = "tensorboard"' if find_spec("tensorboard") else ""
