@@ -27,7 +27,7 @@ from bertrelay.progress import log
 from bertrelay.settings import InputFile, nearest
 from students.parallel.gettext import Catalogue, read_mo, read_po
 from students.parallel.settings import ENGLISH, TranslationFiles
-from students.parallel.tmx_xliff import INLINE_TAG, PLACEHOLDER, TmxReader, XliffReader, XmlReader, without_tags
+from students.parallel.tmx_xliff import INLINE_TAG, PLACEHOLDER, Segment, read_tmx, read_xliff, without_tags
 
 DAMAGED = (zipfile.BadZipFile, RuntimeError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, struct.error)
 SIDE = re.compile(r"(?<=-)(src|ref)(?=\.)")
@@ -317,10 +317,16 @@ def _lines(name: str, opened: Opener, language: str) -> Records:
     quotes.warn()
 
 
-def _memory(kind: type[XmlReader], name: str, opened: Opener, source: TranslationFiles, counts: FileCounts) -> Records:
+def _memory(
+    read: Callable[[str, IO[bytes], str], Iterator[Segment | Unusable]],
+    name: str,
+    opened: Opener,
+    source: TranslationFiles,
+    counts: FileCounts,
+) -> Records:
     """The pairs of a translation memory: of each segment one for each language that was asked for."""
     with opened() as stream:
-        for segment in kind(name, stream, _code_in_name(name)):
+        for segment in read(name, stream, _code_in_name(name)):
             if isinstance(segment, Unusable):
                 yield segment
                 continue
@@ -400,9 +406,9 @@ def _asked(code: str, source: TranslationFiles) -> str:
 
 
 READERS: dict[str, Callable[[str, Opener, TranslationFiles, FileCounts], Records]] = {
-    ".tmx": partial(_memory, TmxReader),
-    ".xlf": partial(_memory, XliffReader),
-    ".xliff": partial(_memory, XliffReader),
+    ".tmx": partial(_memory, read_tmx),
+    ".xlf": partial(_memory, read_xliff),
+    ".xliff": partial(_memory, read_xliff),
     ".po": partial(_catalogue, read_po),
     ".mo": partial(_catalogue, read_mo),
 }

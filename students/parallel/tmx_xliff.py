@@ -4,8 +4,9 @@ Entities that a file declares are refused, so that no file can expand without en
 """
 
 import re
-from collections.abc import Iterator
-from typing import IO, NamedTuple, NoReturn
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Literal, NamedTuple, NoReturn
+from xml.etree.ElementTree import Element
 from xml.parsers import expat
 
 from bertrelay.data.encodings import conversion_hint
@@ -14,7 +15,9 @@ from bertrelay.errors import RequestError
 
 CHUNK_BYTES = 1 << 16
 LONGEST_TOKEN = 4 << 20
-"""Bytes of a tag or a sentence at most: both are held whole."""
+"""Most bytes of a tag or a segment: both are held whole."""
+DEEPEST = 200
+"""Most elements in each other."""
 NATIVE = frozenset({"bpt", "ept", "ph", "it", "ut", "sub", "x", "bx", "ex"})
 """Elements inside a sentence whose content is code of the original format; of it only a placeholder is text."""
 PLACEHOLDER = re.compile(
@@ -31,11 +34,10 @@ LINE_BREAKS = frozenset({("ctype", "lb"), ("type", "lb"), ("subType", "xlf:lb")}
 UNTRANSLATED_STATES = frozenset({"new", "needs-translation", "initial"})  # of targets, and of segments of XLIFF 2
 UNTRANSLATED = "not translated"
 XML_LANGUAGE = "xml:lang"
+TMX_AROUND = frozenset({"tmx", "body", "tuv"})
 SEGMENTS = ("trans-unit", "segment")  # of XLIFF 1.2 and 2
-AROUND_SEGMENTS = ("xliff", "file", "body", "group", "unit")
+XLIFF_AROUND = frozenset({"xliff", "file", "body", "group", "unit"})
 FILE_LANGUAGES = {"source": ("srcLang", "source-language"), "target": ("trgLang", "target-language")}
-
-Attributes = dict[str, str]
 
 
 def without_tags(text: str) -> str:
@@ -44,9 +46,9 @@ def without_tags(text: str) -> str:
 
 
 class Segment(NamedTuple):
-    """A sentence in the languages a file has it in: (code as it is written there, text), a code perhaps twice.
+    """A sentence in the languages of a file: (code as it is written there, text), a code perhaps twice.
 
-    tagged: whether inline tags were in it. dropped: why it is not to be used.
+    tagged: True if inline tags were in it. dropped: why it is not to be used.
     """
 
     texts: list[tuple[str, str]]
@@ -54,215 +56,184 @@ class Segment(NamedTuple):
     dropped: str = ""
 
 
-class XmlReader:
-    """The frame of a reader of XML: its `start` and `end` see every element, and fill `done` with segments.
+def read_tmx(file: str, stream: IO[bytes], language: str = "") -> Iterator[Segment | Unusable]:  # noqa: ARG001
+    """Streams the segments of TMX: a `tu` has a `tuv` for each language, with the sentence in `seg`.
 
-    A sentence is collected between `collect` and `text`; inline tags in it are left out.
+    language: without effect, as each text of TMX names its own.
+    """
+    for record in _Records(file, stream, ("tu",), "seg", TMX_AROUND):
+        if isinstance(record, Unusable):
+            yield record
+            continue
+        variants = [(variant, sentence) for variant in record[-1] for sentence in variant if sentence.tag == "seg"]
+        codes = [variant.get(XML_LANGUAGE) or variant.get("lang", "") for variant, _ in variants]
+        yield _segment(codes, [sentence for _, sentence in variants])
 
-    records: the elements of a segment, none of which may be in another.
+
+def read_xliff(file: str, stream: IO[bytes], language: str = "") -> Iterator[Segment | Unusable]:
+    """Streams the segments of XLIFF 1.2 (`trans-unit`) and 2 (`segment`): a `source` and a `target`.
+
+    Other sources and targets are not read: those of matches, alternatives, binary units.
+
     language: of the translations in a file that names none.
     """
+    for record in _Records(file, stream, SEGMENTS, "source", XLIFF_AROUND):
+        if isinstance(record, Unusable):
+            yield record
+            continue
+        sentences = [child for child in record[-1] if child.tag in FILE_LANGUAGES]
+        codes = [_xliff_language(sentence, record, language) for sentence in sentences]
+        states = {element.get("state") for element in (record[-1], *sentences)}
+        translate = next((value for element in reversed(record) if (value := element.get("translate"))), "yes")
+        is_untranslated = translate == "no" or not states.isdisjoint(UNTRANSLATED_STATES)
+        yield _segment(codes, sentences, UNTRANSLATED if is_untranslated else "")
 
-    records: tuple[str, ...]
 
-    def __init__(self, file: str, stream: IO[bytes], language: str = "") -> None:
-        self.file, self._stream, self.language = file, stream, language
-        self.done: list[Segment | Unusable] = []
-        self.is_open = False  # a segment
-        self._refused = 0  # elements open in one that is not read
-        self.texts: list[tuple[str, str]] = []
-        self._language = ""  # of the sentence that is collected
-        self.tagged = False
-        self._parts: list[str] | None = None  # of the sentence that is collected
-        self._inline: list[bool] = []  # of each element open in it, whether its content is text
-        self._native: list[str] = []  # the content that is none
+def _xliff_language(sentence: Element, record: Sequence[Element], language: str) -> str:
+    """The code of a source or target: its own, else that of its file, else `language` for a target."""
+    files = [element for element in reversed(record) if element.tag in ("file", "xliff")]
+    codes = [sentence.get(XML_LANGUAGE), *(file.get(key) for file in files for key in FILE_LANGUAGES[sentence.tag])]
+    return next(filter(None, codes), language if sentence.tag == "target" else "")
+
+
+def _segment(codes: Iterable[str], sentences: Sequence[Element], dropped: str = "") -> Segment:
+    tagged = any(child.tag for sentence in sentences for child in sentence)
+    return Segment(list(zip(codes, map(_text, sentences), strict=True)), tagged, dropped)
+
+
+def _text(element: Element) -> str:
+    """The text of a sentence, or of an element in it."""
+    parts = [element.text or ""]
+    for child in element:
+        parts += [_inline_text(child), child.tail or ""]
+    return "".join(parts)
+
+
+def _inline_text(element: Element) -> str:
+    """The text of an inline element, with spaces for a line break; of code of another format only a placeholder."""
+    space = " " if element.tag.lower() in SEPARATING else ""
+    before = " " if LINE_BREAKS.intersection(element.items()) else space
+    if element.tag not in NATIVE:
+        return before + _text(element) + space
+    code = "".join(element.itertext()).strip()
+    if PLACEHOLDER.fullmatch(code):
+        return before + code
+    return before + (" " if INLINE_TAG.fullmatch(code) and without_tags(code) else "")
+
+
+class _Records:
+    """Parses XML and yields each segment as a tree, at the end of the list of the elements around it, outermost first.
+
+    Of the elements around it there are only names, without their prefixes, and attributes. A segment in another one,
+    and a sentence outside of segments, is an `Unusable` with its line, and its content is left out.
+
+    names: of the elements that are segments.
+    sentence: element of a sentence, which `around` cannot have directly.
+    """
+
+    def __init__(
+        self, file: str, stream: IO[bytes], names: tuple[str, ...], sentence: str, around: frozenset[str]
+    ) -> None:
+        self._file, self._stream = file, stream
+        self._names, self._sentence, self._around_names = names, sentence, around
+        self._around: list[Element] = []  # elements that are open, outside of segments
+        self._tree: list[Element] = []  # elements that are open, the first of them a segment; without a tag if refused
+        self._done: list[list[Element] | Unusable] = []
         self._names_encoding = False  # another one than UTF-8
-        self._given = self._passed = self._begun = 0  # bytes: in all, up to the last tag, up to the sentence
+        self._read = self._passed = self._begun = 0  # bytes: in all, up to the last tag, up to the segment
         parser = self._parser = expat.ParserCreate()
-        parser.buffer_text = True
+        parser.buffer_text, parser.buffer_size = True, CHUNK_BYTES
         parser.XmlDeclHandler = self._declare
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._add_text
         parser.EntityDeclHandler = self._refuse_entity
         parser.SkippedEntityHandler = self._refuse_entity
 
-    def start(self, name: str, attributes: Attributes) -> None:
-        """An element outside of sentences begins."""
-        raise NotImplementedError
-
-    def end(self, name: str) -> None:
-        """An element outside of sentences ends."""
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Segment | Unusable]:
+    def __iter__(self) -> Iterator[list[Element] | Unusable]:
         while True:
             chunk = self._stream.read(CHUNK_BYTES)
             try:
                 self._parser.Parse(chunk, not chunk)
                 self._check_length(len(chunk))
+            except RequestError:  # a ValueError too
+                raise
             except expat.ExpatError as error:
                 fault = expat.ErrorString(error.code)
-                fault += "" if self._names_encoding else conversion_hint(self.file, chunk)
-                raise RequestError(f"{self.file}, line {error.lineno:,}: not well-formed XML: {fault}") from None
+                fault += "" if self._names_encoding else conversion_hint(self._file, chunk)
+                raise RequestError(f"{self._file}, line {error.lineno:,}: not well-formed XML: {fault}") from None
             except (LookupError, ValueError) as error:  # of several bytes a letter, or unknown
-                if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-                    raise  # of a handler, not of the parser
                 raise RequestError(
-                    f"{self.file}: its encoding cannot be read ({error}). Convert it to UTF-8, in its first line too"
-                    f"{conversion_hint(self.file, chunk) or '.'}"
+                    f"{self._file}: its encoding cannot be read ({error}). Convert it to UTF-8, in its first line too"
+                    f"{conversion_hint(self._file, chunk) or '.'}"
                 ) from None
-            yield from self.done
-            self.done.clear()
+            yield from self._done
+            self._done.clear()
             if not chunk:
                 return
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        name = name.rpartition(":")[2]
+        around, tree = self._around, self._tree
+        if len(around) + len(tree) >= DEEPEST:
+            raise self._refusal(f"at most {DEEPEST} elements in each other, found more")
+        if tree:
+            is_refused = not tree[-1].tag  # as all that is in a refused element
+            if name in self._names and not is_refused:
+                is_refused = self._refuse(f"a {name} in another one")
+            element = Element("" if is_refused else name, attributes)
+            tree[-1].append(element)
+            tree.append(element)
+            return
+        is_refused = name == self._sentence and bool(around) and around[-1].tag in self._around_names
+        if is_refused:
+            self._refuse(f"a {name} outside of a {' or '.join(self._names)}")
+        if is_refused or name in self._names:
+            tree.append(Element("" if is_refused else name, attributes))
+            self._begun = self._parser.CurrentByteIndex
+        else:
+            around.append(Element(name, attributes))
+
+    def _refuse(self, reason: str) -> Literal[True]:
+        self._done.append(Unusable(self._file, self._parser.CurrentLineNumber, reason))
+        return True
+
+    def _add_text(self, text: str) -> None:
+        if not self._tree:
+            return
+        element = self._tree[-1]
+        if len(element):
+            element[-1].tail = (element[-1].tail or "") + text
+        else:
+            element.text = (element.text or "") + text
+
+    def _end(self, name: str) -> None:  # noqa: ARG002 (of expat)
+        if not self._tree:
+            self._around.pop()
+            return
+        element = self._tree.pop()
+        if not element.tag:
+            element.clear()
+        elif not self._tree:
+            self._done.append([*self._around, element])
 
     def _declare(self, version: str, encoding: str | None, standalone: int) -> None:  # noqa: ARG002 (of expat)
         self._names_encoding = (encoding or "utf-8").lower() not in ("utf-8", "utf8")
 
     def _check_length(self, more: int) -> None:
-        """Raises RequestError for a sentence or a tag without an end. more: bytes that the parser was given."""
-        self._given += more
+        """Raises RequestError for a segment or a tag without an end. more: bytes that the parser was given."""
+        self._read += more
         self._passed = max(self._passed, self._parser.CurrentByteIndex)  # -1 where it has passed nothing new
-        begun = self._passed if self._parts is None else min(self._passed, self._begun)
-        if self._given - begun > LONGEST_TOKEN:
-            raise RequestError(
-                f"{self.file}, line {self.here():,}: expected sentences and tags of at most {LONGEST_TOKEN >> 20} MiB, "
-                "found a longer one. Is the file damaged?"
-            )
-
-    def here(self) -> int:
-        return self._parser.CurrentLineNumber
-
-    def collect(self) -> None:
-        self._parts, self._begun = [], self._parser.CurrentByteIndex
-        self._parser.CharacterDataHandler = self._parts.append
-
-    def finish(self, dropped: str = "") -> None:
-        self.done.append(Segment(self.texts, self.tagged, dropped))
-        self.is_open = False
-
-    def begin(self) -> None:
-        self.texts, self.tagged, self.is_open = [], False, True
-
-    def refuse(self, reason: str) -> None:
-        """Counts the element that begins here, and all in it, as a record that cannot be used."""
-        self.done.append(Unusable(self.file, self.here(), reason))
-        self._refused = 1
-        self._kept_handler, self._parser.CharacterDataHandler = self._parser.CharacterDataHandler, None
-
-    def text(self) -> str:
-        text = "".join(self._parts or ())
-        self._parts = self._parser.CharacterDataHandler = None
-        return text
-
-    def _start(self, name: str, attributes: Attributes) -> None:
-        name = name.rpartition(":")[2]
-        if self._refused:
-            self._refused += 1
-            return
-        if self.is_open and name in self.records:
-            self.refuse(f"a {name} in another one")
-            return
-        if self._parts is None:
-            self.start(name, attributes)
-            return
-        self.tagged = True
-        is_text = not self._inline or self._inline[-1]
-        if is_text and (name.lower() in SEPARATING or LINE_BREAKS.intersection(attributes.items())):
-            self._parts.append(" ")
-        is_text = is_text and name not in NATIVE
-        self._inline.append(is_text)
-        if not is_text:
-            self._parser.CharacterDataHandler = self._native.append
-
-    def _end(self, name: str) -> None:
-        if self._refused:
-            self._refused -= 1
-            if not self._refused:
-                self._parser.CharacterDataHandler = self._kept_handler
-            return
-        if not self._inline:
-            self.end(name.rpartition(":")[2])
-            return
-        self._inline.pop()
-        if self._parts is not None and (not self._inline or self._inline[-1]):
-            native = "".join(self._native).strip()
-            self._native.clear()
-            if PLACEHOLDER.fullmatch(native):
-                self._parts.append(native)
-            elif name.lower() in SEPARATING or (INLINE_TAG.fullmatch(native) and without_tags(native)):
-                self._parts.append(" ")
-            self._parser.CharacterDataHandler = self._parts.append
+        begun = min(self._passed, self._begun) if self._tree else self._passed
+        if self._read - begun > LONGEST_TOKEN:
+            size = f"{LONGEST_TOKEN >> 20} MiB"
+            raise self._refusal(f"segments and tags of at most {size}, found a longer one. Is the file damaged?")
 
     def _refuse_entity(self, name: str, *_: object) -> NoReturn:
-        raise RequestError(
-            f"{self.file}, line {self.here():,}: expected no entities but those of XML, found {name!r}. Entities of a "
-            "file's own are not expanded; replace them by what they stand for."
+        raise self._refusal(
+            f"no entities but those of XML, found {name!r}. Entities of a file's own are not expanded; replace them by "
+            "what they stand for."
         )
 
-
-class TmxReader(XmlReader):
-    """Segments of TMX: `tu` has a `tuv` for each language, with the sentence in `seg`."""
-
-    records = ("tu",)
-
-    def start(self, name: str, attributes: Attributes) -> None:
-        match name:
-            case "tu":
-                self.begin()
-            case "tuv":
-                self._language = attributes.get(XML_LANGUAGE) or attributes.get("lang", "")
-            case "seg" if not self.is_open:
-                self.refuse("a seg outside of a tu")
-            case "seg":
-                self.collect()
-
-    def end(self, name: str) -> None:
-        match name:
-            case "seg":
-                self.texts.append((self._language, self.text()))
-            case "tuv":
-                self._language = ""
-            case "tu":
-                self.finish()
-
-
-class XliffReader(XmlReader):
-    """Segments of XLIFF 1.2 (`trans-unit`) and 2 (`segment`): a `source` and a `target`.
-
-    What else holds sources and targets is not read: matches, alternatives, binary units.
-    """
-
-    records = SEGMENTS
-
-    def __init__(self, file: str, stream: IO[bytes], language: str = "") -> None:
-        super().__init__(file, stream, language)
-        self._open = [("", False)]  # each element that is open, and whether its content is not to be translated
-        self._languages = {"source": "", "target": language}
-        self._dropped = ""
-
-    def start(self, name: str, attributes: Attributes) -> None:
-        parent, fixed = self._open[-1]
-        fixed = attributes.get("translate", "no" if fixed else "yes") == "no"
-        self._open.append((name, fixed))
-        if name in ("xliff", "file"):
-            for side, keys in FILE_LANGUAGES.items():
-                self._languages[side] = next(filter(None, map(attributes.get, keys)), self._languages[side])
-        elif name in SEGMENTS:
-            self.begin()
-            self._dropped = UNTRANSLATED if fixed or attributes.get("state") in UNTRANSLATED_STATES else ""
-        elif name in self._languages and parent in SEGMENTS:
-            if attributes.get("state") in UNTRANSLATED_STATES:
-                self._dropped = UNTRANSLATED
-            self._language = attributes.get(XML_LANGUAGE) or self._languages[name]
-            self.collect()
-        elif name == "source" and parent in AROUND_SEGMENTS:
-            self._open.pop()
-            self.refuse(f"a source outside of a {' or '.join(SEGMENTS)}")
-
-    def end(self, name: str) -> None:
-        self._open.pop()
-        if name in SEGMENTS:
-            self.finish(self._dropped)
-        elif self._parts is not None:
-            self.texts.append((self._language, self.text()))
+    def _refusal(self, expected: str) -> RequestError:
+        return RequestError(f"{self._file}, line {self._parser.CurrentLineNumber:,}: expected {expected}")

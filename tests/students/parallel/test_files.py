@@ -759,11 +759,22 @@ def test_a_segment_of_thousands_of_variants_is_one_dropped_pair_and_not_their_pr
 @pytest.mark.parametrize("endless", ["<tu note='%s'/>", "<tu><tuv lang='en'><seg>%s</seg></tuv></tu>", "<!-- %s -->"])
 def test_a_tag_or_sentence_without_an_end_is_refused(tmp_path, endless):
     (tmp_path / "a.tmx").write_text(f"<tmx><body>{endless % ('x ' * (3 << 20))}</body></tmx>")
-    with pytest.raises(RequestError, match=r"a\.tmx, line 1: expected sentences and tags of at most 4 MiB"):
+    with pytest.raises(RequestError, match=r"a\.tmx, line 1: expected segments and tags of at most 4 MiB"):
         read(tmp_path / "a.tmx", "de")
     (tmp_path / "a.tmx").write_text(f"<tmx><body>{' ' * (6 << 20)}</body></tmx>")
     with pytest.raises(RequestError, match="has no translations"):
         read(tmp_path / "a.tmx", "de")
+
+
+def test_elements_nested_without_end_are_refused(tmp_path):
+    def nested(depth):
+        sentence = "<hi>" * depth + "Ja" + "</hi>" * depth
+        (tmp_path / "a.tmx").write_text(units([("en", "Yes"), ("de", sentence)]))
+        return read(tmp_path / "a.tmx", "de")
+
+    assert nested(195) == ([("de", "Yes", "Ja", "")], [])
+    with pytest.raises(RequestError, match=r"a\.tmx, line 1: expected at most 200 elements in each other"):
+        nested(196)
 
 
 def test_a_member_of_an_archive_that_unpacks_to_one_line_is_read_in_parts(tmp_path, monkeypatch):
