@@ -16,6 +16,7 @@ from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import Rejects
 from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError, plural
 from bertrelay.files import check_location
 from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, connect, open_run
@@ -279,7 +280,7 @@ def tag_dataset(
     )
 
 
-def _load_tagger(column: str, batch_tokens: int | None, folder: Path, precision: str) -> "Columns":
+def _load_tagger(column: str, batch_tokens: int | None, folder: Path, precision: ComputePrecision) -> "Columns":
     from domain.biomedical.ner.tagger import EntityTagger
 
     tagger, is_warned = EntityTagger.load(folder), False

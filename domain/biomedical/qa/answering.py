@@ -21,6 +21,7 @@ from bertrelay.data.sanity import MAX_SWAPPED, MIN_RECORDS
 from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.data.tables import ABSENT, Table, Unusable, table_format
 from bertrelay.data.writing import json_line, write_table
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
 from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, connect, open_run
@@ -292,7 +293,9 @@ def answer_dataset(
     )
 
 
-def _load_answerer(texts: Sequence[str], options: AnswerOptions, folder: Path, precision: str) -> "Columns":
+def _load_answerer(
+    texts: Sequence[str], options: AnswerOptions, folder: Path, precision: ComputePrecision
+) -> "Columns":
     from domain.biomedical.qa.answerer import QuestionAnswerer
 
     answerer = QuestionAnswerer.load(folder, whole_words=options.whole_words)
