@@ -62,7 +62,7 @@ from pipelines.registry import REGISTRY
 from pipelines.runner import run
 from students.searching.index import open_index
 from teachers.pairs.rerank import load_scorer
-from teachers.sbert_paper.word_vectors import BiLstmEncoder
+from teachers.sbert_paper.bilstm import BiLstmEncoder
 
 FIRST_INPUT = 1_000_000
 RECIPE = Path(__file__).with_suffix(".toml")

@@ -33,7 +33,7 @@ STAGES = {
     ],
     SBERT_PAPER: [
         ("teachers.poly-encoder", 2, "settings:PolyEncoderSettings", "poly_encoder:run", SBERT_PAPER),
-        ("teachers.bilstm", 3, "settings:BiLstmSettings", "word_vectors:run", SBERT_PAPER),
+        ("teachers.bilstm", 3, "settings:BiLstmSettings", "bilstm:run", SBERT_PAPER),
         ("teachers.protocols", 4, "settings:ProtocolSettings", "protocols:run", SBERT_PAPER),
         ("teachers.facets", 3, "settings:FacetSettings", "facets:run", SBERT_PAPER),
         ("teachers.ablation", 3, "settings:AblationSettings", "ablation:run", SBERT_PAPER),

@@ -19,8 +19,8 @@ from domain.biomedical.qa.settings import QaSettings
 from domain.clinical import classifier
 from domain.clinical.outcomes import OutcomeModelSettings
 from teachers.pairs.model import CrossEncoder, start_cross_encoder
+from teachers.sbert_paper.bilstm import BiLstmEncoder
 from teachers.sbert_paper.poly_encoder import PolyEncoder
-from teachers.sbert_paper.word_vectors import BiLstmEncoder
 
 TEXTS = ["The heart beats.", "Lungs breathe air."]
 OUTCOME = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 24}})

@@ -1,6 +1,6 @@
-"""For comparison with the papers: both tables of section 6 of Reimers & Gurevych (2019), a training for each cell.
+"""The stage `teachers.ablation`: both tables of section 6 of Reimers & Gurevych (2019), a training for each cell.
 
-The paper's scores are means over ten seeds, which is what `seeds` in a recipe makes of these.
+The paper's scores are means over ten seeds; set `seeds` in a recipe for them.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,10 @@ WORDS = {"|u-v|": "difference", "u*v": "product"}  # in names of folders
 
 
 def run(settings: AblationSettings, context: StageContext) -> Metrics:
-    """`ablation/pooling/<pooling>/NLI` and `…/STSb`, `ablation/concatenation/<parts>/NLI`: Spearman on STSb."""
+    """Trains each cell and scores it on STSb by Spearman.
+
+    The metrics are `ablation/pooling/<pooling>/NLI` and `…/STSb`, and `ablation/concatenation/<parts>/NLI`.
+    """
     files = OfficialFiles(Path(settings.data))
     trainings = list(_trainings(files, settings))
     table = _stsb(files, settings.part)
@@ -37,7 +40,7 @@ def run(settings: AblationSettings, context: StageContext) -> Metrics:
             f"{table.name}: expected gold scores from {lowest:g} to {highest:g}, found one outside. Is it another file?"
         )
     precision, metrics = context.precision(settings.precision), Metrics()
-    for cell, training in trainings:  # a training of both tables is done once
+    for cell, training in trainings:  # a training of both tables runs once
         parts = [WORDS.get(part, part) for part in training.concatenation]
         name = "-".join([training.objective, *(training.pooling or []), *parts])
         model = train_once(name, train.run, training, context)
@@ -48,9 +51,9 @@ def run(settings: AblationSettings, context: StageContext) -> Metrics:
 
 
 def _trainings(files: OfficialFiles, settings: AblationSettings) -> Iterator[tuple[str, TrainSettings]]:
-    """Each cell of the tables, as table/row/column, with its training."""
+    """Yields each cell of the tables, named table/row/column, with its training."""
     columns: list[str | int] = ["sentence_A", "sentence_B", "entailment_judgment"]
-    nli = settings.nli or [Table(path=_found(files, "SICK_train.txt"), format="tsv", columns=columns)]
+    nli = settings.nli or [Table(path=_find(files, "SICK_train.txt"), format="tsv", columns=columns)]
     sts: list[Table] = [_stsb(files, "train")]
     shared = common_values(settings, TrainSettings)
     for pooling in settings.poolings:
@@ -63,14 +66,14 @@ def _trainings(files: OfficialFiles, settings: AblationSettings) -> Iterator[tup
 
 
 def _stsb(files: OfficialFiles, part: str) -> StsTable:
-    """A part of the STS benchmark, in the file of its own or as stsb-multi-mt has it."""
-    path = _found(files, f"sts-{part}.csv", f"stsb-en-{part}.csv")
+    """Finds a part of the STS benchmark, in the official file or that of stsb-multi-mt."""
+    path = _find(files, f"sts-{part}.csv", f"stsb-en-{part}.csv")
     if Path(path).name.startswith("stsb-en"):
         return StsTable(path=path, format="csv", header=False, columns=[0, 1, 2])
     return StsTable(path=path, format="tsv", header=False, columns=[5, 6, 4])
 
 
-def _found(files: OfficialFiles, *names: str) -> InputFile:
+def _find(files: OfficialFiles, *names: str) -> InputFile:
     path = files.find(*names)
     if path is None:
         raise RequestError(f"data: expected {' or '.join(names)}, found none below {files.data}")

@@ -1,4 +1,4 @@
-"""Everything that gives sentence vectors: an encoder, averaged word vectors, InferSent's BiLSTM, TF-IDF."""
+"""Encoders that the protocols compare: a sentence encoder, averaged word vectors, InferSent's BiLSTM, TF-IDF."""
 
 from collections.abc import Callable, Sequence
 from functools import cache as once
@@ -12,19 +12,20 @@ from bertrelay.device import default_device
 from bertrelay.evaluation.encode import Encode, finite
 from bertrelay.model.encoder import open_encoder
 from teachers.evaluation.encoders import with_pooling
+from teachers.sbert_paper.bilstm import BiLstmEncoder
 from teachers.sbert_paper.settings import ProtocolSettings
-from teachers.sbert_paper.word_vectors import BiLstmEncoder, vectors_for
+from teachers.sbert_paper.word_vectors import vectors_for
 
 TERMS = 5_000  # the most frequent ones: enough for these sets, and small enough to hold them dense
 
 Fit = Callable[[Sequence[str]], Encode]
-"""All sentences of a set to the function that encodes some of them: TF-IDF and word vectors depend on them."""
+"""From all sentences of a set to the function that encodes some of them; TF-IDF and word vectors depend on all."""
 
 
 def fit_of(settings: ProtocolSettings, cache: Cache | None = None) -> Fit:
-    """What gives the vectors that `settings` name, float32 (sentences, dim), all of them finite.
+    """Returns the encoder that `settings` name, to vectors, float32 (sentences, dim), all of them finite.
 
-    A network is loaded when vectors are first asked for.
+    A network is loaded with its first sentences.
     """
     if settings.glove is not None:
         path = Path(settings.glove)
@@ -44,7 +45,7 @@ def fit_of(settings: ProtocolSettings, cache: Cache | None = None) -> Fit:
 
 
 def tfidf(sentences: Sequence[str]) -> Encode:
-    """TF-IDF vectors of length 1 over the most frequent words of `sentences`, (sentences, words)."""
+    """Fits TF-IDF vectors of length 1 over the most frequent words of `sentences`, (sentences, words)."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(max_features=TERMS, token_pattern=r"(?u)\b\w+\b", dtype=np.float32).fit(sentences)
@@ -52,5 +53,5 @@ def tfidf(sentences: Sequence[str]) -> Encode:
 
 
 def at_once(fit: Fit) -> Encode:
-    """Fits on the sentences of each call."""
+    """Returns an encoder that fits on the sentences of each call."""
     return lambda sentences: fit(sentences)(sentences)

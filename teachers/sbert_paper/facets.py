@@ -1,6 +1,6 @@
-"""For comparison with the papers: Argument Facet Similarity (Misra et al. 2016).
+"""Argument Facet Similarity (Misra et al. 2016): how far two arguments about a topic make the same point.
 
-Do two arguments about a topic make the same point? Scored without training, or in folds of training and testing.
+Scored without training by a protocol; in folds of training and test by the stage `teachers.facets`.
 """
 
 import csv
@@ -28,16 +28,20 @@ from teachers.pairs import train as pair_training
 from teachers.pairs.model import CrossEncoder
 from teachers.pairs.settings import CrossEncoderSettings
 from teachers.sbert_paper.official import OfficialFiles, gold_score, read_lines
-from teachers.sbert_paper.settings import ARGUMENT_COLUMNS, TOPICS, FacetSettings, common_values
+from teachers.sbert_paper.settings import FacetSettings, common_values
 from teachers.sbert_paper.sts_sets import correlations, part_correlations, without_gold
 from teachers.sbert_paper.training import train_once
 from teachers.settings import TrainSettings
+
+TOPICS = {"gun-control": "ArgPairs_GC.csv", "gay-marriage": "ArgPairs_GM.csv", "death-penalty": "ArgPairs_DP.csv"}
+ARGUMENT_COLUMNS = {"regression_label": 0, "sentence_1": 9, "sentence_2": 10}
+"""Columns of the files, by name and position: the mean of the annotators' scores, 0 to 5, and two arguments."""
 
 LEAST_IN_FOLD = 2
 
 
 def read_topics(files: OfficialFiles) -> StsPairs | None:
-    """The pairs of each topic, None when there is none of the files; pairs without a score are left out, and counted.
+    """Reads the pairs of each topic; None without any of the files. Pairs without a score are left out and counted.
 
     Raises RequestError when a topic is missing, and for a file that is not in its official form.
     """
@@ -50,7 +54,7 @@ def read_topics(files: OfficialFiles) -> StsPairs | None:
 def _pairs(path: Path) -> Part:
     reader = csv.reader(StringIO("\n".join(read_lines(path)), newline=""))
     columns = _columns(path, next(reader))
-    found, unscored = [], 0
+    pairs, unscored = [], 0
     for fields in reader:
         line = reader.line_num
         if len(fields) <= max(columns):
@@ -64,18 +68,18 @@ def _pairs(path: Path) -> Part:
                 f"{path}, line {line:,}: expected two arguments, found an empty one. Copy the file again."
             )
         if score.strip():
-            found.append((first, second, gold_score(score, path, line)))
+            pairs.append((first, second, gold_score(score, path, line)))
         else:
             unscored += 1
-    if not found:
+    if not pairs:
         raise RequestError(f"{path}: expected pairs with a score, found none")
     if unscored:
-        log(f"{path}: left out {unscored:,} of {unscored + len(found):,} pairs, which nobody has scored")
-    return found, unscored
+        log(f"{path}: left out {unscored:,} of {unscored + len(pairs):,} pairs, which nobody has scored")
+    return pairs, unscored
 
 
 def _columns(path: Path, header: list[str]) -> list[int]:
-    """The columns of score and arguments: by their names, or, where the header has none of these, as in the files."""
+    """Returns the positions of score and arguments: by their names, or, without any of these, the official ones."""
     unknown = [name for name in ARGUMENT_COLUMNS if name not in header]
     if not unknown:
         return [header.index(name) for name in ARGUMENT_COLUMNS]
@@ -90,16 +94,16 @@ def _columns(path: Path, header: list[str]) -> list[int]:
 
 
 def facet_metrics(pairs: StsPairs, encode: Encode) -> Metrics:
-    """`facets/<topic>/<correlation>_cosine` without training, and their means over the topics."""
+    """Computes `facets/<topic>/<correlation>_cosine` without training, and their means over the topics."""
     cosines = [topic.similarities(encode)["cosine"] for topic in pairs.by_part().values()]
     similar = {"cosine": np.concatenate(cosines)}
     return without_gold("AFS", pairs) | part_correlations("facets", "facets/mean", similar, pairs)
 
 
 def run(settings: FacetSettings, context: StageContext) -> Metrics:
-    """`facets/<split>/<correlation>_<measure>`: the mean over the folds, each tested after training on the others.
+    """Tests each fold after training on the others; returns the means `facets/<split>/<correlation>_<measure>`.
 
-    measure: `cosine` of an encoder's vectors, `score` of a cross-encoder.
+    The measure is `cosine` of an encoder's vectors or `score` of a cross-encoder.
     """
     pairs = read_topics(OfficialFiles(Path(settings.data)))
     if pairs is None:
@@ -108,8 +112,8 @@ def run(settings: FacetSettings, context: StageContext) -> Metrics:
     by_fold = []
     for fold in range(fold_of.max() + 1):
         name = f"{settings.split}-{fold}"
-        table = _written(pairs.where(fold_of != fold), context.work / f"{name}.jsonl")
-        by_fold.append(_tested(name, table, pairs.where(fold_of == fold), settings, context, precision))
+        table = _write_pairs(pairs.where(fold_of != fold), context.work / f"{name}.jsonl")
+        by_fold.append(_test_fold(name, table, pairs.where(fold_of == fold), settings, context, precision))
     if not context.process_group.is_main:
         return {}
     similar = {measure: np.concatenate([fold[measure] for fold in by_fold]) for measure in by_fold[0]}
@@ -119,7 +123,7 @@ def run(settings: FacetSettings, context: StageContext) -> Metrics:
 
 
 def _folds(pairs: StsPairs, settings: FacetSettings) -> NDArray[np.int64]:
-    """The number of each pair's fold, (pairs,): its topic, or one of equally many drawn by the seed."""
+    """Numbers the fold of each pair, (pairs,): its topic, or one of equal parts drawn by the seed."""
     fold_of, names = pairs.part, list(pairs.without_gold)
     if settings.split == "ten-fold":
         fold_of = np.random.default_rng(settings.seed).permutation(len(fold_of)) % settings.folds
@@ -133,13 +137,13 @@ def _folds(pairs: StsPairs, settings: FacetSettings) -> NDArray[np.int64]:
     for fold, name in enumerate(names):
         if np.ptp(pairs.scores[fold_of == fold]) == 0:
             raise RequestError(
-                f"data: expected different scores in each part that is tested, found one score alone in {name}, with "
+                f"data: expected different scores in each part that is tested, found a single score in {name}, with "
                 "which nothing correlates. Check the files."
             )
     return fold_of
 
 
-def _tested(
+def _test_fold(
     name: str,
     table: Table,
     tested: StsPairs,
@@ -147,7 +151,10 @@ def _tested(
     context: StageContext,
     precision: ComputePrecision,
 ) -> dict[str, Floats]:
-    """How alike the sentences of each tested pair are to a network trained on `table`, (tested,), by its measure."""
+    """Trains a network on `table` and returns its similarities of the tested pairs, (tested,), by the measure's name.
+
+    Empty in all but the main process.
+    """
     if settings.learner == "encoder":
         training = TrainSettings(objective="cosine", train=[table], **common_values(settings, TrainSettings))
         model = train_once(name, train.run, training, context)
@@ -161,8 +168,8 @@ def _tested(
     return {}
 
 
-def _written(pairs: StsPairs, path: Path) -> Table:
-    """The table of the pairs, which are written to `path`."""
+def _write_pairs(pairs: StsPairs, path: Path) -> Table:
+    """Writes the pairs to `path`; returns them as a table."""
     records = [dict(zip(("sentence1", "sentence2", "score"), row, strict=True)) for row in pairs.rows()]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{json.dumps(record)}\n" for record in records))

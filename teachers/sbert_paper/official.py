@@ -1,4 +1,4 @@
-"""The files of published data sets: found by their official names, wherever below a folder, and read line by line."""
+"""Files of published data sets: found by their official names, at any depth of a folder, and read line by line."""
 
 import os
 import re
@@ -26,30 +26,33 @@ class OfficialFiles:
         self._paths = sorted(_files_below(data))
 
     def named(self, *names: str) -> list[Path]:
-        """The files of one of these names, or of one with `.gz` behind it."""
+        """Lists the files of one of these names, also with `.gz` behind it."""
         return [path for path in self._paths if path.name.removesuffix(".gz") in names]
 
     def find(self, *names: str, within: str = "") -> Path | None:
-        """The file of one of these names, or of one with `.gz` behind it; None without any.
+        """Finds the file of one of these names, also with `.gz` behind it; None without any.
 
-        within: a pattern that the folder's path, from `data` on, has somewhere, in any case.
-        Raises RequestError when there are several.
+        within: a pattern to find in the folder's path, from `data` on, in any case.
+        Raises RequestError for several files.
         """
         parent = Path(self.data.resolve().name)
         folders = {path: str(parent / path.parent.relative_to(self.data)) for path in self.named(*names)}
-        found = distinct(path for path, folder in folders.items() if re.search(within, folder, re.IGNORECASE))
-        refuse_several(found, " or ".join(names))
-        return found[0] if found else None
+        paths = distinct(path for path, folder in folders.items() if re.search(within, folder, re.IGNORECASE))
+        refuse_several(paths, " or ".join(names))
+        return paths[0] if paths else None
 
     def all_or_none(self, what: str, *names: str, within: str = "") -> list[Path] | None:
-        """The files of all these names. Raises RequestError when only some of them are there."""
-        found = [self.find(name, within=within) for name in names]
-        missing = [name for name, path in zip(names, found, strict=True) if path is None]
+        """Finds the files of all these names; None without any. Raises RequestError when only some exist.
+
+        what: the set or protocol, for the error.
+        """
+        paths = [self.find(name, within=within) for name in names]
+        missing = [name for name, path in zip(names, paths, strict=True) if path is None]
         if missing and len(missing) < len(names):
             raise RequestError(
                 f"{what}: expected {' and '.join(names)}, found no {', '.join(missing)} below {self.data}"
             )
-        return None if missing else [path for path in found if path]
+        return None if missing else [path for path in paths if path]
 
 
 def _files_below(data: Path) -> Iterator[Path]:
@@ -61,23 +64,23 @@ def _files_below(data: Path) -> Iterator[Path]:
 
 
 def distinct(paths: Iterable[Path]) -> list[Path]:
-    """`paths`, of which one is left of those that are the same file through links."""
+    """Drops paths that lead to the same file through links."""
     return list({path.resolve(): path for path in paths}.values())
 
 
-def refuse_several(found: Sequence[object], what: str) -> None:
-    """Raises RequestError, naming the files, unless there is one at most: which is meant would be a guess."""
-    if len(found) > 1:
+def refuse_several(files: Sequence[object], what: str) -> None:
+    """Raises RequestError, naming the files, for more than one, as any choice would be a guess."""
+    if len(files) > 1:
         raise RequestError(
-            f"data: expected one {what}, found {len(found)}: {', '.join(map(str, found))}. Move away those that are "
-            "not meant, or give a folder with one of them."
+            f"data: expected one {what}, found {len(files)}: {', '.join(map(str, files))}. Move the others away, or "
+            "name a folder with one of them."
         )
 
 
 def read_lines(path: Path) -> list[str]:
-    r"""The lines of `path`, split at \n alone: in UTF-8, else in Latin-1, as several of these sets are older.
+    r"""Reads the lines of `path`, split only at \n: in UTF-8, else in Latin-1, as several of these sets are older.
 
-    Raises RequestError when there are none.
+    Raises RequestError for an empty file.
     """
     with refuse_damaged(str(path)), open_input(str(path)) as file:
         content = file.read(LONGEST_LINE + 1)
@@ -93,9 +96,9 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_fields(path: Path, separator: str, least: int, form: str) -> list[list[str]]:
-    """Each line's fields; raises RequestError with file and line for one that has fewer than `least`.
+    """Reads the fields of each line; raises RequestError with file and line for fewer than `least` fields.
 
-    form: how a line should look, for the error.
+    form: the expected form of a line, for the error.
     """
     rows = [line.split(separator) for line in read_lines(path)]
     for line, row in enumerate(rows, 1):
@@ -105,12 +108,12 @@ def read_fields(path: Path, separator: str, least: int, form: str) -> list[list[
 
 
 def gold_score(text: str, path: Path | str, line: int, scale: Scale = (0, 5)) -> float:
-    """The number on `scale` that `text` is; raises RequestError with file and line, and without the text, otherwise."""
+    """Parses a number on `scale`; raises RequestError with file and line, and without the text, for other text."""
     lowest, highest = scale
     expected = f"{path}, line {line:,}: expected a gold score from {lowest:g} to {highest:g}"
     score = number(text)
     if score is None:
-        raise RequestError(f"{expected}, found what is no number. Is it a header, or another column?")
+        raise RequestError(f"{expected}, found no number. Is it a header, or another column?")
     if not lowest <= score <= highest:
         raise RequestError(f"{expected}, found one outside. Is it another column, or another file?")
     return score

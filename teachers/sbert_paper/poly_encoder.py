@@ -1,7 +1,7 @@
-"""For comparison with the papers: the poly-encoder (Humeau et al. 2020), between vectors and a cross-encoder.
+"""The stage `teachers.poly-encoder`: the poly-encoder (Humeau et al. 2020), between vectors and a cross-encoder.
 
-Each sentence is read alone. Of the first, m learned codes each attend to its token vectors; the vector of the second
-attends to the m results, and their weighted sum is compared with it.
+The network reads one sentence at a time. m learned codes each attend to the token vectors of the first; the vector of
+the second attends to the m results, and their weighted sum is compared with it.
 """
 
 import math
@@ -24,11 +24,11 @@ from teachers.pairs.train import train_scorer
 from teachers.sbert_paper.settings import PolyEncoderSettings
 
 POLY_ENCODER = "poly.safetensors"  # beside an encoder's files; `bertrelay.model.kinds` knows a scorer by it
-OWN = ("codes", "scale", "shift")  # parameters that are not in the encoder's files
+BESIDE_ENCODER = ("codes", "scale", "shift")  # parameters that are not in the encoder's files
 
 
 def attend(queries: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Σ softmax(q · v) v: (batch, queries, dim) over (batch, values, dim), where `mask` (batch, values) is true."""
+    """Computes Σ softmax(q · v) v: (batch, queries, dim) over (batch, values, dim) with true `mask` (batch, values)."""
     weights = queries @ values.transpose(1, 2)  # (batch, queries, values)
     if mask is not None:
         weights = weights.masked_fill(~mask.unsqueeze(1), -torch.inf)
@@ -36,7 +36,7 @@ def attend(queries: Tensor, values: Tensor, mask: Tensor | None = None) -> Tenso
 
 
 class PolyEncoder(PairScorer):
-    """Scores of pairs by `codes` learned queries to the tokens of the first sentence."""
+    """A scorer of pairs by `codes` learned queries to the tokens of the first sentence."""
 
     def __init__(self, encoder: SentenceEncoder, codes: int, seed: int = 0) -> None:
         super().__init__()
@@ -51,7 +51,10 @@ class PolyEncoder(PairScorer):
 
     @classmethod
     def load(cls, folder: str | Path, device: str | torch.device | None = None) -> "PolyEncoder":
-        """The poly-encoder of a folder, on `device` as of `SentenceEncoder.load`. Raises RequestError for another."""
+        """Loads the poly-encoder of a folder. device: as in `SentenceEncoder.load`.
+
+        Raises RequestError for another folder or damaged weights.
+        """
         path = Path(folder) / POLY_ENCODER
         if not path.is_file():
             raise RequestError(
@@ -61,26 +64,26 @@ class PolyEncoder(PairScorer):
         with explain_unreadable(path, "the codes of a poly-encoder"):
             weights = load_file(path)
             model = cls(encoder, len(weights["codes"]))
-            own = {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
-            model.load_state_dict({**own, **weights})
-        return model.eval().to(model.encoder.device)  # its own weights too
+            of_encoder = {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
+            model.load_state_dict({**of_encoder, **weights})
+        return model.eval().to(model.encoder.device)  # the codes too
 
     def save(self, folder: str | Path) -> None:
         """Writes the encoder's folder, and the codes in it."""
         self.encoder.save(folder)
-        write_tensors(Path(folder) / POLY_ENCODER, {name: self.get_parameter(name) for name in OWN})
+        write_tensors(Path(folder) / POLY_ENCODER, {name: self.get_parameter(name) for name in BESIDE_ENCODER})
 
     @property
     def backbone(self) -> nn.Module:
         return self.encoder.backbone
 
     def tokenize(self, pairs: Pairs) -> PairTokens:
-        ids = self.encoder.tokenize([pair[place] for place in (0, 1) for pair in pairs])
-        sizes = np.array([len(each) for each in ids], np.int64).reshape(2, -1)
+        ids = self.encoder.tokenize([pair[position] for position in (0, 1) for pair in pairs])
+        sizes = np.array([len(row) for row in ids], np.int64).reshape(2, -1)
         return PairTokens(np.fromiter(chain.from_iterable(ids), np.int32), sizes)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(2 · pairs, tokens), first sentences first, to logits (pairs,), float32."""
+        """Maps (2 · pairs, tokens), all first sentences first, to logits (pairs,), float32."""
         tokens = self.encoder.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         with torch.autocast(input_ids.device.type, enabled=False):
             first, second = tokens.float().chunk(2)  # (pairs, tokens, dim)
@@ -92,7 +95,7 @@ class PolyEncoder(PairScorer):
 
 
 def run(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
-    """Trains a network whose learned codes attend to one sentence alone."""
+    """Trains a network whose learned codes attend to the first sentence."""
 
     def start() -> PairScorer:
         encoder = SentenceEncoder.load(settings.base, backend="torch", cache=context.cache, is_base=True)

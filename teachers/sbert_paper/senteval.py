@@ -1,8 +1,8 @@
-"""For comparison with the papers: SentEval (Conneau & Kiela 2018), logistic regression on frozen vectors.
+"""SentEval (Conneau & Kiela 2018): logistic regression on frozen vectors.
 
-Its score is the accuracy on sentences that it was not trained on: ten-fold where a set has no test part, else on its
-official split. The regularisation is the same everywhere and nothing is chosen on dev data, so the dev part of SST
-stays unused.
+The score is the accuracy on sentences outside the training: in ten folds where a set has no test part, else on its
+official split. The regularisation is the same everywhere and nothing is selected on dev data, so the dev part of SST
+is not read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,31 @@ from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
 from teachers.sbert_paper.official import OfficialFiles, read_fields, read_lines
-from teachers.sbert_paper.settings import CLASSES, FOLDED, SETS, SPLIT
+from teachers.sbert_paper.settings import SETS
 
-WITHIN = {"SST": "binary"}  # SentEval has SST with five classes under the same names
+FOLDED = {
+    "MR": {"positive": "rt-polarity.pos", "negative": "rt-polarity.neg"},
+    "CR": {"positive": "custrev.pos", "negative": "custrev.neg"},
+    "SUBJ": {"objective": "subj.objective", "subjective": "subj.subjective"},
+    "MPQA": {"positive": "mpqa.pos", "negative": "mpqa.neg"},
+}
+"""Files of the sets without a test part, by class: a sentence in each line."""
+
+SPLIT = {
+    "SST": ("sentiment-train", "sentiment-test"),
+    "TREC": ("train_5500.label", "TREC_10.label"),
+    "MRPC": ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt"),
+}
+"""Files of the other sets: training and test."""
+
+CLASSES = {
+    "SST": ("0", "1"),
+    "TREC": ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
+    "MRPC": ("0", "1"),
+}
+"""Classes in the files of `SPLIT`."""
+
+WITHIN = {"SST": "binary"}  # folders: SentEval has SST with five classes under the same names
 PARAPHRASES = ("#1 String", "#2 String", "Quality")
 """The columns of MRPC that are used: two sentences and the class."""
 PARAPHRASE = "1"
@@ -44,39 +66,37 @@ class TransferSet:
 
 
 def read_sets(files: OfficialFiles, names: Sequence[str], folds: int) -> dict[str, TransferSet | None]:
-    """Each of the sets `names`, None for one that is not there at all.
+    """Reads each of the sets `names`; None for one without any of its files.
 
-    Raises RequestError for a set in part, a line of another form, and a class with fewer sentences than folds.
+    Raises RequestError for an incomplete set, a line of another form, and a class with fewer sentences than folds.
     """
-    found = dict[str, TransferSet | None].fromkeys(names)
+    sets = dict[str, TransferSet | None].fromkeys(names)
     for name in names:
-        wanted = FOLDED[name].values() if name in FOLDED else SPLIT[name]
-        if paths := files.all_or_none(name, *wanted, within=WITHIN.get(name, "")):
+        file_names = FOLDED[name].values() if name in FOLDED else SPLIT[name]
+        if paths := files.all_or_none(name, *file_names, within=WITHIN.get(name, "")):
             parts = [_by_class(name, paths)] if name in FOLDED else [_part(name, path) for path in paths]
-            found[name] = TransferSet(*parts)
+            sets[name] = TransferSet(*parts)
             _check_classes(name, *parts, folds=folds)
-    return found
+    return sets
 
 
 def _by_class(name: str, paths: Sequence[Path]) -> Labelled:
-    """A file for each class, with a sentence in each line that is not blank."""
+    """Reads a file for each class, with a sentence in each line that is not blank."""
     sentences, labels = [], []
     for label, path in zip(FOLDED[name], paths, strict=True):
         lines = read_lines(path)
-        found = [line for line in lines if line.strip()]
-        if len(found) < len(lines):
-            log(f"{path}: left out {len(lines) - len(found):,} blank lines of {len(lines):,}")
-        if not found:
-            raise RequestError(
-                f"{path}: expected a sentence in each line, found blank ones alone. Copy the file again."
-            )
-        sentences += found
-        labels += [label] * len(found)
+        of_class = [line for line in lines if line.strip()]
+        if len(of_class) < len(lines):
+            log(f"{path}: left out {len(lines) - len(of_class):,} blank lines of {len(lines):,}")
+        if not of_class:
+            raise RequestError(f"{path}: expected a sentence in each line, found blank lines only. Copy it again.")
+        sentences += of_class
+        labels += [label] * len(of_class)
     return Labelled([sentences], np.array(labels))
 
 
 def _part(name: str, path: Path) -> Labelled:
-    """One file with the class of each item. Raises RequestError for other classes, as another set of the name has."""
+    """Reads a file with the class of each item. Raises RequestError for other classes, as of a set of the same name."""
     items: list[tuple[str, ...]]
     first_line = 1
     if name == "SST":
@@ -88,17 +108,17 @@ def _part(name: str, path: Path) -> Labelled:
     else:
         items, first_line = _paraphrases(path), 2
     *sentences, labels = zip(*items, strict=True)
-    others = [place for place, label in enumerate(labels) if label not in CLASSES[name]]
+    others = [row for row, label in enumerate(labels) if label not in CLASSES[name]]
     if others:
         raise RequestError(
             f"{path}, line {others[0] + first_line:,}: expected the classes of {name}, {', '.join(CLASSES[name])}, "
             f"found others in {len(others):,} of its lines. Is it another file of the same name?"
         )
-    return Labelled([list(side) for side in sentences], np.array(labels))
+    return Labelled([list(column) for column in sentences], np.array(labels))
 
 
 def _paraphrases(path: Path) -> list[tuple[str, ...]]:
-    """Two sentences and the class of each row, from the columns that a header names, in whatever order."""
+    """Reads two sentences and the class of each row, from columns that the header names in any order."""
     head, *rows = read_fields(path, "\t", 5, "a class, two ids and two sentences with tabs between them")
     if not set(PARAPHRASES) <= set(head):
         raise RequestError(
@@ -128,40 +148,42 @@ def _check_classes(name: str, train: Labelled, test: Labelled | None = None, *, 
 
 
 def transfer_metrics(sets: Mapping[str, TransferSet], encode: Encode, folds: int = 10, seed: int = 0) -> Metrics:
-    """`senteval/<set>/accuracy` with its interval, F1 of MRPC beside it, and the mean accuracy of all seven."""
+    """Computes `senteval/<set>/accuracy` with its interval, F1 of MRPC too, and the mean accuracy of all seven."""
     metrics: Metrics = {}
-    for name, each in sets.items():
-        guesses, labels = _guesses(each, encode, folds, seed)
-        metrics |= with_interval(f"senteval/{name}/accuracy", share, guesses == labels)
+    for name, transfer_set in sets.items():
+        predictions, labels = _predict(transfer_set, encode, folds, seed)
+        metrics |= with_interval(f"senteval/{name}/accuracy", share, predictions == labels)
         if name == "MRPC":
-            metrics |= with_interval(f"senteval/{name}/f1", f1, guesses == PARAPHRASE, labels == PARAPHRASE)
+            metrics |= with_interval(f"senteval/{name}/f1", f1, predictions == PARAPHRASE, labels == PARAPHRASE)
     if set(SETS["senteval"]) <= sets.keys():
         accuracies = [metrics[f"senteval/{name}/accuracy"] for name in SETS["senteval"]]
         metrics["senteval/mean/accuracy"] = float(np.mean(np.array(accuracies, np.float64)))
     return metrics
 
 
-def _guesses(each: TransferSet, encode: Encode, folds: int, seed: int) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
-    """What is guessed of every tested item, (items,), and what it is."""
+def _predict(
+    transfer_set: TransferSet, encode: Encode, folds: int, seed: int
+) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
+    """Returns the predicted and the actual class of every tested item, (items,) each."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-    model, labels = LogisticRegression(max_iter=MOST_STEPS), each.train.labels
-    if each.test is not None:
-        train, test = _features([each.train, each.test], encode)
-        return model.fit(train, labels).predict(test), each.test.labels
+    model, labels = LogisticRegression(max_iter=MOST_STEPS), transfer_set.train.labels
+    if transfer_set.test is not None:
+        train, test = _features([transfer_set.train, transfer_set.test], encode)
+        return model.fit(train, labels).predict(test), transfer_set.test.labels
     split = StratifiedKFold(folds, shuffle=True, random_state=seed)
-    return cross_val_predict(model, *_features([each.train], encode), labels, cv=split), labels
+    return cross_val_predict(model, *_features([transfer_set.train], encode), labels, cv=split), labels
 
 
 def _features(parts: Sequence[Labelled], encode: Encode) -> list[NDArray[np.float32]]:
-    """Of each part the vectors of its sentences, (items, dim); of pairs |u − v| and u∗v side by side, (items, 2 · dim).
+    """Encodes the sentences of each part, (items, dim); pairs as |u − v| and u∗v side by side, (items, 2 · dim).
 
-    All are encoded at once, as TF-IDF is another one for other sentences.
+    All are encoded in one call, as TF-IDF depends on the sentences.
     """
-    sides = [side for part in parts for side in part.sentences]
+    columns = [column for part in parts for column in part.sentences]
     vectors = np.split(
-        encode([sentence for side in sides for sentence in side]), np.cumsum([len(side) for side in sides])
+        encode([sentence for column in columns for sentence in column]), np.cumsum([len(column) for column in columns])
     )
     if len(parts[0].sentences) == 1:
         return vectors[: len(parts)]
@@ -169,7 +191,7 @@ def _features(parts: Sequence[Labelled], encode: Encode) -> list[NDArray[np.floa
     return [np.concatenate([np.abs(u - v), u * v], axis=1) for u, v in pairs]
 
 
-def f1(guessed: Floats, right: Floats) -> float | None:
-    """2 · both / (guessed + right), of zeros and ones; None where there is neither."""
-    total = float(np.sum(guessed) + np.sum(right))
-    return float(2 * np.sum(guessed * right) / total) if total else None
+def f1(predicted: Floats, actual: Floats) -> float | None:
+    """Computes 2 · both / (predicted + actual) of zeros and ones; None without a one."""
+    total = float(np.sum(predicted) + np.sum(actual))
+    return float(2 * np.sum(predicted * actual) / total) if total else None

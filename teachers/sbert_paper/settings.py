@@ -1,4 +1,4 @@
-"""Settings of everything that only repeats the SBERT paper, and the official names of its sets; free of torch."""
+"""Settings of everything that only repeats the SBERT paper, and the names of its sets; free of torch."""
 
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -38,55 +38,14 @@ SETS: dict[str, tuple[str, ...]] = {
 
 OF_PAPERS = UsedWith(protocols=tuple(protocol for protocol in PROTOCOLS if SETS[protocol]))
 
-YEARS = {
-    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-    "STS13": ("FNWN", "headlines", "OnWN"),  # the fourth, SMT, is not free, and papers leave it out
-    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
-    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
-    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
-}
-"""The subsets of each year's STS task."""
-
-FOLDED = {
-    "MR": {"positive": "rt-polarity.pos", "negative": "rt-polarity.neg"},
-    "CR": {"positive": "custrev.pos", "negative": "custrev.neg"},
-    "SUBJ": {"objective": "subj.objective", "subjective": "subj.subjective"},
-    "MPQA": {"positive": "mpqa.pos", "negative": "mpqa.neg"},
-}
-"""Of the classifications without a test part, class to file: a sentence in each line."""
-
-SPLIT = {
-    "SST": ("sentiment-train", "sentiment-test"),
-    "TREC": ("train_5500.label", "TREC_10.label"),
-    "MRPC": ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt"),
-}
-"""Of the others, the files to train on and to test on."""
-
-CLASSES = {
-    "SST": ("0", "1"),
-    "TREC": ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
-    "MRPC": ("0", "1"),
-}
-"""Of these the classes that a line may have."""
-
-MAIN = ("spearman_cosine", "spearman_score")
-"""Of the correlations, those that papers report: of vectors, and of networks that read two sentences at once."""
-
-TOPICS = {"gun-control": "ArgPairs_GC.csv", "gay-marriage": "ArgPairs_GM.csv", "death-penalty": "ArgPairs_DP.csv"}
-ARGUMENT_COLUMNS = {"regression_label": 0, "sentence_1": 9, "sentence_2": 10}
-"""Columns of the arguments' files, by name and place: the mean of the annotators' scores, 0 to 5, and two arguments."""
-
-TRIPLET = ("Sentence1", "Sentence2", "Sentence3")
-"""Columns of the sections' files: anchor, positive, negative."""
-
 
 def common_values(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
-    """The values of `settings` under the keys that settings of `kind` have too."""
+    """Returns the values of `settings` whose keys settings of `kind` have too."""
     return {key: getattr(settings, key) for key in type(settings).model_fields if key in kind.model_fields}
 
 
 class ProtocolSettings(Settings):
-    """An encoder scored by protocols of the SBERT paper or by tasks of mteb, without training it.
+    """The evaluation of an encoder by protocols of the SBERT paper or tasks of mteb, without training.
 
     Vectors come from exactly one of `model`, `glove`, `bilstm` and `tfidf`.
     """
@@ -96,13 +55,13 @@ class ProtocolSettings(Settings):
     pooling: Annotated[Poolings | None, UsedWith("model")] = None
     """Pooling in place of the model's own: `["cls"]` for the vector of [CLS]."""
     truncate_dim: Annotated[Positive | None, UsedWith("model")] = None
-    """Number of the first dimensions of a model's vectors to keep."""
+    """Number of dimensions to which vectors are cut."""
     glove: InputFile | None = None
-    """Text file of word vectors, a word and its numbers in each line, `.gz` too; a sentence is their mean."""
+    """Text file of word vectors, a word and its values in each line, also `.gz`; a sentence is their mean."""
     bilstm: InputFile | None = None
     """Folder that a training of InferSent's encoder wrote."""
     tfidf: bool = False
-    """Weight words by how rare they are among the sentences of the set that is scored."""
+    """Count words, weighted by their rarity in the set that is scored."""
     precision: Annotated[Precision, UsedWith("model")] = "fp32"
     """fp32, as for published results; `auto` is faster, and moves a correlation by some 0.001."""
     protocols: Annotated[list[Protocol], Field(min_length=1)]
@@ -133,9 +92,9 @@ class ProtocolSettings(Settings):
 
     @model_validator(mode="after")
     def _known_sets(self) -> Self:
-        known = [name for protocol in self.protocols for name in SETS[protocol]]
-        if unknown := [name for name in self.sets if name not in known]:
-            raise ValueError(f"sets: expected some of {', '.join(known)}; found {', '.join(unknown)}")
+        names = [name for protocol in self.protocols for name in SETS[protocol]]
+        if unknown := [name for name in self.sets if name not in names]:
+            raise ValueError(f"sets: expected some of {', '.join(names)}; found {', '.join(unknown)}")
         for protocol in self.protocols:
             if self.sets and SETS[protocol] and not set(self.sets) & set(SETS[protocol]):
                 raise ValueError(
@@ -172,9 +131,9 @@ class FacetSettings(TrainingSettings):
     """Number of folds."""
     batch_items: Positive | None = 16
     pooling: Annotated[Poolings | None, UsedWith(learner="encoder")] = None
-    """Pooling of the token vectors; the base's own when absent."""
+    """Pooling of the token vectors; that of the base when absent."""
     max_tokens: MaxTokens | None = None
-    """Longest input; the base's own when absent. A cross-encoder reads 256 tokens at most."""
+    """Longest input; that of the base when absent. A cross-encoder reads 256 tokens at most."""
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:
@@ -202,17 +161,17 @@ class AblationSettings(TrainingSettings):
     """Concatenations to train, each under softmax and mean pooling."""
     batch_items: Positive | None = 16
     max_tokens: MaxTokens | None = None
-    """Longest input, special tokens included; the base's own when absent."""
+    """Longest input, special tokens included; that of the base when absent."""
     max_rejects: MaxRejects = 0.01
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:
-        refuse_idle(self, "evaluate_every", "patience", because="every way of training takes all its steps")
+        refuse_idle(self, "evaluate_every", "patience", because="each training takes all its steps")
         return self
 
 
 class PolyEncoderSettings(PairSettings):
-    """For comparison with the papers: a poly-encoder, whose base may be any encoder of one pooling, not projected."""
+    """For comparison with the papers: a poly-encoder; its base is an encoder of one pooling without a projection."""
 
     codes: Annotated[int, Field(ge=1, le=65_536)] = 64
     """Number of learned codes that attend to the first sentence."""
@@ -225,11 +184,11 @@ class BiLstmSettings(LabelledTraining):
     """
 
     glove: InputFile
-    """Text file of word vectors; those of the words in train and dev are kept with the model."""
+    """Text file of word vectors; the model has those of the words in train and dev."""
     train: Annotated[list[Table], Field(min_length=1)]
-    """Tables of premise, hypothesis and label, or with other columns that they name."""
+    """Tables of premise, hypothesis and label, or with the `columns` that they name."""
     dev: list[Table] = []
-    """Held-out tables of the same kind, which choose the best weights by accuracy."""
+    """Held-out tables of the same kind; accuracy on them selects the best weights."""
     hidden: Annotated[int, Field(ge=1, le=65_536)] = 2_048
     """Units of each direction; a sentence vector has twice as many."""
     concatenation: Concatenation = ["u", "v", "|u-v|", "u*v"]

@@ -1,7 +1,7 @@
 """The seven STS sets of the SBERT paper, read from their official files and scored without training.
 
-A year's task is several subsets. Its score is their mean; `all` is the score of all pairs of a year together,
-which is how some papers count.
+The task of a year has several subsets. Its score is their mean; `all` is the score of all pairs of a year together, as
+some papers report it.
 """
 
 import re
@@ -33,7 +33,18 @@ from teachers.sbert_paper.official import (
     read_lines,
     refuse_several,
 )
-from teachers.sbert_paper.settings import MAIN, SETS, YEARS
+from teachers.sbert_paper.settings import SETS
+
+YEARS = {
+    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "STS13": ("FNWN", "headlines", "OnWN"),  # the fourth, SMT, is not free, and papers leave it out
+    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+"""Subsets of the STS task of each year."""
+MAIN = ("spearman_cosine", "spearman_score")
+"""Correlations that papers report: of vectors, and of networks that read two sentences at once."""
 
 SINGLE: dict[str, dict[str, dict[str, Any]]] = {
     "STSb": {
@@ -54,9 +65,9 @@ MEASURES = tuple(f"{correlation}_{similarity}" for similarity in SIMILARITIES fo
 def read_sets(
     files: OfficialFiles, names: Sequence[str], context: StageContext, rejects: Rejects
 ) -> dict[str, StsPairs | None]:
-    """Each of the sets `names`, None for one that is not there at all.
+    """Reads each of the sets `names`; None for one without any of its files.
 
-    Raises RequestError for one of which a part is missing, and for a file that is not in its official form.
+    Raises RequestError for an incomplete set, and for a file that is not in its official form.
     """
     sets: dict[str, StsPairs | None] = {}
     for name in names:
@@ -74,38 +85,41 @@ def read_sets(
 
 
 def _year(files: OfficialFiles, name: str, rejects: Rejects) -> StsPairs | None:
-    found = {subset: _subset_files(files, name, subset) for subset in YEARS[name]}
-    missing = [subset for subset, paths in found.items() if not paths]
-    if len(missing) == len(found):
+    by_subset = {subset: _subset_files(files, name, subset) for subset in YEARS[name]}
+    missing = [subset for subset, paths in by_subset.items() if not paths]
+    if len(missing) == len(by_subset):
         return None
     if missing:
         raise RequestError(
-            f"{name}: expected its {len(found)} subsets, found none of {', '.join(missing)} below {files.data}; "
+            f"{name}: expected its {len(by_subset)} subsets, found none of {', '.join(missing)} below {files.data}; "
             f"expected files such as STS.input.{missing[0]}.txt and STS.gs.{missing[0]}.txt in a folder that its year "
             f"names, such as {name}-en-test"
         )
-    return StsPairs.of({subset: _scored(_records(*paths), paths[-1], rejects) for subset, paths in found.items()})
+    return StsPairs.of({subset: _scored(_records(*paths), paths[-1], rejects) for subset, paths in by_subset.items()})
 
 
 def _subset_files(files: OfficialFiles, name: str, subset: str) -> tuple[Path, ...]:
-    """Sentences and gold scores of a subset, from one folder, or the one file of some collections that has both."""
+    """Finds the files of the sentences and gold scores of a subset in one folder, or the one file of some collections.
+
+    Empty without any.
+    """
     year = name.removeprefix("STS")
     sentences, golds, both = (
         distinct(path for path in files.named(*names) if _year_of(path, files.data) == year)
         for names in _file_names(year, subset)
     )
-    found: list[tuple[Path, ...]] = [(path,) for path in both]
-    found += [(path, gold) for path in sentences for gold in golds if path.parent == gold.parent]
-    refuse_several([" with ".join(map(str, paths)) for paths in found], f"{subset} of {name}")
-    if not found and sentences and golds:
+    choices: list[tuple[Path, ...]] = [(path,) for path in both]
+    choices += [(path, gold) for path in sentences for gold in golds if path.parent == gold.parent]
+    refuse_several([" with ".join(map(str, paths)) for paths in choices], f"{subset} of {name}")
+    if not choices and sentences and golds:
         raise RequestError(
             f"{name}: expected sentences and gold scores in one folder, found {sentences[0]}, {golds[0]}"
         )
-    return found[0] if found else ()
+    return choices[0] if choices else ()
 
 
 def _file_names(year: str, subset: str) -> tuple[list[str], list[str], list[str]]:
-    """Of a subset's sentences, of its gold scores, and of the file that has both."""
+    """Lists the names of the files of a subset: of its sentences, of its gold scores, and of both in one."""
     return (
         [f"STS.input.{subset}.txt", f"STS20{year}.input.{subset}.txt"],
         [f"STS.gs.{subset}.txt", f"STS20{year}.gs.{subset}.txt"],
@@ -114,14 +128,14 @@ def _file_names(year: str, subset: str) -> tuple[list[str], list[str], list[str]
 
 
 def without_year(files: OfficialFiles, names: Sequence[str]) -> Path | None:
-    """A file that may be of one of the years among `names`, in no folder that names a year; None without any."""
+    """Finds a file of one of the years among `names` in a folder that names no year; None without any."""
     kinds = chain.from_iterable(_file_names(name[3:], subset) for name in names for subset in YEARS.get(name, ()))
-    found = (path for path in files.named(*chain.from_iterable(kinds)) if _year_of(path, files.data) is None)
-    return next(found, None)
+    named = files.named(*chain.from_iterable(kinds))
+    return next((path for path in named if _year_of(path, files.data) is None), None)
 
 
 def _year_of(path: Path, data: Path) -> str | None:
-    """The year that the innermost folder below `data` names, if any does; None for a folder that names several."""
+    """Returns the year that the innermost folder below `data` names; None without one or with several in a name."""
     for folder in reversed(path.relative_to(data).parent.parts):
         years = set(YEAR.findall(folder))
         if len(years) == 1:
@@ -130,7 +144,7 @@ def _year_of(path: Path, data: Path) -> str | None:
 
 
 def _records(path: Path, gold: Path | None = None) -> list[Record]:
-    """Both sentences and the gold score of each line: of two files, or of one that has the score first."""
+    """Reads both sentences and the gold score of each line: of two files, or of one that has the score first."""
     if gold is None:
         rows = read_fields(path, "\t", 3, "a score and two sentences with tabs between them")
         values = [(first, second, score) for score, first, second, *_ in rows]
@@ -142,11 +156,11 @@ def _records(path: Path, gold: Path | None = None) -> list[Record]:
                 f"second {len(rows):,}. Copy both again."
             )
         values = [(first, second, score) for (first, second, *_), score in zip(rows, golds, strict=True)]
-    return [Record(each, str(path), line) for line, each in enumerate(values, 1)]
+    return [Record(fields, str(path), line) for line, fields in enumerate(values, 1)]
 
 
 def _scored(records: Sequence[Record], gold: Path, rejects: Rejects, scale: Scale = (0, 5)) -> Part:
-    """The pairs of `records` that have a gold score; those with a blank sentence are rejected.
+    """Selects the pairs of `records` with a gold score; those with a blank sentence are rejected.
 
     gold: the file of the scores, each on the line of its pair.
     """
@@ -158,19 +172,19 @@ def _scored(records: Sequence[Record], gold: Path, rejects: Rejects, scale: Scal
             raise ValueError(BLANK)
         return first, second, score
 
-    known = [record for record in records if record.values[2].strip()]
-    found = list(usable(known, pair, rejects))
-    if not found:
+    with_gold = [record for record in records if record.values[2].strip()]
+    pairs = list(usable(with_gold, pair, rejects))
+    if not pairs:
         raise RequestError(f"{gold}: expected pairs with a gold score, found none that can be used")
-    return found, len(records) - len(known)
+    return pairs, len(records) - len(with_gold)
 
 
 def set_metrics(sets: Mapping[str, StsPairs], encode: Encode, intervals: bool = True) -> Metrics:
-    """`sts/<set>[/<subset>]/<correlation>_<similarity>` for each set and each of its subsets, and their means.
+    """Computes `sts/<set>[/<subset>]/<correlation>_<similarity>` of each set and of its subsets, and their means.
 
     `sts/STS12/…` is the mean of the year's subsets, `sts/STS12/all/…` takes the year's pairs together, and
     `sts/mean/…` is the mean of the seven sets, absent without all of them. Distances count negatively.
-    `without_gold/<set>[/<subset>]` counts the pairs that nobody has scored.
+    `without_gold/<set>[/<subset>]` counts the pairs without a gold score.
     """
     metrics: Metrics = {}
     for name, pairs in sets.items():
@@ -184,20 +198,20 @@ def set_metrics(sets: Mapping[str, StsPairs], encode: Encode, intervals: bool = 
     if set(SETS["sts"]) <= sets.keys():
         for measure in MEASURES:
             for end in ("", "/all"):
-                own = [f"sts/{name}{end if name in YEARS else ''}/{measure}" for name in SETS["sts"]]
-                metrics[f"sts/mean{end}/{measure}"] = _mean([metrics[name] for name in own])
+                by_set = [f"sts/{name}{end if name in YEARS else ''}/{measure}" for name in SETS["sts"]]
+                metrics[f"sts/mean{end}/{measure}"] = _mean([metrics[name] for name in by_set])
     return metrics
 
 
 def without_gold(name: str, pairs: StsPairs) -> Metrics:
-    """`without_gold/<set>[/<subset>]`: the pairs that nobody has scored."""
+    """Counts the pairs without a gold score as `without_gold/<set>[/<subset>]`."""
     return {"/".join(filter(None, ["without_gold", name, part])): n for part, n in pairs.without_gold.items()}
 
 
 def part_correlations(
     name: str, mean: str, similar: Mapping[str, Floats], pairs: StsPairs, intervals: bool = True
 ) -> Metrics:
-    """The correlations in each part, `<name>/<part>/…`, and their means over the parts, `<mean>/…`."""
+    """Computes the correlations in each part, `<name>/<part>/…`, and their means over the parts, `<mean>/…`."""
     metrics: Metrics = {}
     for number, part in enumerate(pairs.without_gold):
         rows = pairs.part == number
@@ -213,10 +227,10 @@ def correlations(
     groups: NDArray[np.int64] | None = None,
     intervals: bool = True,
 ) -> Metrics:
-    """`<name>/<correlation>_<similarity>`, with an interval for Spearman of the cosine or the score.
+    """Computes `<name>/<correlation>_<similarity>`, with an interval for Spearman of the cosine or the score.
 
-    similar: how alike the pairs are, (pairs,), by each similarity, or by the `score` of a network that reads both.
-    groups: what each pair belongs to; the correlation is then the mean over groups.
+    similar: similarities of the pairs, (pairs,), by the name of the measure; `score` is that of a cross-encoder.
+    groups: the group of each pair, (pairs,); the correlation is then the mean over groups.
     """
     metrics: Metrics = {}
     grouped = np.zeros(len(scores), np.int64) if groups is None else groups
@@ -226,7 +240,7 @@ def correlations(
             if intervals and measure in MAIN:
                 metrics |= with_interval(f"{name}/{measure}", mean, values, scores, grouped, groups=grouped)
                 if metrics[f"{name}/{measure}"] is None:
-                    log(f"{name}: no correlation, for all its gold scores are equal, or all similarities are")
+                    log(f"{name}: no correlation, as all its gold scores are equal, or all similarities are")
             else:
                 metrics[f"{name}/{measure}"] = mean(values, scores, grouped)
     return metrics
@@ -235,10 +249,10 @@ def correlations(
 def _mean_over_groups(
     statistic: Callable[[Floats, Floats], float | None], first: Floats, second: Floats, groups: NDArray[np.int64]
 ) -> float | None:
-    """The mean of what `statistic` is in each group; None where it is that in one of them."""
+    """Computes the mean of `statistic` over the groups; None where it is None in one of them."""
     return _mean([statistic(first[groups == group], second[groups == group]) for group in np.unique(groups)])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known and len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return float(np.mean(numbers)) if numbers and len(numbers) == len(values) else None

@@ -16,9 +16,9 @@ AnyTraining = TypeVar("AnyTraining", bound=TrainingSettings)
 def train_once(
     name: str, run: Callable[[AnyTraining, StageContext], Metrics], settings: AnyTraining, context: StageContext
 ) -> Path:
-    """The model folder of the training `run` with `settings`; one that was finished before is not repeated.
+    """Trains by `run` with `settings`, unless an earlier call has finished it; returns the model folder.
 
-    name: of the folder, below the stage's `work`.
+    name: of the training's folder, below the stage's `work`.
     """
     precision = context.precision(settings.precision)
     inner = StageContext(context.work / name, context.cache, context.process_group)

@@ -1,4 +1,4 @@
-"""Examples of each objective from tables, and what is rejected with which reason."""
+"""Examples of each objective from tables, and the reasons of rejected rows."""
 
 import json
 import re
@@ -14,11 +14,11 @@ from teachers.settings import TrainSettings
 
 
 def read(context, objective, *rows, limit=1.0, **settings):
-    """The examples of a JSONL file whose records are `rows`; what is rejected is listed in the output folder."""
+    """Reads the examples of a JSONL file of `rows`; rejected rows are listed in the output folder."""
     path = context.cache.folder / "train.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    given = {"base": "./base", "objective": objective, "train": [{"path": str(path)}], **settings}
-    chosen = TrainSettings.model_validate(given)
+    fields = {"base": "./base", "objective": objective, "train": [{"path": str(path)}], **settings}
+    chosen = TrainSettings.model_validate(fields)
     with Rejects(context.output / "rejects.jsonl", limit) as rejects:
         return read_examples(chosen.train, OBJECTIVES[objective].rows, context, rejects, chosen.score_range)
 
@@ -31,12 +31,12 @@ def scored(score):
     return {"sentence1": "A dog runs.", "sentence2": "A cat runs.", "score": score}
 
 
-def test_each_distinct_sentence_stands_once_and_items_point_at_it(context):
+def test_a_sentence_is_stored_once_and_items_are_positions(context):
     rows = [pair("A dog runs.", "A dog.", "yes"), pair("A dog.", "A cat.", 0), pair("A cat.", "A cat.", "1 ")]
-    found = read(context, "softmax", *rows)
-    assert found.sentences == ["A dog runs.", "A dog.", "A cat."]
-    assert found.indices.tolist() == [[0, 1], [1, 2], [2, 2]]
-    assert found.labels == ["yes", "0", "1"]
+    examples = read(context, "softmax", *rows)
+    assert examples.sentences == ["A dog runs.", "A dog.", "A cat."]
+    assert examples.indices.tolist() == [[0, 1], [1, 2], [2, 2]]
+    assert examples.labels == ["yes", "0", "1"]
     triplet = read(context, "triplet", {"anchor": "a", "positive": "b", "negative": "c"})
     assert (triplet.sentences, triplet.indices.tolist(), triplet.labels) == (["a", "b", "c"], [[0, 1, 2]], [None])
 
@@ -46,9 +46,9 @@ def test_each_distinct_sentence_stands_once_and_items_point_at_it(context):
 )
 def test_negatives_of_a_table_are_read_without_being_named(context, keys, width):
     row = {"anchor": "a", "positive": "b", **{key: f"no {key}" for key in keys}, "positive_score": 0.5}
-    found = read(context, "contrastive", row)
-    assert found.sentences == ["a", "b", *(f"no {key}" for key in keys)][:width]
-    assert found.indices.tolist() == [list(range(width))]
+    examples = read(context, "contrastive", row)
+    assert examples.sentences == ["a", "b", *(f"no {key}" for key in keys)][:width]
+    assert examples.indices.tolist() == [list(range(width))]
 
 
 def test_pairs_that_training_and_held_out_data_share_are_counted(context, capsys):
@@ -62,18 +62,18 @@ def test_pairs_that_training_and_held_out_data_share_are_counted(context, capsys
     assert "dev_sts stsb: of 3 distinct pairs, 2 in train too" in logged
 
 
-def test_negatives_that_a_later_record_is_the_first_to_have_are_not_left_unread(context):
+def test_negatives_that_begin_in_a_later_record_are_an_error(context):
     rows = [{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d", "negative": "e"}]
     with pytest.raises(RequestError, match="has no column 'negative'"):
         read(context, "contrastive", *rows)
 
 
-def test_a_table_whose_columns_are_unknown_at_first_has_pairs(context, tmp_path):
+def test_a_table_without_a_header_or_with_a_broken_first_line_has_pairs(context, tmp_path):
     (tmp_path / "plain.tsv").write_text("a\tb\n")
     (tmp_path / "broken.jsonl").write_text('{"anchor"\n{"anchor": "a", "positive": "b"}\n')
     for table in ({"path": str(tmp_path / "plain.tsv"), "header": False}, {"path": str(tmp_path / "broken.jsonl")}):
-        found = read_examples([Table.model_validate(table)], ANCHORS, context, Rejects(None, 1.0))
-        assert (found.sentences, found.indices.tolist()) == (["a", "b"], [[0, 1]])
+        examples = read_examples([Table.model_validate(table)], ANCHORS, context, Rejects(None, 1.0))
+        assert (examples.sentences, examples.indices.tolist()) == (["a", "b"], [[0, 1]])
 
 
 def test_a_class_is_one_however_its_number_is_written(context):
@@ -85,14 +85,14 @@ def test_a_class_is_one_however_its_number_is_written(context):
 def test_scores_far_below_their_range_are_logged(context, capsys):
     read(context, "cosine", scored(0.2), scored(0.9))
     assert "no score is above 0.9, and score_range is [0.0, 5.0]" in capsys.readouterr().err
-    for given in ({"rows": [scored(0.2), scored(0.9)], "score_range": [0, 1]}, {"rows": [scored(0.2), scored(1.1)]}):
-        read(context, "cosine", *given.pop("rows"), **given)
+    for case in ({"rows": [scored(0.2), scored(0.9)], "score_range": [0, 1]}, {"rows": [scored(0.2), scored(1.1)]}):
+        read(context, "cosine", *case.pop("rows"), **case)
         assert "score_range" not in capsys.readouterr().err
 
 
 def test_scores_become_numbers_from_0_to_1(context):
-    found = read(context, "cosine", scored(1), scored("2.5"), scored(5.0), score_range=[1, 5])
-    assert found.labels == [0.0, 0.375, 1.0]
+    examples = read(context, "cosine", scored(1), scored("2.5"), scored(5.0), score_range=[1, 5])
+    assert examples.labels == [0.0, 0.375, 1.0]
 
 
 NO_NUMBER, OUTSIDE, NO_LABEL = "a score that is not a number", "a score outside 0 … 5", "no gold label"
@@ -114,7 +114,7 @@ NO_NUMBER, OUTSIDE, NO_LABEL = "a score that is not a number", "a score outside 
         ),
     ],
 )
-def test_what_cannot_be_used_is_rejected_with_line_and_reason(context, objective, rows, reasons):
+def test_an_unusable_row_is_rejected_with_line_and_reason(context, objective, rows, reasons):
     usable = pair("a", "b", "x") if objective == "softmax" else scored(5)
     assert len(read(context, objective, usable, *rows).labels) == 1
     listed = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
@@ -146,7 +146,7 @@ def test_a_wrong_number_of_columns_is_refused_with_the_right_ones(context):
         ),
     ],
 )
-def test_what_is_no_class_is_no_label_and_is_counted(context, label, reason):
+def test_a_value_that_is_no_class_is_rejected(context, label, reason):
     rows = [pair("a", "b", label), pair("c", "d", "entailment"), pair("e", "f", 2.0), pair("g", "h", True)]
     assert read(context, "softmax", *rows).labels == ["entailment", "2", "1"]
     (reject,) = map(json.loads, (context.output / "rejects.jsonl").open())
@@ -161,10 +161,10 @@ def test_a_score_with_an_underscore_is_no_number(context):
     assert read(context, "cosine", scored("1_0"), scored("1.5"), score_range=[0, 20]).labels == [0.075]
 
 
-def test_an_example_given_twice_counts_once_and_one_with_another_label_is_another(context, capsys):
+def test_an_equal_example_counts_once_and_one_with_another_label_counts_too(context, capsys):
     rows = [pair("a", "b", "yes"), pair("a", "b", "no"), pair("b", "a", "yes")]
-    found = read(context, "softmax", *rows, *rows)
-    assert (found.indices.tolist(), found.labels) == ([[0, 1], [0, 1], [1, 0]], ["yes", "no", "yes"])
+    examples = read(context, "softmax", *rows, *rows)
+    assert (examples.indices.tolist(), examples.labels) == ([[0, 1], [0, 1], [1, 0]], ["yes", "no", "yes"])
     expected = "3 of 6 examples of .* are copies of an earlier one, with its label, and count once; so many are seldom"
     assert re.search(expected, capsys.readouterr().err)
     assert len(read(context, "cosine", scored(1), scored(2), scored(1.0)).labels) == 2
@@ -177,7 +177,7 @@ def test_an_example_given_twice_counts_once_and_one_with_another_label_is_anothe
         ([3, 1, 2], r"a\.tsv: 50 of 50 \(100\.0%\) have a sentence without a letter"),
     ],
 )
-def test_labels_and_scores_in_the_place_of_sentences_are_refused(tmp_path, context, columns, error_text):
+def test_labels_and_scores_in_columns_of_sentences_are_refused(tmp_path, context, columns, error_text):
     rows = (f"A dog {n} runs.\tA man {n} sleeps.\t{('no', 'yes')[n % 2]}\t{n % 5}\n" for n in range(50))
     (tmp_path / "a.tsv").write_text("".join(rows))
 

@@ -19,7 +19,7 @@ from pipelines.samples.settings import SbertPaperSettings
 
 TRAINING = {"epochs": 2, "batch_items": 8, "learning_rate": 1e-3, "checkpoint_every": 2, "log_every": 1, "seed": 3}
 IN_BATCH = ["contrastive", "angle", "distill-contrastive"]
-"""Whose losses compare the items of a batch."""
+"""Trainings whose losses compare the items of a batch."""
 NAMES = ["train", "cross-encoder", "ten-fold", "distill", *IN_BATCH]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -41,7 +41,7 @@ def base(data, tiny_encoder, tmp_path_factory):
     return lambda dropout: folder / str(dropout)
 
 
-def given(name, data, base, dropout=False):
+def stage_of(name, data, base, dropout=False):
     """The kind of stage and its settings."""
     sts = {part: {"path": str(data / f"STS/STSBenchmark/sts-{part}.csv"), "format": "tsv"} for part in ("train", "dev")}
     scored = {part: [{**table, "header": False, "columns": [5, 6, 4]}] for part, table in sts.items()}
@@ -70,47 +70,47 @@ def given(name, data, base, dropout=False):
 
 
 def learn(folder, kind, settings, process_group=SINGLE_PROCESS):
-    for each in ("output", "cache"):
-        (folder / each).mkdir(parents=True, exist_ok=True)
-    [stage] = [each for each in REGISTRY if each.kind == kind]
+    for name in ("output", "cache"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    [stage] = [stage for stage in REGISTRY if stage.kind == kind]
     context = StageContext(folder / "output", Cache(folder / "cache"), process_group)
     return stage.load_run()(stage.load_settings().model_validate(settings), context)
 
 
 def weights(folder):
-    """The digests of all weights that a stage has left, those of trainings inside it among them."""
+    """The digests of all weights that a stage wrote, also those of trainings inside it."""
     files = [path for kind in ("model", "head") for path in sorted((folder / "output").rglob(f"{kind}/*.safetensors"))]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def losses(folder):
     """The loss of every step of every training; where there are several, their sum."""
-    found = {}
+    by_training = {}
     for path in sorted((folder / "output").rglob("metrics.jsonl")):
         lines = map(json.loads, path.read_text().splitlines())
         steps = ([value for name, value in line.items() if name.split("/")[0] == "loss"] for line in lines)
-        found[str(path.relative_to(folder))] = [sum(parts) for parts in steps if parts]
-    return found
+        by_training[str(path.relative_to(folder))] = [sum(parts) for parts in steps if parts]
+    return by_training
 
 
 def learn_all(stages_file, environment):
-    """One of the two processes."""
+    """Runs all stages in one of the two processes."""
     os.environ.update(environment)
     process_group = ProcessGroup.from_environment()
-    with join_processes(process_group):  # left at the end: a thread of the group would abort the exit now and then
+    with join_processes(process_group):  # left at the end, as a thread of the group would sometimes abort the exit
         for name, (kind, settings) in json.loads(stages_file.read_text()).items():
             folder = stages_file.parent / name
             metrics = learn(folder, kind, settings, process_group)
             if process_group.is_main:
-                (folder / "figures.json").write_text(json.dumps(metrics))
+                (folder / "metrics.json").write_text(json.dumps(metrics))
 
 
 class Killed(BaseException):
-    """Ends a training where it stands, as a kill does: nothing is saved."""
+    """Ends a training at once like a kill: nothing is saved."""
 
 
 def learn_until_the_last_step_but_one(folder, kind, settings, monkeypatch):
-    """Kills a training in `killed`, of several the last one, that is whole in `whole`."""
+    """Kills a training in `killed` before the last step that it has in `whole`; of several, the last one."""
     update, steps = Training._update, 0
     killed_at = sum(map(len, losses(folder / "whole").values())) - 1
 
@@ -128,9 +128,9 @@ def learn_until_the_last_step_but_one(folder, kind, settings, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_killed_and_begun_again_it_ends_with_the_same_weights(data, base, tmp_path, monkeypatch, name):
+def test_a_killed_and_resumed_training_ends_with_the_same_weights(data, base, tmp_path, monkeypatch, name):
     monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
-    kind, settings = given(name, data, base(True), dropout=True)
+    kind, settings = stage_of(name, data, base(True), dropout=True)
     expected = learn(tmp_path / "whole", kind, settings)
     learn_until_the_last_step_but_one(tmp_path, kind, settings, monkeypatch)
     metrics = learn(tmp_path / "killed", kind, settings)
@@ -144,7 +144,7 @@ def test_killed_and_begun_again_it_ends_with_the_same_weights(data, base, tmp_pa
 def test_begun_where_auto_is_bf16_it_ends_with_the_same_weights_where_it_is_fp32(
     data, base, tmp_path, monkeypatch, name
 ):
-    kind, settings = given(name, data, base(True))
+    kind, settings = stage_of(name, data, base(True))
     settings = {**settings, "precision": "auto"}
     monkeypatch.setattr("bertrelay.device.computes_in_bf16", lambda *_: True)
     learn(tmp_path / "whole", kind, settings)
@@ -155,25 +155,25 @@ def test_begun_where_auto_is_bf16_it_ends_with_the_same_weights_where_it_is_fp32
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole") != weights(tmp_path / "other")
 
 
-def test_two_processes_learn_what_one_does_in_parts_too(data, base, tmp_path):
-    stages = {name: given(name, data, base(False)) for name in NAMES}
+def test_two_processes_learn_the_same_as_one_with_micro_batches_too(data, base, tmp_path):
+    stages = {name: stage_of(name, data, base(False)) for name in NAMES}
     stages = {name: (kind, {**settings, "epochs": 1}) for name, (kind, settings) in stages.items()}
     (tmp_path / "two").mkdir()
     in_parts = {name: {"device_tokens": 50} if name in IN_BATCH else {} for name in NAMES}
     shared_out = {name: (kind, {**settings, **in_parts[name]}) for name, (kind, settings) in stages.items()}
     (tmp_path / "two/stages.json").write_text(json.dumps(shared_out))
-    environments = [{**each, "OMP_NUM_THREADS": "1"} for each in worker_environments(2)]
+    environments = [{**arguments, "OMP_NUM_THREADS": "1"} for arguments in worker_environments(2)]
     both = [(tmp_path / "two/stages.json", environment) for environment in environments]
-    started = [CONTEXT.Process(target=learn_all, args=each) for each in both]
+    started = [CONTEXT.Process(target=learn_all, args=arguments) for arguments in both]
     for process in started:
         process.start()
     assert finish(started) == [0, 0]
     for name, (kind, settings) in stages.items():
         expected = learn(tmp_path / name, kind, settings)
-        alone, together = losses(tmp_path / name), losses(tmp_path / "two" / name)
-        assert alone.keys() == together.keys() and alone
-        for training, values in alone.items():
-            assert together[training] == pytest.approx(values, rel=1e-4), training
-        figures = json.loads((tmp_path / "two" / name / "figures.json").read_text())
+        by_one, by_two = losses(tmp_path / name), losses(tmp_path / "two" / name)
+        assert by_one.keys() == by_two.keys() and by_one
+        for training, values in by_one.items():
+            assert by_two[training] == pytest.approx(values, rel=1e-4), training
+        metrics = json.loads((tmp_path / "two" / name / "metrics.json").read_text())
         untimed = {key: value for key, value in expected.items() if key not in ("train_seconds", "best_step")}
-        assert {key: figures[key] for key in untimed} == pytest.approx(untimed, abs=0.02), name
+        assert {key: metrics[key] for key in untimed} == pytest.approx(untimed, abs=0.02), name

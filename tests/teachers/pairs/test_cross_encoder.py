@@ -88,7 +88,7 @@ def write(path, count, seed):
     return rows
 
 
-def test_two_processes_that_share_an_evaluation_find_what_one_does(base, context, tmp_path, evaluated_twice):
+def test_an_evaluation_by_two_processes_equals_that_of_one(base, context, tmp_path, evaluated_twice):
     write(tmp_path / "train.tsv", 60, 1)
     write(tmp_path / "dev.tsv", 41, 2)
     tables = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}

@@ -60,7 +60,10 @@ def test_weights_that_are_missing_or_of_another_shape_are_refused(sentence_encod
     whole, weights = file.read_bytes(), load_file(file)
     contents = [{**weights, "other": torch.zeros(1)}]
     for name in weights:
-        contents += [{key: each for key, each in weights.items() if key != name}, {**weights, name: torch.zeros(2, 3)}]
+        contents += [
+            {key: tensor for key, tensor in weights.items() if key != name},
+            {**weights, name: torch.zeros(2, 3)},
+        ]
     for content in [*map(save, contents), whole[:50]]:
         file.write_bytes(content)
         with pytest.raises(RequestError, match=message):

@@ -12,7 +12,7 @@ STS17 = {"tasks": ["STS17"]}
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("fields", "expected"),
     [
         ({"model": None}, "exactly one of model, glove, bilstm and tfidf"),
         ({"model": None, "tfidf": True, "glove": "a.txt"}, "exactly one of model, glove, bilstm and tfidf"),
@@ -28,6 +28,6 @@ STS17 = {"tasks": ["STS17"]}
         ({"local": [local("bitext", "de")]}, "expected two for translations, found de"),
     ],
 )
-def test_protocols_that_do_not_fit_together_are_refused(given, expected):
+def test_protocols_that_do_not_fit_together_are_refused(fields, expected):
     with pytest.raises(ValidationError, match=expected):
-        ProtocolSettings.model_validate({"protocols": ["mteb"], "model": "owner/name", **given})
+        ProtocolSettings.model_validate({"protocols": ["mteb"], "model": "owner/name", **fields})

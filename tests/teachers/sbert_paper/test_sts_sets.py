@@ -1,4 +1,4 @@
-"""The official STS files, and their figures against scipy on the same vectors."""
+"""The official STS files, and their metrics against scipy on the same vectors."""
 
 import zlib
 from pathlib import Path
@@ -15,15 +15,15 @@ from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
 from teachers.sbert_paper.official import OfficialFiles
 from teachers.sbert_paper.protocols import read_protocols
-from teachers.sbert_paper.settings import SETS, YEARS, ProtocolSettings
-from teachers.sbert_paper.sts_sets import MEASURES, read_sets, set_metrics
+from teachers.sbert_paper.settings import SETS, ProtocolSettings
+from teachers.sbert_paper.sts_sets import MEASURES, YEARS, read_sets, set_metrics
 
 CORRELATIONS = {"spearman": spearmanr, "pearson": pearsonr}
 DISTANCES = {"cosine": cosine, "euclidean": euclidean, "manhattan": cityblock}
 
 
 def encode(sentences):
-    """A vector of each sentence's own, always the same."""
+    """Random vectors that depend on the sentence only."""
     drawn = [np.random.default_rng(zlib.crc32(sentence.encode())).normal(size=6) for sentence in sentences]
     return np.array(drawn, np.float32)
 
@@ -34,7 +34,7 @@ def write_lines(path, lines):
 
 
 def write_year(data, name, pairs=12, folder="", blank=0):
-    """The year's files, `pairs` in each subset, of which the first `blank` have no gold score."""
+    """Writes the files of a year, `pairs` in each subset, of which the first `blank` have no gold score."""
     year, prefix = data / (folder or f"{name}-en-test"), "STS2016" if name == "STS16" else "STS"
     for subset in YEARS[name]:
         golds = ["" if n < blank else f"{(7 * n + len(subset)) % 11 / 2}" for n in range(pairs)]
@@ -60,11 +60,11 @@ def read(data, *names, limit=0.01):
 
 
 def scores_of(data, *names, intervals=False):
-    return set_metrics({name: each for name, each in read(data, *names).items() if each}, encode, intervals)
+    return set_metrics({name: pairs for name, pairs in read(data, *names).items() if pairs}, encode, intervals)
 
 
 def by_scipy(pairs, correlation, similarity):
-    """The correlation of (first, second, score) rows."""
+    """The correlation of similarities with the scores of (first, second, score) rows."""
     pairs = list(pairs)
     near = [-DISTANCES[similarity](*encode([u, v]).astype(float)) for u, v, _ in pairs]
     return float(CORRELATIONS[correlation](near, [score for *_, score in pairs]).statistic)
@@ -102,16 +102,13 @@ def test_pairs_without_a_gold_score_are_left_out_and_counted(tmp_path, name, fol
         assert pairs.scores[0] == (7 * 3 + len(subset)) % 11 / 2
 
 
-# Which files are a year's
-
-
 @pytest.mark.parametrize("folder", ["STS12-13/STS13-en-test", "sts2014-copies/STS13", "STS13/gold/all", "2013"])
 def test_the_year_is_that_of_the_innermost_folder_that_names_one(tmp_path, folder):
-    data = tmp_path / "STS12-en-test"  # the name of the folder that is given says nothing
+    data = tmp_path / "STS12-en-test"  # the name of the data folder does not count
     write_year(data, "STS13", folder=folder, pairs=5)
     write_year(data, "STS14")
-    found = {name: each.by_part()["headlines"] for name, each in read(data, *YEARS).items() if each}
-    assert {name: len(headlines.scores) for name, headlines in found.items()} == {"STS13": 5, "STS14": 12}
+    by_year = {name: pairs.by_part()["headlines"] for name, pairs in read(data, *YEARS).items() if pairs}
+    assert {name: len(headlines.scores) for name, headlines in by_year.items()} == {"STS13": 5, "STS14": 12}
 
 
 @pytest.mark.parametrize("folder", ["all", "STS2012-STS2013", "STS130", "x12013"])
@@ -119,17 +116,17 @@ def test_files_of_a_year_in_a_folder_that_names_none_or_several_are_named(tmp_pa
     write_year(tmp_path / "STS13", "STS13", folder=folder)
     write_sick(tmp_path / "STS13")
     expected = rf"{folder}/STS\.gs\.FNWN\.txt is a file of an STS year, but no folder below DIR names one year"
-    given = {"protocols": ["sts"], "data": str(tmp_path / "STS13"), "tfidf": True}
+    fields = {"protocols": ["sts"], "data": str(tmp_path / "STS13"), "tfidf": True}
     context = StageContext(tmp_path, Cache(tmp_path))
     with Rejects(None) as rejects:
         with pytest.raises(RequestError, match=expected):
-            read_protocols(ProtocolSettings.model_validate({**given, "sets": ["STS13"]}), context, rejects)
-        read_protocols(ProtocolSettings.model_validate(given), context, rejects)
+            read_protocols(ProtocolSettings.model_validate({**fields, "sets": ["STS13"]}), context, rejects)
+        read_protocols(ProtocolSettings.model_validate(fields), context, rejects)
     logged = capsys.readouterr().err
     assert "left out: STS12, STS13, " in logged and f"{folder}/STS.gs.FNWN.txt is a file of an STS year" in logged
 
 
-def test_files_that_could_be_meant_are_refused_and_none_is_guessed(tmp_path):
+def test_several_files_of_one_name_are_refused(tmp_path):
     write_year(tmp_path, "STS13", folder="STS13-en-test")
     write_year(tmp_path, "STS13", folder="STS2013-train")
     expected = r"one FNWN of STS13, found 2: .*STS13-en-test/STS\.input\.FNWN\.txt with .*STS2013-train/STS\.input"
@@ -137,11 +134,11 @@ def test_files_that_could_be_meant_are_refused_and_none_is_guessed(tmp_path):
         read(tmp_path, "STS13")
     for name in ("a/sts-test.csv", "b/stsb-en-test.csv"):
         write_lines(tmp_path / name, ["g\tf\ty\t1\t2\ta\tb"])
-    with pytest.raises(RequestError, match=r"found 2: .*a/sts-test\.csv, .*b/stsb-en-test\.csv\. Move away"):
+    with pytest.raises(RequestError, match=r"found 2: .*a/sts-test\.csv, .*b/stsb-en-test\.csv\. Move the others away"):
         read(tmp_path, "STSb")
 
 
-def test_a_year_in_part_or_in_two_folders_is_refused_and_one_that_is_not_there_is_none(tmp_path):
+def test_an_incomplete_year_and_one_in_two_folders_are_refused_and_a_missing_one_is_none(tmp_path):
     write_year(tmp_path, "STS13")
     assert read(tmp_path, "STS12") == {"STS12": None}
     gold = tmp_path / "STS13-en-test/STS.gs.OnWN.txt"
@@ -154,7 +151,7 @@ def test_a_year_in_part_or_in_two_folders_is_refused_and_one_that_is_not_there_i
         read(tmp_path, "STS13")
 
 
-def test_linked_folders_are_followed_but_never_back_and_a_file_that_links_lead_to_twice_is_one(tmp_path):
+def test_links_to_folders_are_followed_without_circles_and_a_file_counts_once(tmp_path):
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     write_year(elsewhere, "STS13", folder="raw")
     write_sick(elsewhere)
@@ -164,20 +161,17 @@ def test_linked_folders_are_followed_but_never_back_and_a_file_that_links_lead_t
     (data / "sick").symlink_to(elsewhere)  # the year's files are in it too, but in a folder without its year
     (elsewhere / "raw/back").symlink_to(data)
     (elsewhere / "itself").symlink_to(elsewhere / "itself")
-    found = read(data, "STS13", "SICK-R")
-    assert len(found["STS13"].scores) == 3 * 12 and len(found["SICK-R"].scores) == 9
+    sets = read(data, "STS13", "SICK-R")
+    assert len(sets["STS13"].scores) == 3 * 12 and len(sets["SICK-R"].scores) == 9
 
 
-# The benchmark, SICK, and the mean of all
-
-
-def test_the_benchmark_and_sick_are_read_by_their_own_columns(tmp_path):
+def test_the_benchmark_and_sick_are_read_by_their_official_columns(tmp_path):
     rows = [f'g\tf\ty\t1\t{gold}\tleft "{gold}\tb' + "\tmore" * (gold == 1) for gold in (3, "", 1, 5)]
     write_lines(tmp_path / "sts-test.csv", rows)
     write_sick(tmp_path, "10\ta\tb\t", "11\tc\td\t ")
-    found, metrics = read(tmp_path, "STSb", "SICK-R"), scores_of(tmp_path, "STSb", "SICK-R")
-    assert list(found["STSb"].rows()) == [('left "3', "b", 3.0), ('left "1', "b", 1.0), ('left "5', "b", 5.0)]
-    assert list(found["SICK-R"].rows())[6] == ("left 6", "right 6", 2.0)
+    sets, metrics = read(tmp_path, "STSb", "SICK-R"), scores_of(tmp_path, "STSb", "SICK-R")
+    assert list(sets["STSb"].rows()) == [('left "3', "b", 3.0), ('left "1', "b", 1.0), ('left "5', "b", 5.0)]
+    assert list(sets["SICK-R"].rows())[6] == ("left 6", "right 6", 2.0)
     assert (metrics["without_gold/STSb"], metrics["without_gold/SICK-R"]) == (1, 2)
 
 
@@ -188,11 +182,8 @@ def test_the_mean_is_over_all_seven_and_absent_without_one(tmp_path):
     assert "sts/mean/spearman_cosine" not in scores_of(tmp_path, *SETS["sts"])
     write_sick(tmp_path)
     metrics = scores_of(tmp_path, *SETS["sts"])
-    each = [metrics[f"sts/{name}/spearman_cosine"] for name in SETS["sts"]]
-    assert metrics["sts/mean/spearman_cosine"] == pytest.approx(np.mean(each))
-
-
-# Files of another form
+    by_set = [metrics[f"sts/{name}/spearman_cosine"] for name in SETS["sts"]]
+    assert metrics["sts/mean/spearman_cosine"] == pytest.approx(np.mean(by_set))
 
 
 GLUE = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
@@ -209,9 +200,9 @@ BENCHMARK, SICK = "sts-test.csv", "SICK_test_annotated.txt"
         ("STS13", GOLDS, "four", f", line 4: {NO_GOLD}"),
         ("STS13", GOLDS, "5.5", f", line 4: {OUTSIDE}"),
         ("STS13", GOLDS, "1\n2", " .* has 13 lines and the second 12"),
-        ("STSb", BENCHMARK, GLUE, f", line 4: {NO_GOLD} from 0 to 5, found what is no number. Is it a header"),
+        ("STSb", BENCHMARK, GLUE, f", line 4: {NO_GOLD} from 0 to 5, found no number. Is it a header"),
         ("STSb", BENCHMARK, "7\tmain\tnews\t2015\t7\tnone\tnone\ta\tb\t2", f", line 4: {OUTSIDE}"),
-        ("STSb", BENCHMARK, "g\tf\ty\t1\tfour\ta\tb", ", line 4: .* found what is no number"),
+        ("STSb", BENCHMARK, "g\tf\ty\t1\tfour\ta\tb", ", line 4: .* found no number"),
         *(("SICK-R", SICK, f"3\ta\tb\t{score}", f", line 4: {NO_GOLD} from 1 to 5") for score in ("900", "0.5", "-1")),
     ],
 )
