@@ -2,31 +2,37 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from bertrelay.model.folder import ModelFolder
 from bertrelay.model.settings import NewEncoder
 from bertrelay.settings import DataSource, EncoderSource, InputFile, ModelSource, Settings
 
+CONVERT_NPY = (
+    "python -c \"import numpy, pyarrow, pyarrow.parquet; v = numpy.load('vectors.npy'); "
+    "t = [line.rstrip('\\n') for line in open('texts.txt', encoding='utf-8')]; "
+    "columns = {'text': t, 'vector': pyarrow.FixedSizeListArray.from_arrays(v.ravel(), v.shape[1])}; "
+    "pyarrow.parquet.write_table(pyarrow.table(columns), 'vectors.parquet')\""
+)
+"""Command that makes Parquet of a `.npy` file and the text of each of its rows, a line each."""
+
 
 class GivenVectors(DataSource):
-    """A teacher's vectors as files, for one that is behind an API: of all it is to encode, training and held-out."""
+    """A teacher's vectors as a file, for one that is behind an API: of all it is to encode, training and held-out."""
 
     vectors: InputFile
-    """Parquet with the columns `text` and `vector`, as `bertrelay encode` writes it; or `.npy` with `texts`."""
-    texts: InputFile | None = None
-    """Text of each row of a `.npy`, a line each."""
+    """Parquet with the columns `text` and `vector`, as `bertrelay encode` writes it."""
 
-    @model_validator(mode="after")
-    def _files_fit(self) -> Self:
-        suffix = Path(self.vectors).suffix
-        if suffix not in (".npy", ".parquet"):
-            raise ValueError(f"vectors: expected a .parquet or .npy file, found {suffix or 'no suffix'}")
-        if (suffix == ".npy") != (self.texts is not None):
-            raise ValueError("texts: a .npy file of vectors needs one with the text of each row; Parquet has its own")
-        return self
+    @field_validator("vectors")
+    @classmethod
+    def _is_parquet(cls, path: str) -> str:
+        suffix = Path(path).suffix
+        if suffix != ".parquet":
+            remedy = f"; a line converts it: {CONVERT_NPY}" if suffix == ".npy" else ""
+            raise ValueError(f"expected a .parquet file, found {suffix or 'no suffix'}{remedy}")
+        return path
 
 
 Teacher = Annotated[

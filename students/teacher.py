@@ -1,4 +1,4 @@
-"""A teacher that computes nothing: vectors of texts that another program made, such as an embedder behind an API."""
+"""A teacher as vectors of texts that another program computed, such as an embedder behind an API."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from bertrelay.cache import Cache
 from bertrelay.data.arrow import text_digest
-from bertrelay.data.sentences import clean, iterate_sentences
-from bertrelay.data.tables import BLOCK_ROWS, Table
+from bertrelay.data.sentences import clean
+from bertrelay.data.tables import BLOCK_ROWS
 from bertrelay.data.vectors import Vectors, not_finite_row, open_vectors, write_npy
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
@@ -27,9 +27,9 @@ DIGEST = np.dtype("S16")
 
 
 class VectorTable:
-    """Vectors by text, found by digests, so that neither texts nor vectors are in memory.
+    """Vectors by text, looked up by digests, so that neither texts nor vectors are in memory.
 
-    dim: of a vector. Texts are compared as a corpus has them: in Unicode NFC and with single spaces.
+    dim: length of a vector. Texts are compared as a corpus has them: in Unicode NFC and with single spaces.
     """
 
     def __init__(self, vectors: Vectors, digests: NDArray[np.bytes_], name: str) -> None:
@@ -41,31 +41,23 @@ class VectorTable:
 
     @classmethod
     def open(cls, source: GivenVectors, cache: Cache) -> "VectorTable":
-        """Raises RequestError for files that do not belong together, and for two vectors of one text."""
-        path = Path(source.vectors)
-        name = str(path)
-        if source.texts is None:
-            path = cache.folder / "given-vectors" / f"{Digests().of_file(path)[:32]}.npy"
-            digests = _unpacked(name, path)
-        else:
-            digests = _digests(iterate_sentences(Table(path=source.texts, format="lines")))
-            path = _in_float32(path, cache)
+        """Opens the vectors of a Parquet file, which are unpacked under `cache`.
+
+        Raises RequestError for a file without texts or vectors, numbers that are not finite, and two vectors of a text.
+        """
+        path = cache.folder / "given-vectors" / f"{Digests().of_file(Path(source.vectors))[:32]}.npy"
+        digests = _unpack(source.vectors, path)
         vectors = open_vectors(path)
-        if len(vectors) != len(digests):
-            raise RequestError(
-                f"teacher: expected a vector for each line of {source.texts}, found {len(digests):,} lines and "
-                f"{len(vectors):,} vectors in {name}"
-            )
         if (row := not_finite_row(vectors)) is not None:
-            raise RequestError(f"teacher: expected finite numbers in {name}, found others in row {row + 1:,}")
-        return cls(vectors, digests, name)
+            raise RequestError(f"teacher: expected finite numbers in {source.vectors}, found others in row {row + 1:,}")
+        return cls(vectors, digests, source.vectors)
 
     def encode(self, sentences: Sequence[str], **_: object) -> Vectors:
-        """The vectors of `sentences`, float32 (sentences, dim). Raises RequestError where one has none."""
-        places, missing = self._find(sentences)
+        """Looks up the vectors of `sentences`, float32 (sentences, dim). Raises RequestError where one has none."""
+        positions, missing = self._find(sentences)
         if len(missing):
             raise self._incomplete(len(missing), len(sentences))
-        return np.asarray(self._vectors[self._order[places]], np.float32)
+        return np.asarray(self._vectors[self._order[positions]], np.float32)
 
     def require(self, blocks: Iterable[Sequence[str]], listed: Path) -> None:
         """Raises RequestError if a sentence of `blocks` has no vector; all such are then lines of the file `listed`."""
@@ -80,20 +72,20 @@ class VectorTable:
         listed.unlink()
 
     def _find(self, sentences: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The places of the sentences among the digests, and which of the sentences are not there."""
-        wanted = _digests(sentences)
-        places = np.minimum(np.searchsorted(self._digests, wanted), len(self._digests) - 1)
-        return places, np.flatnonzero(self._digests[places] != wanted)
+        """Positions of the sentences among the sorted digests, and which of the sentences have none."""
+        digests = _digests(sentences)
+        positions = np.minimum(np.searchsorted(self._digests, digests), len(self._digests) - 1)
+        return positions, np.flatnonzero(self._digests[positions] != digests)
 
-    def _incomplete(self, missing: int, total: int, where: str = "") -> RequestError:
+    def _incomplete(self, missing: int, total: int, listed: str = "") -> RequestError:
         return RequestError(
             f"teacher: {missing:,} of {total:,} sentences have no vector in {self._name}. It has to have one "
-            f"for every sentence to encode, of training, dev and test data.{where} Add them, or leave them out."
+            f"for every sentence to encode, of training, dev and test data.{listed} Add them, or leave them out."
         )
 
     def _refuse_contradictions(self) -> None:
-        again = np.flatnonzero(self._digests[1:] == self._digests[:-1])
-        pairs = self._order[again], self._order[again + 1]
+        repeated = np.flatnonzero(self._digests[1:] == self._digests[:-1])
+        pairs = self._order[repeated], self._order[repeated + 1]
         differs = np.any(self._vectors[pairs[0]] != self._vectors[pairs[1]], axis=1)
         if differs.any():
             first = sorted(int(side[np.argmax(differs)]) + 1 for side in pairs)
@@ -104,14 +96,14 @@ class VectorTable:
 
 
 def open_teacher(source: ModelSource | GivenVectors, cache: Cache) -> SentenceEncoder | VectorTable:
-    """The teacher of a recipe; models of the hub and unpacked vectors are kept under `cache`."""
+    """Opens the teacher of a recipe; models of the hub and unpacked vectors are stored under `cache`."""
     if isinstance(source, GivenVectors):
         return VectorTable.open(source, cache)
     return open_encoder(source, cache)
 
 
 def prompt_of(prompt: Prompt | None, model: SentenceEncoder | VectorTable, key: str = "teacher_prompt") -> str | None:
-    """The text of `prompt`; None for the model's default. Raises RequestError where the model has none of that name."""
+    """Returns the text of `prompt`; None for the model's default. Raises RequestError for a name the model lacks."""
     if prompt is None or isinstance(model, VectorTable):
         return None
     if isinstance(prompt, PromptText):
@@ -125,49 +117,31 @@ def _digests(texts: Iterable[str]) -> NDArray[np.bytes_]:
     return np.array([text_digest(clean(text)) for text in texts], DIGEST)
 
 
-def _in_float32(path: Path, cache: Cache) -> Path:
-    """`path`, or a copy under `cache` of a `.npy` file of float64 or float16."""
-    for kind in (np.float64, np.float16):
-        try:
-            vectors = open_vectors(path, np.dtype(kind))
-        except RequestError:
-            continue
-        copy = cache.folder / "given-vectors" / f"{Digests().of_file(path)[:32]}.npy"
-        if not copy.is_file():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            starts = range(0, len(vectors), BLOCK_ROWS)
-            blocks = (vectors[start : start + BLOCK_ROWS].astype(np.float32) for start in starts)
-            with atomic_write(copy) as building:
-                write_npy(building, blocks, *vectors.shape)
-        return copy
-    return path
-
-
-def _unpacked(name: str, path: Path) -> NDArray[np.bytes_]:
-    """The digests of the texts of a Parquet file, whose vectors are written to `path` unless they are there."""
-    kept = path.with_suffix(".digests.npy")
-    if not kept.is_file():
+def _unpack(name: str, path: Path) -> NDArray[np.bytes_]:
+    """Writes the vectors of a Parquet file to `path`, unless they are there, and returns the digests of its texts."""
+    digest_file = path.with_suffix(".digests.npy")
+    if not digest_file.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        digests: list[NDArray[np.bytes_]] = []
+        blocks: list[NDArray[np.bytes_]] = []
         try:
             note_input(name)
             file = pq.ParquetFile(name)
-            blocks = _blocks(name, file, digests)
-            first = next(blocks, None)
+            vectors = _blocks(name, file, blocks)
+            first = next(vectors, None)
             if first is None:
                 raise RequestError(f"teacher: expected texts and vectors in {name}, found no rows")
             with atomic_write(path) as building:
-                write_npy(building, chain([first], blocks), file.metadata.num_rows, first.shape[1])
+                write_npy(building, chain([first], vectors), file.metadata.num_rows, first.shape[1])
         except (pa.ArrowException, OSError) as error:
             raise RequestError(f"teacher: {name} cannot be read as Parquet ({type(error).__name__})") from None
-        with atomic_write(kept) as building, building.open("wb") as sink:
-            np.save(sink, np.concatenate(digests))
-    known: NDArray[np.bytes_] = np.load(kept)
-    return known
+        with atomic_write(digest_file) as building, building.open("wb") as sink:
+            np.save(sink, np.concatenate(blocks))
+    digests: NDArray[np.bytes_] = np.load(digest_file)
+    return digests
 
 
 def _blocks(name: str, file: pq.ParquetFile, digests: list[NDArray[np.bytes_]]) -> Iterator[Vectors]:
-    """The vectors of the file, (rows, dim) each; the digests of their texts go to `digests`."""
+    """Streams the vectors of a file, (rows, dim) a block, and appends the digests of their texts to `digests`."""
     missing = {"text", "vector"} - set(file.schema_arrow.names)
     if missing:
         raise RequestError(f"teacher: {name} has no column {' and '.join(sorted(missing))}")

@@ -66,7 +66,7 @@ def read_tmx(file: str, stream: IO[bytes], language: str = "") -> Iterator[Segme
             yield record
             continue
         variants = [(variant, sentence) for variant in record[-1] for sentence in variant if sentence.tag == "seg"]
-        codes = [variant.get(XML_LANGUAGE) or variant.get("lang", "") for variant, _ in variants]
+        codes = [variant.get(XML_LANGUAGE, "") or variant.get("lang", "") for variant, _ in variants]
         yield _segment(codes, [sentence for _, sentence in variants])
 
 

@@ -65,9 +65,8 @@ WRONG = {
         ({"xsim": {"a/b": [FILES]}}, "String should match pattern"),
     ],
     GivenVectors: [
-        ({"vectors": "a.npy"}, "needs one with the text of each row"),
-        ({"vectors": "a.parquet", "texts": "a.txt"}, "Parquet has its own"),
-        ({"vectors": "a.csv"}, r"expected a \.parquet or \.npy file, found \.csv"),
+        ({"vectors": "a.npy"}, r"expected a \.parquet file, found \.npy; a line converts it: python -c .*"),
+        ({"vectors": "a.csv"}, r"expected a \.parquet file, found \.csv"),
     ],
     MineSettings: [({"id_column": 0}, "id_column: without effect, because gold is absent")],
     ShrinkSettings: [

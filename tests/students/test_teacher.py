@@ -1,5 +1,10 @@
 """A teacher whose vectors are given as files, found by text; what is missing or contradicts is an error."""
 
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,48 +19,50 @@ from students.distill.settings import DistillSettings
 from students.distill.train import run
 from students.evaluate.settings import EvaluateSettings
 from students.evaluate.stage import run as evaluate
-from students.settings import GivenVectors
+from students.settings import CONVERT_NPY, GivenVectors
 from students.teacher import VectorTable
 
+DOCS = Path(__file__).parents[2] / "docs" / "multilingual.md"
 TEXTS = ["a dog", "two  cats", "Cafe\u0301", "a bird"]
 
 
-@pytest.fixture(params=[".parquet", ".npy"])
-def given(request, tmp_path):
-    """`given(texts, vectors)`: the files of one kind, as a recipe names them."""
+@pytest.fixture
+def write_vectors(tmp_path):
+    """`write_vectors(texts, vectors)`: a Parquet file, as a recipe names it."""
 
-    def make(texts, vectors):
-        path = tmp_path / f"v{request.param}"
-        if request.param == ".parquet":
-            pq.write_table(pa.table({"text": texts, "vector": [list(map(float, row)) for row in vectors]}), path)
-            return GivenVectors(vectors=str(path))
-        np.save(path, np.asarray(vectors, np.float32))
-        (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-        return GivenVectors(vectors=str(path), texts=str(tmp_path / "texts.txt"))
+    def write(texts, vectors):
+        path = tmp_path / "v.parquet"
+        numbers = pa.array([list(map(float, row)) for row in vectors], pa.list_(pa.float64()))
+        pq.write_table(pa.table({"text": pa.array(texts, pa.string()), "vector": numbers}), path)
+        return GivenVectors(vectors=str(path))
 
-    return make
+    return write
 
 
-def test_vectors_are_found_by_text_whatever_its_spaces_and_its_form(given, tmp_path):
+def test_vectors_are_found_by_text_whatever_its_spaces_and_its_form(write_vectors, tmp_path):
     vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    table = VectorTable.open(given(TEXTS, vectors), Cache(tmp_path / "cache"))
+    table = VectorTable.open(write_vectors(TEXTS, vectors), Cache(tmp_path / "cache"))
     assert table.dim == 3
     np.testing.assert_array_equal(table.encode(["Café", "a bird", "a dog", "two cats"]), vectors[[2, 3, 0, 1]])
 
 
-@pytest.mark.parametrize("kind", [np.float16, np.float64])
-def test_vectors_of_other_floats_are_converted(tmp_path, kind):
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_the_documented_line_converts_npy_and_the_text_of_each_row(tmp_path, kind):
     vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(kind)
-    np.save(tmp_path / "v.npy", vectors)
-    (tmp_path / "t.txt").write_text("\n".join(TEXTS))
-    source = GivenVectors(vectors=str(tmp_path / "v.npy"), texts=str(tmp_path / "t.txt"))
+    np.save(tmp_path / "vectors.npy", vectors)
+    (tmp_path / "texts.txt").write_text("a dog\ntwo\u2028cats\nCafé\n a bird\n", encoding="utf-8")
+    assert CONVERT_NPY in DOCS.read_text(encoding="utf-8")
+    python, *arguments = shlex.split(CONVERT_NPY)
+    assert python == "python"
+    subprocess.run([sys.executable, *arguments], cwd=tmp_path, check=True)
+    source = GivenVectors(vectors=str(tmp_path / "vectors.parquet"))
     for _ in range(2):  # the second from the cache
         table = VectorTable.open(source, Cache(tmp_path / "cache"))
-        np.testing.assert_array_equal(table.encode(TEXTS), vectors.astype(np.float32))
+        np.testing.assert_array_equal(table.encode([TEXTS[0], "two\u2028cats", *TEXTS[2:]]), vectors.astype(np.float32))
 
 
-def test_what_is_missing_or_contradicts_is_reported(given, tmp_path):
-    table = VectorTable.open(given(TEXTS, np.eye(4)), Cache(tmp_path / "cache"))
+def test_what_is_missing_or_contradicts_is_reported(write_vectors, tmp_path):
+    table = VectorTable.open(write_vectors(TEXTS, np.eye(4)), Cache(tmp_path / "cache"))
     with pytest.raises(RequestError, match=r"2 of 3 sentences have no vector in .*v\."):
         table.encode(["a dog", "a wolf", "a fox"])
     listed = tmp_path / "listed.txt"
@@ -65,19 +72,14 @@ def test_what_is_missing_or_contradicts_is_reported(given, tmp_path):
     table.require([["a dog"], ["a bird"]], listed)
     assert not listed.exists()
     same = np.eye(4)[[0, 1, 2, 1]]
-    VectorTable.open(given(["a dog", "a cat", "an owl", "a  cat"], same), Cache(tmp_path / "same"))
+    VectorTable.open(write_vectors(["a dog", "a cat", "an owl", "a  cat"], same), Cache(tmp_path / "same"))
     with pytest.raises(RequestError, match=r"several for 1 of them, the first in rows 2 and 4"):
-        VectorTable.open(given(["a dog", "a cat", "an owl", "a  cat"], np.eye(4)), Cache(tmp_path / "others"))
+        VectorTable.open(write_vectors(["a dog", "a cat", "an owl", "a  cat"], np.eye(4)), Cache(tmp_path / "others"))
 
 
-def test_numbers_that_are_not_finite_and_files_that_do_not_fit_are_refused(given, tmp_path):
+def test_numbers_that_are_not_finite_and_files_that_do_not_fit_are_refused(write_vectors, tmp_path):
     with pytest.raises(RequestError, match=r"expected finite numbers in .*row 2"):
-        VectorTable.open(given(["a", "b"], [[1, 2], [np.nan, 1]]), Cache(tmp_path / "cache"))
-    np.save(tmp_path / "w.npy", np.eye(3, dtype=np.float32))
-    (tmp_path / "two.txt").write_text("a\nb\n")
-    source = GivenVectors(vectors=str(tmp_path / "w.npy"), texts=str(tmp_path / "two.txt"))
-    with pytest.raises(RequestError, match="found 2 lines and 3 vectors"):
-        VectorTable.open(source, Cache(tmp_path / "cache"))
+        VectorTable.open(write_vectors(["a", "b"], [[1, 2], [np.nan, 1]]), Cache(tmp_path / "cache"))
     pq.write_table(pa.table({"text": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}), tmp_path / "ragged.parquet")
     with pytest.raises(RequestError, match="expected a text and a vector of 2 numbers in every row"):
         VectorTable.open(GivenVectors(vectors=str(tmp_path / "ragged.parquet")), Cache(tmp_path / "cache"))
@@ -85,12 +87,8 @@ def test_numbers_that_are_not_finite_and_files_that_do_not_fit_are_refused(given
         pq.write_table(pa.table(columns), tmp_path / "numbers.parquet")
         with pytest.raises(RequestError, match=r"expected text and lists of numbers in .*numbers\.parquet"):
             VectorTable.open(GivenVectors(vectors=str(tmp_path / "numbers.parquet")), Cache(tmp_path / "cache"))
-    np.save(tmp_path / "none.npy", np.zeros((0, 4), np.float32))
-    (tmp_path / "none.txt").write_text("")
-    with pytest.raises(RequestError, match=r"none\.txt has no records"):
-        VectorTable.open(
-            GivenVectors(vectors=str(tmp_path / "none.npy"), texts=str(tmp_path / "none.txt")), Cache(tmp_path)
-        )
+    with pytest.raises(RequestError, match=r"expected texts and vectors in .*v\.parquet, found no rows"):
+        VectorTable.open(write_vectors([], []), Cache(tmp_path / "cache"))
 
 
 def test_a_student_of_the_vectors_is_the_student_of_the_model_that_made_them(tiny_encoder, toy, tmp_path):
