@@ -17,8 +17,9 @@ their place, of as many dimensions, in a subspace of 24: a graph finds as much a
 
 from argparse import Namespace
 from functools import partial
+from math import prod
 from shutil import copytree
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -27,21 +28,20 @@ from benchmarks.machine import MINILM, MULTI30K, STSB, Tables, sentences_of
 from bertrelay.data.vectors import Vectors
 from bertrelay.evaluation.similarity import unit
 from bertrelay.model.encoder import SentenceEncoder
-from students.searching.equal_vectors import EqualRows, Rows, distinct, equal_rows
+from students.searching.equal_vectors import distinct, equal_rows
 from students.searching.faiss import (
+    Approximate,
     Find,
-    build_codes,
-    build_hnsw,
+    build_structure,
     exact_neighbours,
-    nearest,
     open_faiss,
     recall,
     write_index,
 )
 from students.searching.index import SearchIndex, build_index
-from students.searching.index_folder import FAISS
-from students.searching.settings import Hnsw, IndexKind
+from students.searching.settings import ApproximateKind, Hnsw
 
+KINDS: tuple[ApproximateKind, ...] = ("hnsw", "int8", "binary")
 EXACT, K, FOUND, FOUND_OF_REPEATS = "exact", 10, 0.95, 0.99
 SOURCES = {**MULTI30K, **STSB}
 LANGUAGES: Tables = {
@@ -73,16 +73,16 @@ def measure_distinct(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     corpus.write_text("\n".join(drawn[options.queries :]) + "\n", encoding="utf-8")
     queries = unit(encoder.encode(drawn[: options.queries]))
     exact = build_index(encoder, corpus, options.scratch / EXACT, kind="exact")
-    indexes, seconds, sizes = {EXACT: exact}, {}, {EXACT: exact.vectors.nbytes / 1e6}
-    for kind, file in FAISS.items():
+    indexes, seconds, sizes = {EXACT: exact}, {}, {EXACT: 4 * prod(exact.vectors.shape) / 1e6}
+    for kind in KINDS:
         folder = copytree(options.scratch / EXACT, options.scratch / kind)
-        indexes[kind], seconds[kind] = timed(partial(build_index, encoder, corpus, folder, kind=cast(IndexKind, kind)))
-        sizes[kind] = (folder / file).stat().st_size / 1e6
+        indexes[kind], seconds[kind] = timed(partial(build_index, encoder, corpus, folder, kind=kind))
+        sizes[kind] = sum(path.stat().st_size for path in folder.glob(f"*.{kind}*.faiss")) / 1e6
     works = {kind: lambda _, index=index: ask(index, queries) for kind, index in indexes.items()}
     results = in_turns(works, options.rounds)
     spreads, claims = show(results, sizes, seconds), []
     rows_of_exact = np.array(results[EXACT].answers[0]["rows"])
-    for kind in FAISS:
+    for kind in KINDS:
         rows = np.array(results[kind].answers[0]["rows"])
         found = float((rows[:, :, None] == rows_of_exact[:, None]).any(axis=1).mean())
         claims.append(Claim(f"{kind} finds at least {FOUND} of the nearest {K}", f"{found:.4f}", found >= FOUND))
@@ -110,25 +110,21 @@ def measure_repeats(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     print(f"{len(vectors):,} rows, {len(once):,} distinct vectors, found in {took:.1f} s", flush=True)
     finds: dict[str, Find] = {EXACT: lambda queries, k: exact_neighbours(queries, vectors, k)}
     seconds, sizes, claims = {}, {EXACT: vectors.nbytes / 1e6}, []
-    for kind, build in (("int8", partial(build_codes, once, "int8")), ("hnsw", partial(build_hnsw, once, Hnsw()))):
-        built, seconds[kind] = timed(build)
-        path = options.scratch / FAISS[kind]
+    repeated_kinds: tuple[ApproximateKind, ...] = ("int8", "hnsw")
+    for kind in repeated_kinds:
+        built, seconds[kind] = timed(build_structure, kind, once, Hnsw())
+        path = options.scratch / f"{kind}.faiss"
         write_index(built, path)
         sizes[kind] = path.stat().st_size / 1e6
-        find = partial(nearest, kind, open_faiss(path, kind), once, Hnsw().ef_search)
-        finds[kind] = partial(search_once, find, equal)
-        found = float(recall(find, once, K).mean())
+        search = Approximate(kind, open_faiss(path, kind), vectors, equal)
+        finds[kind] = partial(search.neighbours, candidates=Hnsw().ef_search)
+        found = float(recall(partial(search.distinct_neighbours, candidates=Hnsw().ef_search), once, K).mean())
         text = f"{kind} finds at least {FOUND_OF_REPEATS} of the nearest {K} where rows repeat"
         claims.append(Claim(text, f"{found:.4f}", found >= FOUND_OF_REPEATS))
     queries = once[np.linspace(0, len(once) - 1, options.queries).astype(np.int64)]
 
     results = in_turns({kind: partial(ask_one_by_one, find, queries) for kind, find in finds.items()}, options.rounds)
     return claims, {"milliseconds": show(results, sizes, seconds), "built": seconds, "megabytes": sizes}
-
-
-def search_once(find: Find, equal: EqualRows, queries: Vectors, k: int) -> tuple[Vectors, Rows]:
-    """Search of distinct vectors, and of them all their rows."""
-    return equal.spread(*find(queries, k), k)
 
 
 def ask_one_by_one(find: Find, queries: Vectors, _: int) -> Answer:

@@ -56,7 +56,7 @@ class SearchOptions(ColumnOptions, WorkOptions):
     """Text to search for. May be repeated."""
     queries: str | None = None
     """Search for each sentence of a file: lines, or a column `text`."""
-    k: Positive = 10
+    top_k: Positive = 10
     """Sentences to find for a query."""
     show: list[str] = Field(default=[])
     """Column of CORPUS to show beside each text found, by name, or by position from 0. May be repeated."""
@@ -87,7 +87,7 @@ class SearchOptions(ColumnOptions, WorkOptions):
 
 @command(
     searching,
-    names={"k": "-k", "queries": "--queries FILE", "index": "--index DIR", "query_prompt": "--query-prompt NAME"}
+    names={"top_k": "-k", "queries": "--queries FILE", "index": "--index DIR", "query_prompt": "--query-prompt NAME"}
     | {"show": "--show COLUMN"},
     rich_help_panel=PANEL,
 )
@@ -138,7 +138,7 @@ def search(
         built = options_of(IndexOptions, {**building, "process_group": process_group})
         index = find_index(model, table, options.index or index_beside(corpus or ""), built, options.ef_search)
         if process_group.is_main:
-            settings |= {"k": options.k, "ef_search": options.ef_search}
+            settings |= {"top_k": options.top_k, "ef_search": options.ef_search}
             find = partial(index.search, prompt_name=options.query_prompt, **settings)
             _write(_answers(find, options.query, queries), index, options)
 
@@ -192,11 +192,11 @@ def _answers(find: "Callable[..., list[list[Hit]]]", query: list[str], queries: 
     texts = chain(((text, None) for text in query), of_file)
     while block := list(islice(texts, QUERIES_AT_ONCE)):
 
-        def place(row: int, block: list[tuple[str, int | None]] = block) -> str:
+        def name_query(row: int, block: list[tuple[str, int | None]] = block) -> str:
             line = block[row][1]
             return f"line {line:,} of {queries.name}" if queries and line is not None else f"--query {row + 1:,}"
 
-        hits = find([text for text, _ in block], place=place)
+        hits = find([text for text, _ in block], name_query=name_query)
         yield from (QueryHits(*text, nearest) for text, nearest in zip(block, hits, strict=True))
 
 

@@ -20,7 +20,15 @@ from bertrelay.inference.run_model import fill_shards
 from bertrelay.progress import Bar, log, progress
 from students.mining.settings import EXACT_PAIRS, Method
 from students.searching.equal_vectors import Rows, distinct, equal_rows
-from students.searching.faiss import RESCORE_BLOCK, Find, approximate_neighbours, build_hnsw, exact_neighbours
+from students.searching.faiss import (
+    RESCORE_BLOCK,
+    Approximate,
+    Find,
+    build_hnsw,
+    exact_neighbours,
+    open_faiss,
+    write_index,
+)
 from students.searching.settings import Hnsw
 
 Scores = NDArray[np.float64]
@@ -107,7 +115,7 @@ def _nearest_rows(
     def compute(missing: Iterable[Span], bar: Bar) -> Iterator[NeighbourRows]:
         find: Callable[..., tuple[Vectors, Rows]] = partial(exact_neighbours, corpus=corpus)
         if not exact:
-            find = _through_graph(corpus, output and _checkpoint(output), key)
+            find = _through_graph(corpus, output and _graph_file(output, key))
         for first, end, size in missing:
             yield find(queries[first:end], k=keep)[1].astype(np.int32)
             bar.advance(size)
@@ -117,24 +125,24 @@ def _nearest_rows(
             return np.concatenate(list(compute(spans, bar)))
     work = Work(whole_span, lambda: compute, "comparing", "sentences")
     shards = fill_shards(output, spans, {"key": key}, work, suffix=".npz", write=_write_rows)
-    _checkpoint(output).unlink(missing_ok=True)
+    _graph_file(output, key).unlink(missing_ok=True)
     return np.concatenate([_read_rows(path) for path in shards.complete()])
 
 
-def _through_graph(corpus: Vectors, checkpoint: Path | None, key: str) -> Find:
-    """Search of a graph over the distinct vectors of `corpus`, which gives all their rows."""
-    equal, ef_search = equal_rows(corpus), Hnsw().ef_search
-    graph = build_hnsw(distinct(corpus, equal), Hnsw(), checkpoint, key)
+def _through_graph(corpus: Vectors, path: Path | None) -> Find:
+    """Searches a graph over the distinct vectors of `corpus`, which is written to `path`, or opened if it exists."""
+    equal, hnsw = equal_rows(corpus), Hnsw()
+    if path is None or not path.is_file():
+        graph = build_hnsw(distinct(corpus, equal), hnsw)
+        if path is not None:
+            write_index(graph, path)
+    else:
+        graph = open_faiss(path, "hnsw")
+    return partial(Approximate("hnsw", graph, corpus, equal).neighbours, candidates=hnsw.ef_search)
 
-    def find(queries: Vectors, k: int) -> tuple[Vectors, Rows]:
-        nearest = approximate_neighbours(graph, queries, k, ef_search)
-        return nearest if equal is None else equal.spread(*nearest, k)
 
-    return find
-
-
-def _checkpoint(output: Path) -> Path:
-    return output.with_name(f"{output.name}.graph")
+def _graph_file(output: Path, key: str) -> Path:
+    return output.with_name(f"{output.name}.{fingerprint({'key': key})[:16]}.graph")
 
 
 def _write_rows(path: Path, rows: NeighbourRows) -> None:

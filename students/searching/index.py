@@ -1,14 +1,10 @@
-"""Queries to the sentences of an index nearest in meaning, in whatever language either is; the stage `students.index`.
-
-Killed anywhere, the same call resumes: from the first block of vectors that is missing, from the last checkpoint of
-the graph.
-"""
+"""Search of the sentences nearest in meaning to queries, in whatever language either is; the stage `students.index`."""
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack, get_args
+from typing import Any, NamedTuple, get_args
 
 import pyarrow as pa
 
@@ -22,31 +18,28 @@ from bertrelay.data.tables import Column, Table
 from bertrelay.data.vectors import Vectors, open_vectors
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
-from bertrelay.inference.encode import EncodingOptions, check_finite
+from bertrelay.inference.encode import check_finite
 from bertrelay.inputs import unchanged_inputs
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import log
 from bertrelay.settings import settings_of
 from bertrelay.stage import Metrics, StageContext
-from students.searching.equal_vectors import EqualRows, Rows, distinct
-from students.searching.faiss import exact_neighbours, load_faiss, nearest, open_faiss
+from students.searching.build import IndexBuilder
+from students.searching.equal_vectors import AnyVectors, Rows, first_rows, stack
+from students.searching.faiss import Approximate, exact_neighbours, load_faiss, merge
 from students.searching.index_folder import (
-    COLUMNS,
-    FAISS,
     SENTENCES,
-    VECTORS,
     IndexManifest,
     IndexOptions,
-    build,
     check_files,
     check_is_index,
     check_model,
+    check_origin,
     damaged,
-    is_finished,
-    open_equal,
-    origin_of,
+    open_segments,
     read_manifest,
+    read_origin,
     require_manifest,
 )
 from students.searching.sentences import check_columns
@@ -54,11 +47,11 @@ from students.searching.settings import Hnsw, IndexKind, IndexSettings, index_be
 
 
 class Hit(NamedTuple):
-    """A sentence found: its cosine with the query, its line in the corpus, and its text.
+    """A sentence: its cosine with the query, its line in the corpus, and its text.
 
     record: its number among the records of the corpus, from 1, without a header; in a table the row of the columns
         beside it, where a line is not.
-    columns: the values of the columns that the index was asked to show, by name.
+    columns: the values of the columns that the index was to show, by name.
     """
 
     similarity: float
@@ -70,59 +63,66 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchIndex:
-    """An index and the model it was built with; vectors, sentences and graph stay on disk, and
-    vectors in fewer bits are in memory.
+    """An open index and the model of its queries. Vectors, sentences and graphs stay on disk, codes are in memory.
 
-    vectors: unit vectors, float32 (sentences, dim).
+    vectors: unit vectors, float32 (sentences, dim), those of all segments.
     sentences: columns text, line and record.
-    columns: of the corpus, as JSON: what hits show beside the text.
-    faiss: the graph, or the vectors in fewer bits; None where it is searched exactly.
-    equal: the rows of equal vectors, which `faiss` has once; None where all are distinct.
+    columns: of the corpus, as JSON: those that hits show beside the text.
+    segments: the graph or codes of each segment; empty where search is exact.
     """
 
     folder: Path
     manifest: IndexManifest
     encoder: SentenceEncoder
-    vectors: Vectors
+    vectors: AnyVectors
     sentences: pa.Table
     columns: pa.Table
-    faiss: Any | None
-    equal: EqualRows | None = None
+    segments: Sequence[Approximate]
 
     def search(
         self,
         queries: Sequence[str],
-        k: int = 10,
+        top_k: int = 10,
         *,
         exact: bool = False,
         ef_search: int | None = None,
-        place: Callable[[int], str] = lambda row: f"query {row + 1:,}",
-        **options: Unpack[EncodingOptions],
+        name_query: Callable[[int], str] = lambda row: f"query {row + 1:,}",
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        precision: str | None = None,
+        batch_tokens: int | None = None,
+        batch_size: int | None = None,
     ) -> list[list[Hit]]:
-        """For each of `queries` its `k` nearest sentences, best first; fewer where the index has fewer.
+        """Finds the `top_k` sentences nearest to each of `queries`, best first; fewer where the index has fewer.
 
-        exact: compare with every sentence even where there is a graph, or vectors in fewer bits.
-        ef_search: candidates kept in the graph, or compared again in float32, more of which find more and take longer;
-            the index's own if not given.
-        place: what an error calls the query of a row, counted from 0.
-        options: how queries are encoded, see `EncodingOptions`. Without a prompt they get the model's for queries if
-            the index has its prompt for documents, else the default one.
-        Raises RequestError for a query that is blank, and for `ef_search` where nothing is kept; WorkError for one
+        exact: compare with every sentence even where there is a graph, or codes of fewer bits.
+        ef_search: candidates of a graph, or of codes compared in float32; more find more and take longer. The
+            index's own when absent.
+        name_query: names the query of a row, counted from 0, in errors.
+        prompt_name, prompt, precision, batch_tokens, batch_size: of the queries, see `EncodingOptions`. Without a
+            prompt queries have the model's for queries if the index has its prompt for documents, else the default.
+        Raises RequestError for a query that is blank, and for `ef_search` where search is exact; WorkError for one
         whose vector is not finite.
         """
         queries = list_texts(queries, "search")
-        check_count("k", k)
+        check_count("top_k", top_k)
         blank = next((row for row, query in enumerate(queries) if not query.strip()), None)
         if blank is not None:
-            raise RequestError(f"search: expected a text to look for, found an empty one ({place(blank)})")
+            raise RequestError(f"search: expected a text to look for, found an empty one ({name_query(blank)})")
         self.check_candidates(ef_search, exact)
-        query_prompt, prompt = self.encoder.retrieval_prompts
-        is_asked = options.get("prompt") is not None or options.get("prompt_name") is not None
-        if not is_asked and prompt == self.manifest.origin.reading.get("prompt"):
-            options["prompt_name"] = query_prompt
-        vectors = self.encoder.encode(queries, **options)  # (queries, dim)
-        check_finite(self.encoder, vectors, place)
-        neighbours = self.neighbours(unit(vectors), int(k), exact, ef_search and int(ef_search))
+        query_prompt, document_prompt = self.encoder.retrieval_prompts
+        if prompt is None and prompt_name is None and document_prompt == self.manifest.origin.reading.get("prompt"):
+            prompt_name = query_prompt
+        vectors = self.encoder.encode(
+            queries,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            precision=precision,
+            batch_tokens=batch_tokens,
+            batch_size=batch_size,
+        )  # (queries, dim)
+        check_finite(self.encoder, vectors, name_query)
+        neighbours = self.neighbours(unit(vectors), int(top_k), exact, ef_search and int(ef_search))
         return [
             [
                 self._hit(similarity, row)
@@ -138,24 +138,26 @@ class SearchIndex:
         return Hit(min(similarity, 1.0), line, text, record, columns)
 
     def check_candidates(self, ef_search: int | None, exact: bool = False) -> None:
-        """Raises RequestError where `ef_search` asks for candidates that the index does not keep."""
+        """Raises RequestError for `ef_search` where search is exact, which has no candidates."""
         check_count("ef_search", ef_search)
-        if ef_search is not None and (exact or self.faiss is None):
+        if ef_search is not None and (exact or not self.segments):
             raise RequestError(
                 f"ef_search: expected search of kind hnsw, int8 or binary, found exact search in {self.folder}, which "
                 "keeps no candidates; leave it out, or ask for another kind"
             )
 
     def neighbours(
-        self, queries: Vectors, k: int, exact: bool = False, ef_search: int | None = None
+        self, queries: Vectors, top_k: int, exact: bool = False, ef_search: int | None = None
     ) -> tuple[Vectors, Rows]:
-        """Similarities and rows, (n, k) both, of unit vectors `queries` (n, dim)."""
-        if exact or self.faiss is None:
-            return exact_neighbours(queries, self.vectors, k)
+        """Finds similarities and rows, (n, top_k) both, of unit vectors `queries` (n, dim); row -1 where none is found.
+
+        All segments are searched, and their neighbours merged.
+        """
+        if exact or not self.segments:
+            return exact_neighbours(queries, self.vectors, top_k)
         candidates = ef_search or self.manifest.hnsw.get("ef_search", Hnsw().ef_search)
-        vectors = distinct(self.vectors, self.equal)
-        found = nearest(self.manifest.kind, self.faiss, vectors, candidates, queries, k)
-        return found if self.equal is None else self.equal.spread(*found, k)
+        found = (segment.neighbours(queries, top_k, candidates) for segment in self.segments)
+        return merge(zip(first_rows([segment.vectors for segment in self.segments]), found, strict=True), top_k)
 
 
 def open_index(
@@ -167,13 +169,14 @@ def open_index(
     verify: bool = False,
     cache: Cache | None = None,
 ) -> SearchIndex:
-    """The index in `folder`, for queries of the model it was built with, or of one that has
-    that model in its `spaces`: a student, a student of a student, or either trimmed.
+    """Opens the index in `folder`, for queries of its model or of one that has its model in `spaces`.
+
+    These are a student, a student of a student, and either trimmed.
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
-    kind: what is searched by; `exact` is always there, `auto` is what was built last.
-    show: columns of its corpus that come along in hits.
-    verify: read every file again instead of trusting those that were not touched.
+    kind: the kind of search; `exact` always exists, `auto` is the kind that was built last.
+    show: columns of its corpus that hits show.
+    verify: read every file anew instead of trusting those that were not touched.
     Raises RequestError when there is none, or when it is not finished, damaged, of another model, or without `kind` or
         `show`.
     """
@@ -185,28 +188,38 @@ def open_index(
         log(f"{folder}: made by another model, in whose space this one's vectors are")
     else:
         check_model(folder, manifest.origin, encoder_digest(encoder), encoder.dim)
-    return load_index(encoder, folder, kind, show, verify)
+    return _load_index(encoder, folder, manifest, kind, show, verify)
 
 
-def load_index(
-    encoder: SentenceEncoder, folder: Path, kind: IndexKind = "auto", show: Sequence[Column] = (), verify: bool = False
+def _load_index(
+    encoder: SentenceEncoder,
+    folder: Path,
+    manifest: IndexManifest,
+    kind: IndexKind,
+    show: Sequence[Column],
+    verify: bool,
 ) -> SearchIndex:
-    """As `open_index`, where `encoder` is known to be the model of the index."""
-    manifest = require_manifest(folder).as_kind(folder, kind)
+    """Opens the files of `manifest` that search of `kind` needs; raises as `open_index` does."""
+    manifest = manifest.as_kind(folder, kind)
     if missing := [str(column) for column in show if column not in manifest.columns]:
-        kept = ", ".join(map(str, manifest.columns)) or "none"
+        existing = ", ".join(map(str, manifest.columns)) or "none"
         raise RequestError(
-            f"show: expected {', '.join(missing)} in {folder}, found {kept}; give the corpus too, and they are kept"
+            f"show: expected {', '.join(missing)} in {folder}, found {existing}; give the corpus too, and they are kept"
         )
     check_files(folder, manifest, verify)
-    vectors = open_vectors(folder / VECTORS)
-    expected = (manifest.sentences, manifest.origin.dim)
-    if vectors.shape != expected:
-        raise damaged(folder, f"{VECTORS} has vectors of shape {vectors.shape} and not {expected}")
-    faiss = None if manifest.kind == "exact" else open_faiss(folder / FAISS[manifest.kind], manifest.kind)
-    columns = pa.table({}) if not show else open_arrow(folder / COLUMNS).select(list(map(str, show)))
-    equal = open_equal(folder, manifest)
-    return SearchIndex(folder, manifest, encoder, vectors, open_arrow(folder / SENTENCES), columns, faiss, equal)
+    vectors = [open_vectors(folder / segment.vectors_file) for segment in manifest.segments]
+    shapes, expected = (
+        [part.shape for part in vectors],
+        [(part.rows, manifest.origin.dim) for part in manifest.segments],
+    )
+    if shapes != expected:
+        raise damaged(folder, f"its vectors have shapes {shapes} and not {expected}")
+    segments = list[Approximate]()
+    if manifest.kind != "exact":
+        segments = open_segments(folder, manifest.segments, manifest.kind, Hnsw(**manifest.hnsw))
+    columns = pa.table({}) if not show else open_arrow(folder / manifest.columns_file).select(list(map(str, show)))
+    sentences = open_arrow(folder / SENTENCES)
+    return SearchIndex(folder, manifest, encoder, stack(vectors), sentences, columns, segments)
 
 
 def run(settings: IndexSettings, context: StageContext) -> Metrics:
@@ -250,7 +263,8 @@ def build_index(
     """Opens the index of the sentences of `corpus` in `folder` where it is complete, else builds or resumes it.
 
     Blank sentences are left out and counted; the others keep the number of their line. A complete index is opened
-    without a lock and without writing, and its corpus read only where it was touched.
+    without a lock and without writing, and its corpus read only where it was touched. It is built beside `folder`; a
+    build that was killed resumes at its segment, and among the vectors of a segment at their first missing block.
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
@@ -258,31 +272,32 @@ def build_index(
     documents if it has one for queries too, and no default; "" is none.
     Raises RequestError when `folder` has something else in it, an index of another model or corpus, or a damaged one.
     """
-    return _built_index(model, corpus, Path(folder), settings_of(IndexOptions, locals()))
+    options = settings_of(IndexOptions, locals())
+    return _build_index(model, corpus, Path(folder), options)
 
 
 @unchanged_inputs()
-def _built_index(
+def _build_index(
     model: SentenceEncoder | str | Path, corpus: Table | str | Path, folder: Path, options: IndexOptions
 ) -> SearchIndex:
     load_faiss()  # where it is missing, say so before hours of encoding
-    table = as_table(corpus)
+    table, process_group = as_table(corpus), options.process_group
     check_is_index(folder)
-    manifest = None if options.rebuild else read_manifest(folder)
+    manifest = None if options.rebuild else on_main(lambda: read_manifest(folder), process_group)
     encoder = open_encoder(model, options.cache)
-    precision = LocalExecutor(options.process_group).precision(options.precision, encoder.device)
+    precision = LocalExecutor(process_group).precision(options.precision, encoder.device)
     prompt_name = encoder.retrieval_prompts[1] if options.prompt_name is None else options.prompt_name or None
-    options = options.model_copy(update={"precision": precision, "prompt_name": prompt_name})
-    for prompt in (options.prompt_name, options.query_prompt_name):
-        encoder.prompts.text(prompt)  # where there is none of that name, say so
+    for name in (prompt_name, options.query_prompt_name):
+        encoder.prompts.text(name)  # where there is none of that name, say so
     if options.show:
         check_columns(table, options.show, options.cache)
-    known = manifest.origin if manifest and not options.verify else None
-    origin = origin_of("" if encoder is model else str(model), encoder, table, options.prompt_name, known)
-    is_complete = manifest is not None and is_finished(folder, manifest, origin, options)
-    if not broadcast_from_main(is_complete, options.process_group):
-        build(encoder, table, origin, folder, options)
-    return load_index(encoder, folder, options.kind, options.show, options.verify)
+    earlier = manifest.origin if manifest and not options.verify else None
+    origin = read_origin("" if encoder is model else str(model), encoder, table, prompt_name, earlier)
+    if manifest is not None:
+        check_origin(folder, manifest.origin, origin)
+    if manifest is None or manifest.lacks(options):
+        manifest = IndexBuilder(encoder, table, origin, prompt_name, precision, options).build(folder)
+    return _load_index(encoder, folder, manifest, options.kind, options.show, options.verify)
 
 
 def find_index(
@@ -292,14 +307,14 @@ def find_index(
     options: IndexOptions,
     ef_search: int | None = None,
 ) -> SearchIndex:
-    """Opens the index in `folder`; where there is a corpus, builds or resumes it first.
+    """Opens the index in `folder`; with a corpus, builds or resumes it first.
 
-    Raises RequestError where the index lacks the `kind` or the graph that `ef_search` is for.
+    Raises RequestError where the index lacks the `kind` of the options, or search of it has no candidates.
     """
     if corpus is None:
         index = open_index(model, folder, kind=options.kind, show=options.show, verify=options.verify)
     else:
-        index = _built_index(model, corpus, folder, options)
+        index = _build_index(model, corpus, folder, options)
     index.check_candidates(ef_search)
     if options.precision not in ("auto", index.manifest.precision):
         log(
@@ -313,7 +328,7 @@ def search(
     model: SentenceEncoder | str | Path,
     corpus: Table | str | Path | None,
     queries: Sequence[str],
-    k: int = 10,
+    top_k: int = 10,
     *,
     index: str | Path | None = None,
     ef_search: int | None = None,
@@ -330,7 +345,7 @@ def search(
     process_group: ProcessGroup = SINGLE_PROCESS,
     rejects: Rejects | None = None,
 ) -> list[list[Hit]]:
-    """Finds the `k` sentences of `corpus` nearest to each of `queries`, best first.
+    """Finds the `top_k` sentences of `corpus` nearest to each of `queries`, best first.
 
     The first call builds an index and leaves it there. For many calls keep what `build_index` or `open_index` returns,
     which describe the errors too.
@@ -351,7 +366,7 @@ def search(
     opened = find_index(model, table, Path(index or index_beside(corpus_file or "")), options, ef_search)
     return opened.search(
         queries,
-        k,
+        top_k,
         ef_search=ef_search,
         prompt_name=options.query_prompt_name,
         precision=options.precision,

@@ -1,4 +1,4 @@
-"""The sentences of a corpus, and other columns of it, in Arrow files."""
+"""Arrow files of a corpus: its sentences, and other columns."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +26,10 @@ def write_sentences(
     rejects: Rejects | None,
     prepare: Callable[[str], str] = str,
 ) -> int:
-    """Writes the sentences of `table`, with line and number of their record; returns how many, blank, are left out.
+    """Writes the columns text, line and record of `table`; returns the number of blank sentences, which are left out.
 
-    record: from 1, without a header; those that cannot be used are counted too, and no lines between records.
-    prepare: what is done to each text. Raises RequestError when all are blank.
+    record: from 1, without a header; records that cannot be used are counted, lines between records are not.
+    prepare: changes each text. Raises RequestError when all sentences are blank.
     """
     records, seen = _numbered(sentence_records(table, cache, rejects), rejects), 0
 
@@ -39,8 +39,8 @@ def write_sentences(
             seen += len(block)
             if rejects is not None:
                 rejects.used(len(block))
-            kept = [(prepare(text), line, number) for number, ((text,), _, line) in block if text.strip()]
-            yield {name: [row[place] for row in kept] for place, name in enumerate(TEXT_AND_LINE.names)}
+            sentences = [(prepare(text), line, number) for number, ((text,), _, line) in block if text.strip()]
+            yield {name: [row[column] for row in sentences] for column, name in enumerate(TEXT_AND_LINE.names)}
 
     with atomic_write(path) as building:
         write_arrow(building, TEXT_AND_LINE, blocks())
@@ -52,14 +52,14 @@ def write_sentences(
 
 
 def _numbered(records: Iterator[Record], rejects: Rejects | None) -> Iterator[tuple[int, Record]]:
-    """Each usable record with its number among all."""
+    """Yields each usable record with its number among all."""
     before = rejects.counts.total() if rejects else 0
     for used, record in enumerate(records, 1):
         yield used + (rejects.counts.total() - before if rejects else 0), record
 
 
 def check_columns(table: Table, columns: Sequence[Column], cache: Cache | None) -> None:
-    """Raises RequestError where `table` has not the `columns`."""
+    """Raises RequestError where `table` lacks one of the `columns`."""
     if table.path is not None and table.file_format == "lines":
         raise RequestError(f"show: expected a table with columns, found plain lines in {table.name}; leave it out")
     next(rows(table.model_copy(update={"columns": [*columns]}), (), cache), None)
@@ -83,7 +83,7 @@ def write_columns(
                 if row is None or row.line != line:
                     raise RequestError(f"{table.name}: expected a record at line {line:,}, found none; did it change?")
                 block.append(row.values if isinstance(row, Record) else [None] * len(names))
-            yield {name: [_as_json(row[place]) for row in block] for place, name in enumerate(names)}
+            yield {name: [_as_json(row[column]) for row in block] for column, name in enumerate(names)}
 
     with atomic_write(path) as building:
         write_arrow(building, pa.schema(dict.fromkeys(names, pa.string())), blocks())

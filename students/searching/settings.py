@@ -1,4 +1,4 @@
-"""The settings of search; free of torch."""
+"""Settings of search; free of torch."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,14 +8,16 @@ from pydantic import Field
 from bertrelay.data.tables import Column, Table
 from bertrelay.settings import BatchTokens, EncoderSource, MaxRejects, Positive, Precision, Settings
 
-IndexKind = Literal["auto", "exact", "hnsw", "int8", "binary"]
+ApproximateKind = Literal["hnsw", "int8", "binary"]
+SearchKind = Literal["exact", ApproximateKind]
+IndexKind = Literal["auto", SearchKind]
 
 EXACT_UP_TO = 100_000
-"""Sentences that `auto` searches exactly: some tens of milliseconds for a query."""
+"""Most sentences that `auto` searches exactly, in some tens of milliseconds a query."""
 
 
 def index_beside(corpus: str | Path) -> Path:
-    """The folder of a corpus's index, where none is named."""
+    """Names the folder of a corpus's index, where none is given."""
     return Path(f"{corpus}.index")
 
 

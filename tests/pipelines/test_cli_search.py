@@ -118,7 +118,7 @@ def test_two_processes_build_what_one_builds_and_one_of_them_answers(call, model
     assert len(out.splitlines()) == 6
     call("search", model, corpus, "--index", tmp_path / "one", "--precision", "fp32")
     both, one = Path(f"{corpus}.index"), tmp_path / "one"
-    assert (both / "vectors.npy").read_bytes() == (one / "vectors.npy").read_bytes()
+    assert (both / "000000.vectors.npy").read_bytes() == (one / "000000.vectors.npy").read_bytes()
 
 
 SENTENCES = ["a dog barks", "ein hund", "개가 짖는다", "bellt"]

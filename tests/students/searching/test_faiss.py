@@ -1,5 +1,4 @@
 import os
-import resource
 import subprocess
 import sys
 from functools import partial
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from unit_vectors import brute_force, drawn
 
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import RequestError
 from students.searching import faiss as neighbours
 from students.searching.equal_vectors import distinct, equal_rows
 from students.searching.faiss import (
@@ -17,6 +16,7 @@ from students.searching.faiss import (
     build_codes,
     build_hnsw,
     exact_neighbours,
+    merge,
     open_faiss,
     recall,
     rescored_neighbours,
@@ -24,33 +24,7 @@ from students.searching.faiss import (
 )
 from students.searching.settings import Hnsw
 
-BLOCK = 64
 SMALL = Hnsw(links=8, ef_construction=40, ef_search=32)
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """A checkpoint after every 64 vectors of a graph, from one thread."""
-    monkeypatch.setattr(neighbours, "GRAPH_BLOCK", BLOCK)
-    monkeypatch.setattr(neighbours, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    yield
-    faiss.omp_set_num_threads(before)
-
-
-@pytest.fixture
-def added(monkeypatch):
-    """How many vectors each call adds to a graph."""
-    calls = []
-    add = faiss.IndexHNSWFlat.add
-
-    def spy(self, vectors):
-        calls.append(len(vectors))
-        add(self, vectors)
-
-    monkeypatch.setattr(faiss.IndexHNSWFlat, "add", spy)
-    return calls
 
 
 @pytest.mark.parametrize("queries", [3, 50])  # FAISS has a way of its own for few
@@ -73,7 +47,7 @@ def test_more_neighbours_than_there_are_is_all_there_are_with_equals_in_the_orde
 
 
 def through(graph, ef_search):
-    return partial(approximate_neighbours, graph, ef_search=ef_search)
+    return partial(approximate_neighbours, graph, candidates=ef_search)
 
 
 @pytest.mark.parametrize("ef_search", [1, 4, 400])
@@ -133,62 +107,6 @@ def test_a_written_index_is_one_of_faiss_opens_without_a_copy_and_half_of_it_is_
             open_faiss(tmp_path / "hnsw.faiss", "hnsw")
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_a_graph_that_was_killed_goes_on_to_the_same_bytes(tmp_path, added, kill_at):
-    vectors = drawn(500)
-    kill_at(faiss.IndexHNSWFlat, "add", 4, lambda: build_hnsw(vectors, SMALL, tmp_path / "graph", "key"))
-    resumed = build_hnsw(vectors, SMALL, tmp_path / "graph", "key")
-    assert sum(added) == 500 - 3 * BLOCK
-    write_index(resumed, tmp_path / "resumed")
-    write_index(build_hnsw(vectors, SMALL), tmp_path / "whole")
-    assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_finished_graph_is_linked_again_only_for_other_vectors_or_links(tmp_path, added, capsys):
-    def links(vectors, hnsw, key):
-        added.clear()
-        build_hnsw(vectors, hnsw, tmp_path / "graph", key)
-        return sum(added)
-
-    assert links(drawn(100), SMALL, "key") == 100
-    assert links(drawn(100), SMALL, "key") == 0
-    assert links(drawn(100), SMALL.model_copy(update={"ef_search": 99}), "key") == 0
-    assert "built again" not in capsys.readouterr().err
-    assert links(drawn(100), SMALL, "other key") == 100
-    assert links(drawn(90), SMALL, "other key") == 90
-    assert links(drawn(90), Hnsw(links=9), "other key") == 90
-    assert capsys.readouterr().err.count("the graph is built again") == 3
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("place", [3, -1])
-def test_a_flipped_byte_in_a_checkpoint_is_seen(place, tmp_path, added, capsys):
-    build_hnsw(drawn(100), SMALL, tmp_path / "graph", "key")
-    written = bytearray((tmp_path / "graph").read_bytes())
-    written[place] ^= 1
-    (tmp_path / "graph").write_bytes(written)
-    added.clear()
-    build_hnsw(drawn(100), SMALL, tmp_path / "graph", "key")
-    assert sum(added) == 100
-    assert "graph is damaged or of another index; the graph is built again" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_full_disk_is_reported_and_leaves_the_last_checkpoint(tmp_path):
-    build_hnsw(drawn(100), SMALL, tmp_path / "graph", "key")
-    before = (tmp_path / "graph").read_bytes()
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limit[1]))
-    try:
-        with pytest.raises(WorkError, match=r"could not write .*graph: .*free space"):
-            build_hnsw(drawn(200), SMALL, tmp_path / "graph", "key")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert (tmp_path / "graph").read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["graph"]
-
-
 def test_faiss_and_torch_compute_in_one_process_also_when_faiss_comes_first():
     script = (
         "import faiss, torch, numpy as np\n"
@@ -219,13 +137,26 @@ def test_a_graph_finds_every_vector_among_thousands_of_equal_ones():
     assert recall(through(graph, 64), distinct(corpus, equal)).mean() > 0.99
 
 
-def test_recall_of_distinct_vectors_is_the_same_block_by_block(monkeypatch):
-    corpus = drawn(300)
-    equal = equal_rows(np.concatenate([corpus, corpus[:50]]))
+@pytest.mark.parametrize("block", [16, 64])
+def test_exact_search_and_recall_are_the_same_block_by_block(block, monkeypatch):
+    corpus, queries = drawn(300), drawn(40, seed=1)
+    repeated = np.concatenate([corpus, corpus[:50]])
     graph = build_hnsw(corpus, Hnsw(links=2, ef_construction=4))
-    wanted = recall(through(graph, 4), corpus)
-    monkeypatch.setattr(neighbours, "EXACT_BLOCK", 64)
-    np.testing.assert_array_equal(
-        recall(through(graph, 4), distinct(np.concatenate([corpus, corpus[:50]]), equal)), wanted
-    )
-    assert wanted.mean() < 1
+    expected = recall(through(graph, 4), corpus)
+    assert expected.mean() < 1
+    monkeypatch.setattr(neighbours, "EXACT_BLOCK", block)
+    for k in (3, 70, 999):
+        similarities, rows = exact_neighbours(queries, corpus, k)
+        wanted = brute_force(queries, corpus, k)
+        np.testing.assert_array_equal(rows, wanted.rows)
+        np.testing.assert_allclose(similarities, wanted.cosines, atol=1e-6)
+    np.testing.assert_array_equal(recall(through(graph, 4), distinct(repeated, equal_rows(repeated))), expected)
+
+
+def test_merged_neighbours_are_in_the_order_of_similarity_then_row():
+    first = np.array([[0.9, 0.5]], np.float32), np.array([[7, 3]])
+    second = np.array([[0.9, 0.6, -np.inf]], np.float32), np.array([[0, 2, -1]])
+    similarities, rows = merge([(0, first), (10, second)], 4)
+    assert rows.tolist() == [[7, 10, 12, 3]]
+    np.testing.assert_array_equal(similarities, np.array([[0.9, 0.9, 0.6, 0.5]], np.float32))
+    assert merge([(0, first), (10, second)], 9)[1].tolist() == [[7, 10, 12, 3, -1]]

@@ -1,8 +1,15 @@
 import json
+import multiprocessing
 import os
+import shutil
+import signal
+import sys
 import time
+from dataclasses import asdict, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
+from random import Random
 from shutil import copytree
 
 import numpy as np
@@ -15,15 +22,17 @@ from bertrelay import fingerprint as fingerprints
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.similarity import unit
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests
 from bertrelay.inference import encode as encoding
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
 from students.compress.shrink import shrink
+from students.searching import build as building
 from students.searching import faiss as neighbours
-from students.searching import index_folder as building
+from students.searching import index_folder
 from students.searching.index import build_index, open_index, run, search
-from students.searching.index_folder import FileSeal
+from students.searching.index_folder import FileDigest
 from students.searching.settings import Hnsw, IndexSettings
 
 BLOCK = 8
@@ -53,11 +62,17 @@ def corpus(texts, tmp_path):
 
 
 @pytest.fixture
+def small_segments(monkeypatch):
+    """Segments of 24 sentences, in blocks of 8."""
+    monkeypatch.setattr(building, "SEGMENT_ROWS", 3 * BLOCK)
+    monkeypatch.setattr(neighbours, "EXACT_BLOCK", BLOCK)
+
+
+@pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
     monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", BLOCK)
     monkeypatch.setattr(neighbours, "GRAPH_BLOCK", BLOCK)
-    monkeypatch.setattr(neighbours, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
 
 @pytest.fixture
@@ -74,9 +89,22 @@ def encoded(monkeypatch):
     return seen
 
 
-def build(encoder, corpus, **given):
-    folder = given.pop("folder", None) or Path(f"{corpus.path if isinstance(corpus, Table) else corpus}.index")
-    return build_index(encoder, corpus, folder, precision="fp32", **given)
+@pytest.fixture
+def linked(monkeypatch):
+    """The number of vectors of each graph that is built."""
+    counts, build_structure = [], building.build_structure
+
+    def spy(kind, vectors, hnsw):
+        counts.append(len(vectors))
+        return build_structure(kind, vectors, hnsw)
+
+    monkeypatch.setattr(building, "build_structure", spy)
+    return counts
+
+
+def build(encoder, corpus, folder=None, **options):
+    folder = folder or Path(f"{corpus.path if isinstance(corpus, Table) else corpus}.index")
+    return build_index(encoder, corpus, folder, precision="fp32", **options)
 
 
 def nearest_lines(encoder, corpus, query, k):
@@ -111,7 +139,7 @@ def test_a_whole_index_is_opened_without_encoding_the_corpus_or_a_lock(encoder, 
         assert len(open_index(encoder, whole).search(["a dog"], 1)[0]) == 1
     assert encoded == ["a dog"] * 2
     assert {path: path.stat().st_mtime_ns for path in [folder, *folder.iterdir()]} == before
-    assert sorted(path.name for path in folder.iterdir()) == ["index.json", "sentences.arrow", "vectors.npy"]
+    assert sorted(path.name for path in folder.iterdir()) == ["000000.vectors.npy", "index.json", "sentences.arrow"]
 
 
 def test_auto_is_exact_up_to_a_number_of_sentences_and_says_so(encoder, corpus, monkeypatch, capsys):
@@ -144,20 +172,21 @@ def test_a_kind_is_searched_by_whatever_else_the_folder_has_and_takes_nothing_aw
         open_index(encoder, graph.folder, kind="int8")
     with pytest.raises(RequestError, match="kind: expected auto, exact, hnsw, int8 or binary, found 'flat'"):
         open_index(encoder, graph.folder, kind="flat")
-    before = (graph.folder / "hnsw.faiss").stat()
+    before = (graph.folder / "000000.hnsw-32-100.faiss").stat()
     exact = build(encoder, corpus, kind="exact")
-    assert (exact.manifest.kind, exact.manifest.recall, exact.faiss) == ("exact", {}, None)
+    assert (exact.manifest.kind, exact.manifest.recall, exact.segments) == ("exact", {}, [])
     assert build(encoder, corpus).manifest.kind == "hnsw"  # nothing was built since
     codes = build(encoder, corpus, kind="int8")
     assert (codes.manifest.kind, codes.manifest.hnsw) == ("int8", {})
-    monkeypatch.setattr(building, "build_hnsw", None)
+    monkeypatch.setattr(building, "build_structure", None)
     again = build(encoder, corpus, kind="hnsw")
     assert (again.manifest.kind, again.manifest.hnsw) == ("hnsw", Hnsw().model_dump())
-    assert (graph.folder / "hnsw.faiss").stat() == before
-    for kind, of_faiss in (("exact", None), ("hnsw", "IndexHNSWFlat"), ("int8", "IndexScalarQuantizer"), ("auto", "")):
+    assert (graph.folder / "000000.hnsw-32-100.faiss").stat() == before
+    int8 = ["IndexScalarQuantizer"]
+    for kind, classes in (("exact", []), ("hnsw", ["IndexHNSWFlat"]), ("int8", int8), ("auto", int8)):
         index = open_index(encoder, graph.folder, kind=kind)
-        assert index.manifest.kind == (kind if of_faiss != "" else "int8")  # auto is what was built last
-        assert of_faiss == "" or (index.faiss and type(index.faiss).__name__) == of_faiss
+        assert index.manifest.kind == (kind if kind != "auto" else "int8")  # which was built last
+        assert [type(segment.structure).__name__ for segment in index.segments] == classes
         assert [hits[0].text for hits in index.search(texts, 1)] == texts
 
 
@@ -170,7 +199,7 @@ def test_equal_vectors_are_searched_once_and_give_all_their_lines(kind, encoder,
     (tmp_path / "corpus.txt").write_text("\n".join(lines))
     index = build(encoder, tmp_path / "corpus.txt", kind=kind)
     vectors = np.unique(encoder.encode(lines, precision="fp32"), axis=0)
-    assert index.faiss.ntotal == index.manifest.distinct == len(vectors) < len(lines)
+    assert index.segments[0].structure.ntotal == len(vectors) < len(lines)
     assert f"119 sentences have {len(vectors)} distinct vectors" in capsys.readouterr().err
     for opened in (index, open_index(encoder, index.folder)):
         nearness, rows = opened.neighbours(opened.vectors, 50)
@@ -202,7 +231,7 @@ def questions(tmp_path):
 
 
 def test_a_hit_has_the_number_of_its_record_and_the_columns_that_are_asked_for(encoder, questions, encoded, tmp_path):
-    def found(index):
+    def hits_of(index):
         hits = {hit.text: hit for hit in index.search(["dog"], 9, precision="fp32")[0]}
         return {text: (hit.line, hit.record, hit.columns) for text, hit in hits.items()}
 
@@ -210,14 +239,14 @@ def test_a_hit_has_the_number_of_its_record_and_the_columns_that_are_asked_for(e
         return build(encoder, questions, rejects=Rejects(tmp_path / "r.jsonl", 0.5), **given)
 
     numbers = {"the dog\nruns": (2, 1), "two cats": (5, 3), "ein Hund": (7, 4)}
-    assert found(opened()) == {text: (*places, {}) for text, places in numbers.items()}
+    assert hits_of(opened()) == {text: (*places, {}) for text, places in numbers.items()}
     encoded.clear()
     answers = {"the dog\nruns": "outside", "two cats": "asleep", "ein Hund": "laut"}
     index = opened(show=["answer"])
-    assert found(index) == {text: (*places, {"answer": answers[text]}) for text, places in numbers.items()}
+    assert hits_of(index) == {text: (*places, {"answer": answers[text]}) for text, places in numbers.items()}
     both = opened(show=["note", 1])
-    assert found(both)["two cats"] == (5, 3, {"note": "3", "1": "asleep"})
-    assert found(open_index(encoder, index.folder, show=["answer"])) == found(index)
+    assert hits_of(both)["two cats"] == (5, 3, {"note": "3", "1": "asleep"})
+    assert hits_of(open_index(encoder, index.folder, show=["answer"])) == hits_of(index)
     assert encoded == ["dog"] * 4, "what is added encodes nothing"
     assert open_index(encoder, index.folder).manifest.columns == ["answer", "note", 1]
     with pytest.raises(RequestError, match=r"show: expected line in .*, found answer, note, 1; give the corpus too"):
@@ -237,7 +266,7 @@ def test_values_keep_their_types_and_columns_survive_a_kill(encoder, tmp_path, k
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     build(encoder, tmp_path / "c.jsonl", show=["n"])
     kill_at(building, "write_columns", 1, lambda: build(encoder, tmp_path / "c.jsonl", show=["of"]))
-    assert open_index(encoder, tmp_path / "c.jsonl.index").manifest.columns == []
+    assert open_index(encoder, tmp_path / "c.jsonl.index").manifest.columns == ["n"]
     hits = build(encoder, tmp_path / "c.jsonl", show=["n", "of"]).search(["a dog", "two cats"], 1)
     assert [hit.columns for (hit,) in hits] == [{"n": 3, "of": {"a": [1]}}, {"n": None, "of": True}]
 
@@ -262,7 +291,7 @@ def test_a_student_searches_the_index_of_its_teacher_and_of_nobody_else(encoder,
     student = tiny_encoder("xlm-roberta", texts, seed=1)
     student.spaces = (encode_files.encoder_digest(encoder),)
     student.save(tmp_path / "student")
-    found = open_index(tmp_path / "student", folder).search(texts[:5], k=3, precision="fp32")
+    found = open_index(tmp_path / "student", folder).search(texts[:5], top_k=3, precision="fp32")
     vectors, queries = (
         model.encode(sentences, precision="fp32") for model, sentences in ((encoder, texts), (student, texts[:5]))
     )
@@ -281,7 +310,9 @@ def test_a_trimmed_student_searches_what_the_whole_one_does_and_a_shortened_one_
     folders = [build(model, corpus, folder=tmp_path / name).folder for model, name in ((encoder, "t"), (student, "s"))]
     shrink(student, texts[:30]).encoder.save(tmp_path / "trimmed")
     for folder in folders:
-        trimmed, whole = (open_index(model, folder).search(texts[:5], k=3) for model in (tmp_path / "trimmed", student))
+        trimmed, whole = (
+            open_index(model, folder).search(texts[:5], top_k=3) for model in (tmp_path / "trimmed", student)
+        )
         assert [[hit.text for hit in hits] for hits in trimmed] == [[hit.text for hit in hits] for hits in whole]
     for moved in ({"dimensions": 8}, {"layers": 1, "trim": False}):
         shrunk = shrink(student, texts, **moved).encoder
@@ -305,7 +336,7 @@ def test_a_changed_corpus_or_column_is_reported_and_taken_in_by_a_rebuild(encode
         build(encoder, second)
 
 
-@pytest.mark.parametrize("name", ["sentences.arrow", "vectors.npy", "hnsw.faiss", "index.json"])
+@pytest.mark.parametrize("name", ["sentences.arrow", "000000.vectors.npy", "000000.hnsw-32-100.faiss", "index.json"])
 def test_damage_to_any_file_is_reported_by_its_name_and_gone_with_a_rebuild(name, encoder, corpus):
     path = build(encoder, corpus, kind="hnsw").folder / name
     whole = path.read_bytes()
@@ -324,22 +355,24 @@ def test_damage_to_any_file_is_reported_by_its_name_and_gone_with_a_rebuild(name
 
 
 def test_a_byte_that_flips_unseen_is_found_by_verify(encoder, corpus):
-    """As a failing disk does it: times and size stay. Here the facts are made to say so."""
+    """A failing disk flips it: times and size stay. Here the stamp is made to say so."""
     build(encoder, corpus)
     folder = Path(f"{corpus}.index")
-    facts = building.read_manifest(folder)
-    written = bytearray((folder / "vectors.npy").read_bytes())
+    manifest = index_folder.read_manifest(folder)
+    written = bytearray((folder / "000000.vectors.npy").read_bytes())
     written[-2] ^= 1
-    (folder / "vectors.npy").write_bytes(written)
-    assert facts is not None
-    facts.files["vectors.npy"] = FileSeal(facts.files["vectors.npy"].sha256, FileSeal.of(folder / "vectors.npy").stamp)
-    building.write_manifest(folder, facts)
+    (folder / "000000.vectors.npy").write_bytes(written)
+    digest, stamp = manifest.files["000000.vectors.npy"].sha256, FileDigest.of(folder / "000000.vectors.npy").stamp
+    manifest.files["000000.vectors.npy"] = FileDigest(digest, stamp)
+    index_folder.write_manifest(folder, manifest)
     open_index(encoder, folder)
     with pytest.raises(RequestError, match=r"vectors\.npy has other bytes than were written"):
         open_index(encoder, folder, verify=True)
 
 
-@pytest.mark.parametrize("names", ["vectors.npy", "sentences.arrow", "index.json vectors.npy", "notes.txt index.json"])
+@pytest.mark.parametrize(
+    "names", ["000000.vectors.npy", "sentences.arrow", "index.json vectors.npy", "notes.txt index.json"]
+)
 def test_files_of_the_names_of_ours_make_no_folder_an_index(names, encoder, corpus, tmp_path):
     folder, contents = tmp_path / "mine", dict.fromkeys(names.split(), '{"pages": 3}')
     folder.mkdir()
@@ -351,12 +384,25 @@ def test_files_of_the_names_of_ours_make_no_folder_an_index(names, encoder, corp
     assert {path.name: path.read_text() for path in folder.iterdir()} == contents
 
 
-@pytest.mark.parametrize("rebuild", [False, True])
-def test_a_stopped_build_with_damaged_sentences_lays_them_down_again(rebuild, encoder, corpus, kill_at):
-    kill_at(building, "fill_vectors", 1, lambda: build(encoder, corpus, rebuild=rebuild))
-    sentences = Path(f"{corpus}.index", "sentences.arrow")
-    sentences.write_bytes(sentences.read_bytes()[:-20])
-    assert build(encoder, corpus, rebuild=rebuild).manifest.sentences == 61
+def test_a_stopped_build_whose_sentences_have_changed_restarts(encoder, corpus, kill_at, encoded):
+    kill_at(building, "forget_manifest", 1, lambda: build(encoder, corpus))
+    [partial] = index_folder.partial_folders(Path(f"{corpus}.index"))
+    (partial / "sentences.arrow").write_bytes((partial / "sentences.arrow").read_bytes()[:-20])
+    assert build(encoder, corpus).manifest.sentences == len(encoded) == 61
+
+
+def test_an_index_of_another_format_is_to_be_built_anew(encoder, corpus):
+    folder = build(encoder, corpus).folder
+    manifest = index_folder.read_manifest(folder)
+    index_folder.write_manifest(folder, replace(manifest, format=2))
+    for name in ("vectors.npy", "equal.npy", "hnsw.faiss", "columns.arrow"):  # of format 2
+        (folder / name).touch()
+    message = "expected an index of format 3, found format 2 of another version.*Build it anew: .*--rebuild"
+    for ask in (lambda: open_index(encoder, folder), lambda: build(encoder, corpus)):
+        with pytest.raises(RequestError, match=message):
+            ask()
+    build(encoder, corpus, rebuild=True)
+    assert sorted(path.name for path in folder.iterdir()) == ["000000.vectors.npy", "index.json", "sentences.arrow"]
 
 
 def test_an_untouched_corpus_is_not_read_again(encoder, corpus, monkeypatch):
@@ -402,99 +448,170 @@ def test_what_cannot_become_an_index_leaves_nothing_behind(content, given, messa
     assert list(tmp_path.iterdir()) == ([] if content is None else [corpus])
 
 
-# Stopped and gone on with
-
-
-def assert_same_index(folder, other):
-    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in other.iterdir())
-    for name in ("sentences.arrow", "vectors.npy", "hnsw.faiss"):
-        assert (folder / name).read_bytes() == (other / name).read_bytes()
+# Segments
 
 
 @pytest.mark.usefixtures("small_blocks")
+def test_exact_search_of_segments_is_that_of_one_index_bit_for_bit(encoder, texts, tmp_path, monkeypatch):
+    """Equal sentences share the last ranks in many blocks; FAISS and BLAS compare few queries and many in two ways."""
+    corpus, queries = tmp_path / "corpus.txt", unit(np.random.default_rng(0).standard_normal((40, 16), np.float32))
+    corpus.write_text("\n".join([*texts, *texts[:20] * 3]))
+    monkeypatch.setattr(neighbours, "EXACT_BLOCK", BLOCK)
+    one = build(encoder, corpus, folder=tmp_path / "one")
+    monkeypatch.setattr(building, "SEGMENT_ROWS", 3 * BLOCK)
+    index = build(encoder, corpus, folder=tmp_path / "segments")
+    assert [segment.rows for segment in index.manifest.segments] == [24] * 5 + [1]
+    queries = np.concatenate([queries, one.vectors[:20]])
+    for asked in (queries, queries[:3], queries[-3:]):
+        for top_k in (1, 7, 200):
+            for mine, expected in zip(index.neighbours(asked, top_k), one.neighbours(asked, top_k), strict=True):
+                np.testing.assert_array_equal(mine, expected)
+    np.testing.assert_array_equal(index.vectors[np.array([[120, 0], [23, 24]])], one.vectors[[[120, 0], [23, 24]]])
+
+
+@pytest.mark.usefixtures("small_blocks", "small_segments")
+@pytest.mark.parametrize("kind", ["hnsw", "int8", "binary"])
+def test_approximate_search_of_segments_finds_what_exact_search_does(kind, encoder, corpus, texts):
+    index = build(encoder, corpus, kind=kind)
+    assert [segment.structure.ntotal for segment in index.segments] == [24, 24, 13]
+    nearness, rows = index.neighbours(index.vectors[:61], 5, ef_search=61)
+    expected, exact_rows = index.neighbours(index.vectors[:61], 5, exact=True)
+    np.testing.assert_array_equal(rows, exact_rows)
+    np.testing.assert_allclose(nearness, expected, atol=1e-6)
+    assert index.manifest.recall["recall_at_10"] == pytest.approx(1, abs=0.1 if kind == "binary" else 1e-9)
+    assert [hits[0].text for hits in index.search(texts, 1)] == texts
+
+
+# Killed and resumed
+
+
+def contents(folder):
+    """The bytes of each file but the manifest's; of it all but the stamps, which copies have others of."""
+    manifest = index_folder.read_manifest(folder)
+    written = asdict(replace(manifest, origin=None, files={name: file.sha256 for name, file in manifest.files.items()}))
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "index.json"} | written
+
+
+def count_calls(work):
+    """Counts the calls of functions, of Python or C, in this thread."""
+    position = count()
+    sys.setprofile(lambda *_: next(position))
+    work()
+    sys.setprofile(None)
+    return next(position)
+
+
+def kill_after(calls, work):
+    """Kills a copy of this process at its `calls`-th call of a function, of Python or C; false if `work` has fewer."""
+
+    def until_killed():
+        position = count(1)
+
+        def profile(*_):
+            if next(position) == calls:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.setprofile(profile)
+        work()
+
+    process = multiprocessing.get_context("fork").Process(target=until_killed)
+    process.start()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("small_blocks", "small_segments")
 @pytest.mark.parametrize("rebuild", [False, True])
+def test_a_build_killed_at_ten_random_moments_ends_with_the_bytes_of_one_never_killed(
+    rebuild, encoder, corpus, tmp_path
+):
+    folder, options = tmp_path / "killed", {"kind": "hnsw", "rebuild": rebuild}
+    calls = count_calls(lambda: build(encoder, corpus, folder=tmp_path / "whole", **options))
+    expected = contents(tmp_path / "whole")
+    for seed in range(10):
+        shutil.rmtree(folder, ignore_errors=True)
+        if rebuild:
+            build(encoder, corpus, folder=folder)
+        moment = Random(seed).randrange(calls)
+        assert kill_after(moment, lambda: build(encoder, corpus, folder=folder, **options))
+        build(encoder, corpus, folder=folder, **options)
+        assert contents(folder) == expected, f"killed at call {moment} of {calls}"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "killed", "whole"]
+
+
+@pytest.mark.usefixtures("small_blocks", "small_segments")
 @pytest.mark.parametrize(
-    ("module", "name", "still_encoded"),
-    [(encode_files, "write_block", 61 - 3 * BLOCK), (neighbours, "_save_checkpoint", 0)],
+    ("module", "name", "call", "encodes", "links"),
+    [
+        (encode_files, "write_block", 5, 61 - 4 * BLOCK, 61),  # the second block of the second segment
+        (building, "equal_rows", 1, 0, 61),
+        (building, "write_index", 2, 0, 61 - 24),  # the graph of the second segment
+        (building, "recall", 1, 0, 0),
+        (building, "publish_folder", 1, 0, 0),
+    ],
 )
-def test_a_build_that_was_killed_goes_on_to_the_same_index(
-    module, name, still_encoded, rebuild, encoder, tiny_encoder, texts, corpus, encoded, kill_at
+def test_a_killed_build_resumes_at_its_segment(
+    module, name, call, encodes, links, encoder, corpus, encoded, kill_at, linked
 ):
     folder = Path(f"{corpus}.index")
-    if rebuild:
-        build(encoder, corpus)
-        encoded.clear()
-    kill_at(module, name, 4, lambda: build(encoder, corpus, kind="hnsw", rebuild=rebuild))
+    kill_at(module, name, call, lambda: build(encoder, corpus, kind="hnsw"))
     with pytest.raises(RequestError, match="this index is not finished"):
         open_index(encoder, folder)
-    if not rebuild:  # which would replace what another model has begun
-        with pytest.raises(RequestError, match="found another one"):
-            build(tiny_encoder("bert", texts, seed=1), corpus)
-        encoded.clear()
-    build(encoder, corpus, kind="hnsw", rebuild=rebuild)
-    assert len(encoded) == still_encoded
-    assert_same_index(folder, build(encoder, corpus, kind="hnsw", folder=corpus.parent / "whole").folder)
+    build(encoder, corpus, kind="hnsw")
+    assert (len(encoded), sum(linked)) == (encodes, links)
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_graph_that_was_being_linked_to_an_exact_index_is_gone_on_with(encoder, corpus, monkeypatch, kill_at):
-    folder = build(encoder, corpus).folder
-    kill_at(neighbours, "_save_checkpoint", 4, lambda: build(encoder, corpus, kind="hnsw"))
-    assert build(encoder, corpus).manifest.kind == "exact"  # which asks for no graph, and takes nothing away
-    saves, save = [], neighbours._save_checkpoint
-    monkeypatch.setattr(neighbours, "_save_checkpoint", lambda *given: saves.append(given) or save(*given))
-    build(encoder, corpus, kind="hnsw")
-    assert len(saves) == 5, "three of the eight blocks were linked before"
-    assert_same_index(folder, build(encoder, corpus, kind="hnsw", folder=corpus.parent / "whole").folder)
-
-
-def test_the_old_graph_serves_until_a_new_one_is_linked_and_exact_search_until_it_is_whole(
-    encoder, corpus, encoded, kill_at
+def test_a_build_of_another_model_takes_nothing_from_one_that_was_killed(
+    encoder, tiny_encoder, texts, corpus, encoded, kill_at
 ):
-    folder, links = build(encoder, corpus, kind="hnsw").folder, Hnsw(links=4)
+    kill_at(encode_files, "write_block", 4, lambda: build(encoder, corpus))
+    kill_at(encode_files, "write_block", 3, lambda: build(tiny_encoder("bert", texts, seed=1), corpus))
     encoded.clear()
-    kill_at(building, "recall", 1, lambda: build(encoder, corpus, hnsw=links))
+    build(encoder, corpus)
+    assert len(encoded) == 61 - 3 * BLOCK
+    assert index_folder.partial_folders(Path(f"{corpus}.index")) == []
+
+
+@pytest.mark.usefixtures("small_blocks", "small_segments")
+def test_a_kind_is_added_segment_by_segment_while_the_index_serves(encoder, corpus, encoded, linked, kill_at):
+    folder, links = build(encoder, corpus, kind="hnsw").folder, Hnsw(links=4)
+    for list_ in (encoded, linked):
+        list_.clear()
+    kill_at(building, "write_index", 3, lambda: build(encoder, corpus, hnsw=links))
     assert open_index(encoder, folder).manifest.hnsw["links"] == Hnsw().links
-    kill_at(building, "write_manifest", 2, lambda: build(encoder, corpus, hnsw=links))
-    assert open_index(encoder, folder).manifest.kind == "exact"
+    assert build(encoder, corpus).manifest.hnsw["links"] == Hnsw().links  # which asks for nothing, and removes nothing
+    kill_at(building, "write_manifest", 1, lambda: build(encoder, corpus, hnsw=links))
+    assert len(open_index(encoder, folder).search(["a dog"], 1)[0]) == 1
     assert build(encoder, corpus, kind="hnsw", hnsw=links).manifest.hnsw["links"] == 4
-    assert encoded == []
+    assert (encoded, linked) == (["a dog"], []), "the last segment was linked before the kill at the manifest"
+    assert {path.name for path in folder.glob("*.faiss")} == {f"00000{number}.hnsw-4-100.faiss" for number in range(3)}
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_index_serves_until_its_rebuild_is_complete(encoder, corpus, encoded, kill_at):
+    folder = build(encoder, corpus).folder
+    with corpus.open("a") as file:
+        file.write("a new line\n")
+    kill_at(encode_files, "write_block", 4, lambda: build(encoder, corpus, rebuild=True))
+    assert open_index(encoder, folder).manifest.sentences == 61
+    encoded.clear()
+    assert build(encoder, corpus, rebuild=True).manifest.sentences == 62
+    assert len(encoded) == 62 - 3 * BLOCK
+    encoded.clear()
+    build(encoder, corpus, rebuild=True)
+    assert len(encoded) == 62, "a complete index is no part of a rebuild"
 
 
 def test_other_candidates_are_measured_and_kept_without_linking_anew(encoder, corpus, monkeypatch):
     links = {"links": 2, "ef_construction": 1}
     few = build(encoder, corpus, kind="hnsw", hnsw=Hnsw(**links, ef_search=1))
-    monkeypatch.setattr(building, "build_hnsw", None)
-    monkeypatch.setattr(building, "recall", lambda find, vectors: np.full(len(vectors), find.args[3] / 200))
+    monkeypatch.setattr(building, "build_structure", None)
+    monkeypatch.setattr(building, "recall", lambda _, vectors: np.full(len(vectors), 0.5))
     more = build(encoder, corpus, hnsw=Hnsw(**links, ef_search=100))
     assert (few.manifest.hnsw["ef_search"], more.manifest.hnsw["ef_search"]) == (1, 100)
     assert more.manifest.recall["recall_at_10"] == 0.5
     assert more.manifest.files == few.manifest.files
-
-
-def test_a_rebuild_stopped_while_it_cleared_the_old_index_is_resumed(encoder, corpus, kill_at):
-    build(encoder, corpus)
-    kill_at(building, "_forget_building", 1, lambda: build(encoder, corpus, rebuild=True))
-    assert build(encoder, corpus).manifest.sentences == 61
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_rebuild_resumes_nothing_but_a_rebuild_of_the_same(encoder, corpus, encoded, kill_at):
-    def stop_at_the_fourth(rebuild):
-        kill_at(encode_files, "write_block", 4, lambda: build(encoder, corpus, rebuild=rebuild))
-        encoded.clear()
-
-    stop_at_the_fourth(rebuild=False)
-    build(encoder, corpus, rebuild=True)
-    assert len(encoded) == 61, "what was begun without --rebuild may be what the user wants to be rid of"
-    stop_at_the_fourth(rebuild=True)
-    with corpus.open("a") as file:
-        file.write("a new line\n")
-    assert build(encoder, corpus, rebuild=True).manifest.sentences == 62
-    assert len(encoded) == 62
-    encoded.clear()
-    build(encoder, corpus, rebuild=True)
-    assert len(encoded) == 62, "a rebuild that is done is not gone on with"
 
 
 # The stage
@@ -584,7 +701,7 @@ def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
         ({"ef_search": 0}, "ef_search: expected 1 or more, found 0"),
         ({"queries": ["a dog", " \n"]}, r"found an empty one \(query 2\)"),
         ({"queries": "a dog"}, r"found one string; write \[text\]"),
-        ({"k": 0}, "k: expected 1 or more, found 0"),
+        ({"top_k": 0}, "top_k: expected 1 or more, found 0"),
     ],
 )
 def test_searches_that_cannot_be_are_refused(given, error, encoder, index, monkeypatch):
@@ -595,7 +712,7 @@ def test_searches_that_cannot_be_are_refused(given, error, encoder, index, monke
 
 def test_recall_of_a_graph_is_measured_printed_and_kept(encoder, corpus, capsys):
     poor = build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=2, ef_construction=1, ef_search=1))
-    find = partial(neighbours.approximate_neighbours, poor.faiss, ef_search=1)
+    find = partial(poor.segments[0].distinct_neighbours, candidates=1)
     measured = neighbours.recall(find, poor.vectors).mean()
     assert poor.manifest.recall["recall_at_10"] == pytest.approx(measured)
     assert poor.manifest.recall["recall_at_10_low"] <= measured <= poor.manifest.recall["recall_at_10_high"]

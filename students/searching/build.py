@@ -1,0 +1,239 @@
+"""Build of an index: its sentences, vectors in segments, columns, and FAISS indexes."""
+
+import shutil
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from bertrelay.compute.local import LocalExecutor
+from bertrelay.data.arrow import open_arrow
+from bertrelay.data.shards import even_spans, locked_output
+from bertrelay.data.tables import Table
+from bertrelay.data.vectors import Vectors, open_vectors
+from bertrelay.device import ComputePrecision
+from bertrelay.encode_files import fill_vectors, forget_manifest
+from bertrelay.errors import BertRelayError
+from bertrelay.evaluation.statistics import share, with_interval
+from bertrelay.files import publish_folder, refuse_symlink, remove_unfinished, write_error
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.inputs import check_inputs
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.process_group import check_shared, on_main
+from bertrelay.progress import log
+from bertrelay.stage import Metrics
+from students.searching.equal_vectors import Rows, distinct, equal_rows, first_rows, open_equal, stack, write_equal
+from students.searching.faiss import Approximate, at_unit_length, build_structure, merge, recall, write_index
+from students.searching.index_folder import (
+    FORMAT,
+    MANIFEST,
+    OWN_FILES,
+    SEGMENT_ROWS,
+    SENTENCES,
+    SHOWN,
+    BuiltKind,
+    FileDigest,
+    IndexManifest,
+    IndexOptions,
+    Origin,
+    Segment,
+    check_files,
+    check_origin,
+    open_segments,
+    partial_folders,
+    read_manifest,
+    write_manifest,
+)
+from students.searching.sentences import write_columns, write_sentences
+from students.searching.settings import EXACT_UP_TO, ApproximateKind, Hnsw, IndexKind, SearchKind
+
+RECALL, LOW_RECALL = "recall_at_10", 0.95
+
+
+@dataclass(frozen=True)
+class IndexBuilder:
+    """Builds the index of `table` with `encoder`. prompt_name, precision: those of `options`, resolved."""
+
+    encoder: SentenceEncoder
+    table: Table
+    origin: Origin
+    prompt_name: str | None
+    precision: ComputePrecision
+    options: IndexOptions
+
+    def build(self, folder: Path) -> IndexManifest:
+        """Builds the index in `folder`, or adds to a complete one what it lacks; killed and called again, resumes.
+
+        All processes return when the index is complete. Raises RequestError when another process builds it, or it is
+        one of another origin.
+        """
+        folder, process_group = folder.resolve(), self.options.process_group  # not the link to a folder is replaced
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(folder, error) from error
+        with locked_output(folder, process_group):
+            # Read under the lock, as another process may have built it in the meantime.
+            manifest = None if self.options.rebuild else on_main(lambda: read_manifest(folder), process_group)
+            if manifest is None:
+                return self._build_anew(folder)
+            check_origin(folder, manifest.origin, self.origin)
+            return on_main(lambda: _add_missing(folder, self.table, manifest, self.options), process_group)
+
+    def _build_anew(self, folder: Path) -> IndexManifest:
+        """Builds the index beside `folder`, which it then replaces."""
+        process_group = self.options.process_group
+        decisive = {"model": self.origin.model_digest, "content": self.origin.content, "reading": self.origin.reading}
+        key = fingerprint({**decisive, "precision": self.precision, "segment": SEGMENT_ROWS, "format": FORMAT})
+        building = folder.with_name(f"{folder.name}.partial-{key[:SHOWN]}")
+        blank = on_main(lambda: self._write_corpus(building), process_group)
+        check_shared(building, process_group)
+        sentences = open_arrow(building / SENTENCES)
+        spans = even_spans(len(sentences), SEGMENT_ROWS)
+        segments = [Segment(number, span.size) for number, span in enumerate(spans)]
+        for segment, span in zip(segments, spans, strict=True):
+            self._fill_vectors(sentences.slice(span.first, span.size), building / segment.vectors_file, key)
+
+        def finish() -> IndexManifest:
+            kind = _choose_kind(self.options.kind, len(sentences))
+            manifest = IndexManifest(self.origin, len(sentences), blank, kind, self.precision, segments)
+            manifest = _add_missing(building, self.table, manifest, self.options)
+            _replace(folder, building)
+            return manifest
+
+        return on_main(finish, process_group)
+
+    def _write_corpus(self, building: Path) -> int:
+        """Writes the sentences, which takes little of a build, and returns the number of blank ones."""
+        path = building / SENTENCES
+        refuse_symlink(building)
+        try:
+            building.mkdir(exist_ok=True)
+        except OSError as error:
+            raise write_error(building, error) from error
+        earlier = Digests().of_file(path) if path.is_file() else None
+        try:
+            with self.options.rejects or nullcontext():
+                blank = write_sentences(self.table, path, self.options.cache, self.options.rejects)
+        except BertRelayError:
+            if not any(building.glob("*.vectors.npy*")):  # nothing that took long
+                shutil.rmtree(building)
+            raise
+        if earlier not in (None, Digests().of_file(path)):  # a data set of the hub may have changed
+            log(f"{building} has vectors of other sentences: restarting")
+            for other in building.iterdir():
+                if other != path:
+                    shutil.rmtree(other) if other.is_dir() else other.unlink()
+        if blank:
+            log(f"{self.table.name}: left out {blank:,} blank sentences; the others keep the number of their line")
+        return blank
+
+    def _fill_vectors(self, sentences: pa.Table, path: Path, key: str) -> None:
+        """Writes the vectors of the sentences of a segment, where they are missing."""
+        process_group = self.options.process_group
+        if not on_main(path.is_file, process_group):
+            fill_vectors(
+                at_unit_length(self.encoder),
+                lambda first, end: sentences["text"].slice(first, end - first).to_pylist(),
+                len(sentences),
+                path,
+                key,
+                prompt_name=self.prompt_name,
+                precision=self.precision,
+                batch_tokens=self.options.batch_tokens,
+                executor=LocalExecutor(process_group),
+                name_row=lambda row: f"line {sentences['line'][row].as_py():,} of {self.origin.corpus}",
+            )
+        if process_group.is_main:
+            forget_manifest(path)
+
+
+def _choose_kind(kind: IndexKind, sentences: int) -> SearchKind:
+    if kind != "auto":
+        return kind
+    chosen: SearchKind = "exact" if sentences <= EXACT_UP_TO else "int8"
+    name = {"exact": "exact search", "int8": "an approximate index (int8)"}[chosen]
+    log(
+        f"{sentences:,} sentences: {name}, as exact is chosen up to {EXACT_UP_TO:,}; kind = exact, int8 or hnsw sets it"
+    )
+    return chosen
+
+
+def _replace(folder: Path, building: Path) -> None:
+    """Renames a complete build to `folder`, and removes an earlier index and other unfinished builds."""
+    if folder.exists():
+        earlier = folder.with_name(f"{folder.name}.partial-replaced")
+        shutil.rmtree(earlier, ignore_errors=True)
+        folder.rename(earlier)
+    publish_folder(building, folder)
+    for partial in partial_folders(folder):
+        shutil.rmtree(partial)
+
+
+def _add_missing(folder: Path, table: Table, manifest: IndexManifest, options: IndexOptions) -> IndexManifest:
+    """Adds the columns and the kind that `manifest` lacks, and writes the manifest that has them."""
+    check_files(folder, manifest)
+    if missing := manifest.missing_columns(options):
+        manifest = replace(manifest, columns=[*manifest.columns, *missing])
+        lines = open_arrow(folder / SENTENCES)["line"].to_pylist()
+        write_columns(table, manifest.columns, lines, folder / manifest.columns_file, options.cache)
+    check_inputs()
+    if kind := manifest.missing_kind(options):
+        manifest = _add_kind(folder, manifest, kind, options.hnsw or Hnsw())
+    names = list(manifest.file_names())
+    files = {name: manifest.files.get(name) or FileDigest.of(folder / name) for name in names}
+    manifest = replace(manifest, files=files)
+    write_manifest(folder, manifest)
+    remove_unfinished(folder)
+    for path in folder.iterdir():
+        if OWN_FILES.fullmatch(path.name) and path.name not in (MANIFEST, *names):  # of other links or columns
+            path.unlink()
+    return manifest
+
+
+def _add_kind(folder: Path, manifest: IndexManifest, kind: ApproximateKind, hnsw: Hnsw) -> IndexManifest:
+    """Builds the FAISS index of each segment that has none of these parameters, and measures their recall."""
+    for segment in manifest.segments:
+        vectors, equal_path = open_vectors(folder / segment.vectors_file), folder / segment.equal_file
+        if not equal_path.is_file():
+            write_equal(equal_path, equal_rows(vectors))
+        path = folder / segment.faiss_file(kind, hnsw)
+        if not path.is_file():
+            distinct_vectors = distinct(vectors, open_equal(equal_path, segment.rows))
+            write_index(build_structure(kind, distinct_vectors, hnsw), path)
+    segments = open_segments(folder, manifest.segments, kind, hnsw)
+    if (count := sum(len(segment.distinct) for segment in segments)) < manifest.sentences:
+        log(
+            f"{manifest.sentences:,} sentences have {count:,} distinct vectors, which are searched; each gives all "
+            "sentences that have it"
+        )
+    built = BuiltKind(hnsw.model_dump() if kind == "hnsw" else {}, _measure(segments, hnsw.ef_search))
+    return replace(manifest, kind=kind, approximate={**manifest.approximate, kind: built})
+
+
+def _measure(segments: Sequence[Approximate], candidates: int) -> Metrics:
+    """Measures and logs `recall_at_10` on distinct vectors, and says what helps where it is low."""
+    kind, parts = segments[0].kind, [segment.distinct for segment in segments]
+
+    def find(queries: Vectors, k: int) -> tuple[Vectors, Rows]:
+        nearest = (segment.distinct_neighbours(queries, k, candidates) for segment in segments)
+        return merge(zip(first_rows(parts), nearest, strict=True), k)
+
+    fractions = recall(find, stack(parts))
+    measured = with_interval(RECALL, share, fractions)
+    if not len(fractions):
+        return measured
+    log(
+        f"recall@10 {measured[RECALL]:.4f} (95 % from {measured[f'{RECALL}_low']:.4f} to "
+        f"{measured[f'{RECALL}_high']:.4f}): what {kind} finds of the exact ten nearest, for {len(fractions):,} "
+        "distinct sentences of the corpus"
+    )
+    if fractions.mean() < LOW_RECALL:
+        better = "int8 or exact" if kind != "int8" else "exact"
+        log(
+            f"recall@10 is below {LOW_RECALL}: more candidates (ef_search, now {candidates}) find more, and so does "
+            f"kind = {better}"
+        )
+    return measured
