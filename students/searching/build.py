@@ -163,11 +163,14 @@ def _choose_kind(kind: IndexKind, sentences: int) -> SearchKind:
 
 def _replace(folder: Path, building: Path) -> None:
     """Renames a complete build to `folder`, and removes an earlier index and other unfinished builds."""
-    if folder.exists():
-        earlier = folder.with_name(f"{folder.name}.partial-replaced")
-        shutil.rmtree(earlier, ignore_errors=True)
-        folder.rename(earlier)
-    publish_folder(building, folder)
+    try:
+        if folder.exists():
+            earlier = folder.with_name(f"{folder.name}.partial-replaced")
+            shutil.rmtree(earlier, ignore_errors=True)
+            folder.rename(earlier)
+        publish_folder(building, folder)
+    except OSError as error:  # the folder of a mounted disk, for example, cannot be renamed
+        raise write_error(folder, error) from error
     for partial in partial_folders(folder):
         shutil.rmtree(partial)
 
