@@ -73,7 +73,8 @@ def measure_distinct(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     corpus.write_text("\n".join(drawn[options.queries :]) + "\n", encoding="utf-8")
     queries = unit(encoder.encode(drawn[: options.queries]))
     exact = build_index(encoder, corpus, options.scratch / EXACT, kind="exact")
-    indexes, seconds, sizes = {EXACT: exact}, {}, {EXACT: 4 * prod(exact.vectors.shape) / 1e6}
+    indexes, sizes = {EXACT: exact}, {EXACT: 4 * prod(exact.vectors.shape) / 1e6}
+    seconds: dict[str, float] = {}
     for kind in KINDS:
         folder = copytree(options.scratch / EXACT, options.scratch / kind)
         indexes[kind], seconds[kind] = timed(partial(build_index, encoder, corpus, folder, kind=kind))
@@ -109,7 +110,8 @@ def measure_repeats(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     once = distinct(vectors, equal)
     print(f"{len(vectors):,} rows, {len(once):,} distinct vectors, found in {took:.1f} s", flush=True)
     finds: dict[str, Find] = {EXACT: lambda queries, k: exact_neighbours(queries, vectors, k)}
-    seconds, sizes, claims = {}, {EXACT: vectors.nbytes / 1e6}, []
+    sizes, claims = {EXACT: vectors.nbytes / 1e6}, []
+    seconds: dict[str, float] = {}
     repeated_kinds: tuple[ApproximateKind, ...] = ("int8", "hnsw")
     for kind in repeated_kinds:
         built, seconds[kind] = timed(build_structure, kind, once, Hnsw())
