@@ -1,4 +1,4 @@
-"""The nearest neighbours of two sets of sentences in each other, and the ratio margin of pairs."""
+"""Nearest neighbours of two sets of sentences in each other, and ratio margins of pairs."""
 
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -56,11 +56,11 @@ def bidirectional_knn(
     folder: Path | None = None,
     key: str = "",
 ) -> tuple[Neighbours, Neighbours]:
-    """Of each source its `k` nearest targets, and of each target its `k` nearest sources; all where there are fewer.
+    """Finds the `k` nearest targets of each source, and the `k` nearest sources of each target; all if there are fewer.
 
     source, target: unit vectors, float32 (n, dim) and (m, dim), which may be memory-mapped files.
     method: as in `MineSettings`.
-    folder: for what is found; killed and called again with the same `key`, which identifies the vectors, it resumes.
+    folder: for the neighbours; killed and called again with the same `key`, which identifies the vectors, it resumes.
     Raises RequestError for vectors that cannot be compared.
     """
     if source.ndim != 2 or target.ndim != 2 or source.shape[1] != target.shape[1] or 0 in (len(source), len(target)):
@@ -76,9 +76,9 @@ def bidirectional_knn(
                 "model, or try precision fp32"
             )
     exact = method == "exact" or (method == "auto" and len(source) * len(target) <= EXACT_PAIRS)
-    why = "" if method == "approximate" else f", as they make more than {EXACT_PAIRS:,} pairs"
-    how = "exactly, all with all" if exact else f"through a graph{why}; the method exact compares all with all"
-    log(f"comparing {len(source):,} with {len(target):,} sentences {how}")
+    reason = "" if method == "approximate" else f", as they make more than {EXACT_PAIRS:,} pairs"
+    manner = "exactly, all with all" if exact else f"through a graph{reason}; the method exact compares all with all"
+    log(f"comparing {len(source):,} with {len(target):,} sentences {manner}")
     key = fingerprint({"vectors": key, "k": k, "exact": exact, "shapes": [source.shape, target.shape]})
     both = []
     for name, queries, corpus in (("forward", source, target), ("backward", target, source)):
@@ -88,7 +88,7 @@ def bidirectional_knn(
 
 
 def exact_knn(source: Vectors, target: Vectors, k: int) -> tuple[Neighbours, Neighbours]:
-    """As `bidirectional_knn`, of vectors in memory: all with all."""
+    """Compares all with all, as `bidirectional_knn` does, for vectors in memory."""
     forward, backward = (
         _rescore(exact_neighbours(queries, corpus, k + SPARE)[1].astype(np.int32), queries, corpus, k)
         for queries, corpus in ((source, target), (target, source))
@@ -97,10 +97,13 @@ def exact_knn(source: Vectors, target: Vectors, k: int) -> tuple[Neighbours, Nei
 
 
 def ratio_margins(cosines: Scores, nearness: Scores) -> Scores:
-    """Ratio margins of pairs (Artetxe & Schwenk 2019), each its cosine over its `nearness`.
+    """Divides the cosines of pairs by their `nearness`: ratio margins (Artetxe & Schwenk 2019).
 
     nearness: of x and y the mean of cos(x, z) over the k nearest z of x, and that of y, averaged. Below zero the ratio
-        would grow with the distance; a sentence that is near to nothing has no translation here, and its margin is 0.
+        would grow with the distance; a sentence near to nothing has no translation here, and its margin is 0.
+
+    Example: cosine 0.9; the neighbours of x have 0.9 and 0.6, mean 0.75, those of y 0.9 and 0.5, mean 0.7. The
+    nearness is 0.725 and the margin 1.24.
     """
     margins: Scores = np.divide(cosines, nearness, out=np.zeros_like(cosines), where=nearness > 0).round(DIGITS)
     return margins
@@ -158,22 +161,22 @@ def _read_rows(path: Path) -> NeighbourRows:
     raise WorkError(f"{path}: expected neighbours, found a damaged file, now removed; run the same command again")
 
 
-def _rescore(nearest: NeighbourRows, own: Vectors, other: Vectors, k: int) -> Neighbours:
-    """The `k` best by float64 cosines, of equals the lower row."""
+def _rescore(nearest: NeighbourRows, queries: Vectors, corpus: Vectors, k: int) -> Neighbours:
+    """Takes the `k` best by float64 cosines, of equals the lower row."""
     # A graph may find fewer than k: the best one is repeated in the empty places, or, where there is
     # none, row 0, which has the cosine that it has.
     rows = np.where(nearest < 0, nearest[:, :1], nearest).clip(0).astype(np.int64)  # (n, keep)
     cosines = np.empty(rows.shape)
     for start in range(0, len(rows), RESCORE_BLOCK):
         block = slice(start, start + RESCORE_BLOCK)
-        cosines[block] = np.einsum("nd,nkd->nk", _unit64(own[block]), _unit64(other[rows[block]]))
+        cosines[block] = np.einsum("nd,nkd->nk", _unit64(queries[block]), _unit64(corpus[rows[block]]))
     cosines = cosines.round(DIGITS)
     best = np.lexsort((rows, -cosines))[:, :k]  # (n, k)
     return Neighbours(np.take_along_axis(cosines, best, 1), np.take_along_axis(rows, best, 1))
 
 
 def _unit64(vectors: Vectors) -> NDArray[np.float64]:
-    """In float64 at length one, which float32 vectors have but for rounding; a zero vector stays zero."""
+    """Normalises in float64, as float32 vectors have length one only up to rounding; a zero vector stays zero."""
     exact = vectors.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=-1, keepdims=True)
     return np.asarray(exact / np.where(lengths > 0, lengths, 1))

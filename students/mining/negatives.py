@@ -1,8 +1,8 @@
-"""Hard negatives: for each anchor of a table of pairs the nearest candidates that are none of its positives.
+"""Hard negatives: for each anchor of a table of pairs the nearest candidates that are not among its positives.
 
-Which of them are taken is settled as in sentence-transformers' `mine_hard_negatives`, after NV-Retriever (Moreira et
-al. 2024): a candidate nearly as near as the positive is often one that nobody marked. Killed anywhere, the same call
-resumes: from the first block of vectors or of anchors that is missing.
+They are selected as by sentence-transformers' `mine_hard_negatives`, after NV-Retriever (Moreira et al. 2024): a
+candidate nearly as near as the positive is often an unmarked positive. Killed anywhere, the same call resumes at the
+first block of vectors or of anchors that is missing.
 """
 
 from collections import Counter
@@ -56,15 +56,16 @@ LEFT_OUT = {
     EMPTY: "pairs left out with an empty side",
     "blank_candidate": "blank candidates left out",
 }
-"""What a reason of `NegativeMining.dropped` is in words, after its count."""
+"""Reasons of `NegativeMining.dropped` in words, after their counts."""
+MORE = "Give more candidates (corpus), or loosen the options that leave them out, such as range_max or a margin"
 
 
 @dataclass(frozen=True)
 class NegativeMining:
-    """What `mine_negatives` did.
+    """Counts of `mine_negatives`.
 
-    pairs: distinct ones; anchors, candidates: distinct texts. rows: written.
-    anchors_with_fewer: those with fewer negatives than `num_negatives`.
+    pairs: distinct ones. anchors, candidates: distinct texts. rows: written.
+    anchors_with_fewer: anchors with fewer negatives than `num_negatives`.
     dropped: counts by reason: of records, of pairs, and of candidates among the nearest of an anchor; see `LEFT_OUT`.
     positive_score, negative_score: mean cosines of the rows.
     """
@@ -113,28 +114,29 @@ def mine_negatives(
     its positives, or equal to one but for case and white space.
 
     output: `.tsv`, `.csv`, `.jsonl` or `.parquet`.
-    work: a folder to keep vectors, index and neighbours in, so that another call with other options costs little;
-        without one, next to `output` until it is written.
-    cache: where a model or data set of the hub is kept.
-    rejects: entered while the tables are read; without it the first record that cannot be used raises.
-    process_group: all processes encode and search, each its share of the blocks; the main one does the rest.
+    work: a folder for vectors, index and neighbours, so that another call with other options costs little; without
+        one they are next to `output` until it is written.
+    cache: of models and data sets of the hub.
+    rejects: entered while the tables are read; without it the first unusable record raises.
+    process_group: all processes encode and search, each a part of the blocks; only the main one does the rest.
     Others as in `students.mining.settings.NegativeSettings`.
-    Raises RequestError for files that cannot be what they should be, before anything is encoded, and where no anchor
-    has a negative.
+    Raises RequestError for unusable files before anything is encoded, and if no anchor has a negative.
     """
     options, output = settings_of(NegativeOptions, locals()), Path(output)
-    load_faiss()  # where it is missing, say so before hours of encoding
-    table, others = as_table(pairs), None if corpus is None else as_table(corpus)
-    check_output(output, MINED_SUFFIXES, *(each.path for each in (table, others) if each))
+    load_faiss()  # a missing package is an error before hours of encoding
+    pair_table, corpus_table = as_table(pairs), None if corpus is None else as_table(corpus)
+    check_output(output, MINED_SUFFIXES, *(table.path for table in (pair_table, corpus_table) if table))
     with work_folder(output, process_group, work) as folder:
-        training_pairs = on_main(lambda: TrainingPairs.read(table, others, folder, cache, rejects), process_group)
-        miner = _prepared(open_encoder(model, cache), training_pairs, options, cache, process_group)
+        training_pairs = on_main(
+            lambda: TrainingPairs.read(pair_table, corpus_table, folder, cache, rejects), process_group
+        )
+        miner = _prepare(open_encoder(model, cache), training_pairs, options, cache, process_group)
         shards = miner.fill(process_group)
         return on_main(lambda: _write(output, miner, shards), process_group)
 
 
 def run(settings: NegativeSettings, context: StageContext) -> Metrics:
-    """The stage `students.mine-negatives`: the rows in `negatives.jsonl`, or another kind of file."""
+    """Runs the stage `students.mine-negatives`: writes rows to `negatives.jsonl`, or a file of another format."""
     options = {name: getattr(settings, name) for name in NegativeOptions.model_fields}
     mining = mine_negatives(
         settings.model,
@@ -162,10 +164,10 @@ class Miner:
     key: str
 
     def fill(self, process_group: ProcessGroup) -> ShardFiles:
-        """The shards, in which all processes have written what they found for each pair."""
-        count, asked = len(self.anchors), self.options.model_dump(exclude={"scores", "batch_tokens"})
-        spans = even_spans(count, ANCHOR_BLOCK)
-        manifest: dict[str, object] = {"key": fingerprint({"vectors": self.key, **asked})}
+        """Writes the negatives of each pair to shards, with all processes."""
+        spans = even_spans(len(self.anchors), ANCHOR_BLOCK)
+        decisive = self.options.model_dump(exclude={"scores", "batch_tokens"})
+        manifest: dict[str, object] = {"key": fingerprint({"vectors": self.key, **decisive})}
         work = Work(whole_span, lambda: self._lines, "mining", "anchors")
         output, executor = self.pairs.folder / SHARDS, LocalExecutor(process_group)
         return fill_shards(output, spans, manifest, work, suffix=".jsonl", write=write_lines, executor=executor)
@@ -176,57 +178,71 @@ class Miner:
             bar.advance(size)
 
     def _block(self, first: int, end: int) -> Iterator[dict[str, Any]]:
-        """For each pair of anchors `first` to `end` its score and its negatives, and last what was dropped."""
+        """Yields the score and the negatives of each pair of anchors `first` to `end`, and last the dropped ones.
+
+        Example: anchor 0 has the positive 2, and its nearest candidates are 5, 2 and 7. Candidate 2 is dropped as a
+        positive; 5 and 7 stay. Two are enough for `num_negatives` = 2:
+
+            {"row": 0, "score": 0.8, "negatives": [(5, 0.9), (7, 0.6)]}
+            {"dropped": {"positive": 1}, "fewer": 0}
+        """
         start, stop = np.searchsorted(self.pairs.anchor_of, [first, end])
         anchor_of, positive_of = self.pairs.anchor_of[start:stop] - first, self.pairs.positive_of[start:stop]
         vectors = np.asarray(self.anchors[first:end])
         positive_scores = np.einsum("nd,nd->n", vectors[anchor_of], self.index.vectors[positive_of])  # (pairs,)
-        least = np.minimum.reduceat(positive_scores, np.searchsorted(anchor_of, np.arange(end - first)))  # (anchors,)
-        k = self.options.window + int(np.bincount(anchor_of).max()) + 1  # its positives and itself are among them
-        scores, rows = self.index.neighbours(vectors, k)
-        positives = np.isin(
+        lowest = np.minimum.reduceat(positive_scores, np.searchsorted(anchor_of, np.arange(end - first)))  # (anchors,)
+        most_positives = int(np.bincount(anchor_of).max())
+        top_k = self.options.window + most_positives + 1  # an anchor's nearest include its positives and itself
+        scores, rows = self.index.neighbours(vectors, top_k)
+        is_positive = np.isin(
             rows + self.pairs.candidates * np.arange(end - first)[:, None],
             positive_of + self.pairs.candidates * anchor_of,
-        )  # (anchors, k)
-        own = (rows == self.pairs.anchor_row[first:end, None]) & ~positives
-        excluded = {"positive": positives, "anchor": own}
-        eligible, dropped = eligible_negatives(scores, rows >= 0, excluded, least, self.options)
-        negatives = [self._chosen(np.flatnonzero(row), first + place) for place, row in enumerate(eligible)]
+        )  # (anchors, top_k)
+        is_anchor = (rows == self.pairs.anchor_row[first:end, None]) & ~is_positive
+        excluded = {"positive": is_positive, "anchor": is_anchor}
+        eligible, dropped = eligible_negatives(scores, rows >= 0, excluded, lowest, self.options)
+        negatives = [self._select(np.flatnonzero(row), first + number) for number, row in enumerate(eligible)]
         rounded = scores.astype(np.float64).round(DIGITS)
         needed = self.options.num_negatives if self.options.layout == "n-tuple" else 1
-        for place, anchor in enumerate(anchor_of.tolist()):
-            chosen = negatives[anchor]
-            if len(chosen) < needed:
+        for pair, anchor in enumerate(anchor_of.tolist()):
+            selected = negatives[anchor]
+            if len(selected) < needed:
                 dropped["too_few_negatives"] += 1
                 continue
-            found = zip(rows[anchor, chosen].tolist(), rounded[anchor, chosen].tolist(), strict=True)
-            score = round(float(positive_scores[place]), DIGITS)
-            yield {"row": int(self.pairs.rows[start + place]), "score": score, "negatives": list(found)}
-        yield {"dropped": dropped, "fewer": sum(len(chosen) < self.options.num_negatives for chosen in negatives)}
+            scored = zip(rows[anchor, selected].tolist(), rounded[anchor, selected].tolist(), strict=True)
+            score = round(float(positive_scores[pair]), DIGITS)
+            yield {"row": int(self.pairs.rows[start + pair]), "score": score, "negatives": list(scored)}
+        yield {"dropped": dropped, "fewer": sum(len(row) < self.options.num_negatives for row in negatives)}
 
-    def _chosen(self, places: Rows, anchor: int) -> Rows:
-        """The places of the negatives among those that are left, nearest first."""
+    def _select(self, eligible: Rows, anchor: int) -> Rows:
+        """Takes an anchor's negatives from the positions of eligible candidates, nearest first."""
         count = self.options.num_negatives
-        if self.options.sampling == "top" or len(places) <= count:
-            return places[:count]
+        if self.options.sampling == "top" or len(eligible) <= count:
+            return eligible[:count]
         generator = np.random.default_rng([self.options.seed, anchor])
-        return np.sort(generator.choice(places, count, replace=False))
+        return np.sort(generator.choice(eligible, count, replace=False))
 
 
 def eligible_negatives(
-    scores: Vectors, found: Mask, no_candidates: Mapping[str, Mask], least: Vectors, options: NegativeOptions
+    scores: Vectors, exists: Mask, excluded: Mapping[str, Mask], lowest: Vectors, options: NegativeOptions
 ) -> tuple[Mask, Counter[str]]:
-    """Which candidates may be negatives, and how many are dropped, each under the first reason that it has.
+    """Marks the candidates that may be negatives, and counts the others by the first reason that applies.
 
-    scores: of the nearest candidates, best first, and which of them were found, (anchors, k).
-    no_candidates: by reason which of them are none and take no place among the nearest, (anchors, k).
-    least: the lowest score of a positive of each anchor, (anchors,).
+    1. Of the nearest candidates, without `excluded` ones, `options.window` are considered.
+    2. Each rule of the options drops those that it applies to.
+    3. The first `range_min` of the remaining ones are skipped.
+
+    scores: of the nearest candidates, best first, (anchors, k). exists: false where the index has fewer, (anchors, k).
+    excluded: by reason candidates that do not count among the nearest, (anchors, k).
+    lowest: the lowest score of a positive of each anchor, (anchors,).
+
+    Example: scores 0.9, 0.8, 0.7, 0.6 and a positive with 0.75. absolute_margin 0 drops the first two and range_min 1
+    skips the third, so only the fourth is eligible; the counts are {"absolute_margin": 2, "range_min": 1}.
     """
-    bars = least[:, None]  # (anchors, 1)
-    taken = np.logical_or.reduce(list(no_candidates.values()))
-    others = found & ~taken
-    left = found & (np.cumsum(others, axis=1) - others < options.window)
-    rules = dict(no_candidates)
+    bars = lowest[:, None]  # (anchors, 1)
+    others = exists & ~np.logical_or.reduce(list(excluded.values()))
+    left = exists & (np.cumsum(others, axis=1) - others < options.window)
+    rules = dict(excluded)
     if options.absolute_margin is not None:
         rules["absolute_margin"] = scores > bars - options.absolute_margin
     if options.relative_margin is not None:
@@ -243,7 +259,7 @@ def eligible_negatives(
     return left & ~skipped, dropped + Counter(range_min=int(skipped.sum()))
 
 
-def _prepared(
+def _prepare(
     encoder: SentenceEncoder,
     pairs: TrainingPairs,
     options: NegativeOptions,
@@ -251,9 +267,11 @@ def _prepared(
     process_group: ProcessGroup,
 ) -> Miner:
     """Builds the index of the candidates and encodes the anchors, with all processes."""
-    given = (options.query_prompt, options.prompt)
-    names = (own if name is None else name or None for name, own in zip(given, encoder.retrieval_prompts, strict=True))
-    options = options.model_copy(update=dict(zip(("query_prompt", "prompt"), names, strict=True)))
+    query_prompt, prompt = (
+        default if name is None else name or None
+        for name, default in zip((options.query_prompt, options.prompt), encoder.retrieval_prompts, strict=True)
+    )
+    options = options.model_copy(update={"query_prompt": query_prompt, "prompt": prompt})
     precision = LocalExecutor(process_group).precision(options.precision, encoder.device)
     key = fingerprint({"model": encoder_digest(encoder), "texts": pairs.digest, "precision": precision})
     index = build_index(
@@ -285,9 +303,6 @@ def _prepared(
     return Miner(pairs, index, open_vectors(path), options, key)
 
 
-# Output
-
-
 def _write(output: Path, miner: Miner, shards: ShardFiles) -> NegativeMining:
     """Writes the rows of all shards with their texts, and removes the shards."""
     pairs, options, dropped = miner.pairs, miner.options, Counter(miner.pairs.dropped)
@@ -295,21 +310,21 @@ def _write(output: Path, miner: Miner, shards: ShardFiles) -> NegativeMining:
     sums: Counter[str] = Counter()
 
     def rows() -> Iterator[list[Any]]:
-        for found in shards.rows():
-            if "dropped" in found:
-                dropped.update(found["dropped"])
-                sums["fewer"] += found["fewer"]
+        for mined in shards.rows():
+            if "dropped" in mined:
+                dropped.update(mined["dropped"])
+                sums["fewer"] += mined["fewer"]
                 continue
-            pair = [pairs.table[name][found["row"]].as_py() for name in PAIR]
-            negatives = [(texts_of[row].as_py(), score) for row, score in found["negatives"]]
-            for together in [negatives] if options.layout == "n-tuple" else [[each] for each in negatives]:
-                texts, scores = zip(*together, strict=True)
-                sums.update(rows=1, positive_score=found["score"], negative_score=sum(scores) / len(scores))
-                yield [*pair, *texts, found["score"], *scores][: len(columns)]
+            pair = [pairs.table[name][mined["row"]].as_py() for name in PAIR]
+            negatives = [(texts_of[row].as_py(), score) for row, score in mined["negatives"]]
+            for in_row in [negatives] if options.layout == "n-tuple" else [[negative] for negative in negatives]:
+                texts, scores = zip(*in_row, strict=True)
+                sums.update(rows=1, positive_score=mined["score"], negative_score=sum(scores) / len(scores))
+                yield [*pair, *texts, mined["score"], *scores][: len(columns)]
         if not sums["rows"]:
             raise RequestError(
                 f"{output}: expected negatives, found none for {len(pairs.first):,} anchors among {pairs.candidates:,} "
-                f"candidates: {in_words(dropped)}. {MORE}"
+                f"candidates: {describe_dropped(dropped)}. {MORE}"
             )
 
     write_table(output, columns, rows())
@@ -317,25 +332,23 @@ def _write(output: Path, miner: Miner, shards: ShardFiles) -> NegativeMining:
     if sums["fewer"]:
         log(
             f"{sums['fewer']:,} of {len(pairs.first):,} anchors have fewer than the {options.num_negatives} negatives "
-            f"asked for, among {pairs.candidates:,} candidates: {in_words(dropped)}. {MORE}"
+            f"requested, among {pairs.candidates:,} candidates: {describe_dropped(dropped)}. {MORE}"
         )
     counts = len(pairs.rows), len(pairs.first), pairs.candidates, sums["rows"], sums["fewer"]
     means = [sums[name] / sums["rows"] for name in ("positive_score", "negative_score")]
     return NegativeMining(*counts, dict(+dropped), *means)
 
 
-MORE = "Give more candidates (corpus), or loosen the options that leave them out, such as range_max or a margin"
-
-
-def in_words(dropped: Mapping[str, int]) -> str:
-    """`2 candidates left out as positives of their anchor, …`."""
+def describe_dropped(dropped: Mapping[str, int]) -> str:
+    """Words the counts: `2 candidates left out as positives of their anchor, …`."""
     return ", ".join(f"{count:,} {LEFT_OUT[reason]}" for reason, count in dropped.items() if count) or "none left out"
 
 
 def _columns(options: NegativeOptions) -> dict[str, str]:
-    """The names and types of the columns that are written."""
-    places = range(1, options.num_negatives + 1)
-    numbers = [""] if options.layout == "triplet" else [f"_{place}" for place in places]
-    texts = [*PAIR, *(f"negative{number}" for number in numbers)]
-    scores = ["positive_score", *(f"negative_score{number}" for number in numbers)] if options.scores else []
+    """Returns the names and types of the columns that are written."""
+    suffixes = [""]
+    if options.layout == "n-tuple":
+        suffixes = [f"_{number}" for number in range(1, options.num_negatives + 1)]
+    texts = [*PAIR, *(f"negative{suffix}" for suffix in suffixes)]
+    scores = ["positive_score", *(f"negative_score{suffix}" for suffix in suffixes)] if options.scores else []
     return dict.fromkeys(texts, "string") | dict.fromkeys(scores, "double")

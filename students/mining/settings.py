@@ -22,10 +22,10 @@ MinedFormat = Literal["tsv", "csv", "jsonl", "parquet"]
 MINED_SUFFIXES = tuple(f".{name}" for name in get_args(MinedFormat))
 
 NEIGHBOURS = 4
-"""The k of Artetxe & Schwenk (2019)."""
+"""Nearest neighbours of a sentence with which a margin compares: the k of Artetxe & Schwenk (2019)."""
 
 EXACT_PAIRS = 10**11
-"""Up to so many pairs all are compared: some minutes' work, and a graph would take longer. Memory sets no limit."""
+"""Most pairs of which `auto` compares all: some minutes' work, and a graph would take longer. Memory sets no limit."""
 
 
 class MineOptions(Settings):
@@ -42,7 +42,7 @@ class MineOptions(Settings):
 
 
 class MineSettings(MineOptions):
-    """Sentences of two tables that translate one another."""
+    """The sentences of two tables that translate one another."""
 
     model: EncoderSource
     """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
@@ -85,7 +85,7 @@ class MiningTest(Settings):
 
 Score = Annotated[float, Field(ge=-1, le=1)]
 WINDOW = 10
-"""So many times the number of negatives are considered, where `range_max` is not given."""
+"""Candidates considered for each negative when `range_max` is absent."""
 
 
 class NegativeOptions(Settings):
@@ -97,7 +97,7 @@ class NegativeOptions(Settings):
     num_negatives: Positive = 3
     """Negatives for each anchor."""
     range_min: Annotated[int, Field(ge=0)] = 0
-    """Skip this many of the nearest that nothing else leaves out; some may be positives that nobody marked."""
+    """Skip this many of the nearest that nothing else leaves out; some may be unmarked positives."""
     range_max: Positive | None = None
     """Consider this many of the nearest; range_min and ten times num_negatives when absent."""
     max_score: Score | None = None
@@ -105,10 +105,10 @@ class NegativeOptions(Settings):
     min_score: Score | None = None
     """Leave out candidates with a lower score."""
     absolute_margin: Annotated[float, Field(ge=0, le=2)] | None = None
-    """Leave out candidates with more than the positive's score less this."""
+    """Leave out candidates with a higher score than the positive's minus this."""
     relative_margin: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Leave out candidates with more than the positive's score less this fraction of it; 0.05 is best in NV-Retriever
-    (Moreira et al. 2024)."""
+    """Leave out candidates with a higher score than the positive's minus this fraction of it; 0.05 is best in
+    NV-Retriever (Moreira et al. 2024)."""
     sampling: Literal["top", "random"] = "top"
     """Take the nearest of those that are left, or draw from them."""
     seed: Annotated[Seed, UsedWith(sampling="random")] = 0
@@ -131,7 +131,7 @@ class NegativeOptions(Settings):
 
     @property
     def window(self) -> int:
-        """So many of the nearest are considered."""
+        """Number of the nearest candidates that are considered."""
         return self.range_max or self.range_min + WINDOW * self.num_negatives
 
     @model_validator(mode="after")

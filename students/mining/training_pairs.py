@@ -1,4 +1,4 @@
-"""Pairs of an anchor and a positive, as a table has them, and the candidates from which negatives are taken."""
+"""Distinct pairs of an anchor and a positive, and the candidates for negatives, in files."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -33,10 +33,10 @@ PAIR_SCHEMA = pa.schema(dict.fromkeys(PAIR, pa.string()))
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """Distinct pairs in the order of their anchors, and the candidates; texts equal but for case and space are one.
+    """Distinct pairs in the order of their anchors, and the candidates; texts equal except case and space are one.
 
-    first: the row of `pairs.arrow` at which each anchor is first, (anchors,).
-    anchor_row: the candidate that has the text of the anchor, −1 where none has, (anchors,).
+    first: the row of `pairs.arrow` with the first pair of each anchor, (anchors,).
+    anchor_row: the candidate with the text of the anchor, or −1, (anchors,).
     rows: the row of `pairs.arrow` of each pair, (pairs,).
     anchor_of, positive_of: the anchor and the candidate of each pair, (pairs,).
     digest: of all texts.
@@ -58,7 +58,7 @@ class TrainingPairs:
     ) -> "TrainingPairs":
         """Writes `pairs.arrow` and `candidates.jsonl`.
 
-        Raises RequestError where there is no pair, and for a corpus of blanks alone.
+        Raises RequestError for a table without a pair, and for a corpus of blanks only.
         """
         dropped: Counter[str] = Counter()
         with rejects or nullcontext():
@@ -71,22 +71,22 @@ class TrainingPairs:
                 f"{pairs.name}: expected pairs of an anchor and a positive, found none that can be used: "
                 f"{dropped.get(EMPTY, 0):,} with an empty side"
             )
-        others = list[pa.Array]() if corpus is None else open_arrow(folder / CORPUS)["text"].chunks
-        texts = pa.chunked_array([*table["positive"].chunks, *others], pa.string())
+        in_corpus = list[pa.Array]() if corpus is None else open_arrow(folder / CORPUS)["text"].chunks
+        texts = pa.chunked_array([*table["positive"].chunks, *in_corpus], pa.string())
         keys, anchor_keys = _keys(texts), _keys(table["anchor"])
         candidate_of, first_candidate = number_distinct(keys)
         _write_candidates(folder / CANDIDATES, texts, first_candidate)
         anchor_of, first = number_distinct(anchor_keys)
-        both = anchor_of.astype(np.int64) * len(first_candidate) + candidate_of[: len(table)]
-        rows = np.unique(both, return_index=True)[1]
+        pair_ids = anchor_of.astype(np.int64) * len(first_candidate) + candidate_of[: len(table)]
+        rows = np.unique(pair_ids, return_index=True)[1]
         rows = rows[np.lexsort((rows, anchor_of[rows]))]
         dropped |= {"duplicate_pair": len(table) - len(rows)}
-        own = pc.index_in(anchor_keys.take(pa.array(first)), keys.take(pa.array(first_candidate)))
+        anchor_row = pc.index_in(anchor_keys.take(pa.array(first)), keys.take(pa.array(first_candidate)))
         digest = fingerprint({name: Digests().of_file(folder / name) for name in (PAIRS, CANDIDATES)})
         return cls(
             folder,
             first,
-            own.fill_null(-1).to_numpy().astype(np.int64),
+            anchor_row.fill_null(-1).to_numpy().astype(np.int64),
             rows,
             anchor_of[rows].astype(np.int64),
             candidate_of[rows].astype(np.int64),
@@ -97,11 +97,11 @@ class TrainingPairs:
 
     @cached_property
     def table(self) -> pa.Table:
-        """The columns anchor and positive, which stay on disk."""
+        """Opens the columns anchor and positive, which stay on disk."""
         return open_arrow(self.folder / PAIRS)
 
     def anchors(self, start: int, stop: int) -> list[str]:
-        """The texts of anchors `start` to `stop`, the last one not included."""
+        """Reads the texts of anchors `start` to `stop`, the last one not included."""
         column = self.table["anchor"]
         return [column[row].as_py() for row in self.first[start:stop].tolist()]
 
@@ -109,16 +109,16 @@ class TrainingPairs:
 def _pair_blocks(
     table: Table, cache: Cache | None, rejects: Rejects | None, dropped: Counter[str]
 ) -> Iterator[dict[str, list[Any]]]:
-    """Blocks of the pairs, without those with an empty side, which are counted."""
+    """Yields the pairs in blocks, without those with an empty text, which are counted."""
     records = (record for record in read(table, PAIR, cache, rejects) if _is_pair(record, rejects))
     while block := list(islice(records, BLOCK_ROWS)):
-        kept = [record.values for record in block if all(value.strip() for value in record.values)]
-        dropped[EMPTY] += len(block) - len(kept)
-        yield {name: [pair[place] for pair in kept] for place, name in enumerate(PAIR)}
+        usable = [record.values for record in block if all(value.strip() for value in record.values)]
+        dropped[EMPTY] += len(block) - len(usable)
+        yield {name: [pair[column] for pair in usable] for column, name in enumerate(PAIR)}
 
 
 def _is_pair(record: Record, rejects: Rejects | None) -> bool:
-    """Whether both values are text; one that is not is a reject. Raises RequestError for other columns than two."""
+    """Returns true if both values are text, and else rejects the record. Raises RequestError unless there are two."""
     if len(record.values) != len(PAIR):
         raise RequestError(
             f"{record.file}: expected {len(PAIR)} columns of text, found {len(record.values)} in `columns`"
@@ -134,14 +134,14 @@ def _is_pair(record: Record, rejects: Rejects | None) -> bool:
 
 
 def _keys(texts: pa.ChunkedArray) -> pa.Array:
-    """What texts that are equal but for case and white space share."""
+    """Computes a digest of each text, the same for texts that are equal except case and white space."""
     return text_digests(clean(text).casefold() for chunk in texts.chunks for text in chunk.to_pylist())
 
 
 def _write_candidates(path: Path, texts: pa.ChunkedArray, first: Rows) -> None:
-    """Writes the texts at the places `first`, in their order."""
-    wanted = np.zeros(len(texts), bool)
-    wanted[first] = True
-    blocks = select_rows(pa.table({"text": texts}), wanted, {"text": "text"})
+    """Writes the texts at the positions `first`, in their order."""
+    is_first = np.zeros(len(texts), bool)
+    is_first[first] = True
+    blocks = select_rows(pa.table({"text": texts}), is_first, {"text": "text"})
     with atomic_write(path) as building:
         write_jsonl(building, ({"text": text} for block in blocks for text in block["text"].to_pylist()))

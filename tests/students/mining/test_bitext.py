@@ -1,3 +1,5 @@
+"""Bitext mining, in memory and in files, against brute force over the whole matrix and a tiny bilingual model."""
+
 import csv
 import json
 import sys
@@ -12,27 +14,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.shards import ShardFiles, locked_output
+from bertrelay.data.shards import ShardFiles
 from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import InputFile
 from students.evaluate.retrieval import mining_metrics
-from students.mining import bitext as mining
-from students.mining import knn
-from students.mining.bitext import (
-    Pairs,
-    best_quality,
-    f1_interval,
-    judge,
-    mine,
-    mine_files,
-    one_to_one,
-    quality_at,
-    run,
-    score_pairs,
-)
-from students.mining.knn import Neighbours
+from students.mining import bitext, knn
+from students.mining.bitext import mine, mine_files, run
 from students.mining.settings import MineSettings, MiningTest
 
 SHARED = 60
@@ -40,16 +29,16 @@ SHARED = 60
 
 @pytest.fixture(scope="module")
 def spoken():
-    """Sentences and what they are in another language, word for word."""
+    """Sentences and their translations into another language, word for word."""
     words = np.array([f"word{number}" for number in range(200)])
-    picked = np.random.default_rng(0).choice(words, (140, 7)).tolist()
-    return [(" ".join(sentence), " ".join(f"x{word}" for word in sentence)) for sentence in picked]
+    drawn = np.random.default_rng(0).choice(words, (140, 7)).tolist()
+    return [(" ".join(sentence), " ".join(f"x{word}" for word in sentence)) for sentence in drawn]
 
 
 @pytest.fixture(scope="module")
 def bilingual(spoken):
     """A tiny BERT in which a word and its translation have one vector."""
-    pairs = sorted({pair for both in spoken for pair in zip(*(side.split() for side in both), strict=True)})
+    pairs = sorted({words for pair in spoken for words in zip(*(text.split() for text in pair), strict=True)})
     vocabulary = ["[PAD]", "[UNK]", *(word for word, _ in pairs), *(word for _, word in pairs)]
     rules = Tokenizer(models.WordLevel({word: row for row, word in enumerate(vocabulary)}, unk_token="[UNK]"))
     rules.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -92,7 +81,7 @@ def gold(write):
 
 
 def rows_of(path):
-    """The rows of an output, whatever it is, with numbers as numbers."""
+    """Reads the rows of an output of any format, with numbers as numbers."""
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     text = path.read_text(encoding="utf-8")
@@ -103,13 +92,10 @@ def rows_of(path):
     return [{name: numbers.get(name, str)(value) for name, value in row.items()} for row in rows]
 
 
-# In memory
-
-
 def test_vectors_may_be_tensors_in_bfloat16_or_with_a_gradient():
     rows = torch.eye(3)
-    for given in (rows.bfloat16(), rows.clone().requires_grad_()):
-        assert [(pair.source, pair.target) for pair in mine(given, rows)] == [(0, 0), (1, 1), (2, 2)]
+    for tensor in (rows.bfloat16(), rows.clone().requires_grad_()):
+        assert [(pair.source, pair.target) for pair in mine(tensor, rows)] == [(0, 0), (1, 1), (2, 2)]
 
 
 @pytest.mark.parametrize("method", ["exact", "approximate"])
@@ -121,8 +107,8 @@ def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method, m
     mined = mine(source, target, k=4, method=method)
     pairs = [(pair.source, pair.target) for pair in mined]
     taken = []  # of all margins, best first, one to one
-    for place in np.argsort(-margins(source, target, 4), axis=None, kind="stable").tolist():
-        pair = divmod(place, len(target))
+    for cell in np.argsort(-margins(source, target, 4), axis=None, kind="stable").tolist():
+        pair = divmod(cell, len(target))
         if all(pair[0] != row and pair[1] != column for row, column in taken):
             taken.append(pair)
     assert pairs[:50] == taken[:50]
@@ -140,14 +126,11 @@ def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method, m
         ({"threshold": float("nan")}, "threshold: expected a finite number"),
     ],
 )
-def test_other_options_than_there_are_are_refused_before_anything_is_encoded(files, tmp_path, wrong, message):
+def test_invalid_options_are_refused_before_anything_is_encoded(files, tmp_path, wrong, message):
     with pytest.raises(RequestError, match=message):
         mine(np.ones((3, 4), np.float32), np.ones((3, 4), np.float32), **wrong)
     with pytest.raises(RequestError, match=message):
         mine_files("/no/such/model", *files, tmp_path / "m.tsv", **wrong)
-
-
-# In files
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
@@ -171,11 +154,13 @@ def test_files_give_the_true_pairs_best_first_with_their_lines_and_texts(bilingu
 def test_gold_may_have_a_header_of_source_and_target(bilingual, files, gold, write, tmp_path, header):
     pairs = [line.split("\t") for line in gold.read_text().splitlines()]
     named = write("named.tsv", [header, *("\t".join(pair[:: 1 if header[0] == "S" else -1]) for pair in pairs)])
-    found = [mine_files(bilingual, *files, tmp_path / "m.jsonl", gold=each, precision="fp32") for each in (gold, named)]
-    assert found[0] == found[1] and found[0].f1 > 0.9
+    first, second = (
+        mine_files(bilingual, *files, tmp_path / "m.jsonl", gold=path, precision="fp32") for path in (gold, named)
+    )
+    assert first == second and first.f1 > 0.9
 
 
-def test_a_given_threshold_is_kept_and_judged_by_gold(bilingual, files, gold, tmp_path):
+def test_a_requested_threshold_is_used_and_scored_by_gold(bilingual, files, gold, tmp_path):
     everything = mine_files(bilingual, *files, tmp_path / "all.jsonl", precision="fp32")
     scores = [row["score"] for row in rows_of(tmp_path / "all.jsonl")]
     half = (scores[29] + scores[30]) / 2
@@ -187,18 +172,14 @@ def test_a_given_threshold_is_kept_and_judged_by_gold(bilingual, files, gold, tm
     assert rows_of(tmp_path / "none.parquet") == [] and everything.pairs > 30
 
 
-def test_a_threshold_that_no_pair_reaches_is_said_with_the_best_score(bilingual, files, tmp_path, capsys):
-    best = rows_of_mined(bilingual, files, tmp_path)[0]["score"]
+def test_a_threshold_that_no_pair_reaches_is_logged_with_the_best_score(bilingual, files, tmp_path, capsys):
+    mine_files(bilingual, *files, tmp_path / "all.jsonl", precision="fp32")
+    best = rows_of(tmp_path / "all.jsonl")[0]["score"]
     mined = mine_files(bilingual, *files, tmp_path / "none.jsonl", threshold=99, precision="fp32")
     assert (
         mined.pairs == 0
         and f"no pair reaches the threshold 99.0000; the best has {best:.4f}" in capsys.readouterr().err
     )
-
-
-def rows_of_mined(bilingual, files, tmp_path):
-    mine_files(bilingual, *files, tmp_path / "all.jsonl", precision="fp32")
-    return rows_of(tmp_path / "all.jsonl")
 
 
 def test_blank_and_equal_sentences_are_counted_and_lines_stay_those_of_the_file(
@@ -208,15 +189,15 @@ def test_blank_and_equal_sentences_are_counted_and_lines_stay_those_of_the_file(
     target = write("t.txt", [*sides[1], ""])
     gold = write("gold.csv", ["target_line,source_line", f"11,{2 + 51}", f"21,{2 + 101 + 1}", f"21,{2 + 61}"])
     mined = mine_files(bilingual, source, target, tmp_path / "m.tsv", gold=gold, precision="fp32")
-    said = capsys.readouterr().err
-    assert f"{source}: 100 sentences; left out: 2 blank, 2 equal to an earlier one" in said
-    assert f"{target}: 100 sentences; left out: 1 blank" in said
+    logged = capsys.readouterr().err
+    assert f"{source}: 100 sentences; left out: 2 blank, 2 equal to an earlier one" in logged
+    assert f"{target}: 100 sentences; left out: 1 blank" in logged
     assert (mined.sources, mined.targets, mined.recall) == (100, 100, 1)
     lines = {(row["source_line"], row["target_line"]) for row in rows_of(tmp_path / "m.tsv")}
     assert {(53, 11), (63, 21)} <= lines, "an equal sentence is the one at its first line"
 
 
-def test_a_text_with_tabs_and_line_ends_bends_no_row(bilingual, sides, tmp_path):
+def test_a_text_with_tabs_and_line_breaks_stays_in_its_row(bilingual, sides, tmp_path):
     breaks = ["\t", "\n", "\r\n", "\x0b", "\x1c", "\x85", "\u2028", "\u2029"]
     for name, lines in zip(("s.jsonl", "t.jsonl"), sides, strict=True):
         texts = [line.replace(" ", breaks[row % len(breaks)], 2) for row, line in enumerate(lines)]
@@ -294,12 +275,9 @@ def test_missing_faiss_is_reported_before_anything_is_encoded(files, tmp_path, m
         mine_files("/no/such/model", *files, tmp_path / "m.tsv")
 
 
-# Identifiers, and a threshold that is chosen elsewhere
-
-
 @pytest.fixture
 def bucc(write, spoken):
-    """The files of a part in BUCC's format: both corpora and the pairs; of the true ones every third is not listed."""
+    """`bucc(part, first, last)`: files in BUCC's format, both corpora and gold, which lacks every third true pair."""
 
     def make(part, first, last):
         pairs = spoken[first:last]
@@ -319,14 +297,13 @@ def bucc(write, spoken):
 
 
 def test_gold_may_name_sentences_by_identifiers(bilingual, bucc, tmp_path, context):
-    """As the stage is asked for it."""
     bilingual.save(tmp_path / "model")
-    given = {"model": str(tmp_path / "model"), **bucc("training", 0, 60), "precision": "fp32", "output": "jsonl"}
-    metrics = run(MineSettings.model_validate({**given, "id_column": 0}), context)
+    settings = {"model": str(tmp_path / "model"), **bucc("training", 0, 60), "precision": "fp32", "output": "jsonl"}
+    metrics = run(MineSettings.model_validate({**settings, "id_column": 0}), context)
     assert (metrics["pairs"], metrics["recall"], metrics["precision"]) == (60, 1, pytest.approx(40 / 60))
     assert metrics["f1"] == pytest.approx(2 * 40 / (60 + 40))
-    found = {(row["source_line"], row["target_line"]) for row in rows_of(context.output / "mined.jsonl")}
-    assert found == {(1 + row, 60 - row) for row in range(60)}
+    lines = {(row["source_line"], row["target_line"]) for row in rows_of(context.output / "mined.jsonl")}
+    assert lines == {(1 + row, 60 - row) for row in range(60)}
     assert (metrics["sources"], metrics["targets"], (context.output / "rejects.jsonl").read_text()) == (60, 60, "")
 
 
@@ -358,8 +335,8 @@ def test_the_threshold_of_a_training_part_is_applied_to_the_test_part(bilingual,
     for part, files in parts.items():
         tables = [Table.model_validate(files[side]) for side in ("source", "target")]
         mine_files(bilingual, *tables, tmp_path / "all.jsonl", precision="fp32")
-        found = [(row["source_line"] - 1, row["score"]) for row in rows_of(tmp_path / "all.jsonl")]
-        true = [row % 3 > 0 for row, score in found if score >= threshold]
+        scored = [(row["source_line"] - 1, row["score"]) for row in rows_of(tmp_path / "all.jsonl")]
+        true = [row % 3 > 0 for row, score in scored if score >= threshold]
         expected = {
             "precision": sum(true) / len(true),
             "recall": sum(true) / 46,
@@ -372,44 +349,15 @@ def test_the_threshold_of_a_training_part_is_applied_to_the_test_part(bilingual,
     assert len(rows_of(context.output / "mined/xx-en.test.tsv")) == len(true)
 
 
-def test_pairs_of_equal_vectors_are_right_whichever_is_taken_and_as_many_as_are_true():
-    """Rows 1 and 2 of both have one vector, as for a model that knows no case; gold crosses them."""
-    numbers = np.array([0, 1, 1, 2])
-    pairs = Pairs(np.array([1.4, 1.3, 1.2, 1.1]), np.array([1, 2, 0, 3]), np.array([1, 2, 0, 0]))
-    true = np.array([1 * 4 + 2, 2 * 4 + 1, 0, 3 * 4 + 3])
-    judged = judge(pairs, true, numbers, numbers)
-    assert judged.right.tolist() == [True, True, True, False]
-    assert (judged.true.tolist(), judged.mined.tolist()) == ([1, 1, 0, 2], [1, 1, 0, 2])
-    once = judge(pairs, true[1:], numbers, numbers)  # gold has one of the two
-    assert once.right.tolist() == [True, False, True, False]
-    apart = judge(pairs, true, np.arange(4), np.arange(4))
-    assert apart.right.tolist() == [False, False, True, False]
-    assert judge(pairs, np.array([], np.int64), numbers, numbers).right.tolist() == [False] * 4
-
-
-def test_the_interval_of_f1_is_that_of_resampled_sources():
-    true, mined = np.arange(60), np.arange(20, 100)  # 40 of each are the same
-    low, high = f1_interval(true, mined, mined < 60)
-    generator, drawn = np.random.default_rng(5), []
-    for _ in range(2000):
-        sources = generator.integers(0, 100, 100)
-        drawn.append(2 * np.sum((sources >= 20) & (sources < 60)) / (np.sum(sources < 60) + np.sum(sources >= 20)))
-    assert (low, high) == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.015)
-    assert f1_interval(true, np.array([], int), np.array([], bool)) == (0, 0)
-
-
-# Stopped and resumed
-
-
 @pytest.fixture
 def work_done(monkeypatch):
-    """Grows by the sentences that go through the network, padding ones too, and by the cosines that are looked at."""
+    """Counts of the sentences that go through the network, with padding ones, and of the cosines computed."""
     seen = {"encoded": 0, "compared": 0}
     forward, neighbours = SentenceEncoder.forward, knn.exact_neighbours
 
-    def spy_forward(self, ids, *given):
+    def spy_forward(self, ids, *inputs):
         seen["encoded"] += len(ids)
-        return forward(self, ids, *given)
+        return forward(self, ids, *inputs)
 
     def spy_neighbours(queries, corpus, k):
         seen["compared"] += len(queries) * len(corpus)
@@ -420,7 +368,7 @@ def work_done(monkeypatch):
     return seen
 
 
-def test_a_kept_work_folder_serves_another_threshold_without_any_work_and_other_sentences_none(
+def test_a_work_folder_serves_another_threshold_without_any_work_and_other_sentences_not(
     bilingual, files, sides, write, tmp_path, work_done
 ):
     work = tmp_path / "work"
@@ -437,29 +385,26 @@ def test_a_kept_work_folder_serves_another_threshold_without_any_work_and_other_
     assert {(41 + i, 100 - i) for i in range(SHARED)} <= lines
 
 
-@pytest.mark.parametrize(("shard", "encoded", "compared"), [(6, 50, 200 * 100), (8 + 3, 0, 140 * 100)])
-def test_killed_anywhere_the_same_call_goes_on_and_ends_alike(
-    bilingual, files, gold, tmp_path, monkeypatch, work_done, kill_at, shard, encoded, compared
+def test_killed_while_it_compares_it_resumes_without_encoding(
+    bilingual, files, gold, tmp_path, monkeypatch, work_done, kill_at
 ):
-    """Of vectors there are eight shards."""
     monkeypatch.setattr(knn, "QUERY_BLOCK", 20)
     monkeypatch.setattr("bertrelay.encode_files.SMALLEST_SHARD", 25)
 
     def mine_to(output):
         return mine_files(bilingual, *files, tmp_path / output, gold=gold, precision="fp32")
 
-    kill_at(ShardFiles, "write", shard + 1, lambda: mine_to("m.tsv"))
+    kill_at(ShardFiles, "write", 8 + 3 + 1, lambda: mine_to("m.tsv"))  # the vectors are eight shards
     assert not (tmp_path / "m.tsv").exists()
     resumed = mine_to("m.tsv")
-    assert work_done["compared"] == compared
-    assert encoded <= work_done["encoded"] <= 1.5 * encoded
+    assert work_done == {"encoded": 0, "compared": 140 * 100}
     assert resumed == mine_to("whole.tsv")
     assert (tmp_path / "m.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
     assert not (tmp_path / "m.tsv.work").exists()
 
 
 @pytest.mark.parametrize("harm", ["flipped", "cut"])
-def test_damaged_neighbours_are_noticed_and_the_same_call_finds_them_again(bilingual, files, tmp_path, work_done, harm):
+def test_damaged_neighbours_are_an_error_and_then_computed_again(bilingual, files, tmp_path, work_done, harm):
     work = tmp_path / "work"
     mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, precision="fp32")
     shard = work / "forward.partial/000000.npz"
@@ -470,90 +415,19 @@ def test_damaged_neighbours_are_noticed_and_the_same_call_finds_them_again(bilin
     with pytest.raises(WorkError, match=r"000000\.npz: expected neighbours, found a damaged file"):
         mine_files(bilingual, *files, tmp_path / "n.tsv", work=work, precision="fp32")
     mine_files(bilingual, *files, tmp_path / "n.tsv", work=work, precision="fp32")
-    assert work_done["compared"] == 1.5 * before, "one direction again"
+    assert work_done["compared"] == 1.5 * before, "one direction is computed again"
     assert (tmp_path / "m.tsv").read_bytes() == (tmp_path / "n.tsv").read_bytes()
 
 
-def test_a_wrong_request_costs_nothing_of_what_was_found(bilingual, files, write, tmp_path, work_done, monkeypatch):
+def test_an_invalid_request_removes_no_finished_work(bilingual, files, write, tmp_path, work_done, monkeypatch):
     def full(*_):
         raise WorkError("the disk is full")
 
     with monkeypatch.context() as patched, pytest.raises(WorkError):
-        patched.setattr(mining, "write_table", full)
+        patched.setattr(bitext, "write_table", full)
         mine_files(bilingual, *files, tmp_path / "m.tsv", precision="fp32")
     before = dict(work_done)
     with pytest.raises(RequestError):
         mine_files(bilingual, *files, tmp_path / "m.tsv", gold=write("gold.tsv", ["7\t777"]), precision="fp32")
     mine_files(bilingual, *files, tmp_path / "m.tsv", precision="fp32")
     assert work_done == before
-
-
-def test_a_second_process_on_the_same_output_is_refused(bilingual, files, tmp_path):
-    with locked_output(tmp_path / "m.tsv"), pytest.raises(RequestError, match="another process is writing"):
-        mine_files(bilingual, *files, tmp_path / "m.tsv")
-
-
-# Scores and what is taken by them
-
-
-def neighbours(cosines, k):
-    """By sorting whole rows."""
-    rows = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
-    return Neighbours(np.take_along_axis(cosines, rows, 1), rows)
-
-
-def as_dict(pairs):
-    return {(s, t): score for score, s, t in zip(*(column.tolist() for column in pairs), strict=True)}
-
-
-def test_the_margin_is_that_of_arithmetic_by_hand():
-    cosines = np.array([[0.9, 0.6, 0.1], [0.5, 0.7, 0.2]])
-    found = as_dict(score_pairs(neighbours(cosines, 2), neighbours(cosines.T, 2)))
-    # (0, 0): of row 0 the mean of 0.9 and 0.6 is 0.75, of column 0 that of 0.9 and 0.5 is 0.7; their mean is 0.725.
-    assert found[0, 0] == pytest.approx(0.9 / 0.725)
-    assert found[1, 1] == pytest.approx(0.7 / (((0.7 + 0.5) / 2 + (0.6 + 0.7) / 2) / 2))
-    # (0, 2) is of the two nearest of column 2 alone, and nobody counts it twice.
-    assert found[0, 2] == pytest.approx(0.1 / ((0.75 + 0.15) / 2))
-    assert len(found) == 6
-
-
-def test_pairs_are_scored_from_both_directions_best_first():
-    near = np.eye(3) + 0.1 * np.arange(9).reshape(3, 3) / 9
-    found = as_dict(score_pairs(neighbours(near, 1), neighbours(near.T, 1)))
-    assert set(found) == {(0, 0), (1, 1), (2, 2)}, "near in neither direction is no pair"
-    far = np.array([[0.0, -0.5], [-0.25, -0.5]])
-    assert set(as_dict(score_pairs(neighbours(far, 2), neighbours(far.T, 2))).values()) == {0.0}
-    equal = np.array([[0.5, 0.5], [0.5, 0.9]])
-    pairs = score_pairs(neighbours(equal, 2), neighbours(equal.T, 2))
-    assert list(as_dict(pairs)) == [(1, 1), (0, 0), (0, 1), (1, 0)], "equals in the order of their rows"
-    assert np.all(np.diff(pairs.scores) <= 0)
-
-
-@pytest.mark.parametrize("chunk", [1, 3, 1000])
-def test_each_row_is_taken_once_by_its_best_pair_that_is_left(chunk, monkeypatch):
-    monkeypatch.setattr("students.mining.bitext.CHUNK", chunk)
-    pairs = Pairs(np.array([5.0, 4, 3, 2, 1]), np.array([0, 0, 1, 2, 2]), np.array([1, 0, 1, 1, 0]))
-    taken = one_to_one(pairs)
-    assert list(zip(*(column.tolist() for column in taken), strict=True)) == [(5.0, 0, 1), (1.0, 2, 0)]
-
-
-def test_the_best_threshold_is_the_best_of_all_that_one_can_try():
-    generator = np.random.default_rng(0)
-    for _ in range(50):
-        scores = np.sort(generator.integers(0, 12, 30) / 4)[::-1]  # with many ties
-        right = generator.random(30) < 0.4
-        gold = int(right.sum()) + 5
-        found = best_quality(scores, right, gold)
-        tried = [quality_at(threshold, scores, right, gold).f1 for threshold in np.unique(scores)]
-        assert found.f1 == pytest.approx(max(tried), abs=0)
-
-
-def test_figures_at_a_threshold_are_those_of_arithmetic_by_hand_and_it_lies_between_what_is_taken_and_not():
-    scores, right = np.array([1.4, 1.3, 1.3, 1.0]), np.array([True, True, False, True])
-    assert quality_at(1.3, scores, right, 5) == (pytest.approx(4 / 8), pytest.approx(2 / 3), pytest.approx(2 / 5), 1.3)
-    assert quality_at(2.0, scores, right, 5) == (0.0, None, 0.0, 2.0)
-    scores, right = np.array([1.4, 1.2, 1.1]), np.array([True, False, False])
-    assert best_quality(scores, right, 1).threshold == pytest.approx(1.3)
-    assert best_quality(scores, ~right, 2).threshold == pytest.approx(1.1)  # all are taken
-    none = best_quality(np.array([1.4, 1.2]), np.array([False, False]), 2)
-    assert none == (0.0, 0.0, 0.0, pytest.approx(1.3)), "where nothing is right the fewest are taken"

@@ -1,3 +1,5 @@
+"""Nearest neighbours in both directions, against brute force in float64."""
+
 import faiss
 import numpy as np
 import pytest
@@ -19,9 +21,9 @@ def small_blocks(monkeypatch):
     faiss.omp_set_num_threads(before)
 
 
-def assert_same(found, expected):
-    assert np.array_equal(found.rows, expected.rows)
-    np.testing.assert_allclose(found.cosines, expected.cosines, atol=2e-12)
+def assert_same(actual, expected):
+    assert np.array_equal(actual.rows, expected.rows)
+    np.testing.assert_allclose(actual.cosines, expected.cosines, atol=2e-12)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -63,23 +65,23 @@ def test_equal_vectors_are_in_the_order_of_their_rows_and_one_of_zeros_is_near_t
 def test_a_graph_finds_almost_all_neighbours_with_their_true_cosines():
     source, target = drawn(300, seed=1), drawn(400, seed=2)
     forward, backward = bidirectional_knn(source, target, 4, "approximate")
-    for found, own, other in ((forward, source, target), (backward, target, source)):
-        expected = brute_force(own, other, 4)
-        assert (found.rows == expected.rows).mean() > 0.99
-        cosines = np.einsum("nd,nkd->nk", own.astype(np.float64), other[found.rows].astype(np.float64))
-        np.testing.assert_allclose(found.cosines, cosines, atol=1e-6)
+    for actual, queries, corpus in ((forward, source, target), (backward, target, source)):
+        expected = brute_force(queries, corpus, 4)
+        assert (actual.rows == expected.rows).mean() > 0.99
+        cosines = np.einsum("nd,nkd->nk", queries.astype(np.float64), corpus[actual.rows].astype(np.float64))
+        np.testing.assert_allclose(actual.cosines, cosines, atol=1e-6)
 
 
-def test_empty_places_of_a_graph_hold_the_best_again_or_the_first_row():
-    own, other = drawn(2), drawn(9, seed=1)
+def test_where_a_graph_leads_to_fewer_the_best_or_the_first_row_is_repeated():
+    queries, corpus = drawn(2), drawn(9, seed=1)
     rows = np.array([[5, 2, -1, -1], [-1, -1, -1, -1]], np.int32)
-    found = knn._rescore(rows, own, other, 4)
-    assert set(found.rows[0]) == {5, 2}
-    assert not found.rows[1].any()
-    np.testing.assert_allclose(found.cosines[1], own[1] @ other[0], atol=1e-6)
+    neighbours = knn._rescore(rows, queries, corpus, 4)
+    assert set(neighbours.rows[0]) == {5, 2}
+    assert not neighbours.rows[1].any()
+    np.testing.assert_allclose(neighbours.cosines[1], queries[1] @ corpus[0], atol=1e-6)
 
 
-def test_auto_is_exact_up_to_a_number_of_pairs_and_says_which(monkeypatch, capsys):
+def test_auto_is_exact_up_to_a_number_of_pairs_and_logs_the_method(monkeypatch, capsys):
     monkeypatch.setattr(knn, "EXACT_PAIRS", 100)
     bidirectional_knn(drawn(10), drawn(10), 2)
     assert "comparing 10 with 10 sentences exactly" in capsys.readouterr().err
@@ -101,7 +103,7 @@ def test_vectors_that_cannot_be_compared_are_refused(source, target, k, message)
         bidirectional_knn(source, target, k)
 
 
-def test_mining_through_a_graph_finds_what_stands_beside_thousands_of_equal_targets():
+def test_a_graph_finds_the_neighbours_beside_thousands_of_equal_targets():
     source, others = drawn(300), drawn(300) + np.float32(0.01) * drawn(300, seed=3)
     target = np.concatenate([np.repeat(drawn(1, seed=5), 2000, axis=0), unit(others)])
     forward, _ = bidirectional_knn(source, target, 4, "approximate")

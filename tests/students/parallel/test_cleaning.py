@@ -93,22 +93,11 @@ def test_pairs_below_the_threshold_are_dropped_and_counted_and_the_scores_report
     assert "margin" not in build_corpus(tmp_path / "corpora/b", settings()).facts
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "call"),
-    [
-        (cleaning, "fill_vectors", 2),
-        (ShardFiles, "write", 5),
-        (cleaning, "write_npy", 1),
-        (cleaning.shutil, "rmtree", 2),
-    ],
-)
-def test_a_killed_cleaning_resumes_and_another_threshold_encodes_nothing(
-    settings, tmp_path, monkeypatch, kill_at, owner, name, call
-):
+def test_a_killed_cleaning_resumes_and_another_threshold_encodes_nothing(settings, tmp_path, monkeypatch, kill_at):
     monkeypatch.setattr(cleaning, "NEIGHBOURHOOD", 30)
     whole = build_corpus(tmp_path / "whole/corpora/a", settings(threshold=1.1), Cache(tmp_path / "whole")).facts
     folder = tmp_path / "corpora/a"
-    kill_at(owner, name, call, lambda: build_corpus(folder, settings(threshold=1.1), Cache(tmp_path)))
+    kill_at(ShardFiles, "write", 5, lambda: build_corpus(folder, settings(threshold=1.1), Cache(tmp_path)))
     assert not folder.exists()
     assert build_corpus(folder, settings(threshold=1.1), Cache(tmp_path)).facts == whole
     monkeypatch.setattr(SentenceEncoder, "tokenize", None)
