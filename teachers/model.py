@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from bertrelay.data.tokens import Encoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
-from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.files import explain_unreadable, read_model_file
-from teachers.settings import TrainSettings
+from teachers.settings import ObjectiveSettings
 
 
 def concatenate(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
@@ -20,10 +23,23 @@ def concatenate(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
     return torch.cat([by_name[part] for part in parts], dim=-1)
 
 
+class TrainableEncoder(Encoder, Protocol):
+    """A module from tokens to vectors, such as a `SentenceEncoder`. dim: of a vector."""
+
+    pad_id: int
+
+    @property
+    def dim(self) -> int: ...
+
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor: ...
+
+    def encode(self, sentences: Sequence[str], *, precision: str) -> NDArray[np.float32]: ...
+
+
 class Teacher(nn.Module):
     """An encoder from sentences to vectors; with a head, from pairs of sentences to logits."""
 
-    def __init__(self, encoder: SentenceEncoder, head: nn.Linear | None, dropout: float, parts: Sequence[str]) -> None:
+    def __init__(self, encoder: TrainableEncoder, head: nn.Linear | None, dropout: float, parts: Sequence[str]) -> None:
         super().__init__()
         self.encoder, self.head, self.parts = encoder, head, parts
         self.dropout = nn.Dropout(dropout)
@@ -47,7 +63,7 @@ class Teacher(nn.Module):
 HEAD_WEIGHTS, HEAD_DESCRIPTION = "head.safetensors", "head.json"
 
 
-def start_head(settings: TrainSettings, encoder: SentenceEncoder, classes: Sequence[str]) -> nn.Linear:
+def start_head(settings: ObjectiveSettings, encoder: TrainableEncoder, classes: Sequence[str]) -> nn.Linear:
     """Makes a linear map for the classes of the data, or loads the one of an earlier training.
 
     Raises RequestError for a map of other classes, of another concatenation or of another size.

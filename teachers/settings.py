@@ -90,11 +90,9 @@ class LabelledTraining(TrainingSettings):
     many as sentences."""
 
 
-class TrainSettings(LabelledTraining):
-    """The training of a sentence encoder by an objective. Defaults are those of the SBERT paper."""
+class ObjectiveSettings(LabelledTraining):
+    """The training of any encoder by an objective. Defaults are those of the SBERT paper."""
 
-    base: Base
-    """A model to start from, or the size of a new one."""
     objective: Annotated[ObjectiveName, Field(description=OBJECTIVES_DESCRIBED)]
     dev: list[Table] = []
     """Tables of the same kind, scored by the objective's metric."""
@@ -102,13 +100,9 @@ class TrainSettings(LabelledTraining):
     """STS sets by name, scored by Spearman of cosine; where there are any, their mean chooses the best weights."""
     evaluate_every: Annotated[Positive | None, UsedWith("dev", "dev_sts")] = None
     patience: Annotated[Positive | None, UsedWith("dev", "dev_sts")] = None
-    pooling: Poolings | None = None
-    """Pooling of the token vectors; that of the base when absent, else mean."""
     concatenation: Annotated[Concatenation, UsedWith(objective=objectives_with("concatenation"))] = ["u", "v", "|u-v|"]
     """Input of the linear map of the softmax objective, one of [u, v], [|u-v|], [u*v], [|u-v|, u*v], [u, v, u*v], [u,
     v, |u-v|] and [u, v, |u-v|, u*v]."""
-    linear: bool = False
-    """Add a linear layer of equal size after the pooling, which stays in the model."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout on the sentence vectors while training."""
     margin: Annotated[float, Field(gt=0), UsedWith(objective=objectives_with("margin"))] = 1.0
@@ -123,8 +117,6 @@ class TrainSettings(LabelledTraining):
     """Matryoshka: the loss is its mean over vectors cut to these dimensions, and whole ones."""
     head: Annotated[InputFile | None, UsedWith(objective=objectives_with("head"))] = None
     """Softmax head of an earlier training, `@stage/head`."""
-    max_tokens: MaxTokens | None = None
-    """Longest input, special tokens included; that of the base when absent."""
 
     @model_validator(mode="after")
     def _vectors_in_halves(self) -> Self:
@@ -134,3 +126,16 @@ class TrainSettings(LabelledTraining):
                 f"dimensions: {self.objective} takes vectors in two halves; expected even numbers, found {odd}"
             )
         return self
+
+
+class TrainSettings(ObjectiveSettings):
+    """The training of a sentence encoder by an objective. Defaults are those of the SBERT paper."""
+
+    base: Base
+    """A model to start from, or the size of a new one."""
+    pooling: Poolings | None = None
+    """Pooling of the token vectors; that of the base when absent, else mean."""
+    linear: bool = False
+    """Add a linear layer of equal size after the pooling, which stays in the model."""
+    max_tokens: MaxTokens | None = None
+    """Longest input, special tokens included; that of the base when absent."""

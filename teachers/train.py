@@ -34,9 +34,9 @@ from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
 from teachers.data import MOST_CLASSES, Examples, log_shared_pairs, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
-from teachers.model import Teacher, save_head, start_head
+from teachers.model import Teacher, TrainableEncoder, save_head, start_head
 from teachers.objectives import OBJECTIVES, DevItems, LossInputs, matryoshka
-from teachers.settings import TrainSettings
+from teachers.settings import ObjectiveSettings, TrainSettings
 
 STS_MEAN = "dev/sts/spearman_cosine"
 
@@ -74,7 +74,7 @@ class TeacherData:
     classes: Sequence[str] = ()
 
     @classmethod
-    def read(cls, settings: TrainSettings, context: StageContext) -> Self:
+    def read(cls, settings: ObjectiveSettings, context: StageContext) -> Self:
         """Reads all tables of the settings; lists unusable rows in `rejects.jsonl`.
 
         Raises RequestError for a single class, and for dev data of other classes than the training data has.
@@ -119,7 +119,7 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
 
 
 def learn(
-    encoder: SentenceEncoder, data: TeacherData, settings: TrainSettings, context: StageContext
+    encoder: TrainableEncoder, data: TeacherData, settings: ObjectiveSettings, context: StageContext
 ) -> tuple[Teacher, Metrics]:
     """Trains `encoder` by the objective of the settings; returns it with its head, and the metrics."""
     precision, objective = context.precision(settings.precision), OBJECTIVES[settings.objective]
@@ -164,7 +164,7 @@ class TeacherTask:
     def __init__(
         self,
         model: Teacher,
-        settings: TrainSettings,
+        settings: ObjectiveSettings,
         data: TeacherData,
         tokens: Tokens,
         precision: ComputePrecision,
@@ -226,7 +226,8 @@ class TeacherTask:
 
     def _classify(self, first: NDArray[np.float32], second: NDArray[np.float32]) -> list[str]:
         """Returns the most probable class of each pair of vectors, (items, dim) each."""
-        u, v = (torch.from_numpy(vectors).to(self.model.encoder.device) for vectors in (first, second))
+        device = next(self.model.parameters()).device
+        u, v = (torch.from_numpy(vectors).to(device) for vectors in (first, second))
         return [self.data.classes[number] for number in self.model.logits(u, v).argmax(dim=-1).tolist()]
 
 

@@ -20,8 +20,8 @@ from bertrelay.stage import Metrics, StageContext
 from teachers.data import SCORED_PAIRS, parse_score, usable, values_of
 from teachers.settings import StsTable
 
-Row = tuple[str, str, float]
-Part = tuple[Sequence[Row], int]
+ScoredPair = tuple[str, str, float]
+ScoredPart = tuple[Sequence[ScoredPair], int]
 """The pairs of a subset or topic with their gold scores, and the number of its pairs without one."""
 
 
@@ -41,7 +41,7 @@ class StsPairs:
     without_gold: dict[str, int]
 
     @classmethod
-    def of(cls, parts: Mapping[str, Part]) -> Self:
+    def of(cls, parts: Mapping[str, ScoredPart]) -> Self:
         """Joins the pairs of all `parts`, one part after the other."""
         first, second, scores = zip(*chain.from_iterable(rows for rows, _ in parts.values()), strict=True)
         part = np.repeat(np.arange(len(parts)), [len(rows) for rows, _ in parts.values()])
@@ -65,7 +65,7 @@ class StsPairs:
     def sentence_pairs(self) -> Iterator[tuple[str, str]]:
         return zip(self.first, self.second, strict=True)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ScoredPair]:
         """Each pair and its score."""
         return zip(self.first, self.second, self.scores.tolist(), strict=True)
 
@@ -121,7 +121,7 @@ def aligned_records(
             yield cast(tuple[Record, Record], pair)
 
 
-def _pair(record: Record) -> Row:
+def _pair(record: Record) -> ScoredPair:
     first, second, score = values_of(record, "STS", SCORED_PAIRS.columns)
     if not (isinstance(first, str) and isinstance(second, str)):
         raise ValueError("a sentence that is not text")

@@ -18,15 +18,12 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
-from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.files import Description, Size, explain_unreadable, read_model_file
-from bertrelay.model.layout import Prompts
 from bertrelay.model.pooling import Pooling
-from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from teachers.sbert_paper.settings import BiLstmSettings, common_values
 from teachers.sbert_paper.word_vectors import WordVectors, rows_of, vectors_for
-from teachers.settings import TrainSettings
+from teachers.settings import ObjectiveSettings
 from teachers.train import TeacherData, learn
 
 DESCRIPTION, WEIGHTS = "bilstm.json", "bilstm.safetensors"
@@ -55,7 +52,7 @@ class BiLstmEncoder(nn.Module):
         self.embeddings.requires_grad_(False)
         self.lstm = nn.LSTM(word_dim, hidden, batch_first=True, bidirectional=True)
         self.pooling = Pooling(["max"])
-        self.pad_id, self.prompts = UNKNOWN, Prompts()
+        self.pad_id = UNKNOWN
         self.dim = 2 * hidden
 
     def text_before(self) -> str:
@@ -127,12 +124,11 @@ class BiLstmEncoder(nn.Module):
 
 def run(settings: BiLstmSettings, context: StageContext) -> Metrics:
     """Trains the encoder by the softmax objective of `teachers.train` and writes `model/`."""
-    # The base is required, and not used.
-    training = TrainSettings(base=ModelSource("/"), objective="softmax", **common_values(settings, TrainSettings))
+    training = ObjectiveSettings(objective="softmax", **common_values(settings, ObjectiveSettings))
     data = TeacherData.read(training, context)
     vectors = vectors_for(Path(settings.glove), [*data.train.sentences, *(data.dev.sentences if data.dev else [])])
     encoder = BiLstmEncoder.of(vectors, settings.hidden, settings.seed)
-    _, metrics = learn(cast(SentenceEncoder, encoder), data, training, context)
+    _, metrics = learn(encoder, data, training, context)
     if context.process_group.is_main:
         encoder.save(context.output / "model")
     return metrics

@@ -23,7 +23,7 @@ from bertrelay.stage import Metrics, StageContext
 from teachers import train
 from teachers.data import number
 from teachers.evaluation.encoders import encoder_at
-from teachers.evaluation.sts import Part, StsPairs
+from teachers.evaluation.sts import ScoredPart, StsPairs
 from teachers.pairs import train as pair_training
 from teachers.pairs.model import CrossEncoder
 from teachers.pairs.settings import CrossEncoderSettings
@@ -51,7 +51,7 @@ def read_topics(files: OfficialFiles) -> StsPairs | None:
     return StsPairs.of({topic: _pairs(path) for topic, path in zip(TOPICS, paths, strict=True)})
 
 
-def _pairs(path: Path) -> Part:
+def _pairs(path: Path) -> ScoredPart:
     reader = csv.reader(StringIO("\n".join(read_lines(path)), newline=""))
     columns = _columns(path, next(reader))
     pairs, unscored = [], 0

@@ -23,7 +23,7 @@ from bertrelay.progress import log
 from bertrelay.settings import InputFile, Metric
 from bertrelay.stage import Metrics, StageContext
 from teachers.data import BLANK, usable
-from teachers.evaluation.sts import Part, Row, StsPairs
+from teachers.evaluation.sts import ScoredPair, ScoredPart, StsPairs
 from teachers.sbert_paper.official import (
     OfficialFiles,
     Scale,
@@ -159,13 +159,13 @@ def _records(path: Path, gold: Path | None = None) -> list[Record]:
     return [Record(fields, str(path), line) for line, fields in enumerate(values, 1)]
 
 
-def _scored(records: Sequence[Record], gold: Path, rejects: Rejects, scale: Scale = (0, 5)) -> Part:
+def _scored(records: Sequence[Record], gold: Path, rejects: Rejects, scale: Scale = (0, 5)) -> ScoredPart:
     """Selects the pairs of `records` with a gold score; those with a blank sentence are rejected.
 
     gold: the file of the scores, each on the line of its pair.
     """
 
-    def pair(record: Record) -> Row:
+    def pair(record: Record) -> ScoredPair:
         first, second, text = record.values
         score = gold_score(text, gold, record.line, scale)
         if not first.strip() or not second.strip():
