@@ -58,6 +58,15 @@ def _labels(family: str, group: str) -> Mapping[str, str]:
     return read_declarations(f"domain:{family}")[0].labels[group]
 
 
+def similarity(folder: Path, with_text: bool = True) -> Iterator[Part]:
+    """The heat map of the similarity matrix that the stage wrote."""
+    from bertrelay.plots import as_svg, heatmap
+
+    if with_text and (found := read_json(folder / "similarity.json")):
+        title = found.get("title", "Cosine similarity")
+        yield DRAWING.format(Markup(as_svg(heatmap(found["matrix"], found["rows"], found["labels"], title))))
+
+
 def terms(folder: Path, with_text: bool = True) -> Iterator[Part]:
     """The picture of terms, and terms from the whole list with their neighbours."""
     picture, table = folder / "tsne.svg", folder / "neighbours.csv"
@@ -292,5 +301,5 @@ def _of_models(title: str, lines: Mapping[str, Any], across: str, up: str, **lay
     return draw(title, named, across, up, looks=looks, **layout)
 
 
-SUBJECTS = (outcomes, terms, flow, entities, answers, training)
+SUBJECTS = (similarity, outcomes, terms, flow, entities, answers, training)
 """In the order of the page."""

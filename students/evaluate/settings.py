@@ -67,6 +67,8 @@ class EvaluateSettings(Settings):
     """Training corpora for the dictionary of word-for-word lookup, a baseline."""
     dimensions: list[Positive] = []
     """Score vectors cut to these dimensions too."""
+    picture_sentences: Annotated[int, Field(ge=0), UsedWith("parallel")] = 4
+    """Sentences, in every language, that the picture of similarities shows; 0 for none."""
     precision: Precision = "auto"
     max_rejects: MaxRejects = 0.01
 

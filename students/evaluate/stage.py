@@ -13,6 +13,8 @@ from bertrelay.data.vectors import Vectors
 from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import Encode, metrics_at
+from bertrelay.evaluation.similarity import matrix
+from bertrelay.files import write_json
 from bertrelay.inference.compare import compare_all, compare_pairs
 from bertrelay.inference.encode import EncodingOptions
 from bertrelay.model.encoder import SentenceEncoder, open_encoder
@@ -122,6 +124,9 @@ class EvaluationSets:
         return scores | (sts_metrics(self.sts, encode) if self.sts else {})
 
 
+PICTURE = "similarity.json"
+
+
 def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     """Scores the model; the main process does it, as others have nothing to add."""
     precision = context.precision(settings.precision)
@@ -158,7 +163,22 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     for language, test in tests.parallel.items():
         if language in dictionaries:
             metrics |= lookup_metrics(language, dictionaries[language], test)
+    picture = similarity_examples(tests.parallel, encode, settings.picture_sentences)
+    if picture is not None:
+        write_json(context.output / PICTURE, picture)
     return metrics | tests.sizes()
+
+
+def similarity_examples(tests: dict[str, Translations], encode: Encode, count: int) -> dict[str, object] | None:
+    """Cosines among the first `count` English sentences that all languages translate, and their translations."""
+    translations = [dict(zip(*sentences, strict=True)) for sentences in tests.values()]
+    first = translations[0] if translations else {}
+    shared = [english for english in first if all(english in other for other in translations)][:count]
+    if not shared:
+        return None
+    texts = [text for english in shared for text in (english, *(of[english] for of in translations))]
+    labels = [f"{language}: {text}" for language, text in zip([ENGLISH, *tests] * len(shared), texts, strict=True)]
+    return {"labels": labels, "rows": labels, "matrix": matrix(encode(texts), encode(texts)).tolist()}
 
 
 WORDS = r"(?u)\w+"

@@ -103,9 +103,10 @@ def test_answers_have_scores_by_slice_and_are_marked_in_their_texts(tmp_path):
 
 
 def test_without_text_nothing_of_a_document_is_shown(tmp_path):
-    written(tmp_path, slices=SLICES, **ENTITIES)
+    written(tmp_path, slices=SLICES, similarity={"rows": ["a"], "labels": ["b"], "matrix": [[1.0]]}, **ENTITIES)
     assert "gout" not in "".join(map(str, findings.entities(tmp_path, with_text=False)))
     assert "gout" not in "".join(map(str, findings.answers(tmp_path, with_text=False)))
+    assert list(findings.similarity(tmp_path, with_text=False)) == []
 
 
 READING = [{"share": share, "auroc": 0.5 + share / 4, "died": 0.4, "others": 0.2} for share in (0.5, 1.0)]

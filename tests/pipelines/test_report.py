@@ -13,6 +13,8 @@ from pipelines.registry import REGISTRY
 from pipelines.report.page import write_report
 from pipelines.run_store import ATTEMPT, begin, finish, latest_name, link_latest
 
+SENTENCES = {"rows": ["A <b>dog</b>."], "labels": ["강아지 & Hund"], "matrix": [[0.875]]}
+
 
 class Page(HTMLParser):
     """The tags of a page, every attribute, and the text outside style."""
@@ -74,16 +76,16 @@ def run(tmp_path):
     losses = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
     run.add("teacher", {"dev/accuracy": 0.75}, metrics=losses)
     evaluated = {"translation_accuracy/en-ko": 0.9375}
-    run.add("evaluation", evaluated, kind="students.evaluate")
+    run.add("evaluation", evaluated, kind="students.evaluate", similarity=SENTENCES)
     return run
 
 
-def test_the_page_has_scores_curves_stages_and_settings_and_needs_no_network_and_no_scripts(run):
+def test_the_page_has_scores_curves_similarity_stages_and_settings_and_needs_no_network_and_no_scripts(run):
     text = run.write()
     page = Page(text)
-    texts = ("small & quick", "0.938", "Loss", "1 min 15 s", "teacherxxx00", "3e-05", "torch")
+    texts = ("small & quick", "0.938", "강아지 & Hund", "0.88", "Loss", "1 min 15 s", "teacherxxx00", "3e-05", "torch")
     assert all(each in page.text for each in texts)
-    assert page.tags.count("svg") == 1
+    assert page.tags.count("svg") == 2
     assert not {"script", "link", "img", "iframe", "object", "embed", "form"} & set(page.tags)
     assert not [name for name, _ in page.attributes if name.startswith("on") or name in ("src", "srcset", "action")]
     assert all(value.startswith("#") for name, value in page.attributes if name.endswith("href"))

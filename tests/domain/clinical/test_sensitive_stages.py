@@ -46,6 +46,7 @@ WITH_TEXT = {
     "terms/*/neighbours.csv",
     "terms/*/tsne.*",
     "notes/*/work/*",
+    "compared/*/similarity.json",
     ".cache/corpora/*/*",
 }
 TRACKER = 'tracker = "tensorboard"' if find_spec("tensorboard") else ""

@@ -1,3 +1,4 @@
+import json
 from itertools import permutations
 from math import sqrt
 from pathlib import Path
@@ -117,13 +118,13 @@ def test_a_prompt_precedes_each_sentence_of_every_set(context, models, toy, tmp_
     lines = [f"Katze {row[0]}\tKatze {row[1]}\tKatze {row[2]}" for row in toy.test]
     (tmp_path / "all.tsv").write_text("\n".join(["en\tde\tfr", *lines]))
     prompted = {"path": str(tmp_path / "all.tsv"), "others": {"de": "de", "fr": "fr"}}
-    model = models["model"]
+    model, kept = models["model"], {"picture_sentences": 2}
     plain, wanted = (
-        evaluate(context, model=model, parallel=[source], sts={"s": {"path": str(tmp_path / name)}})
+        evaluate(context, model=model, parallel=[source], sts={"s": {"path": str(tmp_path / name)}}, **kept)
         for source, name in ((toy.source("test"), "en.tsv"), (prompted, "prompted.tsv"))
     )
     given = {"parallel": [toy.source("test")], "sts": {"s": {"path": str(tmp_path / "en.tsv")}}}
-    found = evaluate(context, model=model, prompt={"text": "Katze "}, **given)
+    found = evaluate(context, model=model, prompt={"text": "Katze "}, **given, **kept)
     assert found == pytest.approx(wanted, abs=1e-6) and found != pytest.approx(plain, abs=1e-6)
     with pytest.raises(RequestError, match=r"prompt: expected no name, as the model has no prompts, found .query."):
         evaluate(context, model=model, prompt="query", **given)
@@ -216,6 +217,18 @@ def test_n_way_sets_give_errors_between_languages_other_than_english(context, mo
         metrics[f"xsim_error/b/{pair}"] for pair in directions
     ]
     assert len(encoded) == 1
+
+
+def test_the_picture_shows_each_sentence_in_every_language(context, models, toy):
+    evaluate(context, model=models["model"], parallel=[toy.source("test")], picture_sentences=2)
+    picture = json.loads((context.output / "similarity.json").read_text(encoding="utf-8"))
+    texts = [text for row in toy.test[:2] for text in row]
+    labels = [f"{language}: {text}" for language, text in zip(["en", "de", "fr"] * 2, texts, strict=True)]
+    assert picture.keys() == {"labels", "rows", "matrix"}
+    assert picture["labels"] == picture["rows"] == labels
+    vectors = SentenceEncoder.load(models["model"]).encode(texts, precision="fp32").astype(np.float64)
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(picture["matrix"], units @ units.T, atol=1e-5)
 
 
 def test_a_teacher_of_another_size_is_refused_before_anything_is_encoded(
