@@ -48,7 +48,7 @@ from teachers.objectives import matryoshka
 TAUGHT = ("targets", "weights", "retained", "english")
 TEACHER_LOSSES = ("mse", "cosine", "ranking")
 EXPLAINED, CRITERION = "dev/explained_variance", "dev/score"
-CORPUS_VERSION = 3
+CORPUS_VERSION = 4
 
 
 def run(settings: DistillSettings, context: StageContext) -> Metrics:

@@ -24,7 +24,6 @@ from bertrelay.data.arrow import (
     SENTENCE_SCHEMA,
     Sentences,
     number_distinct,
-    open_arrow,
     select_rows,
     text_digests,
     write_arrow,
@@ -40,12 +39,11 @@ from bertrelay.inference.run_model import fill_shards
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest
 from bertrelay.progress import Bar, log
 from students.mining.knn import exact_knn, ratio_margins
-from students.parallel.pairs import PairCounts
 from students.parallel.settings import MarginFilter
+from students.parallel.split import LOW_MARGIN, UNDECIDED, Outcomes, decide, select
 from students.searching.equal_vectors import Rows
 from students.searching.faiss import at_unit_length, load_faiss
 
-LOW_MARGIN = "low margin"
 NEIGHBOURHOOD = 32_768
 """Pairs that are compared with each other: 100 MB of vectors of 768 dimensions for each side."""
 SIDES, VECTORS, SCORES = ("english", "other"), "vectors", "margins.npy"
@@ -54,31 +52,37 @@ Scores = NDArray[np.float32]
 
 
 def drop_low_margins(
-    path: Path, counts: PairCounts, margin: MarginFilter, precision: ComputePrecision, cache: Cache
-) -> dict[str, Any]:
-    """Writes the Arrow file of pairs at `path` anew, without those of a margin below the threshold, which are counted.
+    pairs: pa.Table,
+    outcomes: Outcomes,
+    languages: Sequence[str],
+    margin: MarginFilter,
+    precision: ComputePrecision,
+    cache: Cache,
+) -> tuple[Outcomes, dict[str, Any]]:
+    """Leaves out the undecided pairs with a margin below the threshold.
 
-    path: columns stream, english, other, target and pair, which are digests of the English and of the whole pair.
-    cache: keeps the scores, so that another threshold costs nothing.
-    Returns what `corpus.json` reports: the threshold, and by language how many are below, and the deciles of scores.
+    pairs: columns stream, english, other, target and pair, which are digests of the English and of the whole pair.
+    languages: of each stream.
+    cache: stores the scores, so that another threshold costs nothing.
+    Returns the outcomes, and facts for `corpus.json`: the threshold, and by language how many undecided pairs there
+    were, how many of them are below, and the deciles of their scores.
     """
     load_faiss()
-    table = open_arrow(path)
-    language_of = np.array(counts.languages)[table["stream"].to_numpy()]  # (pairs,)
-    scores = pair_margins(table, language_of, margin, precision, cache)  # (pairs,)
-    low = scores < margin.threshold
-    counts.add(LOW_MARGIN, table["stream"].filter(pa.array(low)).to_numpy())
-    with atomic_write(path) as building:
-        write_arrow(building, table.schema, select_rows(table, ~low, {name: name for name in table.schema.names}))
-    languages = {}
-    for language in dict.fromkeys(counts.languages):
-        own = language_of == language
-        deciles = np.quantile(scores[own], np.linspace(0, 1, 11)).round(4).tolist() if own.any() else []
-        below = int(low[own].sum())
-        languages[language] = {"pairs": int(own.sum()), "below": below, "deciles": deciles}
-        log(f"{language}: {below:,} of {own.sum():,} pairs have a margin below {margin.threshold:g}")
-    facts = {"model": str(margin.model), "threshold": margin.threshold, "k": margin.k, "neighbourhood": NEIGHBOURHOOD}
-    return {**facts, "languages": languages}
+    language_of = np.array(languages)[pairs["stream"].to_numpy()]  # (pairs,)
+    scores = pair_margins(pairs, language_of, margin, precision, cache)  # (pairs,)
+    undecided, is_low = select(outcomes, UNDECIDED), scores < margin.threshold
+    facts: dict[str, Any] = {}
+    for language in dict.fromkeys(languages):
+        rows = undecided & (language_of == language)
+        count, below = int(rows.sum()), int(is_low[rows].sum())
+        deciles = np.quantile(scores[rows], np.linspace(0, 1, 11)).round(4).tolist() if count else []
+        facts[language] = {"pairs": count, "below": below, "deciles": deciles}
+        log(f"{language}: {below:,} of {count:,} pairs have a margin below {margin.threshold:g}")
+    settings = {"model": str(margin.model), "threshold": margin.threshold, "k": margin.k}
+    return (
+        decide(outcomes, undecided & is_low, LOW_MARGIN),
+        {**settings, "neighbourhood": NEIGHBOURHOOD, "languages": facts},
+    )
 
 
 def pair_margins(

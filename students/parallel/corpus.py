@@ -42,14 +42,14 @@ from bertrelay.progress import log, spinner
 from students.parallel.cleaning import drop_low_margins
 from students.parallel.pairs import DEV, TRAIN, Pair, PairCounts, Translations, filtered, read_pairs, read_translations
 from students.parallel.settings import ENGLISH, CorpusSettings
-from students.parallel.split import sentence_digest, split_pairs
+from students.parallel.split import OUTCOMES, Outcomes, deduplicate, select, sentence_digest, split_pairs
 
 NO_TARGET = -1
 DIGESTS = dict.fromkeys(("target", "sentence", "pair"), DIGEST)
-"""Of an English sentence; of that sentence but for case, keyed by the seed; of the pair and its language."""
+"""Columns of digests: of an English sentence; of it but for case, keyed by the seed; of the pair and its language."""
 
-SPOOL, SPOOLED_TEXTS = "pairs.arrow", "texts.arrow"
-SPOOLED = pa.schema({"stream": pa.int16(), "english": pa.string(), "other": pa.string(), **DIGESTS})
+PAIRS, TEXTS = "pairs.arrow", "texts.arrow"  # while a corpus is written
+PAIR_SCHEMA = pa.schema({"stream": pa.int16(), "english": pa.string(), "other": pa.string(), **DIGESTS})
 REJECTS = "rejects.jsonl"
 
 
@@ -182,56 +182,96 @@ def _remove_abandoned(folder: Path) -> None:
             continue
 
 
+@dataclass(frozen=True)
+class _Sources:
+    """Contents of all sources: pairs that passed the filters, texts to retain, and held-out pairs by language.
+
+    pairs, texts: tables that stay on disk.
+    counts, dev_counts: outcomes of the pairs by stream, of the training and of the dev sources.
+    """
+
+    pairs: pa.Table
+    texts: pa.Table
+    dev: dict[str, Translations]
+    dev_untrained: dict[str, Translations]
+    counts: PairCounts
+    dev_counts: PairCounts
+    rejects: Rejects
+
+    @property
+    def held_out(self) -> list[Translations]:
+        return [*self.dev.values(), *self.dev_untrained.values()]
+
+
 @spinner("reading parallel text")
 def _write_corpus(
     folder: Path, settings: CorpusSettings, cache: Cache | None, precision: ComputePrecision | None
 ) -> None:
+    sources = _read(folder, settings, cache)
+    outcomes = deduplicate(sources.pairs, settings.filters.drop_duplicates)
+    outcomes, facts = _clean(sources, outcomes, settings, cache or Cache(folder.parent), precision)
+    outcomes = split_pairs(sources.pairs, outcomes, sources.counts.languages, settings, sources.held_out)
+    _write(folder, settings, sources, outcomes, facts)
+
+
+def _read(folder: Path, settings: CorpusSettings, cache: Cache | None) -> _Sources:
+    """Reads and filters all sources; pairs and texts go to Arrow files in `folder`."""
     counts, dev_counts = PairCounts(settings.parallel), PairCounts(settings.dev)
     with Rejects(folder / REJECTS, settings.max_rejects) as rejects:
         dev = read_translations(settings.dev, cache, rejects, dev_counts)
         untrained = read_translations(settings.dev_untrained, cache, rejects)
-        kept = filtered(read_pairs(settings.parallel, cache, rejects, counts), settings.filters, counts)
-        write_arrow(folder / SPOOL, SPOOLED, _spooled(kept, counts.languages, settings.seed))
-        write_arrow(folder / SPOOLED_TEXTS, SENTENCE_SCHEMA, _distinct_texts(settings.retained, cache, rejects))
-    cleaning: dict[str, Any] = {}
-    if (margin := settings.filters.margin) is not None:
-        where, resolved = cache or Cache(folder.parent), precision or resolve_precision(settings.precision)
-        cleaning = {"margin": drop_low_margins(folder / SPOOL, counts, margin, resolved, where)}
-    spool = open_arrow(folder / SPOOL)
-    outcomes = split_pairs(spool, counts.languages, settings, [*dev.values(), *untrained.values()])
-    for outcome, mask in outcomes.items():
-        counts.add(outcome, spool["stream"].filter(pa.array(mask)).to_numpy())
-    for language in counts.languages:
-        total = counts.total(language)
-        if TRAIN not in total:
-            raise RequestError(
-                f"no pair of {ENGLISH} and {language} is left to train on; of those read, "
-                f"{_listed(total) or 'none was usable'}. Check the sources, the filters and dev_sentences."
-            )
-    if not settings.dev:
-        drawn = spool.select(Pair._fields).filter(pa.array(outcomes[DEV])).to_pylist()
-        dev = counts.by_language(Pair(**pair) for pair in drawn)
-    held_out = [text for pairs in (*dev.values(), *untrained.values()) for side in pairs for text in side]
-    texts = open_arrow(folder / SPOOLED_TEXTS)
-    retained = ~pc.is_in(texts["sentence"], value_set=pa.array(held_out, pa.string())).to_numpy()
-    write_arrow(folder / "retained.arrow", SENTENCE_SCHEMA, select_rows(texts, retained, {"sentence": "sentence"}))
-    english_count = _write_items(folder, spool, outcomes[TRAIN], int(retained.sum()))
-    for name in (SPOOL, SPOOLED_TEXTS):
-        (folder / name).unlink()
+        pairs = filtered(read_pairs(settings.parallel, cache, rejects, counts), settings.filters, counts)
+        write_arrow(folder / PAIRS, PAIR_SCHEMA, _pair_blocks(pairs, counts.languages, settings.seed))
+        write_arrow(folder / TEXTS, SENTENCE_SCHEMA, _distinct_texts(settings.retained, cache, rejects))
+    tables = open_arrow(folder / PAIRS), open_arrow(folder / TEXTS)
+    return _Sources(*tables, dev, untrained, counts, dev_counts, rejects)
+
+
+def _clean(
+    sources: _Sources,
+    outcomes: Outcomes,
+    settings: CorpusSettings,
+    cache: Cache,
+    precision: ComputePrecision | None,
+) -> tuple[Outcomes, dict[str, Any]]:
+    """Leaves out pairs with a low margin, if there is such a filter; returns facts about the margins too."""
+    if (margin := settings.filters.margin) is None:
+        return outcomes, {}
+    resolved = precision or resolve_precision(settings.precision)
+    languages = sources.counts.languages
+    outcomes, facts = drop_low_margins(sources.pairs, outcomes, languages, margin, resolved, cache)
+    return outcomes, {"margin": facts}
+
+
+def _write(
+    folder: Path, settings: CorpusSettings, sources: _Sources, outcomes: Outcomes, cleaning: dict[str, Any]
+) -> None:
+    """Writes items, held-out pairs and facts, and removes the files of `_read`."""
+    counts = sources.counts
+    _count_outcomes(sources.pairs, outcomes, counts)
+    dev, untrained = sources.dev if settings.dev else _drawn_dev(sources, outcomes), sources.dev_untrained
     for name, pairs in (("dev.json", dev), ("dev_untrained.json", untrained)):
         write_json(folder / name, {language: sentences._asdict() for language, sentences in pairs.items()})
+    held_out = [text for pairs in (*dev.values(), *untrained.values()) for side in pairs for text in side]
+    retained = ~pc.is_in(sources.texts["sentence"], value_set=pa.array(held_out, pa.string())).to_numpy()
+    blocks = select_rows(sources.texts, retained, {"sentence": "sentence"})
+    write_arrow(folder / "retained.arrow", SENTENCE_SCHEMA, blocks)
+    retained_count = int(retained.sum())
+    english_count = _write_items(folder, sources.pairs, select(outcomes, TRAIN), retained_count)
+    for name in (PAIRS, TEXTS):
+        (folder / name).unlink()
     train = {language: counts.total(language)[TRAIN] for language in dict.fromkeys(counts.languages)}
     facts: dict[str, Any] = {
         "english": english_count,
-        "items": english_count + sum(train.values()) + int(retained.sum()),
+        "items": english_count + sum(train.values()) + retained_count,
         "train": train,
-        "retained": int(retained.sum()),
+        "retained": retained_count,
         "dev": {language: len(sentences.english) for language, sentences in dev.items()},
         "dev_untrained": {language: len(sentences.english) for language, sentences in untrained.items()},
-        "records": rejects.records,
-        "rejects": dict(sorted(rejects.counts.items())),
+        "records": sources.rejects.records,
+        "rejects": dict(sorted(sources.rejects.counts.items())),
         "sources": counts.by_source(),
-        "dev_sources": dev_counts.by_source(),
+        "dev_sources": sources.dev_counts.by_source(),
         **cleaning,
     }
     write_json(folder / "corpus.json", facts)
@@ -243,12 +283,31 @@ def _write_corpus(
     )
 
 
+def _count_outcomes(pairs: pa.Table, outcomes: Outcomes, counts: PairCounts) -> None:
+    """Counts each pair. Raises RequestError for a language without a pair to train on."""
+    streams = pairs["stream"].to_numpy()
+    for outcome in OUTCOMES:
+        counts.add(outcome, streams[select(outcomes, outcome)])
+    for language in counts.languages:
+        total = counts.total(language)
+        if TRAIN not in total:
+            raise RequestError(
+                f"no pair of {ENGLISH} and {language} is left to train on; of those read, "
+                f"{_listed(total) or 'none was usable'}. Check the sources, the filters and dev_sentences."
+            )
+
+
+def _drawn_dev(sources: _Sources, outcomes: Outcomes) -> dict[str, Translations]:
+    rows = sources.pairs.select(Pair._fields).filter(pa.array(select(outcomes, DEV))).to_pylist()
+    return sources.counts.by_language(Pair(**row) for row in rows)
+
+
 def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} × {what}" for what, count in counts.items())
 
 
-def _spooled(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator[dict[str, Any]]:
-    """Blocks of the pairs that passed the filters, with their digests."""
+def _pair_blocks(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator[dict[str, Any]]:
+    """Streams blocks of pairs with their digests, the columns of PAIR_SCHEMA."""
     while block := list(islice(pairs, BLOCK_ROWS)):
         columns: dict[str, Any] = dict(zip(Pair._fields, zip(*block, strict=True), strict=True))
         whole = ("\n".join((languages[stream], english, other)) for stream, english, other in block)
@@ -271,17 +330,17 @@ def _distinct_texts(tables: Sequence[Table], cache: Cache | None, rejects: Rejec
 
 
 def _read_held_out(path: Path) -> dict[str, Translations]:
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    return {language: Translations(**sentences) for language, sentences in kept.items()}
+    by_language = json.loads(path.read_text(encoding="utf-8"))
+    return {language: Translations(**sentences) for language, sentences in by_language.items()}
 
 
-def _write_items(folder: Path, spool: pa.Table, train: Mask, retained: int) -> int:
+def _write_items(folder: Path, pairs: pa.Table, train: Mask, retained: int) -> int:
     """Writes the training items, the last of them retained texts, and returns how many of them are English."""
-    targets, first = number_distinct(spool["target"].filter(pa.array(train)).combine_chunks())
+    targets, first = number_distinct(pairs["target"].filter(pa.array(train)).combine_chunks())
     is_first = np.zeros(len(train), bool)
     is_first[np.flatnonzero(train)[first]] = True
-    write_arrow(folder / "english.arrow", SENTENCE_SCHEMA, select_rows(spool, is_first, {"sentence": "english"}))
-    write_arrow(folder / "translations.arrow", SENTENCE_SCHEMA, select_rows(spool, train, {"sentence": "other"}))
+    write_arrow(folder / "english.arrow", SENTENCE_SCHEMA, select_rows(pairs, is_first, {"sentence": "english"}))
+    write_arrow(folder / "translations.arrow", SENTENCE_SCHEMA, select_rows(pairs, train, {"sentence": "other"}))
     weights = np.bincount(targets, minlength=len(first)).astype(np.int32)
     no_targets = np.full(retained, NO_TARGET, np.int32)
     _write_array(folder / "targets.npy", np.concatenate([np.arange(len(first), dtype=np.int32), targets, no_targets]))
@@ -290,7 +349,7 @@ def _write_items(folder: Path, spool: pa.Table, train: Mask, retained: int) -> i
 
 
 def _write_array(path: Path, array: NDArray[np.integer]) -> None:
-    """As `np.save` does, which hides that it was the disk that was full."""
+    """Writes a `.npy` file. `np.save` would hide a full disk behind another error."""
     with path.open("wb") as file:
         npy.write_array_header_1_0(file, npy.header_data_from_array_1_0(array))
         file.write(array.data)

@@ -1,70 +1,106 @@
-"""The split of a corpus into training and dev pairs, without what is repeated, held out or beyond a limit.
+"""The outcome of every pair of a corpus: trained on, held out, or left out with a reason.
 
-It is decided on digests: some 110 bytes of memory for each pair, and no sentences.
+It is one column, filled in named steps, and decided on digests: some 110 bytes of memory for each pair, no sentences.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from bertrelay.data.arrow import DIGEST, Mask, number_distinct, text_digest
 from students.parallel.pairs import DEV, TRAIN, Translations
 from students.parallel.settings import CorpusSettings
 
-DUPLICATE = "duplicate"
-IN_DEV = "in the dev split"
-BEYOND = "beyond max_pairs"
+UNDECIDED, DUPLICATE, LOW_MARGIN = "undecided", "duplicate", "low margin"
+IN_DEV, BEYOND = "in the dev split", "beyond max_pairs"
+OUTCOMES = UNDECIDED, DUPLICATE, LOW_MARGIN, DEV, IN_DEV, BEYOND, TRAIN
+
+Outcomes = NDArray[np.int8]
+"""The outcome of each pair as its position in OUTCOMES, (pairs,)."""
+
+
+def select(outcomes: Outcomes, outcome: str) -> Mask:
+    """The pairs of this outcome, (pairs,)."""
+    mask: Mask = outcomes == OUTCOMES.index(outcome)
+    return mask
+
+
+def decide(outcomes: Outcomes, pairs: Mask | NDArray[np.integer], outcome: str) -> Outcomes:
+    """Returns the column with this outcome for `pairs`, a mask or positions."""
+    decided = outcomes.copy()
+    decided[pairs] = OUTCOMES.index(outcome)
+    return decided
+
+
+def deduplicate(pairs: pa.Table, drop_duplicates: bool) -> Outcomes:
+    """The first column of outcomes: `undecided`, and `duplicate` for each pair that an earlier one equals."""
+    outcomes = np.full(len(pairs), OUTCOMES.index(UNDECIDED), np.int8)
+    if not drop_duplicates:
+        return outcomes
+    repeated = np.ones(len(pairs), bool)
+    repeated[number_distinct(pairs["pair"].combine_chunks())[1]] = False
+    return decide(outcomes, repeated, DUPLICATE)
 
 
 def sentence_digest(english: str, seed: int) -> bytes:
+    """Identifies an English sentence whatever its case, for the draw of dev sentences under `seed`."""
     return text_digest(english.casefold(), str(seed).encode())
 
 
 def split_pairs(
-    spool: pa.Table, languages: Sequence[str], settings: CorpusSettings, given: Sequence[Translations]
-) -> dict[str, Mask]:
-    """Masks over the pairs of `spool` by outcome.
+    pairs: pa.Table,
+    outcomes: Outcomes,
+    languages: Sequence[str],
+    settings: CorpusSettings,
+    held_out: Iterable[Translations],
+) -> Outcomes:
+    """Decides the undecided `pairs` in three steps; those that no step takes are trained on.
 
-    Held out are the English sentences of `given` and, without a dev split of the settings, the `dev_sentences` of the
-    smallest digests under the seed, so that more data moves few of them. Of one that is drawn the first translation
-    into each language is its dev pair, and further ones go nowhere.
+    1. Pairs whose English is in `held_out` are left out.
+    2. Without a dev split of the settings, dev sentences are drawn.
+    3. Pairs beyond the limit of their stream are left out.
 
     languages: of each stream.
     """
-    repeated = np.full(len(spool), settings.filters.drop_duplicates)
-    if settings.filters.drop_duplicates:
-        repeated[number_distinct(spool["pair"].combine_chunks())[1]] = False
-    sentences = spool["sentence"]
-    english = {sentence for pairs in given for sentence in pairs.english}
-    given_out = pa.array([sentence_digest(sentence, settings.seed) for sentence in english], DIGEST)
-    held = ~repeated & pc.is_in(sentences, value_set=given_out).to_numpy()
-    dev = np.zeros(len(spool), bool)
+    english = {sentence for translations in held_out for sentence in translations.english}
+    digests = pa.array([sentence_digest(sentence, settings.seed) for sentence in english], DIGEST)
+    is_held_out = pc.is_in(pairs["sentence"], value_set=digests).to_numpy()
+    outcomes = decide(outcomes, select(outcomes, UNDECIDED) & is_held_out, IN_DEV)
     if not settings.dev:
-        distinct = pc.unique(sentences.filter(pa.array(~held)))
-        drawn = distinct.take(pc.sort_indices(distinct)[: settings.dev_sentences])
-        places = np.flatnonzero(~repeated & pc.is_in(sentences, value_set=drawn).to_numpy())
-        held[places] = True
-        numbers, _ = number_distinct(sentences.take(pa.array(places)).combine_chunks())
-        language_numbers = np.unique(languages, return_inverse=True)[1][spool["stream"].to_numpy()[places]]
-        dev[places[np.unique([numbers, language_numbers], axis=1, return_index=True)[1]]] = True
-    train = ~repeated & ~held
+        outcomes = _draw_dev(pairs, outcomes, languages, settings.dev_sentences)
     limits = [source.max_pairs or settings.filters.max_pairs for source in settings.parallel for _ in source.languages]
-    beyond = _beyond(spool, train, limits)
-    return {DUPLICATE: repeated, DEV: dev, IN_DEV: held & ~dev, BEYOND: beyond, TRAIN: train & ~beyond}
+    outcomes = _limit_streams(pairs, outcomes, limits)
+    return decide(outcomes, select(outcomes, UNDECIDED), TRAIN)
 
 
-def _beyond(spool: pa.Table, train: Mask, limits: Sequence[int | None]) -> Mask:
-    """The pairs of `train` beyond the limit of their stream, in the order of their English digests.
+def _draw_dev(pairs: pa.Table, outcomes: Outcomes, languages: Sequence[str], count: int) -> Outcomes:
+    """Holds out the `count` English sentences of the smallest digests, so that more data moves few of them.
+
+    The first translation of one into each language is its dev pair. Further ones are left out.
+    """
+    undecided, sentences = select(outcomes, UNDECIDED), pairs["sentence"]
+    distinct = pc.unique(sentences.filter(pa.array(undecided)))
+    drawn = distinct.take(pc.sort_indices(distinct)[:count])
+    rows = np.flatnonzero(undecided & pc.is_in(sentences, value_set=drawn).to_numpy())
+    numbers, _ = number_distinct(sentences.take(pa.array(rows)).combine_chunks())
+    language_numbers = np.unique(languages, return_inverse=True)[1][pairs["stream"].to_numpy()[rows]]
+    first = np.unique([numbers, language_numbers], axis=1, return_index=True)[1]
+    return decide(decide(outcomes, rows, IN_DEV), rows[first], DEV)
+
+
+def _limit_streams(pairs: pa.Table, outcomes: Outcomes, limits: Sequence[int | None]) -> Outcomes:
+    """Leaves out the undecided pairs beyond the limit of their stream, in the order of their English digests.
 
     So sources that translate the same English keep the same of it.
     """
-    beyond = np.zeros(len(train), bool)
-    if any(limits):
-        order, streams = pc.sort_indices(spool["sentence"]).to_numpy(), spool["stream"].to_numpy()
-        order = order[train[order]]
-        for stream, limit in enumerate(limits):
-            if limit:
-                beyond[order[streams[order] == stream][limit:]] = True
-    return beyond
+    if not any(limits):
+        return outcomes
+    order, streams = pc.sort_indices(pairs["sentence"]).to_numpy(), pairs["stream"].to_numpy()
+    order = order[select(outcomes, UNDECIDED)[order]]
+    for stream, limit in enumerate(limits):
+        if limit:
+            outcomes = decide(outcomes, order[streams[order] == stream][limit:], BEYOND)
+    return outcomes

@@ -247,6 +247,17 @@ def test_given_dev_sources_stand_as_they_are_and_training_gives_up_their_english
     assert corpus.facts["dev_sources"][0]["empty side"] == 1
 
 
+def test_a_sentence_of_dev_untrained_is_not_drawn_for_dev_even_if_its_pair_is_repeated(tmp_path):
+    pairs = [("sentence number 0", "de number 0")] * 2 + numbered("de", range(1, 5))
+    untrained = aligned(tmp_path / "untrained", "fi", numbered("fi", [0]))
+    corpus = build(tmp_path, [aligned(tmp_path, "de", pairs)], dev_sentences=3, dev_untrained=[untrained])
+    assert len(corpus.dev["de"].english) == 3 and "sentence number 0" not in corpus.dev["de"].english
+    (account,) = corpus.facts["sources"]
+    assert {key: account[key] for key in account if key not in ("source", "language")} == {
+        "pairs": 6, "duplicate": 1, "in the dev split": 1, "dev": 3, "train": 1
+    }  # fmt: skip
+
+
 def test_a_limit_keeps_the_same_english_of_each_source_and_a_source_may_have_its_own(toy, tmp_path):
     table = {"path": str(toy.train_path)}
     given = {"dev_sentences": 10, "filters": {"max_pairs": 30}}
