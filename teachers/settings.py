@@ -49,7 +49,7 @@ ScoreRange = Annotated[list[float], Field(min_length=2, max_length=2), AfterVali
 Poolings = Annotated[list[PoolingMode], Field(min_length=1)]
 
 
-OBJECTIVES_DESCRIBED = "; ".join(f"`{name}`: {objective.summary}" for name, objective in OBJECTIVES.items()) + "."
+OBJECTIVES_DESCRIBED = " ".join(f"`{name}`: {objective.summary}." for name, objective in OBJECTIVES.items())
 
 
 class StsTable(Table):

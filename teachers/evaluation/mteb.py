@@ -127,7 +127,7 @@ def evaluate_tasks(
     nowhere = Path()  # reading tables writes nothing
     with Rejects(None, options.max_rejects) as rejects:
         read = read_tasks(options, StageContext(nowhere, Cache(nowhere)), rejects)
-    return task_metrics(options, read, None, None if results is None else Path(results))
+    return task_metrics(options, read, options.precision, None, None if results is None else Path(results))
 
 
 def read_tasks(settings: MtebSettings, context: StageContext, rejects: Rejects) -> list["AbsTask"]:
@@ -141,7 +141,7 @@ def read_tasks(settings: MtebSettings, context: StageContext, rejects: Rejects) 
 
 
 def task_metrics(
-    settings: MtebSettings, tasks: Sequence["AbsTask"], cache: Cache | None, results: Path | None
+    settings: MtebSettings, tasks: Sequence["AbsTask"], precision: str, cache: Cache | None, results: Path | None
 ) -> Metrics:
     """Computes the main score of every subset of `tasks`.
 
@@ -149,11 +149,11 @@ def task_metrics(
     """
     mteb, model = _package(), settings.model
     encoder = with_pooling(open_encoder(model, cache), settings.pooling, settings.truncate_dim)
-    precision = resolve_precision(settings.precision, encoder.device)
-    changed: dict[str, str | int] = {"precision": precision} if precision != "fp32" else {}
+    resolved = resolve_precision(precision, encoder.device)
+    changed: dict[str, str | int] = {"precision": resolved} if resolved != "fp32" else {}
     changed |= {"pooling": "-".join(settings.pooling)} if settings.pooling else {}
     changed |= {"truncate_dim": settings.truncate_dim} if settings.truncate_dim else {}
-    wrapped = MtebEncoder(encoder, _name_of(model), model.revision, changed, settings.truncate_dim, precision=precision)
+    wrapped = MtebEncoder(encoder, _name_of(model), model.revision, changed, settings.truncate_dim, precision=resolved)
     earlier = mteb.ResultCache(results)
     metrics: Metrics = {}
     for task in tasks:

@@ -22,10 +22,10 @@ Fit = Callable[[Sequence[str]], Encode]
 """From all sentences of a set to the function that encodes some of them; TF-IDF and word vectors depend on all."""
 
 
-def fit_of(settings: ProtocolSettings, cache: Cache | None = None) -> Fit:
+def fit_of(settings: ProtocolSettings, precision: str = "fp32", cache: Cache | None = None) -> Fit:
     """Returns the encoder that `settings` name, to vectors, float32 (sentences, dim), all of them finite.
 
-    A network is loaded with its first sentences.
+    A network is loaded with its first sentences. precision: of a sentence encoder. cache: of models of the hub.
     """
     if settings.glove is not None:
         path = Path(settings.glove)
@@ -39,7 +39,7 @@ def fit_of(settings: ProtocolSettings, cache: Cache | None = None) -> Fit:
             return finite(BiLstmEncoder.load(settings.bilstm).to(default_device()).encode)
         assert settings.model is not None
         encoder = with_pooling(open_encoder(settings.model, cache), settings.pooling, settings.truncate_dim)
-        return finite(partial(encoder.encode, precision=settings.precision, truncate_dim=settings.truncate_dim))
+        return finite(partial(encoder.encode, precision=precision, truncate_dim=settings.truncate_dim))
 
     return lambda _: network()
 

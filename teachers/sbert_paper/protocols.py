@@ -25,12 +25,12 @@ Score = Callable[[Fit], Metrics]
 
 def run(settings: ProtocolSettings, context: StageContext) -> Metrics:
     """Computes the metrics of the protocols; only the main process does."""
-    settings = settings.model_copy(update={"precision": context.precision(settings.precision)})
+    precision = context.precision(settings.precision)
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        scores = read_protocols(settings, context, rejects, context.output)
-    return scored(settings, scores, context.cache)
+        scores = read_protocols(settings, context, rejects, precision, context.output)
+    return _score(fit_of(settings, precision, context.cache), scores)
 
 
 def evaluate(settings: ProtocolSettings, results: Path | None = None) -> Metrics:
@@ -40,41 +40,44 @@ def evaluate(settings: ProtocolSettings, results: Path | None = None) -> Metrics
     """
     nowhere = Path()  # only mteb writes anything, and only the model and mteb's data are read from the hub
     with Rejects(None) as rejects:
-        scores = read_protocols(settings, StageContext(nowhere, Cache(nowhere)), rejects, results)
-    return scored(settings, scores, None)
+        scores = read_protocols(settings, StageContext(nowhere, Cache(nowhere)), rejects, settings.precision, results)
+    return _score(fit_of(settings, settings.precision), scores)
+
+
+def _score(fit: Fit, scores: list[Score]) -> Metrics:
+    return {name: value for score in scores for name, value in score(fit).items()}
 
 
 def read_protocols(
-    settings: ProtocolSettings, context: StageContext, rejects: Rejects, results: Path | None = None
+    settings: ProtocolSettings,
+    context: StageContext,
+    rejects: Rejects,
+    precision: str = "fp32",
+    results: Path | None = None,
 ) -> list[Score]:
     """Reads and checks the files of each protocol, so that errors precede the loading of a model.
 
-    results: the folder of mteb's results; its default when None.
+    precision: of tasks of mteb. results: the folder of mteb's results; its default when None.
     Raises RequestError for a set that is named and missing, or a protocol without any of its sets.
     """
     scores = []
     for protocol in settings.protocols:
         if protocol == "mteb":
-            scores.append(_read_mteb(settings, context, rejects, results))
+            scores.append(_read_mteb(settings, context, rejects, precision, results))
         else:
             files = OfficialFiles(Path(settings.data or ""))
             scores.append(_read(protocol, files, settings, context, rejects))
     return scores
 
 
-def _read_mteb(settings: ProtocolSettings, context: StageContext, rejects: Rejects, results: Path | None) -> Score:
+def _read_mteb(
+    settings: ProtocolSettings, context: StageContext, rejects: Rejects, precision: str, results: Path | None
+) -> Score:
     from teachers.evaluation.mteb import read_tasks, task_metrics  # of an optional package
 
-    # A precision that is resolved is no setting any more, so the values are not validated again.
-    choice = MtebSettings.model_construct(**common_values(settings, MtebSettings))
+    choice = MtebSettings(**common_values(settings, MtebSettings))
     tasks = read_tasks(choice, context, rejects)
-    return lambda _: task_metrics(choice, tasks, context.cache, results)
-
-
-def scored(settings: ProtocolSettings, scores: list[Score], cache: Cache | None) -> Metrics:
-    """Computes the metrics of the encoder that `settings` name. cache: of models of the hub."""
-    fit = fit_of(settings, cache)
-    return {name: value for score in scores for name, value in score(fit).items()}
+    return lambda _: task_metrics(choice, tasks, precision, context.cache, results)
 
 
 def _read(

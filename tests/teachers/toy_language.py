@@ -69,3 +69,14 @@ def context_in(folder):
 def log_lines(context, key):
     log = (context.output / "metrics.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, log) if key in line]
+
+
+def write_scored(path, count, seed):
+    """Writes pairs of animals with scores from 0 to 5; returns them."""
+    drawn = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        a, b = drawn.integers(6, size=2)
+        rows.append((f"the {ANIMALS[a]} runs", f"the {ANIMALS[b]} sleeps", int(2 * (a < 3) + 3 * (b < 3))))
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in [("sentence1", "sentence2", "score"), *rows]))
+    return rows

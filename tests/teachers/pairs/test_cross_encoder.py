@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 from sentence_transformers import CrossEncoder as PeerCrossEncoder
+from toy_language import ANIMALS, write_scored
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertrelay.device import ComputePrecision
@@ -18,7 +19,6 @@ from teachers.pairs.rerank import load_scorer
 from teachers.pairs.settings import CrossEncoderSettings
 from teachers.pairs.train import PairTask, run
 
-ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 SENTENCES = [f"the {animal} {verb} near the old station" for animal in ANIMALS for verb in ("runs", "sleeps")]
 PAIRS = [(SENTENCES[n % 12], SENTENCES[(5 * n + 3) % 12][: 12 + n]) for n in range(17)]
 
@@ -78,19 +78,9 @@ def test_the_loss_is_the_cross_entropy_of_the_score_and_all_that_learns_has_a_gr
     assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
 
 
-def write(path, count, seed):
-    drawn = np.random.default_rng(seed)
-    rows = []
-    for _ in range(count):
-        a, b = drawn.integers(6, size=2)
-        rows.append((f"the {ANIMALS[a]} runs", f"the {ANIMALS[b]} sleeps", int(2 * (a < 3) + 3 * (b < 3))))
-    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in [("sentence1", "sentence2", "score"), *rows]))
-    return rows
-
-
 def test_an_evaluation_by_two_processes_equals_that_of_one(base, context, tmp_path, evaluated_twice):
-    write(tmp_path / "train.tsv", 60, 1)
-    write(tmp_path / "dev.tsv", 41, 2)
+    write_scored(tmp_path / "train.tsv", 60, 1)
+    write_scored(tmp_path / "dev.tsv", 41, 2)
     tables = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
     evaluations = evaluated_twice("teachers.pairs.train")
     run(CrossEncoderSettings.model_validate({**tables, "base": str(base), "epochs": 1, "precision": "fp32"}), context)
@@ -100,9 +90,9 @@ def test_an_evaluation_by_two_processes_equals_that_of_one(base, context, tmp_pa
 
 def test_it_learns_and_its_metrics_are_scipys_on_its_scores(context, tmp_path, tiny_encoder):
     tiny_encoder("bert", SENTENCES, layers=1, seed=1).save(tmp_path / "base")
-    trained = set(write(tmp_path / "train.tsv", 240, 1))
-    write(tmp_path / "dev.tsv", 60, 2)
-    tested = write(tmp_path / "test.tsv", 80, 3)
+    trained = set(write_scored(tmp_path / "train.tsv", 240, 1))
+    write_scored(tmp_path / "dev.tsv", 60, 2)
+    tested = write_scored(tmp_path / "test.tsv", 80, 3)
     settings = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
     settings |= {"test": {"toy": {"path": str(tmp_path / "test.tsv")}}, "base": str(tmp_path / "base")}
     settings |= {"epochs": 20, "learning_rate": 3e-3, "batch_items": 16, "precision": "fp32"}

@@ -5,6 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 from scipy.stats import spearmanr
+from toy_language import ANIMALS, write_scored
 
 from bertrelay.errors import RequestError
 from bertrelay.model.pooling import Projection
@@ -12,7 +13,6 @@ from teachers.pairs.rerank import load_scorer
 from teachers.sbert_paper.poly_encoder import POLY_ENCODER, PolyEncoder, run
 from teachers.sbert_paper.settings import PolyEncoderSettings
 
-ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 SENTENCES = [f"the {animal} {verb} near the old station" for animal in ANIMALS for verb in ("runs", "sleeps")]
 PAIRS = [(SENTENCES[n % 12], SENTENCES[(5 * n + 3) % 12][: 12 + n]) for n in range(17)]
 
@@ -79,19 +79,12 @@ def test_a_base_with_a_projection_is_refused(sentence_encoder):
         PolyEncoder(sentence_encoder, codes=2)
 
 
-def write(path, count, seed):
-    drawn = np.random.default_rng(seed)
-    rows = []
-    for _ in range(count):
-        a, b = drawn.integers(6, size=2)
-        rows.append((f"the {ANIMALS[a]} runs", f"the {ANIMALS[b]} sleeps", int(2 * (a < 3) + 3 * (b < 3))))
-    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in [("sentence1", "sentence2", "score"), *rows]))
-    return rows
-
-
 def test_it_learns_and_its_metric_is_scipys_on_the_scores_of_the_loaded_folder(context, tmp_path, tiny_encoder):
     tiny_encoder("bert", SENTENCES, layers=1, seed=1).save(tmp_path / "base")
-    rows = {part: write(tmp_path / f"{part}.tsv", count, seed=count) for part, count in (("train", 240), ("test", 80))}
+    rows = {
+        part: write_scored(tmp_path / f"{part}.tsv", count, seed=count)
+        for part, count in (("train", 240), ("test", 80))
+    }
     tables = {part: {"path": str(tmp_path / f"{part}.tsv")} for part in rows}
     training = {"epochs": 20, "learning_rate": 3e-3, "batch_items": 16, "precision": "fp32", "codes": 4}
     settings = {"base": str(tmp_path / "base"), "train": [tables["train"]], "test": {"toy": tables["test"]}, **training}
