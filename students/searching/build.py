@@ -69,7 +69,7 @@ class IndexBuilder:
         All processes return when the index is complete. Raises RequestError when another process builds it, or it is
         one of another origin.
         """
-        folder, process_group = folder.resolve(), self.options.process_group  # not the link to a folder is replaced
+        folder, process_group = folder.resolve(), self.options.process_group  # a link stays, its folder is replaced
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -107,25 +107,25 @@ class IndexBuilder:
 
     def _write_corpus(self, building: Path) -> int:
         """Writes the sentences, which takes little of a build, and returns the number of blank ones."""
-        path = building / SENTENCES
+        path, new = building / SENTENCES, building / f"{SENTENCES}.new"
         refuse_symlink(building)
         try:
             building.mkdir(exist_ok=True)
         except OSError as error:
             raise write_error(building, error) from error
-        earlier = Digests().of_file(path) if path.is_file() else None
         try:
             with self.options.rejects or nullcontext():
-                blank = write_sentences(self.table, path, self.options.cache, self.options.rejects)
+                blank = write_sentences(self.table, new, self.options.cache, self.options.rejects)
         except BertRelayError:
             if not any(building.glob("*.vectors.npy*")):  # nothing that took long
                 shutil.rmtree(building)
             raise
-        if earlier not in (None, Digests().of_file(path)):  # a data set of the hub may have changed
-            log(f"{building} has vectors of other sentences: restarting")
+        if path.is_file() and Digests().of_file(path) != Digests().of_file(new):  # a data set of the hub may change
+            log(f"{building} is of other sentences: restarting")
             for other in building.iterdir():
-                if other != path:
+                if other not in (path, new):
                     shutil.rmtree(other) if other.is_dir() else other.unlink()
+        new.replace(path)  # after the vectors of earlier sentences are gone
         if blank:
             log(f"{self.table.name}: left out {blank:,} blank sentences; the others keep the number of their line")
         return blank

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from students.distill.settings import DistillSettings
 from students.parallel.corpus import build_corpus
 
-sys.path.append(str(Path(__file__).parent))  # unit_vectors is imported by name
+sys.path.append(str(Path(__file__).parent))  # unit_vectors and indexes are imported by name
 
 SUBJECTS = ["dog/Hund/chien", "cat/Katze/chat", "bird/Vogel/oiseau", "fish/Fisch/poisson", "mouse/Maus/souris"]
 VERBS = ["runs/rennt/court", "sleeps/schläft/dort", "eats/frisst/mange", "waits/wartet/attend", "sings/singt/chante"]

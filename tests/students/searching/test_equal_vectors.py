@@ -20,7 +20,7 @@ def test_vectors_are_equal_to_rounding_and_no_farther():
     ]
 
 
-def test_rows_of_equal_vectors_fill_the_places_that_are_asked_for():
+def test_rows_of_equal_vectors_fill_the_k_ranks():
     equal = EqualRows(np.array([0, 2, 3, 6]), np.array([0, 4, 1, 2, 3, 5]))
     numbers, nearness = (
         np.array([[2, 1, 0], [1, -1, -1]]),

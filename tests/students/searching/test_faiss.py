@@ -27,7 +27,7 @@ from students.searching.settings import Hnsw
 SMALL = Hnsw(links=8, ef_construction=40, ef_search=32)
 
 
-@pytest.mark.parametrize("queries", [3, 50])  # FAISS has a way of its own for few
+@pytest.mark.parametrize("queries", [3, 50])  # FAISS computes few in another way
 def test_exact_neighbours_are_those_of_float64_also_in_a_mapped_file(queries, tmp_path):
     np.save(tmp_path / "corpus.npy", drawn(500))
     corpus = np.load(tmp_path / "corpus.npy", mmap_mode="r")
@@ -37,11 +37,11 @@ def test_exact_neighbours_are_those_of_float64_also_in_a_mapped_file(queries, tm
     np.testing.assert_allclose(similarities, expected[0], atol=1e-6)
 
 
-def test_more_neighbours_than_there_are_is_all_there_are_with_equals_in_the_order_of_their_rows():
+def test_more_neighbours_than_rows_are_all_rows_with_equals_in_their_order():
     corpus = np.repeat(np.eye(4, dtype=np.float32), 3, axis=0)
     assert exact_neighbours(corpus[6:7], corpus, 99)[1].tolist() == [[6, 7, 8, 0, 1, 2, 3, 4, 5, 9, 10, 11]]
-    found = approximate_neighbours(build_hnsw(corpus, SMALL), corpus[:1], 99, 1)[1]
-    assert sorted(found[0].tolist()) == list(range(12))
+    nearest = approximate_neighbours(build_hnsw(corpus, SMALL), corpus[:1], 99, 1)[1]
+    assert sorted(nearest[0].tolist()) == list(range(12))
     with pytest.raises(RequestError, match=r"shape \(n, 4\), found \(2, 8\)"):
         exact_neighbours(drawn(2, 8), corpus, 3)
 
@@ -51,15 +51,15 @@ def through(graph, ef_search):
 
 
 @pytest.mark.parametrize("ef_search", [1, 4, 400])
-def test_recall_is_the_share_of_the_ten_nearest_others(ef_search):
+def test_recall_is_the_fraction_of_the_ten_nearest_others(ef_search):
     corpus = drawn(400)
     graph = build_hnsw(corpus, Hnsw(links=2, ef_construction=4))
     cosines = corpus.astype(np.float64) @ corpus.astype(np.float64).T
     np.fill_diagonal(cosines, -2)
-    wanted = [set(np.argsort(-row)[:10].tolist()) for row in cosines]
-    found = approximate_neighbours(graph, corpus, 11, ef_search)[1]
-    others = [[row for row in rows.tolist() if row != query][:10] for query, rows in enumerate(found)]
-    expected = [len(wanted[query].intersection(rows)) / 10 for query, rows in enumerate(others)]
+    expected_rows = [set(np.argsort(-row)[:10].tolist()) for row in cosines]
+    nearest = approximate_neighbours(graph, corpus, 11, ef_search)[1]
+    others = [[row for row in rows.tolist() if row != query][:10] for query, rows in enumerate(nearest)]
+    expected = [len(expected_rows[query].intersection(rows)) / 10 for query, rows in enumerate(others)]
     np.testing.assert_allclose(recall(through(graph, ef_search), corpus), expected)
     assert 0.2 < np.mean(expected) <= 1
 
@@ -72,15 +72,15 @@ def test_in_recall_a_copy_is_as_good_as_the_neighbour_and_few_vectors_have_few_o
 
 
 @pytest.mark.parametrize(("stored", "bytes_a_vector"), [("int8", 16), ("binary", 2)])
-def test_codes_keep_few_bytes_and_their_candidates_are_compared_in_float32(stored, bytes_a_vector, tmp_path):
+def test_codes_have_few_bytes_and_their_candidates_are_compared_in_float32(stored, bytes_a_vector, tmp_path):
     corpus, queries = drawn(500), drawn(20, seed=1)
     write_index(build_codes(corpus, stored), tmp_path / "codes.faiss")
     codes = open_faiss(tmp_path / "codes.faiss", stored)
     assert codes.code_size == bytes_a_vector and corpus.shape == (500, 16)
-    wanted = brute_force(queries, corpus, 5)
+    expected = brute_force(queries, corpus, 5)
     similarities, rows = rescored_neighbours(codes, corpus, queries, 5, 500)  # all are candidates
-    np.testing.assert_array_equal(rows, wanted.rows)
-    np.testing.assert_allclose(similarities, wanted.cosines, atol=1e-6)
+    np.testing.assert_array_equal(rows, expected.rows)
+    np.testing.assert_allclose(similarities, expected.cosines, atol=1e-6)
     few, some = (
         np.mean((rescored_neighbours(codes, corpus, queries, 5, count)[1][:, :, None] == rows[:, None, :]).any(axis=1))
         for count in (5, 50)
@@ -95,9 +95,9 @@ def test_codes_keep_few_bytes_and_their_candidates_are_compared_in_float32(store
 def test_a_written_index_is_one_of_faiss_opens_without_a_copy_and_half_of_it_is_reported(tmp_path):
     corpus = drawn(200)
     write_index(build_hnsw(corpus, SMALL), tmp_path / "hnsw.faiss")
-    asked = faiss.read_index(str(tmp_path / "hnsw.faiss")).search(corpus[:9], 5)[1]
+    expected = faiss.read_index(str(tmp_path / "hnsw.faiss")).search(corpus[:9], 5)[1]
     opened = open_faiss(tmp_path / "hnsw.faiss", "hnsw")
-    np.testing.assert_array_equal(approximate_neighbours(opened, corpus[:9], 5, 16)[1], asked)
+    np.testing.assert_array_equal(approximate_neighbours(opened, corpus[:9], 5, 16)[1], expected)
     assert not faiss.downcast_index(opened.storage).codes.is_owned
     assert [path.name for path in tmp_path.iterdir()] == ["hnsw.faiss"]
     whole = (tmp_path / "hnsw.faiss").read_bytes()
@@ -112,9 +112,9 @@ def test_faiss_and_torch_compute_in_one_process_also_when_faiss_comes_first():
         "import faiss, torch, numpy as np\n"
         "v = np.random.default_rng(0).standard_normal((3000, 32)).astype('float32')\n"
         "for _ in range(3):\n"
-        "    found = faiss.knn(v[:100], v, 5, metric=faiss.METRIC_INNER_PRODUCT)[1]\n"
+        "    rows = faiss.knn(v[:100], v, 5, metric=faiss.METRIC_INNER_PRODUCT)[1]\n"
         "    exact = (torch.from_numpy(v[:100]) @ torch.from_numpy(v).T).topk(5).indices.numpy()\n"
-        "    assert (found == exact).mean() > 0.999\n"
+        "    assert (rows == exact).mean() > 0.999\n"
         "faiss.IndexHNSWFlat(32, 8).add(v)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=os.environ | {"OMP_NUM_THREADS": "2"})
@@ -122,7 +122,7 @@ def test_faiss_and_torch_compute_in_one_process_also_when_faiss_comes_first():
 
 def test_a_graph_finds_every_vector_among_thousands_of_equal_ones():
     """A thousand times each of two vectors: linked as they are, they fill each other's links, and of the other 500
-    fewer than a third are found.
+    FAISS finds fewer than a third.
     """
     others, repeated = drawn(500), np.repeat(drawn(2, seed=1), 1000, axis=0)
     corpus = np.concatenate([others, repeated])[np.random.default_rng(2).permutation(2500)]
@@ -130,9 +130,9 @@ def test_a_graph_finds_every_vector_among_thousands_of_equal_ones():
     assert equal is not None and len(equal) == 502
     graph = build_hnsw(distinct(corpus, equal), SMALL)
     similarities, rows = equal.spread(*approximate_neighbours(graph, others, 5, 64), 5)
-    wanted = brute_force(others, corpus, 5)
-    np.testing.assert_array_equal(rows[:, 0], wanted.rows[:, 0])
-    np.testing.assert_allclose(similarities[:, 0], wanted.cosines[:, 0], atol=1e-6)
+    expected = brute_force(others, corpus, 5)
+    np.testing.assert_array_equal(rows[:, 0], expected.rows[:, 0])
+    np.testing.assert_allclose(similarities[:, 0], expected.cosines[:, 0], atol=1e-6)
     assert len(set(equal.spread(*approximate_neighbours(graph, repeated[:1], 5, 64), 900)[1][0].tolist())) == 900
     assert recall(through(graph, 64), distinct(corpus, equal)).mean() > 0.99
 
@@ -142,15 +142,17 @@ def test_exact_search_and_recall_are_the_same_block_by_block(block, monkeypatch)
     corpus, queries = drawn(300), drawn(40, seed=1)
     repeated = np.concatenate([corpus, corpus[:50]])
     graph = build_hnsw(corpus, Hnsw(links=2, ef_construction=4))
-    expected = recall(through(graph, 4), corpus)
-    assert expected.mean() < 1
+    recall_of_one_block = recall(through(graph, 4), corpus)
+    assert recall_of_one_block.mean() < 1
     monkeypatch.setattr(neighbours, "EXACT_BLOCK", block)
     for k in (3, 70, 999):
         similarities, rows = exact_neighbours(queries, corpus, k)
-        wanted = brute_force(queries, corpus, k)
-        np.testing.assert_array_equal(rows, wanted.rows)
-        np.testing.assert_allclose(similarities, wanted.cosines, atol=1e-6)
-    np.testing.assert_array_equal(recall(through(graph, 4), distinct(repeated, equal_rows(repeated))), expected)
+        expected = brute_force(queries, corpus, k)
+        np.testing.assert_array_equal(rows, expected.rows)
+        np.testing.assert_allclose(similarities, expected.cosines, atol=1e-6)
+    np.testing.assert_array_equal(
+        recall(through(graph, 4), distinct(repeated, equal_rows(repeated))), recall_of_one_block
+    )
 
 
 def test_merged_neighbours_are_in_the_order_of_similarity_then_row():
