@@ -57,11 +57,12 @@ from bertrelay.training.loop import train
 from bertrelay.training.settings import TrainingSettings
 from students.distill.settings import DistillSettings, TeacherCopy
 from students.distill.start import start_student
-from students.distill.targets import fill_targets
+from students.distill.targets import ItemTargets, fill_targets
 from students.distill.train import DistillationTask
 from students.evaluate.translation import translation_metrics
 from students.parallel.corpus import build_corpus
 from students.parallel.settings import AlignedFiles, Filters
+from students.teacher import OpenedTeacher, open_teacher
 
 VOCABULARY, LEARNING_RATE, LANGUAGES = 4_000, 5e-4, ["de", "fr", "cs"]
 PAIRS_TRIED, PAIRS_TRIED_ON_GPUS, TRIED_ON = [32, 48, 64, 128], [64, 128], 384
@@ -194,9 +195,9 @@ def distill(
     """The stage `students.distill` once its models are loaded."""
     corpus = build_corpus(context.cache.folder / "corpus", settings)
     precision = context.precision(settings.precision)
-    targets = fill_targets(teacher, corpus, context, "teacher", precision)
+    targets = fill_targets(OpenedTeacher(teacher), corpus, context, precision)
     tokens = store_tokens(corpus.texts, len(corpus), student.tokenize, context.cache.folder / "tokens")
-    task = DistillationTask(student, settings, corpus, targets, None, tokens, teacher.encode, precision)
+    task = DistillationTask(student, settings, ItemTargets(corpus, targets), tokens, teacher.encode, precision)
     train(task, settings, context.output, context.work, precision)
 
 
@@ -227,8 +228,8 @@ def save_start(settings: DistillSettings, scratch: Path) -> None:
     """The student before its first step, from which all start."""
     context = StageContext(scratch / "output", Cache(scratch / "cache"))
     corpus = build_corpus(context.cache.folder / "corpus", settings)
-    teacher, precision = SentenceEncoder.load(str(settings.teacher)), context.precision(settings.precision)
-    targets = fill_targets(teacher, corpus, context, "teacher", precision)
+    teacher, precision = open_teacher(settings.teacher, None, context.cache), context.precision(settings.precision)
+    targets = fill_targets(teacher, corpus, context, precision)
     start_student(settings, corpus, teacher, targets, context, precision)[0].save(scratch / "start")
 
 

@@ -47,6 +47,7 @@ from students.distill.targets import fill_targets
 from students.parallel.corpus import ParallelCorpus, build_corpus
 from students.parallel.files import read_translation_files
 from students.parallel.settings import AlignedFiles, Filters, TranslationFiles
+from students.teacher import OpenedTeacher
 
 DISTILLING, TRIMMING, BUILDING = "distil a student", "trim a vocabulary", "build a parallel corpus"
 READING, SEGMENTS_A_SECOND, READING_TAKES = "read a translation memory", 20_000, 200
@@ -106,7 +107,7 @@ def settings_of(folder: Path, **more: Any) -> DistillSettings:
 def write_targets(encoder: SentenceEncoder, folder: Path) -> None:
     corpus = ParallelCorpus.open(folder / "corpus")
     context = StageContext(folder, Cache(folder / "cache"))
-    fill_targets(encoder, corpus, context, "key", resolve_precision("auto"))
+    fill_targets(OpenedTeacher(encoder), corpus, context, resolve_precision("auto"))
 
 
 def prepare_documents(encoder: SentenceEncoder, folder: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from bertrelay.model.folder import ModelFolder
 from bertrelay.model.settings import NewEncoder
@@ -19,26 +19,26 @@ CONVERT_NPY = (
 """Command that makes Parquet of a `.npy` file and the text of each of its rows, a line each."""
 
 
-class GivenVectors(DataSource):
-    """A teacher's vectors as a file, for one that is behind an API: of all it is to encode, training and held-out."""
+def _parquet(path: InputFile) -> InputFile:
+    suffix = Path(path).suffix
+    if suffix != ".parquet":
+        remedy = f"; a line converts it: {CONVERT_NPY}" if suffix == ".npy" else ""
+        raise ValueError(f"expected a .parquet file, found {suffix or 'no suffix'}{remedy}")
+    return path
 
-    vectors: InputFile
-    """Parquet with the columns `text` and `vector`, as `bertrelay encode` writes it."""
 
-    @field_validator("vectors")
-    @classmethod
-    def _is_parquet(cls, path: str) -> str:
-        suffix = Path(path).suffix
-        if suffix != ".parquet":
-            remedy = f"; a line converts it: {CONVERT_NPY}" if suffix == ".npy" else ""
-            raise ValueError(f"expected a .parquet file, found {suffix or 'no suffix'}{remedy}")
-        return path
+class TeacherVectors(DataSource):
+    """A teacher's vectors in a file, for one that is behind an API."""
+
+    vectors: Annotated[InputFile, AfterValidator(_parquet)]
+    """Parquet with the columns `text` and `vector`, as `bertrelay encode` writes it: a row for every sentence that the
+    teacher is to encode, of training and held-out data."""
 
 
 Teacher = Annotated[
-    Annotated[EncoderSource, Tag("model")] | Annotated[GivenVectors, Tag("vectors")],
+    Annotated[EncoderSource, Tag("model")] | Annotated[TeacherVectors, Tag("vectors")],
     Discriminator(
-        lambda value: "vectors" if isinstance(value, dict | GivenVectors) else "model",
+        lambda value: "vectors" if isinstance(value, dict | TeacherVectors) else "model",
     ),
 ]
 

@@ -42,7 +42,7 @@ from students.evaluate.translation import before_and_after, counts, read_varianc
 from students.parallel.language_check import LanguageCheck
 from students.parallel.pairs import PairCounts, read_pairs
 from students.parallel.settings import ENGLISH
-from students.teacher import prompt_of
+from students.teacher import resolve_prompt
 
 ROUNDS = 5
 TIMED_SENTENCES = 512
@@ -192,7 +192,7 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     larger = open_encoder(settings.model, context.cache)
     options = settings.model_dump(include={"coverage", "layers", "intermediate_size", "dimensions"})
     by_language = {language: texts.of(language) for language in settings.kept_languages}
-    prompt = prompt_of(settings.prompt, larger)
+    prompt = resolve_prompt(settings.prompt, larger, "prompt")
     trim = settings.trim_vocabulary
     shrunk = shrink(larger, texts, trim=trim, languages=by_language, prompt=prompt, precision=precision, **options)
     shrunk.encoder.save(context.output / "model")

@@ -1,4 +1,4 @@
-"""What a student keeps of its base: frozen layers, texts whose vectors stay, weights averaged with the start's."""
+"""Ways to keep what a base knows: frozen layers, texts whose vectors stay, weights averaged with the start's."""
 
 from collections.abc import Callable, Mapping
 
@@ -20,11 +20,11 @@ from students.distill.start import START
 from students.distill.targets import Targets, targets_of
 from students.parallel.corpus import ParallelCorpus
 
-SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
-"""Of the way from the start's weights to the trained ones."""
+FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
+"""Fractions of the way from the start's weights to the trained ones."""
 
 TOLERANCE = 0.002
-"""A difference of accuracies that is chance, as they are of some thousand sentences."""
+"""A difference of accuracies that is chance, as they are measured on some thousand sentences."""
 
 ACCURACY = "translation_accuracy"
 
@@ -80,32 +80,48 @@ def retained_targets(student: SentenceEncoder, corpus: ParallelCorpus, context: 
 def average_with_start(
     student: SentenceEncoder, evaluate: Callable[[ProcessGroup], Metrics], context: StageContext
 ) -> Metrics:
-    """Leaves in `student` weights on the line from the start's to its own, see `farthest_of_the_best`.
+    """Leaves in `student` the best weights on the line from the start's to its own (`best_fraction`).
 
-    On this line what training on narrow text makes a network forget comes back sooner than what it learns is lost
-    (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
+    Training on narrow text makes a network forget other text. Going back on this line undoes that faster than it
+    undoes what was learnt (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
 
-    evaluate: metrics of the weights that `student` has, computed by all processes.
-    Returns the metrics of the chosen weights, `trained_share`, and the mean accuracies of all shares.
+    1. The weights at each of FRACTIONS are evaluated, and those of the start for the report.
+    2. Accuracies are averaged over trained sets and over untrained ones.
+    3. `best_fraction` chooses, and the student gets start + fraction · (trained − start).
+
+    Example: a weight is 1.0 in the start and 2.0 after training.
+
+        fraction                0.2    0.4    0.6    0.8    1.0
+        weight                  1.2    1.4    1.6    1.8    2.0
+        accuracy, trained       .910   .940   .950   .960   .960
+        accuracy, untrained     .810   .830   .8185  .780   .700
+        below the best by       .050   .020   .0115  .050   .130   the larger of both differences
+
+    0.6 is chosen, the weight is 1.6.
+
+    evaluate: computes the metrics of the weights that `student` has; every process calls it.
+    Returns the metrics of the chosen weights, `trained_share` (the fraction), and the mean accuracies at all fractions.
     """
     start = unique_tensors(SentenceEncoder.load(context.work / START, student.device))
     trained = {name: tensor.clone() for name, tensor in unique_tensors(student).items()}
 
     metrics = {}
-    with progress("averaging with the start", 1 + len(SHARES), "evaluations") as bar:
-        for share in (0.0, *SHARES):
-            _load_between(student, start, trained, share)
-            metrics[share] = broadcast_from_main(evaluate(context.process_group), context.process_group)
+    with progress("averaging with the start", 1 + len(FRACTIONS), "evaluations") as bar:
+        for fraction in (0.0, *FRACTIONS):
+            _load_between(student, start, trained, fraction)
+            metrics[fraction] = broadcast_from_main(evaluate(context.process_group), context.process_group)
             bar.advance()
-    accuracies = {share: mean_accuracies(found) for share, found in metrics.items()}
-    best = farthest_of_the_best(accuracies)
+    accuracies = {fraction: mean_accuracies(at_fraction) for fraction, at_fraction in metrics.items()}
+    best = best_fraction(accuracies)
     _load_between(student, start, trained, best)
-    means = {f"average/{share}/{kind}": mean for share, by_kind in accuracies.items() for kind, mean in by_kind.items()}
+    means = {
+        f"average/{fraction}/{kind}": mean for fraction, kinds in accuracies.items() for kind, mean in kinds.items()
+    }
     return {**metrics[best], **means, "trained_share": best}
 
 
 def mean_accuracies(metrics: Metrics) -> dict[str, float]:
-    """The means of translation accuracy over trained sets and over untrained ones, both directions alike."""
+    """The mean translation accuracy of the `trained` sets and of the `untrained` ones, over both directions."""
     kinds: dict[str, list[float]] = {}
     for name, value in metrics.items():
         if value is not None and name.startswith(f"dev/{ACCURACY}/"):
@@ -113,23 +129,26 @@ def mean_accuracies(metrics: Metrics) -> dict[str, float]:
     return {kind: float(np.mean(values)) for kind, values in kinds.items()}
 
 
-def farthest_of_the_best(accuracies: Mapping[float, Mapping[str, float]]) -> float:
-    """The largest share that falls least short of the best accuracies, but for TOLERANCE.
+def best_fraction(accuracies: Mapping[float, Mapping[str, float]]) -> float:
+    """The largest of FRACTIONS whose worse kind of sets is nearest to the best accuracy of that kind, within TOLERANCE.
 
-    What counts of a share is the kind of sets, trained or untrained, in which it falls short the most: what is gained
-    in one does not pay for what is lost in the other.
+    accuracies: by fraction and by kind, as `mean_accuracies` gives them.
+
+    A fraction counts by the kind, trained or untrained, in which it is farther below the best of all fractions: a gain
+    in one does not pay for a loss in the other. See `average_with_start` for an example.
     """
-    best = {kind: max(accuracies[share][kind] for share in SHARES) for kind in accuracies[SHARES[0]]}
-    short = {share: max(best[kind] - accuracies[share][kind] for kind in best) for share in SHARES}
-    return max(share for share in SHARES if short[share] <= min(short.values()) + TOLERANCE)
+    kinds = accuracies[FRACTIONS[0]].keys()
+    best = {kind: max(accuracies[fraction][kind] for fraction in FRACTIONS) for kind in kinds}
+    below = {fraction: max(best[kind] - accuracies[fraction][kind] for kind in kinds) for fraction in FRACTIONS}
+    return max(fraction for fraction in FRACTIONS if below[fraction] <= min(below.values()) + TOLERANCE)
 
 
 def _load_between(
-    student: SentenceEncoder, start: Mapping[str, Tensor], trained: Mapping[str, Tensor], share: float
+    student: SentenceEncoder, start: Mapping[str, Tensor], trained: Mapping[str, Tensor], fraction: float
 ) -> None:
-    """Sets the weights to those of `start` and, for a share of it, the way from there to `trained`."""
+    """Sets the weights to start + fraction · (trained − start)."""
     between = {
-        name: torch.lerp(start[name], tensor, share) if tensor.is_floating_point() else tensor
+        name: torch.lerp(start[name], tensor, fraction) if tensor.is_floating_point() else tensor
         for name, tensor in trained.items()
     }
     student.load_state_dict(between, strict=False)

@@ -19,7 +19,7 @@ from bertrelay.settings import (
 )
 from bertrelay.training.settings import TrainingSettings
 from students.parallel.settings import Filters, ParallelSource, UnlimitedSource
-from students.settings import GivenVectors, Prompt, Teacher, prompt_problems
+from students.settings import Prompt, Teacher, TeacherVectors, prompt_problems
 
 Weight = Annotated[float, Field(ge=0)]
 
@@ -137,10 +137,10 @@ class DistillSettings(TrainingSettings):
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:
-        if isinstance(self.base, TeacherCopy) and isinstance(self.teacher, GivenVectors):
+        if isinstance(self.base, TeacherCopy) and isinstance(self.teacher, TeacherVectors):
             raise ValueError("base: vectors have no layers; expected a model or the size of a new one")
-        if isinstance(self.teacher, GivenVectors):
-            refuse_idle(self, "teacher_prompt", because="the teacher's vectors are given")
+        if isinstance(self.teacher, TeacherVectors):
+            refuse_idle(self, "teacher_prompt", because="the teacher is a file of vectors")
         if not isinstance(self.base, ModelSource):
             refuse_idle(self, "trim_vocabulary", because="the vocabulary of this base is trained on the corpus")
         if isinstance(self.base, NewEncoder):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
+from bertrelay.cache import Cache
 from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
@@ -29,7 +30,7 @@ from students.distill.settings import DistillSettings, TeacherCopy
 from students.distill.targets import Targets
 from students.evaluate.translation import before_and_after, counts
 from students.parallel.corpus import ParallelCorpus
-from students.teacher import VectorTable, prompt_of
+from students.teacher import OpenedTeacher, resolve_prompt
 
 POSITION_OFFSET = 2  # XLM-R counts positions from its padding id 1, plus one
 WITH_OFFSET = ("roberta", "xlm-roberta")
@@ -39,22 +40,25 @@ COPIED_CONFIG = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
 )
 ROLES = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
-VOCABULARY_SENTENCES = 500_000  # enough to learn pieces from; they are held in memory
+VOCABULARY_SENTENCES = 500_000  # enough to learn subwords from; they are held in memory
 FITTED_SENTENCES = 32_768
-RIDGE = 0.01  # of the vectors' mean square
-UNTRAINED_RIDGE = 1.0  # an untrained student's thin directions would be blown up with less
+RIDGE = 0.01  # times the mean square of the vectors
+UNTRAINED_RIDGE = 1.0  # less would blow up the directions in which vectors of random weights hardly differ
 SOFTENING = 0.25
-"""The power of a fitted map's singular values with which a pretrained base starts; 1 is the ridge regression, which
-throws away what the corpus does not show, and 0 an orthogonal map, which keeps all and learns next to nothing."""
-START = "start"  # the student before its first step, in the stage's work folder
-SIZES = "sizes.json"  # beside a start that is whole
+"""Power to which the singular values of a pretrained base's fitted map are raised. 1 is the ridge regression, which
+drops the directions that the corpus does not show; 0 an orthogonal map, which keeps all and hardly fits the targets."""
+START = "start"
+"""Folder, in the stage's work folder, of the student before its first step."""
+SIZES = "sizes.json"
+"""File in that folder, written last: a start that has it is complete."""
 
 
 def copy_of(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast) -> SentenceEncoder:
     """An XLM-R with the teacher's layers, pooling and projection, and a new vocabulary.
 
-    A new token's vector is the mean of the teacher's vectors of the pieces its text is cut into; position rows move
-    to XLM-R's offset; of token types the first row stays, as one type is all a sentence encoder sees.
+    A new token's vector is the mean of the teacher's vectors of the subwords into which it tokenizes the token's text:
+    with a BERT teacher that knows `dog` and `##s`, `▁dogs` starts as (dog + ##s) / 2. Rows of positions move to XLM-R's
+    offset. The first row of token types stays, because a sentence encoder sees only that type.
     Raises RequestError for a teacher whose layers are not those of BERT, RoBERTa or XLM-R.
     """
     old = teacher.backbone.config
@@ -68,13 +72,13 @@ def copy_of(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast) -> Sen
     if old.model_type in WITH_OFFSET:
         positions = positions[POSITION_OFFSET:]
     sizes = {name: getattr(old, name) for name in COPIED_CONFIG}
-    backbone = XLMRobertaModel(xlmr_config(tokenizer, len(positions), **sizes))
+    backbone = XLMRobertaModel(xlmr_config(tokenizer, len(positions), sizes))
     unused = torch.zeros(POSITION_OFFSET, positions.shape[1])
     state["embeddings.position_embeddings.weight"] = torch.cat([unused, positions])
     state["embeddings.token_type_embeddings.weight"] = state["embeddings.token_type_embeddings.weight"][:1]
     state["embeddings.word_embeddings.weight"] = _token_vectors(teacher, tokenizer)
-    known = backbone.state_dict().keys()
-    backbone.load_state_dict({name: tensor.clone() for name, tensor in state.items() if name in known})
+    names = backbone.state_dict().keys()
+    backbone.load_state_dict({name: tensor.clone() for name, tensor in state.items() if name in names})
     return SentenceEncoder(
         backbone,
         tokenizer,
@@ -84,8 +88,11 @@ def copy_of(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast) -> Sen
     ).to(teacher.device)
 
 
-def xlmr_config(tokenizer: PreTrainedTokenizerFast, positions: int, **sizes: Any) -> XLMRobertaConfig:
-    """The configuration of an XLM-R that reads so many positions, with this vocabulary and these sizes."""
+def xlmr_config(tokenizer: PreTrainedTokenizerFast, positions: int, sizes: Mapping[str, Any]) -> XLMRobertaConfig:
+    """The configuration of an XLM-R with the vocabulary of `tokenizer` that reads up to `positions` tokens.
+
+    sizes: other keys of the configuration, such as `hidden_size`.
+    """
     return XLMRobertaConfig(
         max_position_embeddings=positions + POSITION_OFFSET,
         vocab_size=len(tokenizer),
@@ -98,21 +105,22 @@ def xlmr_config(tokenizer: PreTrainedTokenizerFast, positions: int, **sizes: Any
 
 
 def _token_vectors(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast) -> Tensor:
-    """For each new token the mean of the teacher's vectors of its pieces, (tokens, dim)."""
-    old = cast(nn.Embedding, teacher.backbone.get_input_embeddings()).weight.detach().cpu()  # (pieces, dim)
+    """For each new token the mean of the teacher's vectors of its subwords, (tokens, dim)."""
+    old = cast(nn.Embedding, teacher.backbone.get_input_embeddings()).weight.detach().cpu()  # (subwords, dim)
     special = {getattr(tokenizer, role): getattr(teacher.tokenizer, f"{role}_id") for role in ROLES}
     vocabulary = teacher.tokenizer.get_vocab()
     rows = [
-        old[_pieces_of(token, teacher.tokenizer, vocabulary) if special.get(token) is None else [special[token]]]
+        old[_subwords(token, teacher.tokenizer, vocabulary) if special.get(token) is None else [special[token]]]
         for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     ]
     return torch.stack([row.mean(dim=0) for row in rows])
 
 
-def _pieces_of(token: str, tokenizer: PreTrainedTokenizerFast, vocabulary: Mapping[str, int]) -> list[int]:
-    """The ids into which the teacher cuts the text of a new token, at the start of a word or inside it.
+def _subwords(token: str, tokenizer: PreTrainedTokenizerFast, vocabulary: Mapping[str, int]) -> list[int]:
+    """The teacher's ids of the text of a new token, at the start of a word or inside it.
 
-    Inside a word WordPiece writes `##ing` where unigram pieces say `ing`; at its start byte-level pieces hold a space.
+    Inside a word WordPiece writes `##ing` where a unigram vocabulary has `ing`; at its start byte-level subwords hold
+    a space.
     """
     starts_word, text = token.startswith(WORD_START), token.removeprefix(WORD_START)
     normalizer = tokenizer.backend_tokenizer.normalizer
@@ -120,28 +128,29 @@ def _pieces_of(token: str, tokenizer: PreTrainedTokenizerFast, vocabulary: Mappi
     for same in [token] if starts_word else [f"##{inside}", token]:
         if same in vocabulary:
             return [vocabulary[same]]
-    pieces: list[int] = tokenizer(f" {text}" if starts_word else text, add_special_tokens=False).input_ids
-    return pieces or [tokenizer.unk_token_id]
+    ids: list[int] = tokenizer(f" {text}" if starts_word else text, add_special_tokens=False).input_ids
+    return ids or [tokenizer.unk_token_id]
 
 
 def start_student(
     settings: DistillSettings,
     corpus: ParallelCorpus,
-    teacher: SentenceEncoder | VectorTable,
+    teacher: OpenedTeacher,
     targets: Targets,
     context: StageContext,
     precision: ComputePrecision,
 ) -> tuple[SentenceEncoder, Metrics]:
-    """The student before its first step, made by one process and kept: a resumed run does not trim and fit again.
+    """The student before its first step. One process creates it and saves it, so that a resumed run only loads it.
 
-    Returns the sizes of a base that was made smaller too, before and after.
+    Returns it with the sizes, before and after, of a base that was made smaller.
     """
     folder = context.work / START
     with main_first(context.process_group):
         sizes = read_json(folder / SIZES)
         if sizes is None:
-            student, sizes = _made_student(settings, corpus, teacher, targets, context, precision)
-            student.save(folder)
+            base = create_base(settings, corpus, teacher, context.cache)
+            smaller, sizes = shrink_base(base, settings, corpus, precision)
+            fit_to_teacher(smaller, settings, corpus, teacher, targets).save(folder)
             write_json(folder / SIZES, sizes)
     student = SentenceEncoder.load(folder)
     if settings.dropout is not None:
@@ -149,67 +158,77 @@ def start_student(
     return student, sizes
 
 
-def _made_student(
-    settings: DistillSettings,
-    corpus: ParallelCorpus,
-    teacher: SentenceEncoder | VectorTable,
-    targets: Targets,
-    context: StageContext,
-    precision: ComputePrecision,
-) -> tuple[SentenceEncoder, Metrics]:
-    """The student before its first step, which gives vectors of the teacher's size and scale.
-
-    The student of a unit-norm teacher ends in a normalisation. Where sizes differ, or the teacher's vectors have
-    other lengths than 1, a projection is trained; it starts as the regression from the student's vectors to the
-    teacher's, so that no step is lost, and no second moment of Adam spoilt, on finding mean and scale.
-    """
+def create_base(
+    settings: DistillSettings, corpus: ParallelCorpus, teacher: OpenedTeacher, cache: Cache
+) -> SentenceEncoder:
+    """A new network, the teacher's layers under a new vocabulary, or a pretrained model; with the student's prompt."""
     if isinstance(settings.base, NewEncoder):
         size = settings.base
         tokenizer = train_unigram(_sample(corpus), size.vocabulary, size.max_tokens)
-        config = xlmr_config(tokenizer, size.max_tokens, **layer_sizes(size))
-        bare = SentenceEncoder(new_network(XLMRobertaModel, config, size, settings.seed), tokenizer)
+        config = xlmr_config(tokenizer, size.max_tokens, layer_sizes(size))
+        base = SentenceEncoder(new_network(XLMRobertaModel, config, size, settings.seed), tokenizer)
     elif isinstance(settings.base, TeacherCopy):
-        assert isinstance(teacher, SentenceEncoder)  # the settings refuse layers of vectors
-        bare = copy_of(teacher, train_unigram(_sample(corpus), settings.base.vocabulary, settings.max_tokens))
+        assert isinstance(teacher.model, SentenceEncoder)  # the settings refuse layers of a file of vectors
+        base = copy_of(teacher.model, train_unigram(_sample(corpus), settings.base.vocabulary, settings.max_tokens))
     else:
-        bare = SentenceEncoder.load(settings.base, backend="torch", cache=context.cache, is_base=True)
-    bare.prompts, bare.truncate_dim = prompts_of(settings, bare), None  # the teacher's vectors decide the size
-    before, sizes = counts(bare), Metrics()
-    if settings.trim_vocabulary:
-        bare = trim_vocabulary(bare, corpus)
-    if settings.layers:
-        keep_layers(bare, settings.layers, corpus, precision)
-    if settings.intermediate_size:
-        keep_neurons(bare, settings.intermediate_size, corpus)
-    if settings.trim_vocabulary or settings.layers or settings.intermediate_size:
-        sizes = before_and_after(before, counts(bare))
-    needs_fit = bare.dim != teacher.dim or not targets.is_unit
-    student = SentenceEncoder(
-        bare.backbone,
-        bare.tokenizer,
-        pooling=bare.pooling,
-        projection=None if needs_fit else bare.projection,
-        normalize=targets.is_unit,
-        max_tokens=min(settings.max_tokens, bare.max_tokens),
-        prompts=bare.prompts,
-    )
-    if needs_fit:
-        is_pretrained = not isinstance(settings.base, NewEncoder | TeacherCopy)
-        student.projection = fitted_projection(student, corpus, targets, is_pretrained=is_pretrained)
-    return student, sizes
+        base = SentenceEncoder.load(settings.base, backend="torch", cache=cache, is_base=True)
+    base.prompts = student_prompts(settings, base)
+    base.truncate_dim = None  # the size of the student's vectors is that of the teacher's
+    return base
 
 
-def prompts_of(settings: DistillSettings, base: SentenceEncoder) -> Prompts:
-    """The student's prompts: the one it is trained with, by default, for queries and for documents; or none."""
-    text = prompt_of(settings.student_prompt, base, "student_prompt")
+def student_prompts(settings: DistillSettings, base: SentenceEncoder) -> Prompts:
+    """The prompt that the student is trained with, as its default and for queries and documents; or none."""
+    text = resolve_prompt(settings.student_prompt, base, "student_prompt")
     if text is None:
         return Prompts()
     name = settings.student_prompt if isinstance(settings.student_prompt, str) else "default"
     return Prompts({name: text, "query": text, "document": text}, default=name)
 
 
+def shrink_base(
+    base: SentenceEncoder, settings: DistillSettings, corpus: ParallelCorpus, precision: ComputePrecision
+) -> tuple[SentenceEncoder, Metrics]:
+    """Leaves out tokens, layers and neurons as the settings say. Returns the sizes before and after where they do."""
+    before = counts(base)
+    if settings.trim_vocabulary:
+        base = trim_vocabulary(base, corpus)
+    if settings.layers:
+        keep_layers(base, settings.layers, corpus, precision)
+    if settings.intermediate_size:
+        keep_neurons(base, settings.intermediate_size, corpus)
+    is_smaller = settings.trim_vocabulary or settings.layers or settings.intermediate_size
+    return base, before_and_after(before, counts(base)) if is_smaller else {}
+
+
+def fit_to_teacher(
+    base: SentenceEncoder, settings: DistillSettings, corpus: ParallelCorpus, teacher: OpenedTeacher, targets: Targets
+) -> SentenceEncoder:
+    """A student whose vectors have the size and scale of the teacher's.
+
+    With a unit-norm teacher it ends in a normalisation. Where sizes differ, or the teacher's vectors have other lengths
+    than 1, it gets a projection that starts as the regression from its vectors to the teacher's, so that training does
+    not spend steps, or Adam's state, on learning mean and scale.
+    """
+    needs_projection = base.dim != teacher.dim or not targets.is_unit
+    student = SentenceEncoder(
+        base.backbone,
+        base.tokenizer,
+        pooling=base.pooling,
+        projection=None if needs_projection else base.projection,
+        normalize=targets.is_unit,
+        max_tokens=min(settings.max_tokens, base.max_tokens),
+        prompts=base.prompts,
+        spaces=teacher.spaces,
+    )
+    if needs_projection:
+        is_pretrained = not isinstance(settings.base, NewEncoder | TeacherCopy)
+        student.projection = fitted_projection(student, corpus, targets, is_pretrained=is_pretrained)
+    return student
+
+
 def _sample(corpus: ParallelCorpus) -> Iterator[str]:
-    """The corpus, or sentences evenly spread over it when it is large."""
+    """Yields the sentences of the corpus; of a large one VOCABULARY_SENTENCES that are evenly spread."""
     return islice(corpus, 0, None, -(-len(corpus) // VOCABULARY_SENTENCES))
 
 
@@ -217,30 +236,41 @@ def _sample(corpus: ParallelCorpus) -> Iterator[str]:
 def fitted_projection(
     student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets, *, is_pretrained: bool
 ) -> Projection:
-    """A linear map from the student's pooled vectors before its first step to the teacher's, fitted on a sample.
+    """A linear map from the student's pooled vectors before its first step to the teacher's vectors.
 
-    It is a ridge regression. For a pretrained base its singular values are evened out: what the base knows of
-    sentences that are unlike the corpus stays in the vectors, and those of the corpus are nearly as close.
-    Items are spread evenly over the corpus and count as they do in the loss, so what it starts from is at most 1.
+    1. FITTED_SENTENCES sentences, evenly spread over the corpus, are encoded; they count as they do in the loss.
+    2. Ridge regression of the teacher's vectors on the pooled ones: W = (C + λI)⁻¹ D, with the covariance C of the
+       pooled vectors and their covariance D with the teacher's.
+    3. For a pretrained base the singular values of W are raised to the power SOFTENING and scaled to the least error.
+       The base keeps more of its differences between sentences that are unlike the corpus, and sentences of the
+       corpus are nearly as close to their targets.
+
+    Example of 3: two pooled dimensions with C = I, of which the corpus shows the second little, D = diag(16, 1), and
+    λ ≈ 0. The regression is W = diag(16, 1), and a difference in the second dimension nearly gets lost. Its singular
+    values become 16^¼ = 2 and 1, and the scale of least error is (2·16 + 1·1) / (2² + 1²) = 6.6: the map is
+    diag(13.2, 6.6), in which the second dimension counts half as much as the first, not a sixteenth.
     """
     items = np.unique(np.linspace(0, corpus.taught - 1, FITTED_SENTENCES).astype(np.int64))
     sentences = [corpus.texts(item, item + 1)[0] for item in items.tolist()]
-    share = corpus.weights_of(items) / corpus.weights_of(items).sum()  # (sentences,)
+    fractions = corpus.weights_of(items) / corpus.weights_of(items).sum()  # (sentences,)
     bare = student.with_parts(projection=None, normalize=False)
-    vectors = bare.to(default_device()).encode(sentences, precision="fp32").astype(np.float64)  # (sentences, pooled)
-    wanted = targets.vectors[corpus.rows(items)].astype(np.float64)  # (sentences, dim)
-    centre, wanted_centre = share @ vectors, share @ wanted
-    weighted = share[:, None] * (vectors - centre)  # (sentences, pooled)
-    covariance, cross = weighted.T @ (vectors - centre), weighted.T @ (wanted - wanted_centre)
+    pooled = bare.to(default_device()).encode(sentences, precision="fp32").astype(np.float64)  # (sentences, pooled)
+    teacher = targets.vectors[corpus.rows(items)].astype(np.float64)  # (sentences, dim)
+    pooled_mean, teacher_mean = fractions @ pooled, fractions @ teacher
+    weighted = fractions[:, None] * (pooled - pooled_mean)  # (sentences, pooled)
+    covariance, cross = weighted.T @ (pooled - pooled_mean), weighted.T @ (teacher - teacher_mean)
     ridge = (RIDGE if is_pretrained else UNTRAINED_RIDGE) * np.trace(covariance) / len(covariance)
     weight = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), cross)  # (pooled, dim)
     if is_pretrained:
-        weight = _softened(weight, covariance, cross)
-    return linear_projection(torch.from_numpy(weight.T), torch.from_numpy(wanted_centre - centre @ weight))
+        weight = soften(weight, covariance, cross)
+    return linear_projection(torch.from_numpy(weight.T), torch.from_numpy(teacher_mean - pooled_mean @ weight))
 
 
-def _softened(weight: NDArray[np.float64], covariance: NDArray[np.float64], cross: NDArray[np.float64]) -> Any:
-    """The map with its singular values to the power SOFTENING, scaled to be the nearest to the targets."""
-    left, sizes, right = np.linalg.svd(weight, full_matrices=False)
-    softened = (left * sizes**SOFTENING) @ right  # (pooled, dim)
-    return softened * ((softened * cross).sum() / (softened * (covariance @ softened)).sum())
+def soften(
+    weight: NDArray[np.float64], covariance: NDArray[np.float64], cross: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Step 3 of `fitted_projection`, on the map `weight` (pooled, dim), with C and D as `covariance` and `cross`."""
+    left, singular_values, right = np.linalg.svd(weight, full_matrices=False)
+    softened = (left * singular_values**SOFTENING) @ right  # (pooled, dim)
+    scale = (softened * cross).sum() / (softened * (covariance @ softened)).sum()
+    return np.asarray(softened * scale)

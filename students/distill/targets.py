@@ -1,24 +1,28 @@
-"""The targets of a student: the teacher's vectors, and the variance in units of which errors are measured."""
+"""The vectors that a student learns: the teacher's, and the variance in units of which errors are measured."""
 
 import hashlib
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from bertrelay.compute.local import LocalExecutor
+from bertrelay.compute.work import Executor
 from bertrelay.data.vectors import open_vectors, write_npy
 from bertrelay.device import ComputePrecision
 from bertrelay.encode_files import fill_vectors
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
-from bertrelay.inference.run_model import connect
-from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import wait_for_all
 from bertrelay.stage import StageContext
-from students.parallel.corpus import ParallelCorpus
-from students.teacher import VectorTable
+from bertrelay.training.batches import Items
+from students.parallel.corpus import NO_TARGET, ParallelCorpus
+from students.teacher import OpenedTeacher, VectorTable
 
 BLOCK = 8192  # rows of vectors
 UNIT_TOLERANCE = 1e-3  # float32 rounding is far below it, and lengths that nothing normalises far above
@@ -27,11 +31,11 @@ NO_VARIANCE = 1e-10  # of the vectors' mean square: what rounding leaves of vect
 
 @dataclass(frozen=True)
 class Targets:
-    """The teacher's space, as far as a student sees it.
+    """Vectors to learn.
 
-    vectors: memory-mapped, row i for the ith sentence that the teacher encodes, float32 (sentences, dim).
-    variance: mean squared distance of the targets to their mean, each weighted as in the loss. Errors are
-        divided by it, so that 1 is what the mean vector scores and 0 the teacher, whatever its scale.
+    vectors: memory-mapped, float32 (sentences, dim).
+    variance: mean squared distance of the vectors to their mean, each weighted as in the loss. Errors are divided by
+        it, so that 1 is what the mean vector scores and 0 the teacher, whatever its scale.
     is_unit: every vector has length 1.
     """
 
@@ -40,57 +44,91 @@ class Targets:
     is_unit: bool
 
 
+@dataclass(frozen=True)
+class ItemTargets:
+    """The vector that each item of a corpus learns: one of the teacher's or, of a retained text, the start's.
+
+    teacher: row i for the ith sentence that the teacher encodes.
+    start: row i for the ith retained text; None without such texts.
+    """
+
+    corpus: ParallelCorpus
+    teacher: Targets
+    start: Targets | None = None
+
+    def tensors(self, items: Items) -> dict[str, Tensor]:
+        """`targets`, the vectors to learn (items, dim), and `weights` of the teacher's among them, (items,)."""
+        rows = self.corpus.rows(items)
+        targets = np.array(self.teacher.vectors[rows])
+        if self.start:
+            is_retained = rows == NO_TARGET
+            targets[is_retained] = self.start.vectors[items[is_retained] - self.corpus.taught]
+        return {"targets": torch.from_numpy(targets), "weights": torch.from_numpy(self.weights(items))}
+
+    def weights(self, items: Items) -> NDArray[np.int32]:
+        """How often each item counts in a loss to the teacher's vectors, (items,): 0 times if it is a retained text."""
+        weights: NDArray[np.int32] = self.corpus.weights_of(items) * (self.corpus.rows(items) != NO_TARGET)
+        return weights
+
+    def retained_weights(self, items: Items) -> NDArray[np.int32]:
+        """How often each item counts in a loss to the start's vectors, (items,): once if it is a retained text."""
+        weights: NDArray[np.int32] = self.corpus.weights_of(items) * (self.corpus.rows(items) == NO_TARGET)
+        return weights
+
+
 def fill_targets(
-    teacher: SentenceEncoder | VectorTable,
+    teacher: OpenedTeacher,
     corpus: ParallelCorpus,
     context: StageContext,
-    teacher_digest: str,
     precision: ComputePrecision,
-    prompt: str | None = None,
+    executor: Executor | None = None,
 ) -> Targets:
-    """The targets of the corpus: from the cache, or computed by all processes, or by the cluster of `context.engine`,
-    which is for one process.
+    """The teacher's vectors of the corpus: from the cache, or computed by `executor`; all processes call it.
 
-    teacher_digest: identifies the teacher's weights; with text, prompt and precision it names the vectors.
-    prompt: what precedes each sentence; the teacher's default prompt when None.
+    executor: the processes of `context` when None.
+    Raises RequestError, with a list of them in the output folder, for sentences of which a table has no vector.
     """
-    text = hashlib.sha256()
-    rows = corpus.encoded
+    text, rows = hashlib.sha256(), corpus.encoded
     for block in corpus.blocks(rows):
         text.update("\n".join([*block, ""]).encode())
-    before = {} if prompt is None else {"prompt": prompt}
-    key = fingerprint({"teacher": teacher_digest, "text": text.hexdigest(), **before})
-    if isinstance(teacher, VectorTable):
-        path = context.cache.folder / "targets" / key[:32] / "vectors.npy"
+    prompt = {} if teacher.prompt is None else {"prompt": teacher.prompt}
+    key = fingerprint({"teacher": teacher.digest, "text": text.hexdigest(), **prompt})
+    folder = context.cache.folder / "targets"
+    if isinstance(teacher.model, VectorTable):
+        path = folder / key[:32] / "vectors.npy"
         if context.process_group.is_main:
-            teacher.require(chain(corpus.blocks(rows), [corpus.dev_texts]), context.output / "without-vector.txt")
-        if context.process_group.is_main and not path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(path) as building:
-                write_npy(building, map(teacher.encode, corpus.blocks(rows)), rows, teacher.dim)
+            _look_up(teacher.model, corpus, path, context.output / "without-vector.txt")
         wait_for_all(context.process_group)
     else:
-        engine = context.engine_before_training
-        with connect(engine, context.process_group) as executor:
-            path = context.cache.folder / "targets" / f"{key[:32]}-{precision}" / "vectors.npy"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fill_vectors(
-                teacher,
-                corpus.texts,
-                rows,
-                path,
-                key,
-                prompt=prompt,
-                precision=precision,
-                executor=executor,
-                description="teacher's vectors",
-            )
+        path = folder / f"{key[:32]}-{precision}" / "vectors.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fill_vectors(
+            teacher.model,
+            corpus.texts,
+            rows,
+            path,
+            key,
+            prompt=teacher.prompt,
+            precision=precision,
+            executor=executor or LocalExecutor(context.process_group),
+            description="teacher's vectors",
+        )
     vectors = open_vectors(path)
     return targets_of(vectors, corpus.weights_of(np.arange(len(vectors))), "teacher")
 
 
+def _look_up(table: VectorTable, corpus: ParallelCorpus, path: Path, list_path: Path) -> None:
+    """Writes the vectors of the corpus to `path` unless it exists; lists the sentences without one in `list_path`."""
+    table.require(chain(corpus.blocks(corpus.encoded), [corpus.dev_texts]), list_path)
+    if path.is_file():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as building:
+        write_npy(building, map(table.encode, corpus.blocks(corpus.encoded)), corpus.encoded, table.dim)
+
+
 def targets_of(vectors: NDArray[np.float32], weights: NDArray[np.int32], setting: str) -> Targets:
-    """These vectors with their variance, and whether all lengths are 1, in float64 and block by block.
+    """Measures variance and lengths of `vectors` (sentences, dim), in float64 and block by block.
 
     Raises RequestError, about `setting`, when they are all the same.
     """
@@ -99,9 +137,9 @@ def targets_of(vectors: NDArray[np.float32], weights: NDArray[np.int32], setting
     for start in range(0, len(vectors), BLOCK):
         block = vectors[start : start + BLOCK].astype(np.float64)  # (block, dim)
         lengths = np.linalg.norm(block, axis=1)
-        share = weights[start : start + BLOCK] / total  # (block,)
-        mean += share @ block
-        squares += float(share @ lengths**2)
+        fractions = weights[start : start + BLOCK] / total  # (block,)
+        mean += fractions @ block
+        squares += float(fractions @ lengths**2)
         farthest = max(farthest, float(np.abs(lengths - 1).max()))
     variance = squares - float(mean @ mean)
     if variance <= NO_VARIANCE * squares:

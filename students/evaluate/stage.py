@@ -27,7 +27,7 @@ from students.evaluate.translation import encoded_by, english_of, parallel_metri
 from students.parallel.pairs import Translations, read_translations
 from students.parallel.settings import ENGLISH, ParallelSource
 from students.searching.faiss import load_faiss
-from students.teacher import open_teacher, prompt_of
+from students.teacher import open_teacher, resolve_prompt
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 from teachers.settings import StsTable
 
@@ -138,10 +138,10 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
         tests = EvaluationSets.read(settings.parallel, settings.sts, context, rejects, xsim=settings.xsim)
         dictionaries = read_translations(settings.lookup, context.cache, rejects)
     student, teacher, encode_teacher = open_encoder(settings.model, context.cache), None, None
-    student = student.with_default_prompt(prompt_of(settings.prompt, student))
+    student = student.with_default_prompt(resolve_prompt(settings.prompt, student, "prompt"))
     check_dimensions(settings.dimensions, student.dim)
     if settings.teacher is not None:
-        teacher = open_teacher(settings.teacher, context.cache)
+        teacher = open_teacher(settings.teacher, settings.teacher_prompt, context.cache)
         if teacher.dim != student.dim:
             raise RequestError(
                 f"teacher: expected vectors of the model's {student.dim} dimensions, found {teacher.dim}; "
@@ -149,9 +149,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
             )
     encode = tests.encoded(student, precision, progress=True)
     if teacher is not None:
-        prompt = prompt_of(settings.teacher_prompt, teacher)
-        english = english_of(tests.parallel)
-        encode_teacher = encoded_by(teacher, english, precision, progress=True, prompt=prompt)
+        encode_teacher = encoded_by(teacher, english_of(tests.parallel), precision, progress=True)
     metrics = tests.metrics(encode, encode_teacher, read_variance(settings.model))
     metrics |= metrics_at(settings.dimensions, tests.metrics, encode)
     if encode_teacher is not None and settings.recall_at is not None:

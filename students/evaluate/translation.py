@@ -19,21 +19,23 @@ from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics
 from students.parallel.pairs import Translations
 from students.parallel.settings import ENGLISH
-from students.teacher import VectorTable
+from students.teacher import OpenedTeacher
 
 VARIANCE = "distillation.json"  # beside the weights of a model
 
 
 def encoded_by(
-    encoder: SentenceEncoder | VectorTable,
+    encoder: SentenceEncoder | OpenedTeacher,
     sentences: Sequence[str],
     precision: ComputePrecision,
     progress: bool = False,
-    prompt: str | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> Encode:
-    """Finds the vectors of `sentences`, each encoded once for all metrics, after `prompt` or the default one."""
-    encode = partial(encoder.encode, prompt=prompt, precision=precision, show_progress_bar=progress)
+    """Encodes `sentences` once, for all metrics, and returns a function that looks their vectors up.
+
+    Several processes each encode a part; all of them call it.
+    """
+    encode = partial(encoder.encode, precision=precision, show_progress_bar=progress)
     return encoded_once(lambda distinct: map_over_processes(encode, distinct, process_group), sentences)
 
 

@@ -41,7 +41,7 @@ from bertrelay.memory import release_memory
 from bertrelay.progress import log, spinner
 from students.parallel.cleaning import drop_low_margins
 from students.parallel.pairs import DEV, TRAIN, Pair, PairCounts, Translations, filtered, read_pairs, read_translations
-from students.parallel.settings import ENGLISH, CorpusSettings
+from students.parallel.settings import ENGLISH, CorpusSettings, ParallelSource
 from students.parallel.split import OUTCOMES, Outcomes, deduplicate, select, sentence_digest, split_pairs
 
 NO_TARGET = -1
@@ -146,19 +146,21 @@ def build_corpus(
     settings: CorpusSettings,
     cache: Cache | None = None,
     precision: ComputePrecision | None = None,
+    dev_untrained: Sequence[ParallelSource] = (),
 ) -> ParallelCorpus:
     """The corpus of `settings` in `folder`, built unless it exists; another process that wants it waits.
 
     folder: its name identifies the content of the files and the settings; a corpus that it has is taken as it is.
     cache: where data sets of the hub are kept.
     precision: of the model of a margin filter; by default that of the settings on this device.
+    dev_untrained: held-out corpora of other domains and languages.
     Raises RequestError for input that cannot be a parallel corpus, WorkError for too many unusable records (a broken
     row, invalid UTF-8). A pair that a filter leaves out is usable: it is counted with its reason.
     """
 
     def build(building: Path) -> None:
         _remove_abandoned(folder.parent)
-        _write_corpus(building, settings, cache, precision)
+        _write_corpus(building, settings, cache, precision, dev_untrained)
         pa.default_memory_pool().release_unused()  # digests and masks of all pairs
         release_memory()
 
@@ -205,21 +207,27 @@ class _Sources:
 
 @spinner("reading parallel text")
 def _write_corpus(
-    folder: Path, settings: CorpusSettings, cache: Cache | None, precision: ComputePrecision | None
+    folder: Path,
+    settings: CorpusSettings,
+    cache: Cache | None,
+    precision: ComputePrecision | None,
+    dev_untrained: Sequence[ParallelSource],
 ) -> None:
-    sources = _read(folder, settings, cache)
+    sources = _read(folder, settings, cache, dev_untrained)
     outcomes = deduplicate(sources.pairs, settings.filters.drop_duplicates)
     outcomes, facts = _clean(sources, outcomes, settings, cache or Cache(folder.parent), precision)
     outcomes = split_pairs(sources.pairs, outcomes, sources.counts.languages, settings, sources.held_out)
     _write(folder, settings, sources, outcomes, facts)
 
 
-def _read(folder: Path, settings: CorpusSettings, cache: Cache | None) -> _Sources:
+def _read(
+    folder: Path, settings: CorpusSettings, cache: Cache | None, dev_untrained: Sequence[ParallelSource]
+) -> _Sources:
     """Reads and filters all sources; pairs and texts go to Arrow files in `folder`."""
     counts, dev_counts = PairCounts(settings.parallel), PairCounts(settings.dev)
     with Rejects(folder / REJECTS, settings.max_rejects) as rejects:
         dev = read_translations(settings.dev, cache, rejects, dev_counts)
-        untrained = read_translations(settings.dev_untrained, cache, rejects)
+        untrained = read_translations(dev_untrained, cache, rejects)
         pairs = filtered(read_pairs(settings.parallel, cache, rejects, counts), settings.filters, counts)
         write_arrow(folder / PAIRS, PAIR_SCHEMA, _pair_blocks(pairs, counts.languages, settings.seed))
         write_arrow(folder / TEXTS, SENTENCE_SCHEMA, _distinct_texts(settings.retained, cache, rejects))

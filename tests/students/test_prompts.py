@@ -15,10 +15,11 @@ from bertrelay.stage import StageContext
 from students.compress.settings import ShrinkSettings
 from students.distill import train as distill
 from students.distill.settings import DistillSettings
-from students.distill.start import prompts_of
+from students.distill.start import student_prompts
 from students.distill.targets import fill_targets
 from students.evaluate import stage as evaluate
 from students.evaluate.settings import EvaluateSettings
+from students.teacher import OpenedTeacher
 
 PROMPT = "one dog: "
 TRAINING = {"epochs": 1, "precision": "fp32", "dev_sentences": 20, "learning_rate": 1e-3, "layers": 1}
@@ -58,15 +59,13 @@ def test_targets_are_the_teachers_vectors_after_the_prompt_and_kept_by_it(teache
     corpus = toy.corpus(tmp_path)
     english = corpus.english.read(0, len(corpus.english))
     for prompt in (None, "the fish ", "a dog? "):
-        found = fill_targets(teacher, corpus, context, "digest", ComputePrecision.FP32, prompt).vectors
+        vectors = fill_targets(OpenedTeacher(teacher, prompt), corpus, context, ComputePrecision.FP32).vectors
         before = "no cat sings " if prompt is None else prompt  # the default one
         expected = teacher.encode([before + sentence for sentence in english], prompt="", precision="fp32")
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose(vectors, expected, atol=1e-6)
     monkeypatch.setattr(SentenceEncoder, "forward", None)
-    again = fill_targets(
-        teacher, corpus, context, "digest", ComputePrecision.FP32, "a dog? "
-    ).vectors  # nothing is computed
-    np.testing.assert_array_equal(again, found)
+    cached = fill_targets(OpenedTeacher(teacher, "a dog? "), corpus, context, ComputePrecision.FP32).vectors
+    np.testing.assert_array_equal(cached, vectors)
 
 
 @pytest.mark.parametrize("name", ["passage", None])
@@ -93,9 +92,10 @@ def step_by_hand(task):
     items = np.arange(200, 230)
     batch, student = task.collate(items, 0), task.model.eval()
     vectors = student.encode(task.corpus.texts(200, 230), prompt=PROMPT, precision="fp32")
-    distances = ((vectors - task.targets.vectors[task.corpus.targets[items]]) ** 2).sum(axis=1)
+    teacher = task.targets.teacher
+    distances = ((vectors - teacher.vectors[task.corpus.targets[items]]) ** 2).sum(axis=1)
     with torch.no_grad():
-        return task.loss(student, batch)["mse"].item(), task.corpus.weights[items] @ distances / task.targets.variance
+        return task.loss(student, batch)["mse"].item(), task.corpus.weights[items] @ distances / teacher.variance
 
 
 def test_sentence_transformers_uses_the_students_prompt_too(given, context, toy):
@@ -116,7 +116,7 @@ def test_a_trimmed_student_cuts_sentences_after_its_prompt_as_its_base_does(give
 
 
 def test_without_a_prompt_of_its_own_a_student_has_none(given, base):
-    assert prompts_of(DistillSettings.model_validate(given), base) == Prompts()
+    assert student_prompts(DistillSettings.model_validate(given), base) == Prompts()
 
 
 def test_the_distance_to_a_teacher_is_that_to_its_vectors_after_the_prompt(given, context, toy, tmp_path):

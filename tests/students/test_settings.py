@@ -6,7 +6,7 @@ from students.compress.settings import ExportSettings, ShrinkSettings
 from students.distill.settings import DistillSettings, TeacherCopy
 from students.evaluate.settings import EvaluateSettings
 from students.mining.settings import MineSettings
-from students.settings import GivenVectors
+from students.settings import TeacherVectors
 
 FILES = {"english": "train.en", "other": "train.de", "language": "de"}
 COLUMNS = {"path": "a.tsv", "others": {"de": "de"}}
@@ -15,7 +15,7 @@ NEEDED = {
     DistillSettings: {"teacher": "@teacher/model", "base": "./base", "parallel": [FILES]},
     EvaluateSettings: {"model": "./student"},
     ExportSettings: {"model": "./student"},
-    GivenVectors: {},
+    TeacherVectors: {},
     MineSettings: {"model": "./student", "source": {"path": "a"}, "target": {"path": "b"}},
     ShrinkSettings: {"model": "./student", "corpus": [{"path": "t.txt", "language": "de"}]},
 }
@@ -45,7 +45,10 @@ WRONG = {
         ),
         ({"objectives": {"candidates": 9}}, "candidates: without effect, because ranking is 0"),
         *(({"student_prompt": prompt}, "student_prompt") for prompt in ("", {"text": ""}, {"txt": "query: "}, 5)),
-        ({"teacher": VECTORS, "teacher_prompt": "query"}, "teacher_prompt: .* because the teacher's vectors are given"),
+        (
+            {"teacher": VECTORS, "teacher_prompt": "query"},
+            "teacher_prompt: .* because the teacher is a file of vectors",
+        ),
     ],
     EvaluateSettings: [
         ({}, "expected `parallel`, `sts`, `xsim` or `mining`"),
@@ -64,7 +67,7 @@ WRONG = {
         ),
         ({"xsim": {"a/b": [FILES]}}, "String should match pattern"),
     ],
-    GivenVectors: [
+    TeacherVectors: [
         ({"vectors": "a.npy"}, r"expected a \.parquet file, found \.npy; a line converts it: python -c .*"),
         ({"vectors": "a.csv"}, r"expected a \.parquet file, found \.csv"),
     ],

@@ -1,4 +1,4 @@
-"""A teacher whose vectors are given as files, found by text; what is missing or contradicts is an error."""
+"""A teacher that is a file of vectors, which are looked up by text."""
 
 import shlex
 import subprocess
@@ -19,7 +19,7 @@ from students.distill.settings import DistillSettings
 from students.distill.train import run
 from students.evaluate.settings import EvaluateSettings
 from students.evaluate.stage import run as evaluate
-from students.settings import CONVERT_NPY, GivenVectors
+from students.settings import CONVERT_NPY, TeacherVectors
 from students.teacher import VectorTable
 
 DOCS = Path(__file__).parents[2] / "docs" / "multilingual.md"
@@ -27,68 +27,82 @@ TEXTS = ["a dog", "two  cats", "Cafe\u0301", "a bird"]
 
 
 @pytest.fixture
-def write_vectors(tmp_path):
-    """`write_vectors(texts, vectors)`: a Parquet file, as a recipe names it."""
+def open_table(tmp_path):
+    """`open_table(texts, vectors)`: the table of a Parquet file with these columns."""
 
-    def write(texts, vectors):
+    def make(texts, vectors):
         path = tmp_path / "v.parquet"
-        numbers = pa.array([list(map(float, row)) for row in vectors], pa.list_(pa.float64()))
-        pq.write_table(pa.table({"text": pa.array(texts, pa.string()), "vector": numbers}), path)
-        return GivenVectors(vectors=str(path))
+        pq.write_table(
+            pa.table({"text": texts, "vector": vectors if isinstance(vectors, pa.Array) else list(vectors)}), path
+        )
+        return VectorTable.open(TeacherVectors(vectors=str(path)), Cache(tmp_path / "cache"))
 
-    return write
+    return make
 
 
-def test_vectors_are_found_by_text_whatever_its_spaces_and_its_form(write_vectors, tmp_path):
-    vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    table = VectorTable.open(write_vectors(TEXTS, vectors), Cache(tmp_path / "cache"))
-    assert table.dim == 3
-    np.testing.assert_array_equal(table.encode(["Café", "a bird", "a dog", "two cats"]), vectors[[2, 3, 0, 1]])
+def normal(rows, kind=np.float32):
+    return np.random.default_rng(0).normal(size=(rows, 3)).astype(kind)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_vectors_are_looked_up_by_text_whatever_its_spaces_and_its_form(open_table, kind):
+    vectors = normal(4, kind)
+    for _ in range(2):  # the second time from the cache
+        table = open_table(TEXTS, vectors)
+        assert table.dim == 3
+        encoded = table.encode(["Café", "a bird", "a dog", "two cats"])
+        np.testing.assert_array_equal(encoded, vectors[[2, 3, 0, 1]].astype(np.float32))
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 def test_the_documented_line_converts_npy_and_the_text_of_each_row(tmp_path, kind):
-    vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(kind)
+    vectors = normal(4, kind)
     np.save(tmp_path / "vectors.npy", vectors)
     (tmp_path / "texts.txt").write_text("a dog\ntwo\u2028cats\nCafé\n a bird\n", encoding="utf-8")
     assert CONVERT_NPY in DOCS.read_text(encoding="utf-8")
     python, *arguments = shlex.split(CONVERT_NPY)
     assert python == "python"
     subprocess.run([sys.executable, *arguments], cwd=tmp_path, check=True)
-    source = GivenVectors(vectors=str(tmp_path / "vectors.parquet"))
-    for _ in range(2):  # the second from the cache
-        table = VectorTable.open(source, Cache(tmp_path / "cache"))
-        np.testing.assert_array_equal(table.encode([TEXTS[0], "two\u2028cats", *TEXTS[2:]]), vectors.astype(np.float32))
+    table = VectorTable.open(TeacherVectors(vectors=str(tmp_path / "vectors.parquet")), Cache(tmp_path / "cache"))
+    np.testing.assert_array_equal(table.encode(["a dog", "two\u2028cats", *TEXTS[2:]]), vectors.astype(np.float32))
 
 
-def test_what_is_missing_or_contradicts_is_reported(write_vectors, tmp_path):
-    table = VectorTable.open(write_vectors(TEXTS, np.eye(4)), Cache(tmp_path / "cache"))
+def test_missing_vectors_are_counted_and_listed(open_table, tmp_path):
+    table = open_table(TEXTS, np.eye(4))
     with pytest.raises(RequestError, match=r"2 of 3 sentences have no vector in .*v\."):
         table.encode(["a dog", "a wolf", "a fox"])
-    listed = tmp_path / "listed.txt"
-    with pytest.raises(RequestError, match=r"2 of 4 sentences .* They are in .*listed\.txt, a line each"):
-        table.require([["a dog", "a wolf"], ["a fox", "a bird"]], listed)
-    assert listed.read_text() == "a wolf\na fox\n"
-    table.require([["a dog"], ["a bird"]], listed)
-    assert not listed.exists()
-    same = np.eye(4)[[0, 1, 2, 1]]
-    VectorTable.open(write_vectors(["a dog", "a cat", "an owl", "a  cat"], same), Cache(tmp_path / "same"))
+    missing = tmp_path / "missing.txt"
+    with pytest.raises(RequestError, match=r"2 of 4 sentences .* They are in .*missing\.txt, a line each"):
+        table.require([["a dog", "a wolf"], ["a fox", "a bird"]], missing)
+    assert missing.read_text() == "a wolf\na fox\n"
+    table.require([["a dog"], ["a bird"]], missing)
+    assert not missing.exists()
+
+
+def test_two_vectors_of_one_text_are_refused_unless_they_are_equal(open_table):
+    texts = ["a dog", "a cat", "an owl", "a  cat"]
+    open_table(texts, np.eye(4)[[0, 1, 2, 1]])
     with pytest.raises(RequestError, match=r"several for 1 of them, the first in rows 2 and 4"):
-        VectorTable.open(write_vectors(["a dog", "a cat", "an owl", "a  cat"], np.eye(4)), Cache(tmp_path / "others"))
+        open_table(texts, np.eye(4))
 
 
-def test_numbers_that_are_not_finite_and_files_that_do_not_fit_are_refused(write_vectors, tmp_path):
+def test_numbers_that_are_not_finite_are_refused(open_table):
     with pytest.raises(RequestError, match=r"expected finite numbers in .*row 2"):
-        VectorTable.open(write_vectors(["a", "b"], [[1, 2], [np.nan, 1]]), Cache(tmp_path / "cache"))
-    pq.write_table(pa.table({"text": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}), tmp_path / "ragged.parquet")
-    with pytest.raises(RequestError, match="expected a text and a vector of 2 numbers in every row"):
-        VectorTable.open(GivenVectors(vectors=str(tmp_path / "ragged.parquet")), Cache(tmp_path / "cache"))
-    for columns in ({"text": [1], "vector": [[1.0]]}, {"text": ["a"], "vector": [1.0]}):
-        pq.write_table(pa.table(columns), tmp_path / "numbers.parquet")
-        with pytest.raises(RequestError, match=r"expected text and lists of numbers in .*numbers\.parquet"):
-            VectorTable.open(GivenVectors(vectors=str(tmp_path / "numbers.parquet")), Cache(tmp_path / "cache"))
-    with pytest.raises(RequestError, match=r"expected texts and vectors in .*v\.parquet, found no rows"):
-        VectorTable.open(write_vectors([], []), Cache(tmp_path / "cache"))
+        open_table(["a", "b"], [[1.0, 2.0], [np.nan, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("texts", "vectors", "message"),
+    [
+        (["a", "b"], [[1.0], [1.0, 2.0]], "expected a text and a vector of 2 numbers in every row"),
+        ([1], [[1.0]], r"expected text and lists of numbers in .*v\.parquet"),
+        (["a"], [1.0], r"expected text and lists of numbers in .*v\.parquet"),
+        (pa.array([], pa.string()), pa.array([], pa.list_(pa.float32())), "found no rows"),
+    ],
+)
+def test_columns_of_another_kind_are_refused(open_table, texts, vectors, message):
+    with pytest.raises(RequestError, match=message):
+        open_table(texts, vectors)
 
 
 def test_a_student_of_the_vectors_is_the_student_of_the_model_that_made_them(tiny_encoder, toy, tmp_path):

@@ -13,16 +13,17 @@ from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.training import checkpoint
 from students.distill import retention
+from students.distill.losses import create_losses
 from students.distill.retention import (
-    SHARES,
+    FRACTIONS,
     average_with_start,
-    farthest_of_the_best,
+    best_fraction,
     freeze_layers,
     mean_accuracies,
 )
 from students.distill.settings import DistillSettings
-from students.distill.targets import Targets
-from students.distill.train import DistillationTask, run
+from students.distill.targets import ItemTargets, Targets
+from students.distill.train import run
 from students.parallel.corpus import NO_TARGET, build_corpus
 from students.parallel.general_sentences import GENERAL, general_sentences
 
@@ -100,16 +101,16 @@ def test_the_farthest_share_that_falls_least_short_is_chosen():
     by_share = {0.2: (0.91, 0.81), 0.4: (0.94, 0.83), 0.6: (0.95, 0.8185), 0.8: (0.96, 0.78), 1.0: (0.96, 0.7)}
     accuracies = {share: {"trained": first, "untrained": other} for share, (first, other) in by_share.items()}
     accuracies[0.0] = {"trained": 1.0, "untrained": 1.0}  # the start itself is no choice
-    assert farthest_of_the_best(accuracies) == 0.6  # falls short of 0.96 and 0.83 by 0.0115, where 0.4 does by 0.02
+    assert best_fraction(accuracies) == 0.6  # falls short of 0.96 and 0.83 by 0.0115, where 0.4 does by 0.02
     accuracies[0.4] = {"trained": 0.95, "untrained": 0.83}  # by 0.01: the same but for chance
-    assert farthest_of_the_best(accuracies) == 0.6
+    assert best_fraction(accuracies) == 0.6
     accuracies[0.4] = {"trained": 0.951, "untrained": 0.83}  # by 0.009
-    assert farthest_of_the_best(accuracies) == 0.4
-    assert farthest_of_the_best({share: {"trained": 0.9} for share in by_share}) == 1.0
+    assert best_fraction(accuracies) == 0.4
+    assert best_fraction({share: {"trained": 0.9} for share in by_share}) == 1.0
     # What is gained on trained sets does not pay for what is lost on others: means over both would choose 1.0.
     by_share = {0.2: (0.9, 0.9), 0.4: (0.92, 0.9), 0.6: (0.93, 0.89), 0.8: (0.94, 0.88), 1.0: (0.97, 0.86)}
     accuracies = {share: {"trained": first, "untrained": other} for share, (first, other) in by_share.items()}
-    assert farthest_of_the_best(accuracies) == 0.8
+    assert best_fraction(accuracies) == 0.8
 
 
 def test_means_are_of_trained_and_untrained_sets_apart():
@@ -130,7 +131,7 @@ def test_the_weights_of_a_share_lie_on_the_line_from_the_start(student, context)
         for parameter in student.parameters():
             parameter.add_(torch.randn_like(parameter))
     trained = {name: tensor.clone() for name, tensor in student.state_dict().items()}
-    accuracy = dict(zip((0.0, *SHARES), (0.5, 0.6, 0.7, 0.4, 0.4, 0.4), strict=True))
+    accuracy = dict(zip((0.0, *FRACTIONS), (0.5, 0.6, 0.7, 0.4, 0.4, 0.4), strict=True))
     seen = iter(accuracy.values())
     metrics = average_with_start(student, lambda _: {"dev/translation_accuracy/en-de": next(seen)}, context)
     assert metrics["trained_share"] == 0.4
@@ -143,7 +144,7 @@ def test_the_weights_of_a_share_lie_on_the_line_from_the_start(student, context)
 def test_a_student_is_averaged_by_sets_that_were_not_trained(trained, context, toy):
     other = [{"path": str(toy.test_path), "others": {"fr": "fr"}}]
     metrics = run(trained(average_with_start=True, dev_untrained=other), context)
-    assert metrics["trained_share"] in SHARES
+    assert metrics["trained_share"] in FRACTIONS
     assert {"dev/translation_accuracy/en-de", "dev/translation_accuracy/untrained/en-fr"} <= metrics.keys()
     share = metrics["trained_share"]
     untrained = [metrics[f"dev/translation_accuracy/untrained/{way}"] for way in ("en-fr", "fr-en")]
@@ -207,20 +208,19 @@ def test_retained_texts_follow_the_pairs_once_each_and_none_is_held_out(retainin
 
 def test_a_retained_text_learns_the_vector_of_the_start_and_nothing_else(retaining):
     settings, corpus = retaining
-    settings = settings.model_copy(update={"objectives": settings.objectives.model_copy(update={"retention": 3.0})})
     random = np.random.default_rng(0)
     teacher = Targets(random.normal(size=(len(corpus.english), 16)).astype(np.float32), 2.0, is_unit=False)
     start = Targets(random.normal(size=(2, 16)).astype(np.float32), 5.0, is_unit=False)
-    task = DistillationTask.__new__(DistillationTask)
-    task.settings, task.corpus, task.targets, task.retained = settings, corpus, teacher, start
+    targets = ItemTargets(corpus, teacher, start)
+    losses = create_losses(targets, settings)
     items = np.array([corpus.taught + 1, 0, corpus.taught])
-    taught = task._taught(items)
     vectors = torch.from_numpy(random.normal(size=(3, 16)))
-    losses = task._distances(vectors, **taught)
-    wanted = np.stack([start.vectors[1], teacher.vectors[corpus.targets[0]], start.vectors[0]]).astype(np.float64)
-    distances = ((vectors.numpy() - wanted) ** 2).sum(axis=1)
-    assert losses["retention"].item() == pytest.approx(3 * (distances[0] + distances[2]) / 5.0)
-    assert losses["mse"].item() == pytest.approx(corpus.weights[0] * distances[1] / 2.0)
+    inputs = targets.tensors(items) | losses["retention"].inputs(items)
+    expected = np.stack([start.vectors[1], teacher.vectors[corpus.targets[0]], start.vectors[0]]).astype(np.float64)
+    distances = ((vectors.numpy() - expected) ** 2).sum(axis=1)
+    assert losses["retention"].sum(vectors, inputs).item() == pytest.approx((distances[0] + distances[2]) / 5.0)
+    assert losses["mse"].sum(vectors, inputs).item() == pytest.approx(corpus.weights[0] * distances[1] / 2.0)
+    assert {name: loss.count(items) for name, loss in losses.items()} == {"mse": corpus.weights[0], "retention": 2}
 
 
 def test_what_is_retained_moves_less(trained, context, tmp_path):

@@ -16,8 +16,9 @@ from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.pooling import Projection
 from students.distill import start as module
 from students.distill.settings import DistillSettings
-from students.distill.start import copy_of, start_student
+from students.distill.start import copy_of, soften, start_student
 from students.distill.targets import fill_targets
+from students.teacher import OpenedTeacher
 
 NEW = {"layers": 2, "dim": 24, "heads": 2, "vocabulary": 150, "max_tokens": 32}
 COPY = {"layers_of": "teacher", "vocabulary": 150}
@@ -40,7 +41,8 @@ def settings(base, **given):
 
 def begin(base, corpus, teacher, context, **given):
     shutil.rmtree(context.work / "start", ignore_errors=True)  # of another student
-    targets = fill_targets(teacher, corpus, context, "key", ComputePrecision.FP32)
+    teacher = OpenedTeacher(teacher)
+    targets = fill_targets(teacher, corpus, context, ComputePrecision.FP32)
     return start_student(settings(base, **given), corpus, teacher, targets, context, ComputePrecision.FP32)[0], targets
 
 
@@ -83,6 +85,12 @@ def test_the_projection_begins_as_the_ridge_regression_from_the_pooled_vectors(
     found, bias = student.projection.linear, wanted_centre - weight @ centre
     np.testing.assert_allclose(found.weight.detach(), weight, atol=1e-4 * abs(weight).max())
     np.testing.assert_allclose(found.bias.detach(), bias, atol=1e-4 * abs(bias).max())
+
+
+def test_softening_evens_out_what_the_corpus_hardly_shows():
+    """The example of `fitted_projection`."""
+    cross = np.diag([16.0, 1.0])
+    np.testing.assert_allclose(soften(cross, np.eye(2), cross), np.diag([13.2, 6.6]))
 
 
 def test_a_projection_of_the_base_is_replaced_and_not_learnt_on_top_of(
@@ -251,8 +259,8 @@ def test_a_copy_that_learns_leaves_its_teacher_as_it_is(teacher_of):
 def test_a_start_is_made_once_and_read_again_bit_for_bit(corpus, make_teacher, tiny_encoder, context, toy, monkeypatch):
     base = context.cache.folder / "base"
     tiny_encoder("xlm-roberta", [text for row in toy.train for text in row]).save(base)
-    chosen, teacher = settings(str(base), trim_vocabulary=True, layers=1, dropout=0.3), make_teacher()
-    targets = fill_targets(teacher, corpus, context, "key", ComputePrecision.FP32)
+    chosen, teacher = settings(str(base), trim_vocabulary=True, layers=1, dropout=0.3), OpenedTeacher(make_teacher())
+    targets = fill_targets(teacher, corpus, context, ComputePrecision.FP32)
     first, sizes = start_student(chosen, corpus, teacher, targets, context, ComputePrecision.FP32)
     monkeypatch.setattr("students.distill.start.trim_vocabulary", None)  # would fail if it were called
     again, same_sizes = start_student(chosen, corpus, teacher, targets, context, ComputePrecision.FP32)

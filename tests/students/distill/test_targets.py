@@ -7,10 +7,12 @@ from bertrelay.cache import Cache
 from bertrelay.compute.engine import Engine
 from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
+from bertrelay.inference.run_model import connect
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
 from students.distill import targets as module
 from students.distill.targets import fill_targets
+from students.teacher import OpenedTeacher
 
 WORDS = ["a dog", "two cats", "the bird", "one fish", "a child", "the old man", "some mice", "no horse"]
 ENGLISH = [f"{who} {what}." for who in WORDS for what in ("runs", "sleeps here", "reads in the park", "sings")]
@@ -27,8 +29,8 @@ def teacher(tiny_encoder):
     return tiny_encoder("bert", ENGLISH)
 
 
-def fill(teacher, corpus, context, digest="d"):
-    return fill_targets(teacher, corpus, context, digest, ComputePrecision.FP32)
+def fill(teacher, corpus, context, executor=None):
+    return fill_targets(OpenedTeacher(teacher), corpus, context, ComputePrecision.FP32, executor)
 
 
 def translations(corpus):
@@ -52,8 +54,9 @@ def test_the_workers_of_a_cluster_compute_the_same(teacher, corpus, context, tmp
     here_alone = "bertrelay.encode_files.encode_blocks"  # workers import the real one
     monkeypatch.setattr(here_alone, lambda *_, **__: pytest.fail("encoded in this process"))
     try:
-        elsewhere = StageContext(tmp_path / "output", Cache(tmp_path / "elsewhere"), engine=Engine(engine="ray"))
-        there = fill(teacher, corpus, elsewhere)
+        elsewhere = StageContext(tmp_path / "output", Cache(tmp_path / "elsewhere"))
+        with connect(Engine(engine="ray")) as executor:
+            there = fill(teacher, corpus, elsewhere, executor)
     finally:
         ray.shutdown()
     np.testing.assert_array_equal(there.vectors, here.vectors)
@@ -72,7 +75,7 @@ def test_only_a_teacher_that_normalises_is_unit_norm(teacher, corpus, context):
     assert not fill(teacher, corpus, context).is_unit
     unit = SentenceEncoder(teacher.backbone, teacher.tokenizer, normalize=True)
     for precision in (ComputePrecision.FP32, ComputePrecision.BF16):
-        found = fill_targets(unit, corpus, context, "unit", precision)
+        found = fill_targets(OpenedTeacher(unit), corpus, context, precision)
         assert found.is_unit
         lengths = np.linalg.norm(np.asarray(found.vectors, np.float64), axis=1)
         assert np.abs(lengths - 1).max() < module.UNIT_TOLERANCE / 1000  # float32 rounding, in either precision

@@ -1,7 +1,6 @@
 import json
 import shutil
 import warnings
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,13 +11,10 @@ from safetensors.torch import load_file
 from transformers.models.bert.modeling_bert import BertIntermediate
 
 from bertrelay.cache import Cache
-from bertrelay.data.tokens import store_tokens
-from bertrelay.device import ComputePrecision
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
-from students.distill.settings import DistillSettings, Objectives
-from students.distill.targets import Targets
-from students.distill.train import CRITERION, ContrastiveTask, DistillationTask, run
+from students.distill.settings import DistillSettings
+from students.distill.train import CRITERION, run
 from students.evaluate.translation import read_variance
 from students.parallel.corpus import ParallelCorpus
 
@@ -32,185 +28,6 @@ TRAINING = {
     "dev_sentences": 30,
     "log_every": 1,
 }
-
-
-# The loss
-
-PAIRS = [
-    ("a dog runs", "ein Hund rennt"),
-    ("a dog runs", "un chien court"),
-    ("a dog runs", "corre un perro"),
-    ("the cat sleeps here", "hier schläft die Katze"),
-    ("no bird", "kein Vogel"),
-    ("no bird", "aucun oiseau"),
-]
-
-
-@pytest.fixture
-def corpus(corpus_of):
-    return corpus_of(PAIRS)
-
-
-@pytest.fixture
-def task(tiny_encoder, corpus, tmp_path):
-    """Three targets of 16 dimensions, and a student that has none of them yet."""
-    student = tiny_encoder("xlm-roberta", [text for pair in PAIRS for text in pair])
-    vectors = np.random.default_rng(0).normal(size=(len(corpus.english), 16)).astype(np.float32)
-    settings = DistillSettings.model_validate(
-        {"teacher": "./t", "base": "./b", "parallel": [{"path": "x.tsv", "others": {"qaa": "qaa"}}]}
-    )
-    tokens = store_tokens(corpus.texts, len(corpus), student.tokenize, tmp_path / "tokens")
-    return DistillationTask(
-        student, settings, corpus, Targets(vectors, 2.5, False), None, tokens, student.encode, ComputePrecision.FP32
-    )
-
-
-def target_of(task, english):
-    sentences = task.corpus.english.read(0, len(task.corpus.english))
-    return task.targets.vectors[sentences.index(english)].astype(np.float64)
-
-
-def test_value_and_gradient_are_those_of_explicit_pairs_in_float64(task):
-    """Σ over pairs |s(en) − t(en)|² + |s(qaa) − t(en)|², with s of a sentence the same vector wherever it stands."""
-    items = np.arange(len(task.corpus))
-    row_of = {text: row for row, text in enumerate(task.corpus.texts(0, len(items)))}
-    drawn = np.random.default_rng(1).normal(size=(len(items), 16))
-    given = torch.tensor(drawn, requires_grad=True)
-    batch = task.collate(items, 0)
-    loss = task.loss(lambda *_: given, batch)["mse"]
-    loss.backward()
-    expected, gradient = 0.0, np.zeros_like(drawn)
-    for pair in PAIRS:
-        for sentence in pair:
-            error = drawn[row_of[sentence]] - target_of(task, pair[0])
-            expected += error @ error / 2.5
-            gradient[row_of[sentence]] += 2 * error / 2.5
-    assert len(items) == 3 + 6 and batch.counts == {"mse": 2 * len(PAIRS)}
-    assert loss.item() == pytest.approx(expected, rel=1e-12)
-    np.testing.assert_allclose(given.grad, gradient, rtol=1e-10)
-
-
-def test_with_own_vectors_every_text_counts_once_and_learns_its_own(task):
-    task.corpus = replace(task.corpus, own_vectors=True)
-    items = np.arange(len(task.corpus))
-    vectors = np.random.default_rng(2).normal(size=(len(items), 16)).astype(np.float32)
-    task.targets = Targets(vectors, 2.5, False)
-    drawn = np.random.default_rng(1).normal(size=vectors.shape)
-    batch = task.collate(items, 0)
-    loss = task.loss(lambda *_: torch.tensor(drawn), batch)["mse"]
-    assert batch.counts == {"mse": len(items)} == {"mse": 3 + 6}
-    assert loss.item() == pytest.approx(((drawn - vectors) ** 2).sum() / 2.5)
-
-
-def test_cosine_and_weights_of_objectives_by_hand(task):
-    drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
-    task.settings = task.settings.model_copy(update={"objectives": Objectives(mse=0.5, cosine=2.0)})
-    batch = task.collate(np.arange(len(drawn)), 0)
-    losses = task.loss(lambda *_: torch.tensor(drawn), batch)
-    targets, weights = task.targets.vectors[task.corpus.targets[:]].astype(np.float64), task.corpus.weights[:]
-    cosines = (drawn * targets).sum(axis=1) / np.linalg.norm(drawn, axis=1) / np.linalg.norm(targets, axis=1)
-    assert batch.counts == {"mse": weights.sum(), "cosine": weights.sum()}
-    assert losses["cosine"].item() == pytest.approx(2 * weights @ (1 - cosines))
-    assert losses["mse"].item() == pytest.approx(0.5 * weights @ ((drawn - targets) ** 2).sum(axis=1) / 2.5)
-
-
-def test_contrastive_is_of_the_parallel_pairs_at_every_length(task):
-    """The English and the translations of the batch, in any order, whole and cut to 4 dimensions."""
-    objectives = Objectives(mse=0, contrastive=3.0, temperature=0.1, dimensions=[4])
-    settings = task.settings.model_copy(update={"objectives": objectives})
-    task = ContrastiveTask(
-        task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher, task.precision
-    )
-    items = np.array([5, 0, 8, 2, 3, 1, 4, 7, 6])
-    assert task.collate(items, 0).counts == {"contrastive": 6}
-    vectors = torch.from_numpy(np.random.default_rng(2).normal(size=(9, 16)))
-    row = {text: vectors[items.tolist().index(item)] for item, text in enumerate(task.corpus.texts(0, 9))}
-    expected = 0.0
-    for size in (4, 16):
-        scores = {
-            (english, other): torch.cosine_similarity(row[english][:size], row[other][:size], dim=0) / 0.1
-            for english in {english for english, _ in PAIRS}
-            for _, other in PAIRS
-        }
-        for english, other in PAIRS:
-            to_english = [score for (_, o), score in scores.items() if o == other]
-            others = [o for e, o in PAIRS if e != english or o == other]
-            back = [scores[english, o] for o in others]
-            expected += sum(
-                torch.logsumexp(torch.stack(part), 0) - scores[english, other] for part in (to_english, back)
-            )
-    assert task.batch_losses(vectors, items, 0)["contrastive"].item() == pytest.approx(3.0 * expected.item() / 2 / 2)
-
-
-def test_ranking_is_the_divergence_of_softmaxes_over_the_teachers_vectors(task):
-    """Each sentence ranks the three English sentences; only the first is its own when it translates it."""
-    objectives = Objectives(mse=0, ranking=2.0, temperature=0.2)
-    settings = task.settings.model_copy(update={"objectives": objectives})
-    task = DistillationTask(
-        task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher, task.precision
-    )
-    drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
-    given = torch.tensor(drawn, requires_grad=True)
-    batch = task.collate(np.arange(len(drawn)), 0)
-    loss = task.loss(lambda *_: given, batch)["ranking"]
-    loss.backward()
-    teacher = task.targets.vectors.astype(np.float64)
-    teacher /= np.linalg.norm(teacher, axis=1, keepdims=True)
-    rows, weights, expected = task.corpus.targets[:], np.asarray(task.corpus.weights[:]), 0.0
-    for item, row in enumerate(rows):
-        wanted, found = (
-            np.exp(teacher @ vector / np.linalg.norm(vector) / 0.2) for vector in (teacher[row], drawn[item])
-        )
-        wanted, found = wanted / wanted.sum(), found / found.sum()
-        expected += weights[item] * np.sum(wanted * np.log(wanted / found))
-    assert batch.counts == {"ranking": 2 * len(PAIRS)}
-    assert loss.item() == pytest.approx(2 * expected, rel=1e-6)  # the teacher's vectors are float32
-    step = given.detach() - 1e-3 * given.grad
-    assert task.loss(lambda *_: step, batch)["ranking"] < loss
-    of_the_teacher = torch.tensor(teacher[rows])
-    assert task.loss(lambda *_: of_the_teacher, batch)["ranking"].item() == pytest.approx(0, abs=1e-5)
-
-
-@pytest.mark.parametrize("name", ["cosine", "ranking"])
-def test_gradients_are_those_of_differences_in_float64(task, name):
-    """Compares with central differences of each number of each vector."""
-    objectives = Objectives(mse=0, **{name: 2.0})
-    settings = task.settings.model_copy(update={"objectives": objectives})
-    task = DistillationTask(
-        task.model, settings, task.corpus, task.targets, None, task.tokens, task.dev_teacher, task.precision
-    )
-    batch = task.collate(np.arange(len(task.corpus)), 0)
-    batch.inputs["targets"] = batch.inputs["targets"].double()
-    drawn = np.random.default_rng(1).normal(size=(len(task.corpus), 16))
-
-    def loss(vectors):
-        return task.loss(lambda *_: vectors, batch)[name]
-
-    given = torch.tensor(drawn, requires_grad=True)
-    loss(given).backward()
-    for place in np.ndindex(drawn.shape):
-        step = np.zeros_like(drawn)
-        step[place] = 1e-6
-        ahead, behind = (loss(torch.tensor(drawn + sign * step)).item() for sign in (1, -1))
-        assert given.grad[place].item() == pytest.approx((ahead - behind) / 2e-6, rel=1e-5, abs=1e-6)
-
-
-def test_ranking_beside_the_contrastive_objective_is_the_same(task):
-    """Per item, so that it does not depend on the batch, and in any precision."""
-    objectives = Objectives(ranking=2.0, candidates=2, contrastive=1.0)
-    settings = task.settings.model_copy(update={"objectives": objectives})
-    parts = task.corpus, task.targets, None, task.tokens, task.dev_teacher, task.precision
-    alone, contrasted = (kind(task.model, settings, *parts) for kind in (DistillationTask, ContrastiveTask))
-    vectors = torch.from_numpy(np.random.default_rng(2).normal(size=(9, 16)).astype(np.float32))
-    whole = contrasted.batch_losses(vectors, np.arange(9), 0)["ranking"]
-    parted = 0.0
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        for items in np.split(np.arange(9), [4, 5]):
-            parted += alone.loss(lambda *_, items=items: vectors[items], alone.collate(items, 0))["ranking"].item()
-    assert parted == pytest.approx(whole.item(), rel=1e-5)
-
-
-# The stage
 
 
 @pytest.fixture(scope="module")

@@ -35,9 +35,9 @@ def settings(*sources, **given):
     return DistillSettings.model_validate(chosen if "dev" in given else {"dev_sentences": 0, **chosen})
 
 
-def build(folder, sources, **given):
+def build(folder, sources, dev_untrained=(), **given):
     shutil.rmtree(folder / "cache", ignore_errors=True)
-    return build_corpus(folder / "cache/key", settings(*sources, **given), Cache(folder))
+    return build_corpus(folder / "cache/key", settings(*sources, **given), Cache(folder), dev_untrained=dev_untrained)
 
 
 def items(corpus):
