@@ -27,9 +27,9 @@ from bertrelay.fingerprint import Digests
 from bertrelay.model.network import save_network
 from bertrelay.stage import StageContext
 from domain.pretraining.corpus import build_corpus
-from domain.pretraining.items import Text
+from domain.pretraining.masking import Sequences
 from domain.pretraining.network import Pretraining, start_network
-from domain.pretraining.sequences import Sequences
+from domain.pretraining.pairs import Text
 from domain.pretraining.settings import PretrainSettings
 from domain.pretraining.train import SEED, HeldOut, draw_items, run
 

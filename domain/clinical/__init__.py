@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from bertrelay import loader
 
 if TYPE_CHECKING:
+    from domain.checks import Finding
     from domain.clinical.audit import find_split_leakage
     from domain.clinical.chunks import Chunk, Chunker, Chunks
     from domain.clinical.cleaning import Section, clean, find_sections
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer
     from domain.clinical.scoring import score_dataset, score_file
     from domain.clinical.settings import CohortSettings, NotesSettings
-    from domain.findings import Finding
 
 __all__ = ["Chunk", "ChunkSettings", "Chunker", "Chunks", "CohortSettings", "Finding", "NotesSettings", "OutcomeScorer"]
 __all__ += ["ReadmissionScorer", "Section", "clean", "find_sections", "find_split_leakage", "score_dataset"]

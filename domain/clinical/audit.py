@@ -28,10 +28,10 @@ from bertrelay.files import write_json
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics, StageContext
+from domain.checks import EXAMPLES, Finding
 from domain.clinical.mimic import IDS
 from domain.clinical.settings import NEAR, AuditSettings
-from domain.draws import mixed
-from domain.findings import EXAMPLES, Finding
+from domain.sampling import mixed
 
 WORDS_OF_SHINGLE = 5
 BANDS, ROWS_OF_BAND = 16, 4

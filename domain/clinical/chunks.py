@@ -22,7 +22,7 @@ from bertrelay.errors import RequestError
 from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import log
 from domain.clinical.outcomes import ChunkSettings
-from domain.sentences import sentence_spans
+from domain.text.sentences import sentence_spans
 
 Integers = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from domain.sentences import line_ends
+from domain.text.sentences import line_ends
 
 NAME, DATE, AGE, HOSPITAL, PLACE = "[NAME]", "[DATE]", "[AGE]", "[HOSPITAL]", "[PLACE]"
 PHONE, ADDRESS, ID, REMOVED = "[PHONE]", "[ADDRESS]", "[ID]", "[REMOVED]"

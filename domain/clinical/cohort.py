@@ -29,7 +29,7 @@ from domain.clinical.admissions import (
 from domain.clinical.mimic import HOSPITAL, ROW, Version, columns_of, read_blocks, tables_of, version_of
 from domain.clinical.outcomes import FLOW, READMISSION
 from domain.clinical.settings import CohortSettings
-from domain.draws import split_of, unit_hash
+from domain.sampling import split_of, unit_hash
 
 
 def write_parquet(path: Path, table: pd.DataFrame | pa.Table) -> None:

@@ -6,7 +6,7 @@ from bertrelay import loader
 
 if TYPE_CHECKING:
     from domain.pretraining.corpus import Corpus, build_corpus
-    from domain.pretraining.readers import read_documents
+    from domain.pretraining.documents import read_documents
     from domain.pretraining.settings import DocumentSource, Masking, PretrainSettings
     from domain.pretraining.train import pretrain
 
@@ -14,7 +14,7 @@ __all__ = ["Corpus", "DocumentSource", "Masking", "PretrainSettings", "build_cor
 
 MODULES = {
     "corpus": ("Corpus", "build_corpus"),
-    "readers": ("read_documents",),
+    "documents": ("read_documents",),
     "settings": ("DocumentSource", "Masking", "PretrainSettings"),
     "train": ("pretrain",),
 }

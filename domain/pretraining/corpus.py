@@ -33,19 +33,11 @@ from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.inference.run_model import connect, fill
 from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import Bar, log
-from domain.pretraining.readers import (
-    COPY,
-    NO_TEXT,
-    Files,
-    Item,
-    SkippedDocument,
-    TextDocument,
-    files_of,
-    outdated,
-    read_all,
-)
-from domain.pretraining.settings import DocumentSource
-from domain.sentences import is_unspaced, sentence_spans, unspaced_warning
+from domain.pretraining.documents import COPY, files_of, read_all
+from domain.pretraining.pubmed import outdated
+from domain.pretraining.settings import DocumentSource, Files
+from domain.reading import NO_TEXT, SkippedDocument, TextDocument, TextItem
+from domain.text.sentences import is_unspaced, sentence_spans, unspaced_warning
 
 VERSION = 6  # raised when the same documents begin to give other sentences, tokens or shards
 SHARD_CHARACTERS = 2**23  # of text, in some 65,000 sentences
@@ -254,7 +246,7 @@ def _prepare(
     write_json(shards.folder / FACTS, facts)  # last: its presence means all is there
 
 
-def _sizes(items: Iterable[Item], rejects: Rejects, left_out: Counter[str]) -> Iterator[int]:
+def _sizes(items: Iterable[TextItem], rejects: Rejects, left_out: Counter[str]) -> Iterator[int]:
     """The characters of each text; counts what else there is, and logs how many are without spaces between words."""
     texts = unspaced = 0
     for item in items:

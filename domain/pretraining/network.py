@@ -22,8 +22,10 @@ from bertrelay.model.settings import NewEncoder
 from bertrelay.model.tokenizer import as_fast, check_vocabulary, load_tokenizer, plain_rules
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
-from domain.pretraining.readers import TextDocument, files_of, outdated, read_all
+from domain.pretraining.documents import files_of, read_all
+from domain.pretraining.pubmed import outdated
 from domain.pretraining.settings import Objective, PretrainSettings
+from domain.reading import TextDocument
 
 LABELS: dict[Objective, str] = {"mlm": "masked_ids", "nsp": "is_random"}
 """The inputs of a batch with the labels of each objective."""

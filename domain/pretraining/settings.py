@@ -1,5 +1,6 @@
 """Settings of continued pretraining and of its documents; free of torch."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
@@ -54,6 +55,9 @@ class DocumentSource(DataSource):
             refuse_idle(self, "text", "id", "group", "split", because=f"only tables have columns, and this is {kind}")
         return self
 
+
+Files = Sequence[tuple[DocumentSource, Path]]
+"""Files, each with the source that it belongs to."""
 
 Objective = Literal["mlm", "nsp"]
 Share = Annotated[float, Field(ge=0, le=1)]

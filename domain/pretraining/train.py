@@ -28,9 +28,9 @@ from bertrelay.training.batches import micro_batches
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
 from domain.pretraining.corpus import build_corpus
-from domain.pretraining.items import Items, Text, draw_pairs, pack
+from domain.pretraining.masking import Sequences
 from domain.pretraining.network import LABELS, Pretraining, losses, start_network
-from domain.pretraining.sequences import Sequences
+from domain.pretraining.pairs import Items, Text, draw_pairs, pack
 from domain.pretraining.settings import Objective, PretrainSettings
 
 Floats = NDArray[np.floating]

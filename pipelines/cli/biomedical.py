@@ -16,7 +16,7 @@ from domain.biomedical.documents import TITLE_LINE, Columns, FormatName, read_do
 from domain.biomedical.documents.document import TEXT_ONLY
 from domain.biomedical.ner.settings import TagOptions, TagSettings
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, QuestionFormat
-from domain.findings import Finding, exit_code, overall, report, splits_of
+from domain.checks import Finding, exit_code, overall, report, splits_of
 from pipelines.cli.options import (
     DATASET_HELP,
     Fields,

@@ -10,9 +10,9 @@ from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output
 from bertrelay.settings import ModelSource
+from domain.checks import exit_code
 from domain.clinical.outcomes import OutcomeName, ScoreOptions
 from domain.clinical.settings import AuditSettings
-from domain.findings import exit_code
 from domain.terms.settings import TERM, TermsSettings
 from pipelines.cli.biomedical import data
 from pipelines.cli.options import (

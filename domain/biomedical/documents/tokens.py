@@ -14,7 +14,7 @@ from itertools import accumulate, chain, pairwise
 from typing import Literal, NamedTuple
 
 from domain.biomedical.documents.document import Document, Span
-from domain.sentences import sentence_spans
+from domain.text.sentences import sentence_spans
 
 Scheme = Literal["IOB2", "IOBES"]
 FileScheme = Literal["IOB2", "IOBES", "IOB1", "BILOU"]

@@ -30,7 +30,7 @@ from domain.biomedical.ner.examples import (
     divided_tokens,
     is_unspaced_document,
 )
-from domain.findings import (
+from domain.checks import (
     MAX_UNUSABLE,
     MOST_PLACES,
     Finding,

@@ -24,7 +24,7 @@ from domain.biomedical.ner.settings import NerEvaluateSettings
 from domain.biomedical.ner.tagger import WordSpan, decoded_blocks
 from domain.biomedical.windows import Floats
 from domain.calibration import expected_calibration_error
-from domain.draws import spread_evenly
+from domain.sampling import spread_evenly
 
 
 class EntityPredictions(NamedTuple):

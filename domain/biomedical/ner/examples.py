@@ -36,7 +36,7 @@ from domain.biomedical.documents.tokens import (
     types_of,
 )
 from domain.biomedical.ner.settings import EntitySource
-from domain.sentences import is_unspaced, unspaced_warning
+from domain.text.sentences import is_unspaced, unspaced_warning
 
 
 class Example(NamedTuple):

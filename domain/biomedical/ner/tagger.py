@@ -22,7 +22,7 @@ from domain.biomedical.documents.tokens import TokenSpan, word_spans
 from domain.biomedical.ner.decoding import span_probabilities, spans_of, viterbi
 from domain.biomedical.ner.model import EntityModel, SentenceSubwords, Words, load_model
 from domain.biomedical.windows import Floats, Integers, blocks, in_batches, ranges, window_outputs
-from domain.sentences import each_sentence, is_unspaced, unspaced_warning
+from domain.text.sentences import each_sentence, is_unspaced, unspaced_warning
 
 BLOCK_WORDS = 65_536
 """As many words are read, sorted and computed together; the unit of memory."""

@@ -29,7 +29,7 @@ from domain.biomedical.documents import SUFFIXES, FormatName, WrittenName, forma
 from domain.biomedical.documents.document import TEXT_ONLY, Document, Entity, Reading
 from domain.biomedical.documents.writing import DOCUMENT_KEYS, check_held, check_written, jsonl_line, writing
 from domain.biomedical.ner.settings import TagOptions, TagSettings
-from domain.sentences import is_unspaced, unspaced_warning
+from domain.text.sentences import is_unspaced, unspaced_warning
 
 if TYPE_CHECKING:
     from bertrelay.inference.run_model import Columns, WrittenDataset

@@ -37,7 +37,7 @@ from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.ner.tagger import Decoded, decode
 from domain.biomedical.windows import Integers, ranges
 from domain.calibration import fit_temperature
-from domain.draws import uniform_draws
+from domain.sampling import uniform_draws
 
 
 def run(settings: NerSettings, context: StageContext) -> Metrics:

@@ -31,7 +31,7 @@ from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import CANDIDATES
 from domain.biomedical.qa.subwords import PairSplitter, PairSubwords
 from domain.biomedical.windows import Flags, Floats, Integers, blocks, in_batches, window_outputs
-from domain.sentences import sentence_spans
+from domain.text.sentences import sentence_spans
 
 Cut = tuple[list[Question], PairSubwords]
 

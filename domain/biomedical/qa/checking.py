@@ -18,7 +18,7 @@ from domain.biomedical.documents.document import reasons, shown_id
 from domain.biomedical.qa.question_files import question_format_of, question_items
 from domain.biomedical.qa.questions import ALIGNMENTS, DUPLICATE, NOWHERE, Question
 from domain.biomedical.qa.settings import QuestionFormat
-from domain.findings import (
+from domain.checks import (
     MAX_UNUSABLE,
     Finding,
     Severity,
@@ -30,7 +30,7 @@ from domain.findings import (
     unspaced_texts,
     worst,
 )
-from domain.sentences import is_unspaced
+from domain.text.sentences import is_unspaced
 
 if TYPE_CHECKING:
     from domain.biomedical.qa.subwords import PairSplitter

@@ -24,8 +24,8 @@ from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QaEvaluateSettings, QuestionSource
 from domain.biomedical.qa.subwords import PairSplitter, count_long_answers, gold_spans
 from domain.calibration import expected_calibration_error
-from domain.draws import spread_evenly
-from domain.sentences import sentence_spans
+from domain.sampling import spread_evenly
+from domain.text.sentences import sentence_spans
 
 AROUND = 400
 """Characters of a text that are kept before and after an example's answer."""

@@ -19,7 +19,7 @@ from domain.biomedical.documents.document import usable
 from domain.biomedical.qa.question_files import line_of, log_notes, source_items
 from domain.biomedical.qa.questions import ALIGNMENTS, Question
 from domain.biomedical.qa.settings import SPLITS, QuestionsSettings
-from domain.draws import split_of
+from domain.sampling import split_of
 
 
 def run(settings: QuestionsSettings, context: StageContext) -> Metrics:

@@ -12,7 +12,7 @@ from bertrelay.privacy import sensitive_data
 from domain.biomedical.documents.document import Document, Entity
 from domain.biomedical.documents.writing import WRITERS
 from domain.biomedical.ner.checking import check
-from domain.findings import Place, overall, report, splits_of
+from domain.checks import Place, overall, report, splits_of
 
 
 def conll(*sentences):

@@ -18,7 +18,7 @@ from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.model import WordSplitter
 from domain.biomedical.ner.tagger import decoded_blocks
 from domain.biomedical.ner.tagging import _load_tagger
-from domain.sentences import sentence_spans
+from domain.text.sentences import sentence_spans
 
 TYPES = ["Disease", "Gene"]
 CORNERS = ["", " \n\t ", "gout", "gout.", "The 𝒢out of 𝓫rca 🧬 and p53.\r\nfever\r\n\r\nin mice.", "𝒢"]

@@ -15,7 +15,7 @@ from domain.biomedical.qa import answerer as answering
 from domain.biomedical.qa.answerer import CandidateSpans, NBest, _around, n_best, spans_in_windows
 from domain.biomedical.qa.metrics import best_threshold
 from domain.biomedical.qa.subwords import _inside_words
-from domain.sentences import sentence_spans
+from domain.text.sentences import sentence_spans
 
 
 def drawn(generator, has_ties):

@@ -20,7 +20,7 @@ from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaEvaluateSettings
 from domain.biomedical.qa.subwords import PairSplitter
 from domain.biomedical.qa.train import QaDevSet
-from domain.draws import spread_evenly
+from domain.sampling import spread_evenly
 
 
 @pytest.fixture(scope="module")

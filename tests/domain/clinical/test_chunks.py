@@ -17,7 +17,7 @@ from domain.clinical.chunks import (
     warn_of_unknown,
 )
 from domain.clinical.outcomes import ChunkSettings
-from domain.sentences import sentence_spans
+from domain.text.sentences import sentence_spans
 
 SENTENCES = [
     "He walked the ward at 4 p.m. without pain.",

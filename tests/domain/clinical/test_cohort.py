@@ -16,7 +16,7 @@ from domain.clinical.admissions import _without
 from domain.clinical.cohort import _codes, run
 from domain.clinical.mimic import read_table
 from domain.clinical.settings import CohortSettings
-from domain.draws import split_of
+from domain.sampling import split_of
 
 OF_EVERY_STAY = ["subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at"]
 COLUMNS_OF_ADMISSIONS = TABLE_COLUMNS["ADMISSIONS"]

@@ -1,7 +1,12 @@
 """A corpus in memory, of numbers alone, for what is drawn from it and read out of it."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
+
+sys.path.append(str(Path(__file__).parent))  # document_files is imported by name
 
 
 class MemoryCorpus:

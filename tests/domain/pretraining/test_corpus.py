@@ -17,10 +17,10 @@ from bertrelay.cache import Cache
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
 from bertrelay.model.new import train_unigram, train_wordpiece
-from domain.pretraining import readers
+from domain.pretraining import documents as documents_module
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.settings import DocumentSource
-from domain.sentences import sentence_spans
+from domain.text.sentences import sentence_spans
 
 WORDS = ["heart", "lung", "liver", "kidney", "pain", "fever", "cough", "drug", "dose", "trial", "cell", "gene", "mouse"]
 TOKENIZER = train_wordpiece([" ".join(WORDS) + " the of in was. 0123456789"], 160, 64)
@@ -193,7 +193,7 @@ def test_what_changes_the_corpus_makes_another_and_nothing_else_does(tmp_path, m
     assert sentences_of(build(tmp_path, file, tokenizer=unigram)) == expected(texts(30), unigram)
     assert len(sentences_of(build(tmp_path, file, text="other"))[0]) == len(expected(texts(30))[0]) + 1
     with monkeypatch.context() as unread:
-        unread.setattr(readers, "read_documents", None)
+        unread.setattr(documents_module, "read_documents", None)
         assert sentences_of(build(tmp_path, file)) == expected(texts(30))
     written(file, [*texts(30), "One more."])
     assert len(sentences_of(build(tmp_path, file))) == 31
@@ -225,7 +225,7 @@ def in_another_process(work):
 def steps(monkeypatch):
     """Which files are read and which shards written, as it happens; a name put before them kills instead."""
     found: list[str] = []
-    write, read = corpus_module._write_shard, readers.read_documents
+    write, read = corpus_module._write_shard, documents_module.read_documents
 
     def write_shard(path, batch):
         number = path.name.strip(".").partition(".")[0]
@@ -240,7 +240,7 @@ def steps(monkeypatch):
         return read(source, file)
 
     monkeypatch.setattr(corpus_module, "_write_shard", write_shard)
-    monkeypatch.setattr(readers, "read_documents", read_documents)
+    monkeypatch.setattr(documents_module, "read_documents", read_documents)
     return found
 
 

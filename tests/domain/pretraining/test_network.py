@@ -23,7 +23,7 @@ from bertrelay.model.network import save_network
 from bertrelay.model.new import train_unigram, train_wordpiece
 from bertrelay.model.tokenizer import load_tokenizer, save_tokenizer
 from bertrelay.settings import InputFile
-from domain.pretraining.items import Text
+from domain.pretraining.masking import Sequences
 from domain.pretraining.network import (
     Pretraining,
     give_embeddings,
@@ -32,7 +32,7 @@ from domain.pretraining.network import (
     start_network,
     with_new_tokens,
 )
-from domain.pretraining.sequences import Sequences
+from domain.pretraining.pairs import Text
 from domain.pretraining.settings import PretrainSettings
 from domain.pretraining.train import draw_items
 

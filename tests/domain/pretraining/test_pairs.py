@@ -6,8 +6,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import cross_val_score
 
 from bertrelay.errors import RequestError
-from domain.pretraining import items as items_module
-from domain.pretraining.items import Items, Text, draw_pairs, pack
+from domain.pretraining import pairs
+from domain.pretraining.pairs import Items, Text, draw_pairs, pack
 
 EVERY = 10**6  # longer than any document
 
@@ -109,7 +109,7 @@ def test_a_walk_continues_where_a_pair_ended_with_what_was_not_used(random_corpu
 
 def test_blocks_change_neither_what_is_walked_nor_the_rules(random_corpus, monkeypatch):
     corpus = random_corpus(300, sentences=(2, 9))
-    monkeypatch.setattr(items_module, "BLOCK", 50)
+    monkeypatch.setattr(pairs, "BLOCK", 50)
     text = chosen(corpus)
     sentences, documents = (np.concatenate(parts) for parts in zip(*text.blocks(), strict=True))
     assert len(list(text.blocks())) > 20
@@ -155,7 +155,7 @@ def test_one_in_ten_is_short(corpus_of):
 def test_a_pair_is_cut_as_berts_loop_cuts_it():
     generator = np.random.default_rng(0)
     tokens = generator.integers(1, 200, (500, 2))
-    starts, kept = items_module._truncated(np.zeros_like(tokens), tokens, 100, generator)
+    starts, kept = pairs._truncated(np.zeros_like(tokens), tokens, 100, generator)
     for (first, second), row in zip(tokens.tolist(), kept.tolist(), strict=True):
         while first + second > 100:
             if first > second:

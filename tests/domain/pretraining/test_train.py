@@ -20,9 +20,9 @@ from bertrelay.model.new import train_wordpiece
 from bertrelay.stage import StageContext
 from bertrelay.training.batches import rank_items
 from bertrelay.training.loop import Training
-from domain.pretraining.items import Text
+from domain.pretraining.masking import Sequences
 from domain.pretraining.network import Pretraining, start_network
-from domain.pretraining.sequences import Sequences
+from domain.pretraining.pairs import Text
 from domain.pretraining.settings import PretrainSettings
 from domain.pretraining.train import SEED, HeldOut, PretrainingTask, draw_items, run
 

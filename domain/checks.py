@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from domain.sentences import unspaced_warning
+from domain.text.sentences import unspaced_warning
 
 Severity = Literal["good", "warn", "fail"]
 Split = Literal["train", "dev", "test"]

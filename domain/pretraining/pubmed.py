@@ -1,21 +1,17 @@
-"""Documents of tables (JSONL, CSV, TSV, Parquet), of blocks of plain text, and of XML.
+"""Documents of XML: abstracts of MEDLINE/PubMed and articles of PubMed Central (JATS), alone or in a tar.
 
-XML is abstracts of MEDLINE/PubMed and articles of PubMed Central (JATS), alone or in a tar. expat reads it and fetches
-nothing: external entities and DTDs are not followed, and one that is used is an error, as is an internal one that grows
-beyond bounds ("billion laughs"; expat 2.4 and later). Named characters of HTML, which JATS takes from its DTD, are
-known without it.
+expat reads it and fetches nothing: external entities and DTDs are not followed, and one that is used is an error, as is
+an internal one that grows beyond bounds ("billion laughs"; expat 2.4 and later). Named characters of HTML, which JATS
+takes from its DTD, are known without it.
 """
 
 import html.entities
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import suppress
-from hashlib import blake2b
-from itertools import groupby, islice
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import IO
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from xml.parsers.expat import ErrorString
@@ -23,168 +19,11 @@ from xml.parsers.expat import ErrorString
 import pandas as pd
 
 from bertrelay.data.readers import LONGEST_LINE, open_input
-from bertrelay.data.records import canonical_id, rows
-from bertrelay.data.tables import ABSENT, Column, Record, Table, Unusable
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.fingerprint import visible_files
 from bertrelay.progress import progress
-from domain.pretraining.settings import FORMATS, DocumentSource, format_of
-
-SPLIT, TRAIN = "split", "train"
-PARQUET = b"PAR1"
-NO_TEXT, NOT_TRAIN, COPY = "without text", "not of the train split", "a copy of an earlier one"
-
-
-class TextDocument(NamedTuple):
-    """A text, paragraphs in lines, and what is known of where it comes from; unknown is empty.
-
-    id: of the document, such as PubMed's number.
-    group: whose it is, such as a patient's number.
-    """
-
-    text: str
-    id: str = ""
-    group: str = ""
-
-
-class SkippedDocument(NamedTuple):
-    """A document that is sound and is not read, for a reason to count by."""
-
-    reason: str
-
-
-Item = TextDocument | SkippedDocument | Unusable
-"""What a source gives for each of its documents."""
-
-
-# Files
-
-Files = Sequence[tuple[DocumentSource, Path]]
-"""Files, each with the source that it belongs to."""
-
-
-def files_of(source: DocumentSource) -> list[Path]:
-    """The file of `source`, or those in its folder that can be read, by name. Raises RequestError for none."""
-    path = Path(source.path)
-    if not path.exists():
-        raise RequestError(f"documents: there is no file or folder {path}. Check the path.")
-    if not path.is_dir():
-        return [path]
-    inner = sorted(visible_files(path), key=lambda file: file.relative_to(path).as_posix())
-    wanted = {source.format} if source.format else set(FORMATS.values())
-    found = [file for file in inner if file.is_file() and format_of(file) in wanted]
-    if not found:
-        raise RequestError(
-            f"documents: the folder {path} has no file to read; expected names that end in "
-            f"{', '.join(FORMATS)}, .gz or not. Check the path, or give each file and its format."
-        )
-    return found
-
-
-def read_all(files: Files, reasons: Mapping[tuple[int, int], str], shown: bool = False) -> Iterator[Item]:
-    """Streams the documents of all files.
-
-    Of equal texts of one group, a patient's for example, the first is read alone; 70 bytes are kept of each.
-
-    reasons: why records are left out, as `outdated` finds them. shown: whether progress is.
-    """
-    seen = set[int]()
-    with progress("reading documents", len(files), "files", shown=shown) as bar:
-        for place, (source, path) in enumerate(files):
-            for number, found in enumerate(read_documents(source, path), 1):
-                reason = reasons.get((place, number))
-                if not reason and isinstance(found, TextDocument):
-                    content = blake2b(f"{found.group}\0{found.text}".encode(), digest_size=8).digest()
-                    reason = COPY if (key := int.from_bytes(content)) in seen else None
-                    seen.add(key)
-                yield SkippedDocument(reason) if reason else found
-            bar.advance()
-
-
-def read_documents(source: DocumentSource, file: Path) -> Iterator[Item]:
-    """Streams the documents of one file of `source`.
-
-    Raises RequestError for what concerns the whole file: it is not there, cut off, or not what it should be.
-    """
-    match source.format or format_of(file):
-        case None:
-            raise RequestError(
-                f"documents: how is {file} to be read? Its name ends in none of {', '.join(FORMATS)} (.gz or not); "
-                f"give its `format`: {', '.join(sorted({*FORMATS.values()}))}."
-            )
-        case "blocks":
-            return read_blocks(file)
-        case "xml":
-            return read_papers(file)
-        case _:
-            return read_table(source, file)
-
-
-# Tables and plain text
-
-
-def read_table(source: DocumentSource, file: Path) -> Iterator[Item]:
-    """Streams the rows of a table; those of another split than `train` are left out.
-
-    The column `split` of a table, as clinical notes have it, is read whatever the source names and whatever the format:
-    notes of validation and test patients are never trained on, nor records without a split beside others with one.
-    Raises RequestError at the end where a group, such as a patient, is in train and in another split.
-    """
-    table = Table.model_validate({"path": str(file), "format": source.format})
-    wanted = {"text": source.text, "id": source.id, "group": source.group, "split": source.split}
-    columns = {name: column for name, column in wanted.items() if column is not None}
-    without_split = None if _has_splits(table, source.text) else TRAIN
-    in_train, elsewhere = set[str](), set[str]()  # groups
-    for row in rows(table, list(columns.values()), optional=[SPLIT]):
-        if isinstance(row, Unusable):
-            yield row
-            continue
-        *given, own_split = row.values
-        values = dict(zip(columns, given, strict=True))
-        text, *names = (values.get(column) for column in ("text", "id", "group"))
-        is_train = values.get("split", TRAIN) == (without_split if own_split is ABSENT else own_split) == TRAIN
-        with suppress(ValueError):  # of what is no id, which is reported below
-            (in_train if is_train else elsewhere).add(canonical_id(values.get("group")))
-        if not is_train:
-            yield SkippedDocument(NOT_TRAIN)
-        elif text is not None and not isinstance(text, str):
-            yield Unusable(row.file, row.line, "not text")
-        elif not text or text.isspace():
-            yield SkippedDocument(NO_TEXT)
-        else:
-            try:
-                yield TextDocument(text, *map(canonical_id, names))
-            except ValueError as error:
-                yield Unusable(row.file, row.line, str(error))
-    if shared := in_train & elsewhere - {""}:
-        raise RequestError(
-            f"documents: expected the rows of each {source.group} in one split, found {len(shared):,} in train and in "
-            f"another one in {file}. Split by {source.group}."
-        )
-
-
-def _has_splits(table: Table, text: Column) -> bool:
-    """Whether a record has a split: of JSON lines any one, of other formats the first."""
-    records = (row for row in rows(table, [text], optional=[SPLIT]) if isinstance(row, Record))
-    return any(row.values[-1] is not ABSENT for row in islice(records, None if table.file_format == "jsonl" else 1))
-
-
-def read_blocks(file: Path) -> Iterator[Item]:
-    """Streams documents with blank lines between them; one that has a line that cannot be read is unusable."""
-    with open_input(str(file)) as stream:
-        if stream.read(len(PARQUET)) == PARQUET:  # as plain text its splits would not be seen
-            raise RequestError(f"documents: {file} is Parquet and is to be read as blocks; give format = 'parquet'.")
-    table = Table.model_validate({"path": str(file), "format": "lines"})
-    for has_text, block in groupby(
-        rows(table, [0]), lambda row: isinstance(row, Unusable) or bool(row.values[0].strip())
-    ):
-        if has_text:
-            lines = list(block)
-            fault = next((line for line in lines if isinstance(line, Unusable)), None)
-            yield fault or TextDocument("\n".join(line.values[0] for line in lines if isinstance(line, Record)))
-
-
-# XML
+from domain.pretraining.settings import Files, format_of
+from domain.reading import NO_TEXT, SkippedDocument, TextDocument, TextItem
 
 COLLECTIONS = ("PubmedArticleSet", "MedlineCitationSet", "pmc-articleset")
 ARTICLE, DELETE_CITATION = "article", "DeleteCitation"
@@ -210,7 +49,7 @@ NO_TITLE = "Not Available"
 CUT_BY_MEDLINE = re.compile(r" ?\(ABSTRACT TRUNCATED[^()]*\)")
 
 
-def read_papers(file: Path) -> Iterator[Item]:
+def read_papers(file: Path) -> Iterator[TextItem]:
     """Streams the documents of an XML file or of a tar of such files; memory holds one at a time.
 
     Broken XML makes an article that is a file of its own unusable; in a collection nothing after it can be read.
@@ -307,12 +146,12 @@ def _tag(element: Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
-def _document(paragraphs: list[str], name: str) -> Item:
+def _document(paragraphs: list[str], name: str) -> TextItem:
     text = "\n\n".join(filter(None, paragraphs))
     return TextDocument(text, name) if text else SkippedDocument(NO_TEXT)
 
 
-def _citation(element: Element) -> Item:
+def _citation(element: Element) -> TextItem:
     """Title and abstract of MEDLINE; sections keep their labels, as PubMed shows them."""
     title = TRANSLATED.sub(r"\1\2", _text(element.find(".//ArticleTitle")))
     paragraphs = ["" if title.startswith(NO_TITLE) else title]
@@ -322,7 +161,7 @@ def _citation(element: Element) -> Item:
     return _document(paragraphs, element.findtext("PMID", ""))
 
 
-def _article(element: Element) -> Item:
+def _article(element: Element) -> TextItem:
     """The paragraphs of the body of a JATS article, without headings, figures, tables and marks of references."""
     ids = element.iterfind("{*}front/{*}article-meta/{*}article-id")
     names = {found.get("pub-id-type"): found.text for found in ids}
@@ -377,7 +216,7 @@ def _enclose(element: Element, mark: str) -> None:
     element.text, element.tail = mark + (element.text or ""), SHIFT_END + (element.tail or "")
 
 
-READERS: dict[str, Callable[[Element], Item]] = {
+READERS: dict[str, Callable[[Element], TextItem]] = {
     "MedlineCitation": _citation,
     "BookDocument": _citation,
     ARTICLE: _article,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from domain.sentences import each_sentence, sentence_spans
+from domain.text.sentences import each_sentence, sentence_spans
 
 SAMPLES = Path(__file__).parent / "sentence_samples"
 

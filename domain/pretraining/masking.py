@@ -17,10 +17,10 @@ from bertrelay.data.tokens import pad_rows
 from bertrelay.errors import RequestError
 from bertrelay.training import batches
 from bertrelay.training.task import Batch
-from domain.draws import uniform_draws
 from domain.pretraining.corpus import Corpus
-from domain.pretraining.items import Booleans, Integers, Items, within
+from domain.pretraining.pairs import Booleans, Integers, Items, within
 from domain.pretraining.settings import Masking, PretrainSettings
+from domain.sampling import uniform_draws
 
 Floats = NDArray[np.float64]
 

@@ -10,11 +10,11 @@ from transformers import PreTrainedTokenizerFast
 from bertrelay.errors import RequestError
 from bertrelay.model.new import train_unigram, train_wordpiece
 from bertrelay.model.tokenizer import before_sentences, plain_rules
-from domain.draws import nth_number, uniform_draws
-from domain.pretraining.items import Text, draw_pairs, pack
+from domain.pretraining.masking import Masker, Sequences, WordStarts
 from domain.pretraining.network import with_new_tokens
-from domain.pretraining.sequences import Masker, Sequences, WordStarts
+from domain.pretraining.pairs import Text, draw_pairs, pack
 from domain.pretraining.settings import Masking, PretrainSettings
+from domain.sampling import uniform_draws
 
 # Where words begin
 
@@ -153,26 +153,6 @@ def test_an_item_is_masked_alike_in_any_company(million, word_starts):
         own = slice(item * LENGTH, (item + 1) * LENGTH)
         draws = uniform_draws(5, 2, np.full(LENGTH, item), places[own])
         assert np.array_equal(rules(ids[own], draws)[0], together[item])
-
-
-def test_numbers_are_those_of_splitmix64():
-    """The first ones of the reference implementation in C, for the seeds 0 and 1234567."""
-    seeds = np.array([[0], [1234567]], dtype=np.uint64)
-    numbers = nth_number(seeds, np.arange(3, dtype=np.uint64))
-    assert numbers[0].tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    assert numbers[1].tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
-
-
-def test_draws_of_neighbouring_tokens_items_and_epochs_have_nothing_to_do_with_one_another():
-    items, places = np.repeat(np.arange(2_000), 50), np.tile(np.arange(50), 2_000)
-    draws = uniform_draws(0, 0, items, places)
-    assert draws.min() >= 0 and draws.max() < 1
-    assert draws.mean() == pytest.approx(0.5, abs=0.003)
-    other_epoch = uniform_draws(0, 1, items, places)
-    by_item = draws.reshape(2_000, 150)
-    columns = [draws[:, 0], draws[:, 1], draws[:, 2], other_epoch[:, 0], np.roll(draws[:, 0], 1)]
-    assert np.abs(np.corrcoef(columns) - np.eye(len(columns))).max() < 0.02
-    assert np.abs(np.corrcoef(by_item[:-1, 0], by_item[1:, 0])[0, 1]) < 0.1
 
 
 # Sequences

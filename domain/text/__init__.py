@@ -1,0 +1,1 @@
+"""Text: where its sentences begin and end."""
