@@ -1,14 +1,14 @@
-"""Cleaning of parallel text: pairs are left out whose sentences a multilingual encoder finds no nearer than others.
+"""Cleaning of parallel text: pairs with a low ratio margin are left out.
 
-The score of a pair is its ratio margin (Artetxe & Schwenk 2019), by which WikiMatrix and CCMatrix were mined. Each pair
-is compared with the pairs of a neighbourhood, drawn from those of its language: memory stays the same at any size, time
-grows as the pairs do, and a score depends little on how large the corpus is. Killed anywhere, the same call resumes:
-from the first block of vectors or of scores that is missing.
+The ratio margin compares the cosine of a pair with those of the nearest neighbours of both sentences (Artetxe & Schwenk
+2019); WikiMatrix and CCMatrix were mined by it. Each pair is compared with the pairs of a neighbourhood, drawn from
+those of its language. So memory is the same at any size, time grows as the pairs do, and a score depends little on the
+size of the corpus. After a kill the same call resumes at the first block of vectors or of scores that is missing.
 """
 
 import hashlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ from students.searching.equal_vectors import Rows
 from students.searching.faiss import at_unit_length, load_faiss
 
 NEIGHBOURHOOD = 32_768
-"""Pairs that are compared with each other: 100 MB of vectors of 768 dimensions for each side."""
-SIDES, VECTORS, SCORES = ("english", "other"), "vectors", "margins.npy"
+"""Most pairs that are compared with each other: 100 MB of vectors of 768 dimensions for each column."""
+COLUMNS, VECTORS, SCORES = ("english", "other"), "vectors", "margins.npy"
 
 Scores = NDArray[np.float32]
 
@@ -86,22 +86,22 @@ def drop_low_margins(
 
 
 def pair_margins(
-    table: pa.Table, language_of: NDArray[np.str_], margin: MarginFilter, precision: ComputePrecision, cache: Cache
+    pairs: pa.Table, language_of: NDArray[np.str_], margin: MarginFilter, precision: ComputePrecision, cache: Cache
 ) -> Scores:
     """The ratio margin of every pair, (pairs,): from the cache, or computed."""
     encoder = at_unit_length(SentenceEncoder.load(margin.model, cache=cache))
     digest = hashlib.sha256()
-    for chunk in table["pair"].chunks:
+    for chunk in pairs["pair"].chunks:
         digest.update(b"".join(chunk.to_pylist()))
     decides = {"model": encoder_digest(encoder), "pairs": digest.hexdigest(), "k": margin.k, "most": NEIGHBOURHOOD}
     key = fingerprint({**decides, "precision": precision})
 
     def score(folder: Path) -> None:
-        vectors = folder / VECTORS  # of which the scores take a thousandth of the space
+        vectors = folder / VECTORS  # a thousand times the size of the scores
         if not (folder / SCORES).is_file():
             vectors.mkdir(exist_ok=True)
             encode = partial(_encode, encoder, precision, vectors, key)
-            _write_scores(folder / SCORES, vectors / "scores", key, table, language_of, encode, margin.k)
+            _write_scores(folder / SCORES, vectors / "scores", key, pairs, language_of, encode, margin.k)
         shutil.rmtree(vectors, ignore_errors=True)
 
     folder = cached_folder(cache.folder / "margins" / key[:32], score, resume=True)
@@ -109,43 +109,49 @@ def pair_margins(
 
 
 def _write_scores(
-    path: Path, partial_scores: Path, key: str, table: pa.Table, language_of: NDArray[np.str_], encode: Any, k: int
+    path: Path,
+    shard_folder: Path,
+    key: str,
+    pairs: pa.Table,
+    language_of: NDArray[np.str_],
+    encode: Callable[[str, Iterator[dict[str, pa.Array]]], Vectors],
+    k: int,
 ) -> None:
-    """Writes the margins of all pairs, (pairs, 1), to `path`; shards beside `partial_scores` have them before."""
-    keys = _distinct_keys(table, language_of)
+    """Writes the margins of all pairs, (pairs, 1), to `path`, and before to shards, a neighbourhood each."""
+    keys = _sentence_keys(pairs, language_of)
     rows, vectors = [], []
-    for side in SIDES:
-        side_rows, first = number_distinct(keys[side])
-        wanted = np.zeros(len(table), bool)
-        wanted[first] = True
-        rows.append(side_rows)
-        vectors.append(encode(side, select_rows(table, wanted, {"sentence": side})))
-    pair_of, first = number_distinct(table["pair"].combine_chunks())
-    blocks = neighbourhoods(table["pair"].take(pa.array(first)), language_of[first])
+    for column in COLUMNS:
+        numbers, first = number_distinct(keys[column])
+        is_first = np.zeros(len(pairs), bool)
+        is_first[first] = True
+        rows.append(numbers)
+        vectors.append(encode(column, select_rows(pairs, is_first, {"sentence": column})))
+    pair_of, first = number_distinct(pairs["pair"].combine_chunks())
+    blocks = neighbourhoods(pairs["pair"].take(pa.array(first)), language_of[first])
     order = first[np.concatenate(blocks)]  # rows of the table, block after block
     ends = np.cumsum([len(block) for block in blocks]).tolist()
     spans = [Span(end - len(block), end, len(block)) for block, end in zip(blocks, ends, strict=True)]
 
     def compute(missing: Iterable[Span], bar: Bar) -> Iterator[Vectors]:
         for start, end, size in missing:
-            of_block = [side_rows[order[start:end]] for side_rows in rows]
-            yield block_margins(of_block, vectors, k)[:, None]
+            block_rows = [numbers[order[start:end]] for numbers in rows]
+            yield block_margins(block_rows, vectors, k)[:, None]
             bar.advance(size)
 
     work = Work(whole_span, lambda: compute, "margins", "pairs")
-    shards = fill_shards(partial_scores, spans, {"key": key}, work, suffix=".npy", write=write_block)
-    of_order = np.concatenate([open_vectors(path) for path in shards.complete()])  # (distinct pairs, 1)
-    distinct = np.empty_like(of_order)
-    distinct[np.concatenate(blocks)] = of_order
+    shards = fill_shards(shard_folder, spans, {"key": key}, work, suffix=".npy", write=write_block)
+    in_order = np.concatenate([open_vectors(path) for path in shards.complete()])  # (distinct pairs, 1)
+    distinct = np.empty_like(in_order)
+    distinct[np.concatenate(blocks)] = in_order
     with atomic_write(path) as building:
-        write_npy(building, [distinct[pair_of]], len(table), 1)
+        write_npy(building, [distinct[pair_of]], len(pairs), 1)
 
 
-def _distinct_keys(table: pa.Table, language_of: NDArray[np.str_]) -> Mapping[str, pa.Array]:
-    """Of each side what equal sentences share: of English in all languages, of the others in theirs."""
-    texts = (text for chunk in table["other"].chunks for text in chunk.to_pylist())
+def _sentence_keys(pairs: pa.Table, language_of: NDArray[np.str_]) -> Mapping[str, pa.Array]:
+    """Digests of the sentences of each column: equal for equal English, and for equal text of one language."""
+    texts = (text for chunk in pairs["other"].chunks for text in chunk.to_pylist())
     other = text_digests(f"{language}\n{text}" for language, text in zip(language_of, texts, strict=True))
-    return {"english": table["target"].combine_chunks(), "other": other}
+    return {"english": pairs["target"].combine_chunks(), "other": other}
 
 
 def _encode(
@@ -153,39 +159,44 @@ def _encode(
     precision: ComputePrecision,
     folder: Path,
     key: str,
-    side: str,
+    column: str,
     blocks: Iterator[dict[str, pa.Array]],
 ) -> Vectors:
     """The unit vectors of distinct sentences, which stay on disk, (sentences, dim)."""
-    write_arrow(folder / f"{side}.arrow", SENTENCE_SCHEMA, blocks)
-    sentences, path = Sentences(folder / f"{side}.arrow"), folder / f"{side}.npy"
-    description = f"encoding {side} sentences"
+    write_arrow(folder / f"{column}.arrow", SENTENCE_SCHEMA, blocks)
+    sentences, path = Sentences(folder / f"{column}.arrow"), folder / f"{column}.npy"
+    description = f"encoding {column} sentences"
     fill_vectors(encoder, sentences.read, len(sentences), path, key, precision=precision, description=description)
     return open_vectors(path)
 
 
 def neighbourhoods(digests: pa.ChunkedArray, language_of: NDArray[np.str_]) -> list[Rows]:
-    """Rows of distinct pairs in groups of one language and of almost equal size, `NEIGHBOURHOOD` at most.
+    """Groups rows of distinct pairs by language, into groups of almost equal size, `NEIGHBOURHOOD` at most.
 
-    Which pairs are in one depends on their digests alone, and so neither on their order nor on what they are about.
+    The pairs of a group depend on their digests only, and so neither on their order nor on their subject. With at most
+    10 pairs in a group, 35 German and 25 French ones become groups of 9 9 9 8 and of 9 8 8.
     """
-    order, blocks = pc.sort_indices(digests.combine_chunks()).to_numpy().astype(np.int64), list[Rows]()
+    order, groups = pc.sort_indices(digests.combine_chunks()).to_numpy().astype(np.int64), list[Rows]()
     for language in np.unique(language_of):
-        own = order[language_of[order] == language]
-        blocks += np.array_split(own, -(-len(own) // NEIGHBOURHOOD))
-    return blocks
+        rows = order[language_of[order] == language]
+        groups += np.array_split(rows, -(-len(rows) // NEIGHBOURHOOD))
+    return groups
 
 
 def block_margins(rows: Sequence[NDArray[np.integer]], vectors: Sequence[Vectors], k: int) -> Scores:
-    """The ratio margins of pairs, (pairs,), among the `k` nearest sentences of the other side of the same pairs.
+    """The ratio margins of pairs, (pairs,), in three steps.
 
-    rows: of each side's `vectors`, (pairs,).
+    1. The nearness of a sentence is the mean cosine to its `k` nearest sentences of the other column of these pairs.
+    2. The margin of a pair is its cosine, divided by the mean nearness of its two sentences.
+    3. A sentence that several pairs have counts once.
+
+    rows: of the `vectors` of each column, (pairs,).
     """
-    distinct, own = zip(*(np.unique(side, return_inverse=True) for side in rows), strict=True)
-    sides = [np.asarray(vectors[side][distinct[side]]) for side in (0, 1)]  # (sentences, dim)
-    nearness = [neighbours.cosines.mean(axis=1) for neighbours in exact_knn(sides[0], sides[1], k)]
-    cosines = np.empty(len(own[0]))
+    distinct, positions = zip(*(np.unique(column, return_inverse=True) for column in rows), strict=True)
+    english, other = (np.asarray(vectors[column][distinct[column]]) for column in (0, 1))  # (sentences, dim)
+    nearness = [neighbours.cosines.mean(axis=1) for neighbours in exact_knn(english, other, k)]
+    cosines = np.empty(len(positions[0]))
     for start in range(0, len(cosines), BLOCK_ROWS):
-        some = slice(start, start + BLOCK_ROWS)
-        cosines[some] = np.einsum("nd,nd->n", *(side[places[some]] for side, places in zip(sides, own, strict=True)))
-    return ratio_margins(cosines, (nearness[0][own[0]] + nearness[1][own[1]]) / 2).astype(np.float32)
+        block = slice(start, start + BLOCK_ROWS)
+        cosines[block] = np.einsum("nd,nd->n", english[positions[0][block]], other[positions[1][block]])
+    return ratio_margins(cosines, (nearness[0][positions[0]] + nearness[1][positions[1]]) / 2).astype(np.float32)

@@ -55,17 +55,21 @@ REJECTS = "rejects.jsonl"
 
 @dataclass(frozen=True)
 class ParallelCorpus:
-    """A corpus as a student learns from it: items, each a sentence and the row of the teacher's vector it learns.
+    """Items that a student learns from, each a sentence and the row of the teacher's vector that it learns.
 
     The first items are the distinct English sentences, item i with target i; all the translations follow, and then
-    the texts whose vectors are retained.
+    the texts whose vectors are retained:
+
+        English     A dog.     A cat.        targets 0 1    weights 2 1
+        German      Ein Hund.  Eine Katze.   targets 0 1    weights 1 1
+        French      Un chien.                targets 0      weights 1
 
     english: the distinct English training sentences.
     targets: row of `english` whose teacher vector an item learns; NO_TARGET for a retained text. int32 (items,)
-    weights: of an English item the number of its translations, of any other 1. int32 (items,)
+    weights: number of translations of an English item, 1 of any other. int32 (items,)
     dev: the sentences held out, by language; no English one of them is in training in any language.
     dev_untrained: the same, of other domains and languages.
-    facts: the content of `corpus.json`: counts, and the drop reasons of each source.
+    facts: the content of `corpus.json`: counts, and the reasons why pairs of each source were left out.
     rejects: the file that lists the records that could not be used.
     own_vectors: an item learns the teacher's vector of itself instead; the teacher encodes all texts that are taught.
     """
@@ -100,11 +104,11 @@ class ParallelCorpus:
         return len(self.targets)
 
     def __iter__(self) -> Iterator[str]:
-        """All sentences in the order of their items, read block by block."""
+        """Streams all sentences in the order of their items, read block by block."""
         return chain.from_iterable(self.blocks(len(self)))
 
     def blocks(self, stop: int) -> Iterator[list[str]]:
-        """The sentences of the items before `stop`, in blocks."""
+        """Streams the sentences of the items before `stop`, in blocks."""
         return (self.texts(start, min(start + BLOCK_ROWS, stop)) for start in range(0, stop, BLOCK_ROWS))
 
     def texts(self, start: int, stop: int) -> list[str]:
@@ -112,7 +116,7 @@ class ParallelCorpus:
         texts, first = [], 0
         for part in (self.english, self.translations, self.retained):
             size = len(part)
-            texts += part.read(*(min(max(place - first, 0), size) for place in (start, stop)))
+            texts += part.read(*(min(max(position - first, 0), size) for position in (start, stop)))
             first += size
         return texts
 
@@ -121,23 +125,24 @@ class ParallelCorpus:
         return np.where(items < self.taught, items, NO_TARGET) if self.own_vectors else self.targets[items]
 
     def weights_of(self, items: NDArray[np.integer]) -> NDArray[np.int32]:
-        """How much each of `items` counts: 1 where each has a vector of its own."""
+        """The weights of `items`; 1 with `own_vectors`."""
         return np.ones(len(items), np.int32) if self.own_vectors else np.array(self.weights[items])
 
     @property
     def dev_texts(self) -> list[str]:
         """The distinct sentences of `dev` that the teacher encodes."""
-        own = [sentence for pairs in self.dev.values() for sentence in pairs.other] if self.own_vectors else []
-        return list(dict.fromkeys([*(text for pairs in self.dev.values() for text in pairs.english), *own]))
+        english = [sentence for pairs in self.dev.values() for sentence in pairs.english]
+        other = [sentence for pairs in self.dev.values() for sentence in pairs.other] if self.own_vectors else []
+        return list(dict.fromkeys([*english, *other]))
 
     @property
     def encoded(self) -> int:
-        """How many of the first items the teacher encodes."""
+        """Number of the first items, those that the teacher encodes."""
         return self.taught if self.own_vectors else len(self.english)
 
     @property
     def taught(self) -> int:
-        """How many items have a target: all but the retained texts, which come last."""
+        """Number of items with a target: all but the retained texts, which come last."""
         return len(self.english) + len(self.translations)
 
 
@@ -148,10 +153,10 @@ def build_corpus(
     precision: ComputePrecision | None = None,
     dev_untrained: Sequence[ParallelSource] = (),
 ) -> ParallelCorpus:
-    """The corpus of `settings` in `folder`, built unless it exists; another process that wants it waits.
+    """Opens the corpus of `settings` in `folder`, and builds it before unless it exists; a second process waits.
 
-    folder: its name identifies the content of the files and the settings; a corpus that it has is taken as it is.
-    cache: where data sets of the hub are kept.
+    folder: its name identifies the content of the files and the settings; a corpus in it is used as it is.
+    cache: stores data sets of the hub.
     precision: of the model of a margin filter; by default that of the settings on this device.
     dev_untrained: held-out corpora of other domains and languages.
     Raises RequestError for input that cannot be a parallel corpus, WorkError for too many unusable records (a broken
@@ -175,7 +180,7 @@ def build_corpus(
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Removes what killed runs have left: half a corpus is of no use, and as large as a whole one."""
+    """Removes the folders of killed runs: half a corpus is of no use, and as large as a whole one."""
     for building in folder.glob("*.partial"):
         try:
             with FileLock(building.with_suffix(".lock"), blocking=False):
@@ -311,21 +316,21 @@ def _drawn_dev(sources: _Sources, outcomes: Outcomes) -> dict[str, Translations]
 
 
 def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} × {what}" for what, count in counts.items())
+    return ", ".join(f"{count:,} × {outcome}" for outcome, count in counts.items())
 
 
 def _pair_blocks(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator[dict[str, Any]]:
     """Streams blocks of pairs with their digests, the columns of PAIR_SCHEMA."""
     while block := list(islice(pairs, BLOCK_ROWS)):
         columns: dict[str, Any] = dict(zip(Pair._fields, zip(*block, strict=True), strict=True))
-        whole = ("\n".join((languages[stream], english, other)) for stream, english, other in block)
+        keys = ("\n".join((languages[stream], english, other)) for stream, english, other in block)
         columns["target"] = list(map(text_digest, columns["english"]))
         columns["sentence"] = [sentence_digest(english, seed) for english in columns["english"]]
-        yield {**columns, "pair": list(map(text_digest, whole))}
+        yield {**columns, "pair": list(map(text_digest, keys))}
 
 
 def _distinct_texts(tables: Sequence[Table], cache: Cache | None, rejects: Rejects) -> Iterator[dict[str, Any]]:
-    """Blocks of the texts of `tables`, clean; blank ones and repetitions are left out."""
+    """Streams blocks of the texts of `tables`, clean; blank ones and repetitions are left out."""
     seen: set[bytes] = set()
     for table in tables:
         records = sentence_records(table, cache, rejects)

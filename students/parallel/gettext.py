@@ -242,7 +242,10 @@ def _check_charset(file: str, name: str) -> None:
 
 
 def _pairs(entry: Any, header: Header) -> Iterator[Message]:
-    """The pairs of an entry; of plural forms the singular with its form, and the plural with each of the others."""
+    """Streams the pairs of an entry; of plural forms the singular with its form, and the plural with each other one.
+
+    `a file`, `files` in Russian: `a file`/`файл`, `files`/`файла`, `files`/`файлов`.
+    """
     dropped = OBSOLETE if entry.obsolete else FUZZY if FUZZY in entry.flags else ""
     if not entry.msgid_plural:
         yield Message(*without_accelerators(entry.msgid, entry.msgstr), dropped)

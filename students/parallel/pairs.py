@@ -21,7 +21,7 @@ from students.parallel.settings import ENGLISH, AlignedFiles, Filters, ParallelS
 
 TRAIN, DEV = "train", "dev"
 INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
-"""Characters of which no sentence consists: soft hyphen, joiners, spaces without width."""
+"""Characters without width, no sentence by themselves: soft hyphen, joiners, spaces."""
 
 RATIO_FROM_CHARACTERS = 30
 FIRST_WIDE = "\u1100"
@@ -34,7 +34,7 @@ WIDE = re.compile(
 class Pair(NamedTuple):
     """An English sentence and its translation, both clean.
 
-    stream: number of the source and language it came from, as `PairCounts` counts them.
+    stream: number of its source and language, as `PairCounts` counts them.
     """
 
     stream: int
@@ -43,16 +43,16 @@ class Pair(NamedTuple):
 
 
 class Translations(NamedTuple):
-    """English sentences and what they are in another language, row by row."""
+    """English sentences and their translations into one language, row by row."""
 
     english: list[str]
     other: list[str]
 
 
 class PairCounts:
-    """How many pairs were used, and dropped for which reason: by stream, which is one language of one source.
+    """Outcomes of pairs by stream, which is one language of one source: used, or the reason why they were left out.
 
-    languages: of each stream.
+    names, languages: source and language of each stream. outcomes: number of pairs by outcome, of each stream.
     """
 
     def __init__(self, sources: Sequence[ParallelSource]) -> None:
@@ -68,21 +68,21 @@ class PairCounts:
 
     def total(self, language: str | None = None) -> dict[str, int]:
         """Counts by outcome, the most frequent first: of one language, or of all."""
-        chosen = [counts for counts, of in zip(self.outcomes, self.languages, strict=True) if language in (None, of)]
+        streams = zip(self.languages, self.outcomes, strict=True)
+        chosen = [outcomes for code, outcomes in streams if language in (None, code)]
         return dict(sum(chosen, Counter[str]()).most_common())
 
     def by_source(self) -> list[dict[str, Any]]:
-        """The counts as `corpus.json` keeps them."""
-        return [
-            {"source": name, "language": language, "pairs": counts.total(), **dict(sorted((+counts).items()))}
-            | ({"misplaced": shares} if (shares := check.shares()) else {})
-            for name, language, counts, check in zip(
-                self.names, self.languages, self.outcomes, self.checks, strict=True
-            )
-        ]
+        """The counts of each stream as `corpus.json` has them."""
+        streams = []
+        for name, language, counts, check in zip(self.names, self.languages, self.outcomes, self.checks, strict=True):
+            facts = {"source": name, "language": language, "pairs": counts.total(), **dict(sorted((+counts).items()))}
+            misplaced = check.misplaced_fractions()
+            streams.append({**facts, "misplaced": misplaced} if misplaced else facts)
+        return streams
 
     def by_language(self, pairs: Iterable[Pair]) -> dict[str, Translations]:
-        """The sentences of `pairs` by the language of their stream."""
+        """Groups the sentences of `pairs` by the language of their stream."""
         translations: dict[str, Translations] = {}
         for stream, english, other in pairs:
             sentences = translations.setdefault(self.languages[stream], Translations([], []))
@@ -94,53 +94,53 @@ class PairCounts:
 def read_pairs(
     sources: Sequence[ParallelSource], cache: Cache | None, rejects: Rejects, counts: PairCounts
 ) -> Iterator[Pair]:
-    """Streams the pairs of all `sources`, those with an empty side too; what a source itself drops is counted.
+    """Streams the pairs of all `sources`, those with an empty text too; pairs that a reader drops are counted.
 
-    Raises RequestError for a source that cannot be read, gives no pair, or has texts in another language than its
-    own, and for files that are not row-aligned.
+    Raises RequestError for a source that cannot be read, has no pair, or has texts in another language than it states,
+    and for files that are not row-aligned.
     """
     first = 0
     for source in sources:
         streams = {language: stream for stream, language in enumerate(source.languages, first)}
         first += len(streams)
-        found: dict[str, FileCounts] = {}
-        given = usable = 0
-        for record in _records(source, cache, found):
+        files: dict[str, FileCounts] = {}
+        complete = records = 0
+        for record in _records(source, cache, files):
             if isinstance(record, Unusable):
                 rejects.add(record.file, record.line, record.reason, detail=record.detail)
                 continue
             rejects.used()
-            usable += 1
+            records += 1
             for language, english, other, dropped in record:
                 if dropped:
                     counts.outcomes[streams[language]][dropped] += 1
                     continue
                 pair = Pair(streams[language], clean(english), clean(other))
-                given += bool(pair.english and pair.other)
+                complete += bool(pair.english and pair.other)
                 if pair.english != pair.other:  # a text that is not translated is no sign of another language
                     counts.checks[pair.stream].add(pair[1:])
                 yield pair
-        if usable and not given:
-            raise _no_pairs(source, found)
+        if records and not complete:
+            raise _no_pairs(source, files)
         for stream in streams.values():
             counts.checks[stream].check(source.name, source.max_misplaced)
 
 
-def _no_pairs(source: ParallelSource, found: dict[str, FileCounts]) -> RequestError:
+def _no_pairs(source: ParallelSource, files: dict[str, FileCounts]) -> RequestError:
     if isinstance(source, TranslationFiles):
-        return no_translations(source, found)
+        return no_translations(source, files)
     return RequestError(
-        f"{source.name}: expected pairs of {ENGLISH} and {', '.join(source.languages)}, found none with text on both "
-        "sides. Check the columns."
+        f"{source.name}: expected pairs of {ENGLISH} and {', '.join(source.languages)}, found none with text in both "
+        "languages. Check the columns."
     )
 
 
 def _records(
-    source: ParallelSource, cache: Cache | None, found: dict[str, FileCounts]
+    source: ParallelSource, cache: Cache | None, files: dict[str, FileCounts]
 ) -> Iterator[list[Translation] | Unusable]:
-    """The translations of each record of `source`; a side that is missing is empty."""
+    """Streams the translations of each record of `source`; a missing sentence is an empty text."""
     if isinstance(source, TranslationFiles):
-        yield from read_translation_files(source, cache, found)
+        yield from read_translation_files(source, cache, files)
         return
     table_rows: Iterator[tuple[Row, ...]]
     if isinstance(source, AlignedFiles):
@@ -165,7 +165,7 @@ def _as_text(row: Row) -> Row:
 def read_translations(
     sources: Sequence[ParallelSource], cache: Cache | None, rejects: Rejects, counts: PairCounts | None = None
 ) -> dict[str, Translations]:
-    """All pairs of held-out `sources` by language; those with an empty side are left out and counted."""
+    """Reads all pairs of held-out `sources`, by language; those without text in both are left out and counted."""
     counts = counts or PairCounts(sources)
     translations = counts.by_language(filtered(read_pairs(sources, cache, rejects, counts), None, counts, DEV))
     if empty := counts.total().get(EMPTY):
@@ -176,7 +176,10 @@ def read_translations(
 def filtered(
     pairs: Iterable[Pair], filters: Filters | None, counts: PairCounts, outcome: str | None = None
 ) -> Iterator[Pair]:
-    """The pairs that pass, counted where their `outcome` is known; the others are counted with their reason."""
+    """Streams the pairs that pass `filters`; the others are counted with their reason.
+
+    outcome: of the pairs that pass, which are then counted too.
+    """
     for pair in pairs:
         reason = drop_reason(pair.english, pair.other, filters)
         if reason is None:
@@ -186,7 +189,11 @@ def filtered(
 
 
 def drop_reason(english: str, other: str, filters: Filters | None) -> str | None:
-    """Why this pair of clean sentences is left out, or None; without `filters` only for an empty side."""
+    """The reason to leave out a pair of clean sentences, or None; without `filters` only an empty text is one.
+
+    With the usual filters `Berlin is big`, `Berlin ist groß` pass, `OK`, `ok` is a copy of the source, and a sentence
+    of 90 letters with a translation of 20 has the wrong length ratio.
+    """
     if not english.strip(INVISIBLE) or not other.strip(INVISIBLE):
         return EMPTY
     if filters is None:

@@ -34,13 +34,13 @@ ENGLISH = "en"
 
 def _not_english(value: str) -> str:
     if value == ENGLISH:
-        raise ValueError("the other side cannot be en as well; name a variety of English en-x-plain, for example")
+        raise ValueError("the other language cannot be en as well; name a variety of English en-x-plain, for example")
     return value
 
 
 MaxMisplaced = Annotated[float, Field(ge=0, le=1)]
 Language = Annotated[LanguageCode, AfterValidator(_not_english)]
-"""Of the side that is not English."""
+"""Code of a language other than English."""
 
 
 class AlignedFiles(DataSource):
@@ -74,7 +74,7 @@ class AlignedFiles(DataSource):
 
     @property
     def name(self) -> str:
-        """Its name in counts of pairs."""
+        """Name of the source in counts of pairs."""
         return f"{self.english} + {self.other}"
 
     @property
@@ -85,8 +85,7 @@ class AlignedFiles(DataSource):
         return self.tables()
 
     def tables(self) -> tuple[Table, Table]:
-        given: dict[str, Any] = self.model_dump(include={"format", "header", "quoted"})
-        shape = {**given, "columns": [self.column]}
+        shape: dict[str, Any] = self.model_dump(include={"format", "header", "quoted"}) | {"columns": [self.column]}
         return Table(path=self.english, **shape), Table(path=self.other, **shape)
 
 
@@ -104,16 +103,20 @@ class TranslationColumns(TableSource):
 
     @model_validator(mode="before")
     @classmethod
-    def _keys_of_other_sources(cls, given: Any) -> Any:
-        if isinstance(given, dict) and (wrong := [key for key in ("columns", "column", "language") if key in given]):
+    def _keys_of_other_sources(cls, values: Any) -> Any:
+        if isinstance(values, dict) and (wrong := [key for key in ("columns", "column", "language") if key in values]):
             keys = ", ".join(sorted(cls.model_fields))
             raise ValueError(
                 f"{', '.join(wrong)}: no key of a table of translations; name the column of each language, by name or "
                 f"from 0: english = 0, others = {{ de = 1 }}. Its keys are {keys}"
             )
-        if isinstance(given, dict) and "others" not in given and inner_suffix(str(given.get("path"))) in TRANSLATIONS:
+        if (
+            isinstance(values, dict)
+            and "others" not in values
+            and inner_suffix(str(values.get("path"))) in TRANSLATIONS
+        ):
             raise ValueError("languages: is required and missing, as in { path = FILE, languages = ['de', 'fr'] }")
-        return given
+        return values
 
     @property
     def languages(self) -> list[str]:
@@ -129,7 +132,7 @@ class TranslationColumns(TableSource):
 
 
 class TranslationFiles(DataSource):
-    """Translations as people have them: a file, a folder of files, or data sets of the hub, in several languages."""
+    """Translations in several languages: a file, a folder or archive of files, or data sets of the hub."""
 
     path: InputFile | None = None
     """TMX, XLIFF, gettext (.po, .mo), OPUS archives (.zip), `en-de.tsv`, `train.en` beside `train.de`; `.gz` too."""
@@ -157,12 +160,12 @@ class TranslationFiles(DataSource):
 
     @property
     def name(self) -> str:
-        """Its name in counts of pairs."""
+        """Name of the source in counts of pairs."""
         return str(self.path) if self.hub is None else f"hub:{self.hub}:{self.split}"
 
 
 def _kind(value: Any) -> str | None:
-    """The kind of source that the keys of `value` belong to, so that its errors are of that kind alone."""
+    """The kind of source that the keys of `value` belong to, so that its errors are of that kind only."""
     keys = set(value if isinstance(value, dict) else getattr(type(value), "model_fields", ()))
     if "languages" in keys:
         return "translations"
@@ -197,7 +200,7 @@ UnlimitedSource = Annotated[ParallelSource, AfterValidator(without_limit)]
 
 
 class MarginFilter(Settings):
-    """Drops pairs whose sentences an encoder finds hardly nearer to each other than to others: a low ratio margin."""
+    """Drops pairs with a low ratio margin: the encoder's cosine of both sentences, compared with their neighbours'."""
 
     model: EncoderSource
     """Encoder of the languages, such as sentence-transformers/LaBSE, or an earlier student."""
@@ -229,7 +232,7 @@ class Filters(Settings):
 
 
 class CorpusSettings(Protocol):
-    """Settings of a stage that trains on a parallel corpus, as far as they decide what is in it."""
+    """Settings of a stage that decide what is in its parallel corpus."""
 
     @property
     def parallel(self) -> Sequence[ParallelSource]: ...

@@ -63,6 +63,15 @@ def split_pairs(
     2. Without a dev split of the settings, dev sentences are drawn.
     3. Pairs beyond the limit of their stream are left out.
 
+    With one dev sentence, `A cat.`, and a limit of one pair:
+
+        de  A dog.  Ein Hund.      train
+        de  A dog.  Ein Hund.      duplicate, before
+        de  A cat.  Eine Katze.    dev
+        de  A cat.  Der Kater.     in the dev split
+        de  A bird. Ein Vogel.     beyond max_pairs
+        fr  A cat.  Un chat.       dev
+
     languages: of each stream.
     """
     english = {sentence for translations in held_out for sentence in translations.english}

@@ -127,6 +127,8 @@ class _Records:
     Of the elements around it there are only names, without their prefixes, and attributes. A segment in another one,
     and a sentence outside of segments, is an `Unusable` with its line, and its content is left out.
 
+    `<tmx><body><tu><tuv>…</tuv></tu></body></tmx>` gives `[tmx, body, tu]`, and only `tu` has children.
+
     names: of the elements that are segments.
     sentence: element of a sentence, which `around` cannot have directly.
     """
@@ -162,7 +164,7 @@ class _Records:
                 fault = expat.ErrorString(error.code)
                 fault += "" if self._names_encoding else conversion_hint(self._file, chunk)
                 raise RequestError(f"{self._file}, line {error.lineno:,}: not well-formed XML: {fault}") from None
-            except (LookupError, ValueError) as error:  # of several bytes a letter, or unknown
+            except (LookupError, ValueError) as error:  # an encoding that is unknown, or of several bytes a letter
                 raise RequestError(
                     f"{self._file}: its encoding cannot be read ({error}). Convert it to UTF-8, in its first line too"
                     f"{conversion_hint(self._file, chunk) or '.'}"

@@ -93,4 +93,4 @@ def test_texts_in_a_language_of_private_use_pass_in_any_script():
     for texts in zip(ENGLISH, KOREAN, strict=True):
         check.add(texts)
     check.check("pairs.tsv", 0.2)
-    assert check.shares() == {}
+    assert check.misplaced_fractions() == {}
