@@ -1,11 +1,11 @@
-"""The pieces that languages need beyond a corpus, and how much of held-out text is cut as before with them.
+"""The subwords that languages need beyond a corpus, and the fraction of held-out text tokenized as before with them.
 
-A corpus is never all of a language: trimmed to it alone, other text falls into small pieces, and its vectors move. So
-a tenth of each language's text is held out, and pieces of the language's scripts are added until so much of that text
-is cut as before as was asked for. Those whose letters its text has come first, each in the tokenizer's own order:
-unigram scores are log-probabilities in general text, and WordPiece and BPE count ids by frequency. The order is one for
-all languages: held-out text is of the corpus's domain, and a piece as frequent in general as those of another language
-that are needed is kept too.
+A corpus is never all of a language: trimmed to it, a vocabulary splits other text into small subwords, and its vectors
+move. So a tenth of each language's text is held out, and subwords of the language's scripts are added until the
+requested fraction of its tokens is as before. Subwords whose letters the language's text has come first, and among
+these the tokenizer's own order counts: unigram scores are log-probabilities in general text, and WordPiece and BPE
+number subwords by frequency. The order is one for all languages: held-out text is of the corpus's domain, and a subword
+as frequent in general as the needed ones of another language is kept too.
 """
 
 import hashlib
@@ -27,9 +27,16 @@ from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.tokenizer import plain_rules
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
-from students.compress.vocabulary import Document, always_kept, document_of, rules_of, usage, with_parts
+from students.compress.vocabulary import (
+    TokenizerJson,
+    add_parts,
+    build_rules,
+    measure_usage,
+    permanent_ids,
+    tokenizer_json,
+)
 
-HELD_OUT_SHARE = 0.1
+HELD_OUT_FRACTION = 0.1
 HELD_OUT_SENTENCES = 4000  # of a language, at most
 SHARED = regex.compile(r"[\p{scx=Common}\p{scx=Inherited}]*")
 """Digits, punctuation and symbols."""
@@ -40,31 +47,34 @@ BYTE = regex.compile("<0x[0-9A-F]{2}>")
 NEVER = np.iinfo(np.int64).max
 
 
-def digest_of_text(text: str) -> bytes:
-    """The sha256 of a text: an order that depends on nothing but the texts themselves."""
+def text_digest(text: str) -> bytes:
+    """Computes the sha256 of a text, whose order depends on nothing but the texts themselves."""
     return hashlib.sha256(text.encode()).digest()
 
 
 def is_held_out(text: str) -> bool:
-    """Whether a text is in the tenth that is only measured on; equal texts are on the same side."""
-    return int.from_bytes(digest_of_text(text)[:8]) < HELD_OUT_SHARE * 2**64
+    """Returns true for the tenth of all texts that is only measured on; equal texts are in one part."""
+    return int.from_bytes(text_digest(text)[:8]) < HELD_OUT_FRACTION * 2**64
 
 
-def sample_of(texts: Iterable[str], count: int) -> list[str]:
-    """At most `count` texts that are not blank, each once: those of the smallest digests, whatever their order."""
+def sample_texts(texts: Iterable[str], count: int) -> list[str]:
+    """Takes at most `count` texts that are not blank, each once: those with the smallest digests.
+
+    Example: a corpus read backwards, or with every line twice, has the same sample.
+    """
     by_digest: dict[bytes, str] = {}
     for text in iterate_texts(texts, "texts"):
         if text.strip():
-            by_digest[digest_of_text(text)] = text
+            by_digest[text_digest(text)] = text
         if len(by_digest) >= 4 * count:
             by_digest = dict(sorted(by_digest.items())[:count])
     return [text for _, text in sorted(by_digest.items())[:count]]
 
 
 def scripts_of(language: str) -> tuple[str, ...]:
-    """The scripts of Unicode that a language is written in: Latn of de, Cyrl of sr, Latn of sr-Latn.
+    """Returns the Unicode scripts that a language is written in: Latn of de, Cyrl of sr, Latn of sr-Latn.
 
-    Raises RequestError for a language whose script is not known.
+    Raises RequestError for a language without a known script.
     """
     try:
         scripts = likely_scripts(language)
@@ -78,27 +88,34 @@ def scripts_of(language: str) -> tuple[str, ...]:
 
 
 def _written_in(scripts: Sequence[str]) -> "regex.Pattern[str]":
-    own = "".join(rf"\p{{scx={script}}}" for script in scripts)
+    letters = "".join(rf"\p{{scx={script}}}" for script in scripts)
     return regex.compile(
-        rf"[{own}\p{{scx=Common}}\p{{scx=Inherited}}]*[{own}][{own}\p{{scx=Common}}\p{{scx=Inherited}}]*"
+        rf"[{letters}\p{{scx=Common}}\p{{scx=Inherited}}]*[{letters}][{letters}\p{{scx=Common}}\p{{scx=Inherited}}]*"
     )
 
 
-def piece_texts(rules: Tokenizer) -> dict[int, str]:
-    """The text of every piece that is one, by id; added tokens, which always stay, are none."""
+def subword_texts(rules: Tokenizer) -> dict[int, str]:
+    """Returns the text of every subword that has one, by id, without added tokens, which always stay."""
     decoded = rules.decoder.decode if rules.decoder else "".join
-    texts = {index: decoded([piece]) for piece, index in rules.get_vocab(False).items() if not NO_TEXT.fullmatch(piece)}
+    texts = {
+        index: decoded([subword]) for subword, index in rules.get_vocab(False).items() if not NO_TEXT.fullmatch(subword)
+    }
     return {index: text for index, text in texts.items() if not NO_TEXT.fullmatch(text)}
 
 
 Rank = tuple[bool, float]
-"""Of a piece in the order of usefulness: whether the language's text lacks letters of it, and the tokenizer's order."""
+"""Of a candidate: true if it has letters that the language's text lacks, and the tokenizer's order."""
 
 
-def candidates_of(language: str, letters: set[str], texts: Mapping[int, str], document: Document) -> dict[int, Rank]:
-    """The ids of pieces in the scripts of `language`, with their rank among all candidates.
+def rank_candidates(
+    language: str, letters: set[str], texts: Mapping[int, str], document: TokenizerJson
+) -> dict[int, Rank]:
+    """Ranks the ids of subwords in the scripts of `language` among all candidates.
 
-    letters: of the language's text, in lower case. Of ideographs no text has all, so none of them is unfamiliar.
+    letters: of the language's text, in lower case. No text has all ideographs, so none of them is unfamiliar.
+
+    Example: German text has the letters of `hund` but not the ø of `øre`; with unigram scores −7 and −6 their ranks are
+    (False, 7) and (True, 6), so `hund` comes first.
     """
     written, model = _written_in(scripts_of(language)), document["model"]
 
@@ -114,10 +131,10 @@ def candidates_of(language: str, letters: set[str], texts: Mapping[int, str], do
 
 @dataclass(frozen=True)
 class Coverage:
-    """How held-out text is cut with fewer pieces.
+    """Tokens of held-out text with fewer subwords, compared with those before.
 
-    same: share of its tokens that are the same, at the same place. same_sentences: share of sentences all of whose
-    tokens are. unknown: share of the new tokens that are unknown, or single bytes. tokens: how many there were before.
+    same: fraction of the tokens before that are the same, at the same position. same_sentences: fraction of sentences
+    in which all are. unknown: fraction of the new tokens that are unknown, or single bytes. tokens: number before.
     """
 
     same: float
@@ -134,25 +151,29 @@ class Coverage:
         }
 
     @classmethod
-    def of(cls, before: Tokenizer, after: Tokenizer, texts: Sequence[str]) -> "Coverage":
-        """Of `texts`, cut by the tokenizer as it was and as it is."""
+    def measure(cls, before: Tokenizer, after: Tokenizer, texts: Sequence[str]) -> "Coverage":
+        """Compares the tokens of `texts` by the tokenizer before and after.
+
+        Example: `houses` was `house s` and is `ho use s`; one of two tokens is the same, and same is 0.5.
+        """
         same = whole = unknown = tokens = count = 0
-        name = _unknown_piece(after)
+        unknown_token = _unknown_token(after)
         old, new = (rules.encode_batch(list(texts), add_special_tokens=False) for rules in (before, after))
         for first, second in zip(old, new, strict=True):
-            cut, shared = _cut(first), (_cut(first) & _cut(second)).total()
-            same, tokens, count = same + shared, tokens + cut.total(), count + len(second)
-            whole += shared == cut.total() == len(second)
-            unknown += sum(token == name or BYTE.fullmatch(token) is not None for token in second.tokens)
+            cut = _positioned(first)
+            common = (cut & _positioned(second)).total()
+            same, tokens, count = same + common, tokens + cut.total(), count + len(second)
+            whole += common == cut.total() == len(second)
+            unknown += sum(token == unknown_token or BYTE.fullmatch(token) is not None for token in second.tokens)
         return cls(same / max(tokens, 1), whole / max(len(texts), 1), unknown / max(count, 1), tokens)
 
 
-def _cut(encoding: Encoding) -> Counter[tuple[str, tuple[int, int]]]:
+def _positioned(encoding: Encoding) -> Counter[tuple[str, tuple[int, int]]]:
     return Counter(zip(encoding.tokens, encoding.offsets, strict=True))
 
 
-def _unknown_piece(rules: Tokenizer) -> str | None:
-    model = document_of(rules)["model"]
+def _unknown_token(rules: Tokenizer) -> str | None:
+    model = tokenizer_json(rules)["model"]
     if model["type"] == "Unigram":
         return None if model["unk_id"] is None else str(model["vocab"][model["unk_id"]][0])
     unknown: str | None = model["unk_token"]
@@ -160,64 +181,80 @@ def _unknown_piece(rules: Tokenizer) -> str | None:
 
 
 @dataclass(frozen=True)
-class LanguagePieces:
-    """The ids that languages need, and what is reached with them on held-out text, as metrics."""
+class LanguageSubwords:
+    """The ids that languages need, and the coverage of held-out text with them, as metrics."""
 
     ids: set[int]
     metrics: Metrics
 
 
-def pieces_of_languages(
+def subwords_of_languages(
     encoder: SentenceEncoder, texts: Iterable[str], languages: Mapping[str, Iterable[str]], coverage: float
-) -> LanguagePieces:
-    """The pieces of `texts` that are not held out, and so many of all languages that each reaches `coverage`.
+) -> LanguageSubwords:
+    """Selects the subwords of `texts`, and as many of all languages as each needs to reach `coverage`.
 
-    languages: code to text in it; read several times, never held. coverage: the share of held-out tokens to be cut as
-    before. Where no more pieces of its scripts help, that is logged with what was reached.
-    Raises RequestError for a language without text, or whose script is not known.
+    1. The base is all that the corpus without held-out text uses, and everything common to all scripts.
+    2. Candidates are the other subwords of the languages' scripts, in one order for all languages.
+    3. Of each language's held-out tokens the fraction `coverage` must have its subword: as many candidates are added as
+       the neediest language takes.
+    4. Tokens are measured. Where more are missing, as a text without one subword is tokenized in another way, a smaller
+       fraction may be missing in step 3, until all languages reach `coverage` or no candidate helps.
+
+    languages: code to text in it; read several times, never held in memory. coverage: fraction of held-out tokens to be
+    as before. Languages that do not reach it are logged with what they reached.
+    Raises RequestError for a language without text, or without a known script.
     """
     rules = plain_rules(encoder.tokenizer)
-    document, by_id = document_of(rules), piece_texts(rules)
+    document, text_of = tokenizer_json(rules), subword_texts(rules)
     learnt = (text for text in iterate_texts(texts, "texts") if not is_held_out(text))
-    shared = {index for index, text in by_id.items() if SHARED.fullmatch(text)}
-    base = with_parts(document, usage(rules, document, learnt)[0] | always_kept(document, rules) | shared)
-    read = {code: _read(code, of, rules) for code, of in languages.items()}
-    rank_of: dict[int, Rank] = {}
-    for code, (letters, _) in read.items():
-        for index, rank in candidates_of(code, letters, by_id, document).items():
-            rank_of[index] = min(rank, rank_of.get(index, rank))
-    candidates = sorted(rank_of.keys() - base, key=rank_of.__getitem__)
-    ranks = dict.fromkeys(base, 0) | {index: rank for rank, index in enumerate(candidates, 1)}
-    needed = {code: _ranks(rules, held_out, ranks) for code, (_, held_out) in read.items()}
+    shared = {index for index, text in text_of.items() if SHARED.fullmatch(text)}
+    base = add_parts(document, measure_usage(rules, document, learnt).ids | permanent_ids(document, rules) | shared)
+    letters, held_out = {}, {}
+    for code, sentences in languages.items():
+        letters[code], held_out[code] = _read(code, sentences, rules)
+    candidates = _order_candidates(letters, text_of, document, base)
+    order = dict.fromkeys(base, 0) | {index: number for number, index in enumerate(candidates, 1)}
+    needed = {code: _needed(rules, sentences, order) for code, sentences in held_out.items()}
     missing = 1 - coverage
     while True:
-        added = max(_added(of_tokens, missing) for of_tokens in needed.values())
-        ids = with_parts(document, base.union(candidates[:added]))
-        smaller = rules_of(document, ids)
-        reached = {code: Coverage.of(rules, smaller, held_out) for code, (_, held_out) in read.items()}
-        behind = [code for code, found in reached.items() if found.same < coverage]
-        if not any(added < _added(needed[code], 0) for code in behind):
+        added = max(_count_added(numbers, missing) for numbers in needed.values())
+        ids = add_parts(document, base.union(candidates[:added]))
+        smaller = build_rules(document, ids)
+        reached = {code: Coverage.measure(rules, smaller, sentences) for code, sentences in held_out.items()}
+        behind = [code for code, measured in reached.items() if measured.same < coverage]
+        if not any(added < _count_added(needed[code], 0) for code in behind):
             break
         missing /= 2
-    listed = ", ".join(f"{code} {found.same:.4f}" for code, found in reached.items())
+    listed = ", ".join(f"{code} {measured.same:.4f}" for code, measured in reached.items())
     log(f"vocabulary: of held-out tokens are cut as before {listed}")
     if behind:
         log(
-            f"vocabulary: {coverage} is not reached in {', '.join(behind)}, and no more pieces of their scripts help. "
-            "More text in them, or text that is less mixed, does."
+            f"vocabulary: {coverage} is not reached in {', '.join(behind)}, and no more subwords of their scripts "
+            "help. More text in them, or text that is less mixed, does."
         )
-    metrics = (found.metrics(code).items() for code, found in reached.items())
-    return LanguagePieces(ids, dict(chain.from_iterable(metrics)))
+    metrics = (measured.metrics(code).items() for code, measured in reached.items())
+    return LanguageSubwords(ids, dict(chain.from_iterable(metrics)))
+
+
+def _order_candidates(
+    letters: Mapping[str, set[str]], text_of: Mapping[int, str], document: TokenizerJson, base: set[int]
+) -> list[int]:
+    """Sorts the ids outside `base` by their best rank in any of the languages."""
+    ranks: dict[int, Rank] = {}
+    for code, of_language in letters.items():
+        for index, rank in rank_candidates(code, of_language, text_of, document).items():
+            ranks[index] = min(rank, ranks.get(index, rank))
+    return sorted(ranks.keys() - base, key=ranks.__getitem__)
 
 
 def _read(code: str, texts: Iterable[str], rules: Tokenizer) -> tuple[set[str], list[str]]:
-    """The letters of a language's text, and the part of it that is held out."""
+    """Reads the letters of a language's text, and a sample of its held-out part."""
     letters: set[str] = set()
     normalize = rules.normalizer.normalize_str if rules.normalizer else str
     for text in iterate_texts(texts, f"languages: {code}"):
         if not is_held_out(text):
-            letters.update(normalize(text).casefold())  # as pieces have them: without accents, for example
-    held_out = sample_of((text for text in texts if is_held_out(text)), HELD_OUT_SENTENCES)
+            letters.update(normalize(text).casefold())  # as subwords have them: without accents, for example
+    held_out = sample_texts((text for text in texts if is_held_out(text)), HELD_OUT_SENTENCES)
     if not held_out:
         raise RequestError(
             f"languages: expected text in {code}, a tenth of which is held out to measure on, found none that is; "
@@ -226,16 +263,19 @@ def _read(code: str, texts: Iterable[str], rules: Tokenizer) -> tuple[set[str], 
     return letters, held_out
 
 
-def _ranks(rules: Tokenizer, texts: list[str], ranks: Mapping[int, int]) -> NDArray[np.int64]:
-    """For each token of `texts` how many candidates must be added until its piece is there, (tokens,), ascending.
+def _needed(rules: Tokenizer, texts: list[str], order: Mapping[int, int]) -> NDArray[np.int64]:
+    """Returns for each token of `texts` the number of candidates up to its subword, (tokens,), ascending.
 
-    0 for a piece that is there anyway, NEVER for one that is no candidate.
+    0 for a subword of the base, NEVER for one that is no candidate.
     """
-    cut = rules.encode_batch_fast(texts, add_special_tokens=False)
-    return np.sort(np.array([ranks.get(index, NEVER) for encoding in cut for index in encoding.ids], np.int64))
+    encodings = rules.encode_batch_fast(texts, add_special_tokens=False)
+    return np.sort(np.array([order.get(index, NEVER) for encoding in encodings for index in encoding.ids], np.int64))
 
 
-def _added(needed: NDArray[np.int64], missing: float) -> int:
-    """How many candidates leave at most the share `missing` of tokens without their piece, as far as they can."""
-    place = math.ceil((1 - missing) * len(needed)) - 1
-    return int(needed[needed < NEVER][: place + 1].max(initial=0))
+def _count_added(needed: NDArray[np.int64], missing: float) -> int:
+    """Counts the candidates without which more than the fraction `missing` of tokens would lack their subword.
+
+    Example: needed [0, 0, 3, 7] and missing 0.25: with 3 candidates one of four tokens lacks its subword.
+    """
+    last = math.ceil((1 - missing) * len(needed)) - 1
+    return int(needed[needed < NEVER][: last + 1].max(initial=0))

@@ -28,7 +28,7 @@ def export(
     precision: GraphPrecision = "fp32",
     opset: Opset = 23,
 ) -> Metrics:
-    """Writes a model's folder with graphs, which are compared with the model on the project's general sentences.
+    """Writes a model's folder with graphs, and compares them with the model on the project's general sentences.
 
     Arguments, metrics and errors: see `bertrelay.model.export.export`.
     """
@@ -36,13 +36,13 @@ def export(
 
 
 def _general_sentences() -> list[str]:
-    """The sentences of many domains and languages that come with the project, each once."""
+    """Reads the sentences of many domains and languages that come with the project, each once."""
     general = read_translations(general_sentences(), None, Rejects(None))
-    return list(dict.fromkeys(text for pairs in general.values() for pair in pairs for text in pair))
+    return list(dict.fromkeys(text for translations in general.values() for texts in translations for text in texts))
 
 
 def run(settings: ExportSettings, context: StageContext) -> Metrics:
-    """Writes `model/`, and measures its graphs beside the model and its parent; the main process does it alone."""
+    """Writes `model/`, and measures its graphs beside the model and its parent; only the main process works."""
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:

@@ -23,16 +23,16 @@ from teachers.settings import StsTable
 
 
 class CorpusTable(Table):
-    """Text of a corpus: of a table all the columns that are named, else `text`."""
+    """The text of a table: all `columns` that it names, else `text`."""
 
     language: LanguageCode | None = None
-    """Language of all of it, where it is known."""
+    """Language of all its text, if it is one."""
     max_misplaced: Annotated[MaxMisplaced, UsedWith("language")] = 0.2
     """Fraction of texts that may seem to be in another language."""
 
     @property
     def languages(self) -> list[str]:
-        """The language of its text, if it is known."""
+        """Returns the language of its text, if it names one."""
         return [self.language] if self.language else []
 
 
@@ -73,7 +73,7 @@ class ShrinkSettings(Settings):
     coverage: Annotated[float, Field(gt=0, le=1), UsedWith("languages")] = COVERAGE
     """Fraction of the tokens of held-out text, in each language, that must be cut as before."""
     layers: Positive | None = None
-    """Layers to keep; each time the one whose removal moves the corpus's vectors least is left out."""
+    """Layers to keep; one by one, those whose removal moves the corpus's vectors least are left out."""
     intermediate_size: Positive | None = None
     """Neurons to keep of each feed-forward layer, those that its output depends on most."""
     dimensions: Positive | None = None
@@ -95,17 +95,16 @@ class ShrinkSettings(Settings):
     def _something_to_do(self) -> Self:
         if not (self.trim_vocabulary or self.layers or self.intermediate_size or self.dimensions):
             raise ValueError(
-                "expected trim_vocabulary, layers, intermediate_size or dimensions: without any the model stays as it "
-                "is"
+                "expected trim_vocabulary, layers, intermediate_size or dimensions: without any nothing changes"
             )
         return self
 
     @model_validator(mode="after")
     def _text_of_each_language(self) -> Self:
-        known = {language for source in self.corpus for language in source.languages}
+        codes = {language for source in self.corpus for language in source.languages}
         if self._has_parallel_text:
-            known.add(ENGLISH)
-        if missing := [asked for asked in self.languages if not any(is_language(code, asked) for code in known)]:
+            codes.add(ENGLISH)
+        if missing := [name for name in self.languages if not any(is_language(code, name) for code in codes)]:
             raise ValueError(
                 f"languages: expected text of each in the corpus, found none in {', '.join(missing)}. Name the "
                 'language of a table, { path = FILE, language = "de" }, or give parallel sources'
@@ -118,13 +117,13 @@ class ShrinkSettings(Settings):
 
     @property
     def kept_languages(self) -> list[str]:
-        """`languages`, and English before them where there is parallel text; none where `languages` is empty."""
+        """Returns `languages`, with English before them if there is parallel text; none if `languages` is empty."""
         implied = [ENGLISH] if self.languages and self._has_parallel_text and ENGLISH not in self.languages else []
         return [*implied, *self.languages]
 
 
 class ExportSettings(Settings):
-    """A model as graphs for other engines, in `model/`; how near their vectors are to the model's, and how fast.
+    """A model as graphs for other engines, in `model/`, with the distance of their vectors to the model's, and speeds.
 
     The model is an encoder, or a tagger, question answerer, scorer or cross-encoder; the vectors of these are the means
     of their tokens'. Cosines are of 150 sentences of many domains in 21 languages that come with the project, to the
@@ -141,7 +140,7 @@ class ExportSettings(Settings):
     opset: Opset = 23
     """Opset of ONNX: 23 has an operator for attention, which is faster; 20 is for runtimes that do not read 23."""
     parent: ModelSource | None = None
-    """Model that this one is to be as good as, such as its teacher; it is measured beside it."""
+    """Model to measure beside this one, such as its teacher."""
     sts: dict[str, StsTable] = {}
     """STS sets by name for `sts/…`, of the model, its graphs and its parent."""
     parallel: list[UnlimitedSource] = []

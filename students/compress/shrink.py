@@ -1,9 +1,4 @@
-"""Fewer dimensions: a model's vectors on their principal axes, as the last linear map of the model itself.
-
-The axes are those of the vectors as they are, without taking the mean away. That keeps dot products, and so cosines,
-as near as so many dimensions can (Eckart & Young, 1936), and turning before or after a normalisation is the same. With
-the mean taken away STS scores hardly change, and cosines move away from the model's own.
-"""
+"""The stage `students.shrink`: a smaller model, with its size, speed and scores beside the larger one's."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,24 +11,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
-from numpy.typing import NDArray
-from torch import nn
 
 from bertrelay.cache import Cache
 from bertrelay.checks import check_count
 from bertrelay.data.arrow import open_arrow, write_arrow
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.sentences import text_column
-from bertrelay.data.vectors import Vectors
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import finite
-from bertrelay.evaluation.similarity import cosine_metrics
 from bertrelay.languages import is_language
 from bertrelay.model.encoder import SentenceEncoder, open_encoder
-from bertrelay.model.pooling import Projection, linear_projection, projection_of, projections_of
 from bertrelay.stage import Metrics, StageContext
-from students.compress.coverage import LanguagePieces, pieces_of_languages, sample_of
+from students.compress.coverage import LanguageSubwords, sample_texts, subwords_of_languages
+from students.compress.dimensions import Axes, cosines_to_original, principal_axes, projection_onto
 from students.compress.pruning import keep_layers, keep_neurons
 from students.compress.settings import COVERAGE, CorpusTable, ShrinkSettings
 from students.compress.vocabulary import check_can_be_read_again, trim_vocabulary
@@ -50,70 +40,28 @@ SAMPLE = 2048  # sentences; with four times as many the axes give the same STS s
 TEXTS_AT_ONCE = 8192
 TEXTS = pa.schema({"language": pa.string(), "text": pa.string()})
 
-Axes = NDArray[np.float64]
-"""(dim, dimensions), orthonormal columns, the one along which vectors are longest first."""
-
-
-def principal_axes(vectors: Vectors, dimensions: int) -> Axes:
-    """The axes that keep most of the squared length of `vectors` (n, dim).
-
-    Raises RequestError for fewer vectors than axes, and unless there are fewer axes than dimensions.
-    """
-    count, dim = vectors.shape
-    if dimensions >= dim:
-        raise RequestError(f"dimensions: expected fewer than the model's {dim}, found {dimensions}")
-    if count < dimensions:
-        raise RequestError(
-            f"dimensions: expected at least as many sentences in the corpus as dimensions, found {count:,} for "
-            f"{dimensions}; give more text, or fewer dimensions"
-        )
-    exact = vectors.astype(np.float64)
-    _, axes = np.linalg.eigh(exact.T @ exact)  # (dim, dim), the shortest first
-    return np.ascontiguousarray(axes[:, ::-1][:, :dimensions])
-
-
-def projection_onto(axes: Axes, encoder: SentenceEncoder) -> Projection | nn.Sequential | None:
-    """The encoder's own projections, if it has any, and the axes after them; a linear map at the end becomes one."""
-    turn = torch.from_numpy(axes.T)  # (dimensions, dim)
-    own = projections_of(encoder.projection)
-    if not own or not isinstance(own[-1].activation, nn.Identity):
-        return projection_of([*own, linear_projection(turn, None)])
-    weight, bias = own[-1].linear.weight.detach().cpu().double(), own[-1].linear.bias
-    last = linear_projection(turn @ weight, None if bias is None else turn @ bias.detach().cpu().double())
-    last.normalized = own[-1].normalized
-    return projection_of([*own[:-1], last])
-
 
 def speeds(encoders: Sequence[SentenceEncoder], sentences: Sequence[str], precision: str) -> list[float]:
-    """Sentences per second of each encoder, on the first few hundred: the median of rounds in turn.
+    """Measures the sentences per second of each encoder, on the first few hundred: the median of several rounds.
 
-    In turn, so that a machine that is busy with other work is so for all of them.
+    The encoders take turns, so that other work of the machine slows all of them.
     """
     sentences, seconds = sentences[:TIMED_SENTENCES], np.empty((ROUNDS, len(encoders)))
     for taken in seconds:
-        for place, encoder in enumerate(encoders):
+        for number, encoder in enumerate(encoders):
             started = time.perf_counter()
             encoder.encode(sentences, precision=precision)
-            taken[place] = time.perf_counter() - started
+            taken[number] = time.perf_counter() - started
     rates: list[float] = (len(sentences) / np.median(seconds, axis=0)).tolist()
     return rates
 
 
-def cosines_to_original(before: Vectors, after: Vectors, axes: Axes | None) -> Metrics:
-    """Cosines of vectors (n, dim) to those they were, (n, dim before): their mean, and the lowest.
-
-    axes: where there are fewer dimensions, vectors are compared where these lead back to.
-    """
-    if axes is not None:
-        after = (after @ axes.T).astype(np.float32)  # (n, dim before)
-    return cosine_metrics(before, after)
-
-
 @dataclass(frozen=True)
 class Shrunk:
-    """A smaller encoder; where it has fewer dimensions, `axes` (dim before, dim) lead back to where vectors were.
+    """A smaller encoder.
 
-    coverage: where it was trimmed by languages, what is reached on held-out text, as metrics.
+    axes: (dim before, dim), which lead its vectors back to the dimensions before; None with as many dimensions.
+    coverage: metrics of held-out text, if the vocabulary was trimmed by languages.
     """
 
     encoder: SentenceEncoder
@@ -134,61 +82,61 @@ def shrink(
     prompt: str | None = None,
     precision: str = "auto",
 ) -> Shrunk:
-    """A smaller encoder; one that is given stays as it is.
+    """Returns a smaller encoder; `model` does not change.
 
-    model: an encoder, or a name that `SentenceEncoder.load` knows.
-    texts: in the languages it is for; read several times and never held, so no generator.
-    trim: leave out the pieces that `texts` do not use. No vector of `texts` changes by that.
-    languages: code to text in it, which is among `texts` too. Pieces of its scripts stay, until the share `coverage` of
-        the tokens of held-out text is cut as before.
-    layers: so many are kept, chosen by the vectors of `texts`; intermediate_size: so many neurons of each feed-forward
-        layer; dimensions: so many are left of a vector.
+    model: an encoder, or a name for `SentenceEncoder.load`.
+    texts: in the languages the model is for; read several times and never held in memory, so no generator.
+    trim: leave out the subwords that `texts` do not use. That changes no vector of `texts`.
+    languages: code to text in it, which is among `texts` too. Subwords of its scripts are kept, as many as the fraction
+        `coverage` of the tokens of held-out text needs to be as before.
+    layers: number to keep, chosen by the vectors of `texts`. intermediate_size: number of neurons to keep in each
+        feed-forward layer. dimensions: number to keep of a vector.
     prompt: the text before each of `texts` where vectors decide; the model's default one when absent.
-    Raises RequestError for what a model has not or cannot lose.
+    Raises RequestError for more than a model has, and for parts that it cannot lose.
     """
     check_count("layers", layers)
     check_count("intermediate_size", intermediate_size)
     check_count("dimensions", dimensions)
     check_can_be_read_again(texts)
-    own = open_encoder(model)
-    encoder = own.with_default_prompt(prompt)
+    larger = open_encoder(model)
+    encoder = larger.with_default_prompt(prompt)
     if dimensions is not None and encoder.truncate_dim is not None:
         raise RequestError(
-            f"dimensions: expected a model that gives whole vectors, found truncate_dim = {encoder.truncate_dim}; take "
-            "it out of config_sentence_transformers.json"
+            f"dimensions: expected a model with whole vectors, found truncate_dim = {encoder.truncate_dim}; remove it "
+            "from config_sentence_transformers.json"
         )
-    table = encoder.backbone.get_input_embeddings()  # the bulk of a model; trimming makes a table of its own
-    smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
+    table = encoder.backbone.get_input_embeddings()  # the bulk of a model; trimming makes a new table anyway
+    smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None  # with trim the table is shared
     if layers is not None:
         keep_layers(smaller, layers, texts, precision)
     if intermediate_size is not None:
         keep_neurons(smaller, intermediate_size, texts)
     if dimensions is not None:
         encode = finite(partial(smaller.encode, precision=precision))
-        axes = principal_axes(encode(sample_of(texts, SAMPLE)), dimensions)
+        axes = principal_axes(encode(sample_texts(texts, SAMPLE)), dimensions)
         smaller.projection = projection_onto(axes, smaller)
         smaller.to(smaller.device)
-    needed = LanguagePieces(set(), {})
+    needed = LanguageSubwords(set(), {})
     if trim:
-        needed = pieces_of_languages(smaller, texts, languages, coverage) if languages else needed
+        needed = subwords_of_languages(smaller, texts, languages, coverage) if languages else needed
         smaller = trim_vocabulary(smaller, texts, needed.ids)
     if (layers, intermediate_size, dimensions) != (None, None, None):
         smaller.spaces = ()  # its vectors are those of no other encoder
-    smaller.prompts = own.prompts
+    smaller.prompts = larger.prompts
     return Shrunk(smaller, axes, needed.metrics)
 
 
 def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
-    """Writes `model/`, and measures it beside the model it comes from; the main process does it alone."""
+    """Writes `model/`, and measures it beside the larger model; only the main process works."""
     precision = context.precision(settings.precision)
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         texts = CorpusTexts.write(context.work / "corpus.arrow", settings, context.cache, rejects)
-        sample = sample_of(texts, SAMPLE)
+        sample = sample_texts(texts, SAMPLE)
         tests = EvaluationSets.read(settings.parallel, settings.sts, context, rejects)
     if not sample:
-        raise RequestError("corpus: expected text, found blank lines alone; check that it is the right file")
+        raise RequestError("corpus: expected text, found only blank lines; check that it is the right file")
     larger = open_encoder(settings.model, context.cache)
     options = settings.model_dump(include={"coverage", "layers", "intermediate_size", "dimensions"})
     by_language = {language: texts.of(language) for language in settings.kept_languages}
@@ -215,16 +163,16 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
 
 @dataclass(frozen=True)
 class CorpusTexts:
-    """The texts of a corpus, or those with some language codes, read from the disk each time they are gone through."""
+    """The texts of a corpus, or those with some language codes, read from the disk in every iteration."""
 
     table: pa.Table
     codes: list[str] | None = None
 
     @classmethod
     def write(cls, path: Path, settings: ShrinkSettings, cache: Cache, rejects: Rejects) -> "CorpusTexts":
-        """Reads all sources once; what cannot be used is counted, and what is blank left out."""
+        """Reads all sources once; unusable records are counted."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_arrow(path, TEXTS, _blocks(_labelled(settings, cache, rejects)))
+        write_arrow(path, TEXTS, _blocks(_read_corpus(settings, cache, rejects)))
         return cls(open_arrow(path))
 
     def of(self, language: str) -> "CorpusTexts":
@@ -234,8 +182,8 @@ class CorpusTexts:
     def __iter__(self) -> Iterator[str]:
         codes = None if self.codes is None else pa.array(self.codes, pa.string())
         for batch in self.table.to_batches():
-            mine = batch if codes is None else batch.filter(pc.is_in(batch["language"], codes))
-            yield from mine["text"].to_pylist()
+            selected = batch if codes is None else batch.filter(pc.is_in(batch["language"], codes))
+            yield from selected["text"].to_pylist()
 
 
 def _blocks(texts: Iterator[tuple[str, str]]) -> Iterator[dict[str, Sequence[str]]]:
@@ -243,8 +191,8 @@ def _blocks(texts: Iterator[tuple[str, str]]) -> Iterator[dict[str, Sequence[str
         yield dict(zip(TEXTS.names, zip(*block, strict=True), strict=True))
 
 
-def _labelled(settings: ShrinkSettings, cache: Cache, rejects: Rejects) -> Iterator[tuple[str, str]]:
-    """The language, where it is known, and the text, of all sources."""
+def _read_corpus(settings: ShrinkSettings, cache: Cache, rejects: Rejects) -> Iterator[tuple[str, str]]:
+    """Yields the language, or an empty string, and the text of all sources."""
     for source in settings.corpus:
         if not isinstance(source, CorpusTable):
             counts = PairCounts([source])

@@ -1,4 +1,4 @@
-"""Trimming by languages: what is held out, which pieces come first, and how much is cut as before."""
+"""Trimming by languages: the held-out text, the order of subwords, and the fraction tokenized as before."""
 
 import json
 from collections import Counter
@@ -12,23 +12,29 @@ from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.new import train_unigram, train_wordpiece
 from bertrelay.model.tokenizer import plain_rules
-from students.compress.coverage import candidates_of, is_held_out, piece_texts, pieces_of_languages, scripts_of
+from students.compress.coverage import (
+    is_held_out,
+    rank_candidates,
+    scripts_of,
+    subword_texts,
+    subwords_of_languages,
+)
 from students.compress.settings import ShrinkSettings
 from students.compress.shrink import run, shrink
-from students.compress.vocabulary import document_of, rules_of, trim_vocabulary
+from students.compress.vocabulary import build_rules, tokenizer_json, trim_vocabulary
 
 LETTERS = {"de": "abdefghilnorstuäöü", "ru": "абвдеиклмностуяш", "el": "αβγδεηικλμνοπρστ"}
 
 
 def words_of(language, count=400):
-    """Made-up words of a language's letters, of two or three of its syllables."""
+    """Random words of a language's letters, of two or three of its syllables."""
     drawn, letters = Random(language), LETTERS[language]
     syllables = ["".join(drawn.choices(letters, k=3)) for _ in range(40)]
     return ["".join(drawn.choices(syllables, k=drawn.choice([2, 3]))) for _ in range(count)]
 
 
 def sentences(language, count, seed=0):
-    """Sentences of words, the frequent ones often: a part of the words is in few of them."""
+    """Sentences of words by Zipf's law, so that some words are in few of them."""
     drawn, words = Random(f"{language} {seed}"), words_of(language)
     weights = [1 / rank for rank in range(1, len(words) + 1)]
     return [" ".join(drawn.choices(words, weights, k=6)) + f" {number % 7}." for number in range(count)]
@@ -49,12 +55,12 @@ def encoder(request, tiny_encoder, byte_level):
 
 
 def corpus(count):
-    """A small corpus of two of the languages that the vocabulary knows."""
+    """A small corpus of two languages of the vocabulary."""
     return {language: GENERAL[language][:count] for language in ("de", "ru")}
 
 
-def counted(before, after, texts):
-    """Coverage by hand: of the tokens with their places in every text, how many are there again."""
+def coverage_by_hand(before, after, texts):
+    """Fractions of the tokens, with their offsets, and of the texts, that are the same."""
     same = total = whole = 0
     for text in texts:
         old, new = (
@@ -65,45 +71,47 @@ def counted(before, after, texts):
     return same / total, whole / len(texts)
 
 
-def test_the_bar_is_reached_on_text_that_was_held_out_and_reported_as_it_is(encoder):
+def test_the_requested_coverage_is_reached_on_held_out_text_and_reported(encoder):
     texts = corpus(120)
-    found = pieces_of_languages(encoder, [*texts["de"], *texts["ru"]], texts, 0.99)
+    ids, metrics = vars(subwords_of_languages(encoder, [*texts["de"], *texts["ru"]], texts, 0.99)).values()
     before = plain_rules(encoder.tokenizer)
-    after = rules_of(document_of(before), found.ids)
-    for language, given in texts.items():
-        held_out = sorted({text for text in given if is_held_out(text)})
+    after = build_rules(tokenizer_json(before), ids)
+    for language, of_language in texts.items():
+        held_out = sorted({text for text in of_language if is_held_out(text)})
         assert 2 <= len(held_out) < 40
-        same, whole = counted(before, after, held_out)
-        assert found.metrics[f"coverage/{language}"] == pytest.approx(same) and same >= 0.99
-        assert found.metrics[f"coverage_sentences/{language}"] == pytest.approx(whole)
-        assert found.metrics[f"coverage_unknown/{language}"] == 0
+        same, whole = coverage_by_hand(before, after, held_out)
+        assert metrics[f"coverage/{language}"] == pytest.approx(same) and same >= 0.99
+        assert metrics[f"coverage_sentences/{language}"] == pytest.approx(whole)
+        assert metrics[f"coverage_unknown/{language}"] == 0
         total = sum(len(before.encode(text, add_special_tokens=False)) for text in held_out)
-        assert found.metrics[f"coverage_tokens/{language}"] == total
+        assert metrics[f"coverage_tokens/{language}"] == total
 
 
-def test_a_higher_bar_needs_more_pieces_and_other_text_of_the_languages_keeps_its_tokens(encoder):
+def test_higher_coverage_needs_more_subwords_and_unseen_text_keeps_more_of_its_tokens(encoder):
     texts = corpus(40)
-    every = [*texts["de"], *texts["ru"]]
-    by_corpus = trim_vocabulary(encoder, every)
-    by_language = [shrink(encoder, every, languages=texts, coverage=bar).encoder for bar in (0.9, 0.99, 1.0)]
+    both_languages = [*texts["de"], *texts["ru"]]
+    by_corpus = trim_vocabulary(encoder, both_languages)
+    by_language = [
+        shrink(encoder, both_languages, languages=texts, coverage=coverage).encoder for coverage in (0.9, 0.99, 1.0)
+    ]
     sizes = [len(smaller.tokenizer) for smaller in (by_corpus, *by_language, encoder)]
     assert sizes == sorted(sizes) and sizes[0] < sizes[2] < sizes[-1]
     before = plain_rules(encoder.tokenizer)
     for language in texts:
         unseen = sentences(language, 100, seed=1)
         after = (plain_rules(small.tokenizer) for small in (by_corpus, by_language[-1]))
-        narrow, broad = (counted(before, rules, unseen)[0] for rules in after)
+        narrow, broad = (coverage_by_hand(before, rules, unseen)[0] for rules in after)
         assert narrow < broad
-    for text in every:  # what was held out to measure on stays too
+    for text in both_languages:  # held-out text too
         cut = [rules.encode(text).tokens for rules in (before, plain_rules(by_language[0].tokenizer))]
         assert cut[0] == cut[1]
 
 
-def test_pieces_of_other_scripts_go(encoder):
+def test_subwords_of_other_scripts_are_left_out(encoder):
     texts = corpus(40)
     small = shrink(encoder, [*texts["de"], *texts["ru"]], languages=texts, coverage=1.0).encoder
     greek, left = (
-        {text for text in piece_texts(rules).values() if "α" in text and len(text.strip("# ▁")) > 1}
+        {text for text in subword_texts(rules).values() if "α" in text and len(text.strip("# ▁")) > 1}
         for rules in (plain_rules(encoder.tokenizer), plain_rules(small.tokenizer))
     )
     assert len(greek) > 5 and not left
@@ -120,25 +128,24 @@ def test_added_tokens_stay(tiny_encoder, kind):
     assert small.tokenizer.convert_ids_to_tokens(small.tokenize(["fishy"])[0])[1:-1] == ["fishy"]
 
 
-def test_a_bar_that_cannot_be_reached_is_reported_with_what_is(encoder, capsys):
+def test_coverage_out_of_reach_is_logged_with_the_coverage_reached(encoder, capsys):
     mixed = [f"{text} {greek}" for text, greek in zip(GENERAL["de"][:60], GENERAL["el"], strict=False)]
-    found = pieces_of_languages(encoder, mixed, {"de": mixed}, 1.0)
-    reached = found.metrics["coverage/de"]
+    reached = subwords_of_languages(encoder, mixed, {"de": mixed}, 1.0).metrics["coverage/de"]
     assert 0.5 < reached < 1
     stderr = capsys.readouterr().err
     assert f"de {reached:.4f}" in stderr
-    assert "1.0 is not reached in de, and no more pieces of their scripts help" in stderr
-    trimmed = shrink(encoder, mixed, languages={"de": mixed}, coverage=1.0).encoder  # the work goes on
+    assert "1.0 is not reached in de, and no more subwords of their scripts help" in stderr
+    trimmed = shrink(encoder, mixed, languages={"de": mixed}, coverage=1.0).encoder
     assert len(trimmed.tokenizer) < len(encoder.tokenizer)
 
 
-def test_pieces_of_familiar_letters_come_first_then_the_tokenizers_own_order(tiny_encoder):
+def test_subwords_of_familiar_letters_come_first_each_part_in_the_tokenizers_order(tiny_encoder):
     encoder = tiny_encoder("xlm-roberta", train_unigram(ALL, 3000, 32), layers=1)
     rules = plain_rules(encoder.tokenizer)
-    document, texts = document_of(rules), piece_texts(rules)
+    document, texts = tokenizer_json(rules), subword_texts(rules)
     letters = set("abdefghilnorst")
-    places = candidates_of("de", letters, texts, document)
-    order = sorted(places, key=places.get)
+    ranks = rank_candidates("de", letters, texts, document)
+    order = sorted(ranks, key=ranks.get)
     scores = {index: score for index, (_, score) in enumerate(document["model"]["vocab"])}
     familiar = [set(texts[index].strip("▁ .0123456789")) <= letters for index in order]
     border = sum(familiar)
@@ -161,16 +168,13 @@ def test_scripts_are_those_of_the_language(language, scripts):
 
 def test_a_language_without_a_known_script_or_without_text_is_refused(encoder):
     with pytest.raises(RequestError, match="expected one whose script is known, found 'de-Zsym'"):
-        pieces_of_languages(encoder, GENERAL["de"], {"de-Zsym": GENERAL["de"]}, 0.9)
+        subwords_of_languages(encoder, GENERAL["de"], {"de-Zsym": GENERAL["de"]}, 0.9)
     with pytest.raises(RequestError, match="expected text in de, a tenth of which is held out"):
-        pieces_of_languages(encoder, GENERAL["de"], {"de": ["  "]}, 0.9)
+        subwords_of_languages(encoder, GENERAL["de"], {"de": ["  "]}, 0.9)
 
 
 def test_a_tenth_is_held_out():
     assert 0.08 < np.mean([is_held_out(f"text {number}") for number in range(5000)]) < 0.12
-
-
-# The stage
 
 
 @pytest.fixture
@@ -179,9 +183,8 @@ def model(tiny_encoder, tmp_path):
     return tmp_path / "large"
 
 
-def stage(context, model, **given):
-    settings = {"model": str(model), "precision": "fp32", **given}
-    return run(ShrinkSettings.model_validate(settings), context)
+def stage(context, model, **settings):
+    return run(ShrinkSettings.model_validate({"model": str(model), "precision": "fp32", **settings}), context)
 
 
 def test_the_stage_trims_by_the_languages_of_tables_and_of_parallel_text(context, model, tmp_path):

@@ -1,4 +1,4 @@
-"""Exported graphs: the model's vectors in the runtimes themselves, in ours, and what is refused."""
+"""Exported graphs: the model's vectors in the runtimes themselves and in this project, and refused requests."""
 
 import json
 import sys
@@ -38,7 +38,10 @@ NETWORKS = [
     ("xlm-roberta", {"pooling": ["cls"]}),
     ("mpnet", {"pooling": ["max"], "normalize": True}),
     ("distilbert", {"pooling": ["mean"]}),
-    ("modernbert", {"layers": 2, "pooling": ["mean", "cls"], "projection": 8}),  # of all tokens, and of near ones
+    (
+        "modernbert",
+        {"layers": 2, "pooling": ["mean", "cls"], "projection": 8},
+    ),  # attends to all tokens, or near ones
 ]
 DISTILBERT = {"dim": 16, "n_heads": 2, "hidden_dim": 32, "n_layers": 1}
 ROUNDING = 1e-5
@@ -52,13 +55,13 @@ def made(tiny_encoder, kind, layers=1, projection=None, **parts):
 
 
 def inputs(folder, texts):
-    """Ids and mask as someone without this project makes them."""
+    """Ids and mask made without this project."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     tokenizer.enable_truncation(settings["model_max_length"])
     tokenizer.enable_padding(pad_id=json.loads((folder / "config.json").read_text())["pad_token_id"])
     encoded = tokenizer.encode_batch(texts)
-    ids, mask = (np.array([getattr(each, name) for each in encoded]) for name in ("ids", "attention_mask"))
+    ids, mask = (np.array([getattr(row, name) for row in encoded]) for name in ("ids", "attention_mask"))
     return {"input_ids": ids, "attention_mask": mask}
 
 
@@ -87,7 +90,7 @@ def test_a_graph_gives_the_vectors_of_torch_in_the_runtimes_themselves(tiny_enco
     assert not list(folder.glob("*.safetensors"))
     measured = json.loads((folder / "export.json").read_text())
     assert measured["onnx/size_mb"] == (folder / "onnx/model.onnx").stat().st_size / 1e6
-    assert all(measured[f"{each}/cosine_min"] == pytest.approx(1, abs=ROUNDING) for each in ("onnx", "openvino"))
+    assert all(measured[f"{name}/cosine_min"] == pytest.approx(1, abs=ROUNDING) for name in ("onnx", "openvino"))
     for backend in ("onnx", "openvino", None):
         loaded = SentenceEncoder.load(folder, backend=backend)
         assert loaded.layout == encoder.layout
@@ -95,7 +98,7 @@ def test_a_graph_gives_the_vectors_of_torch_in_the_runtimes_themselves(tiny_enco
             for vectors in threads.map(loaded.encode, [TEXTS] * 4):
                 assert np.abs(vectors - expected).max() < ROUNDING
     assert sys.modules["openvino_telemetry"] is None
-    assert np.abs(encoder.encode(TEXTS, precision="fp32") - expected).max() == 0  # it is as it was
+    assert np.abs(encoder.encode(TEXTS, precision="fp32") - expected).max() == 0  # the encoder did not change
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +113,7 @@ def exported(encoder, tmp_path_factory):
     return folder
 
 
-def test_the_graph_of_an_encoder_is_no_tagger_and_named(exported):
+def test_the_graph_of_an_encoder_is_refused_as_a_tagger_by_its_kind(exported):
     with pytest.raises(RequestError, match=r"expected a tagger of entities, found in .* a sentence encoder; use it by"):
         EntityTagger.load(exported)
 
@@ -123,18 +126,19 @@ def test_int8_is_smaller_and_its_distance_is_that_of_the_graph(encoder, exported
     sts = tmp_path / "sts.tsv"
     sts.write_text("".join("\t".join(row) + "\n" for row in rows))
     models = {name: str(tmp_path / name) for name in ("model", "parent")}
-    given = {**models, "precision": "int8", "sts": {"few": {"path": str(sts)}}}
-    for left in ("model/onnx", ".model.k1lled"):  # by a stage that was killed
-        (context.output / left).mkdir(parents=True)
-    metrics = run(ExportSettings.model_validate(given), context)
+    settings = {**models, "precision": "int8", "sts": {"few": {"path": str(sts)}}}
+    for unfinished in ("model/onnx", ".model.k1lled"):  # left by a killed stage
+        (context.output / unfinished).mkdir(parents=True)
+    metrics = run(ExportSettings.model_validate(settings), context)
     folder = context.output / "model"
     assert sorted(path.name for path in context.output.iterdir()) == ["model", "rejects.jsonl"]
-    kinds = [each.data_type for each in onnx.load(folder / "onnx/model.onnx").graph.initializer if len(each.dims) == 2]
+    initializers = onnx.load(folder / "onnx/model.onnx").graph.initializer
+    kinds = [tensor.data_type for tensor in initializers if len(tensor.dims) == 2]
     assert kinds.count(onnx.TensorProto.INT8) == 2 * 6  # two layers: query, key, value, output, up, down
     assert (folder / "onnx/model.onnx").stat().st_size < (exported / "onnx/model.onnx").stat().st_size
     assert metrics["onnx/size_mb"] == (folder / "onnx/model.onnx").stat().st_size / 1e6
     pairs = read_translations(general_sentences(), None, Rejects(None))
-    sentences = list({text for sides in pairs.values() for side in sides for text in side})
+    sentences = list({text for translations in pairs.values() for texts in translations for text in texts})
     exact = encoder.encode(sentences, precision="fp32")
     rounded = np.concatenate([by_onnx(folder, sentences[start : start + 64]) for start in range(0, len(sentences), 64)])
     cosines = (exact * rounded).sum(axis=1) / np.linalg.norm(rounded, axis=1)
@@ -148,7 +152,7 @@ def test_int8_is_smaller_and_its_distance_is_that_of_the_graph(encoder, exported
     expected = spearmanr(cosines, [len(text) for text in TEXTS[2:]]).statistic
     assert metrics["parent/sts/few/spearman_cosine"] == pytest.approx(expected, abs=1e-6)
     weights = load_file(tmp_path / "parent/model.safetensors").values()
-    assert metrics["parent/size_mb"] == sum(each.nbytes for each in weights) / 1e6
+    assert metrics["parent/size_mb"] == sum(tensor.nbytes for tensor in weights) / 1e6
 
 
 def test_projections_stay_in_fp32_and_the_loss_of_int8_is_logged(tiny_encoder, tmp_path, capsys):
@@ -156,7 +160,7 @@ def test_projections_stay_in_fp32_and_the_loss_of_int8_is_logged(tiny_encoder, t
     metrics = export(encoder, folder, precision="int8")
     assert json.loads((folder / "export.json").read_text()) == metrics
     initial = onnx.load(folder / "onnx/model.onnx").graph.initializer
-    assert sum(len(each.dims) == 2 and each.data_type == onnx.TensorProto.INT8 for each in initial) == 6
+    assert sum(len(tensor.dims) == 2 and tensor.data_type == onnx.TensorProto.INT8 for tensor in initial) == 6
     loaded = SentenceEncoder.load(folder)
     for text in TEXTS:
         assert np.abs(by_onnx(folder, [text]) - loaded.encode([text])).max() < ROUNDING
@@ -186,10 +190,10 @@ def test_a_prompt_that_is_not_pooled_is_not_pooled_by_a_graph(tiny_encoder, tmp_
     assert np.abs(SentenceEncoder.load(tmp_path / "exported").encode(TEXTS, prompt="") - without).max() < ROUNDING
 
 
-def test_graphs_are_distinguished_and_auto_is_measured(encoder, exported, tiny_encoder, tmp_path, capsys):
+def test_graphs_have_digests_of_their_own_and_auto_takes_the_fastest(encoder, exported, tiny_encoder, tmp_path, capsys):
     loaded = SentenceEncoder.load(exported)
     export(encoder, tmp_path / "int8", precision="int8")
-    digests = {encoder_digest(each) for each in (encoder, loaded, SentenceEncoder.load(tmp_path / "int8"))}
+    digests = {encoder_digest(one) for one in (encoder, loaded, SentenceEncoder.load(tmp_path / "int8"))}
     assert len(digests) == 3
     encoder.save(tmp_path / "both")
     (exported / "onnx").rename(tmp_path / "both/onnx")
@@ -201,7 +205,7 @@ def test_graphs_are_distinguished_and_auto_is_measured(encoder, exported, tiny_e
         assert (
             np.abs(fastest.encode(TEXTS, precision="fp32") - encoder.encode(TEXTS, precision="fp32")).max() < ROUNDING
         )
-        other = tiny_encoder("bert", encoder.tokenizer, layers=2, seed=1)  # whose weights the graph is not of
+        other = tiny_encoder("bert", encoder.tokenizer, layers=2, seed=1)  # with other weights than the graph
         write_tensors(tmp_path / "both/model.safetensors", other.backbone.state_dict(), {"format": "pt"})
         chosen = SentenceEncoder.load(tmp_path / "both", backend="auto")
         assert type(chosen.backbone).__name__ == "BertModel"
@@ -210,7 +214,7 @@ def test_graphs_are_distinguished_and_auto_is_measured(encoder, exported, tiny_e
         (tmp_path / "both/onnx").rename(exported / "onnx")
 
 
-def test_what_a_graph_cannot_be_used_for_is_refused(encoder, exported, tmp_path, monkeypatch, context):
+def test_requests_that_a_graph_cannot_fulfil_are_refused(encoder, exported, tmp_path, monkeypatch, context):
     graph = SentenceEncoder.load(exported)
     with pytest.raises(RequestError, match="is a graph, which cannot be changed"):
         graph.save(tmp_path / "copy")
@@ -220,9 +224,9 @@ def test_what_a_graph_cannot_be_used_for_is_refused(encoder, exported, tmp_path,
         (tmp_path / name).write_text("".join(f"{text} {name}\n" for text in TEXTS if text))
     encoder.save(tmp_path / "teacher")
     pairs = [{"english": str(tmp_path / "en"), "other": str(tmp_path / "de"), "language": "de"}]
-    given = {"teacher": str(tmp_path / "teacher"), "base": str(exported), "parallel": pairs, "dev_sentences": 0}
+    settings = {"teacher": str(tmp_path / "teacher"), "base": str(exported), "parallel": pairs, "dev_sentences": 0}
     with pytest.raises(RequestError, match="it has a graph alone: give the model that was exported"):
-        distill(DistillSettings.model_validate(given), context)
+        distill(DistillSettings.model_validate(settings), context)
     with pytest.raises(RequestError, match=r"backend: expected a graph for openvino .* found one for onnx"):
         SentenceEncoder.load(exported, backend="openvino")
     with pytest.raises(RequestError, match=r"expected weights .* found none"):

@@ -40,10 +40,10 @@ DISTILBERT = {"dim": 16, "n_heads": 2, "hidden_dim": 32, "n_layers": 1}
 
 
 def save_entities(base, folder, **more):
-    given = {"base": str(base), "train": [{"path": "none"}], "decoder": "crf", **more}
+    settings = {"base": str(base), "train": [{"path": "none"}], "decoder": "crf", **more}
     labels = LabelSet.of_types(["Disease", "Drug"], "IOB2")
-    model = entities.start_model(NerSettings.model_validate(given), labels)
-    with torch.no_grad():  # as drawn, no tag would ever win
+    model = entities.start_model(NerSettings.model_validate(settings), labels)
+    with torch.no_grad():  # with the weights of a new head no tag would ever win
         for weight in (model.network.network.classifier.weight, model.network.crf.follow):
             weight.normal_(std=1, generator=torch.manual_seed(1))
     entities.save_model(model, folder)
@@ -63,13 +63,13 @@ def save_outcomes(base, folder, **more):
 
 def tagged(folder, backend):
     tagger = EntityTagger.load(folder, backend=backend)
-    found = [
+    results = [
         (entity.text, entity.type, entity.confidence)
         for document in tagger(TEXTS, precision="fp32")
         for entity in document.entities
     ]
-    assert found
-    return found
+    assert results
+    return results
 
 
 def answered(folder, backend):
@@ -112,7 +112,7 @@ AUTO_CLASSES = {
 
 @pytest.fixture
 def saved(tiny_encoder, tmp_path):
-    def make(kind):
+    def save_model(kind):
         network, save, results = KINDS[kind]
         sizes = DISTILBERT if network == "distilbert" else None
         base = tiny_encoder(network, TEXTS * 10, layers=1, sizes=sizes)  # an export takes a second for each layer
@@ -120,23 +120,23 @@ def saved(tiny_encoder, tmp_path):
         save(tmp_path / "base", tmp_path / "model")
         return tmp_path / "model", results
 
-    return make
+    return save_model
 
 
-def in_the_runtimes(folder, inputs, names):
+def outputs_of_runtimes(folder, inputs, names):
     session = onnxruntime.InferenceSession(folder / "onnx/model.onnx")
-    expected = {each.name for each in session.get_inputs()}
-    given = {name: values.numpy() for name, values in inputs.items() if name in expected}
-    assert set(given) == expected
-    yield session.run(names, given)
+    expected = {node.name for node in session.get_inputs()}
+    arrays = {name: values.numpy() for name, values in inputs.items() if name in expected}
+    assert set(arrays) == expected
+    yield session.run(names, arrays)
     options = {"INFERENCE_PRECISION_HINT": "f32"}
     model = import_openvino().Core().compile_model(folder / "openvino/openvino_model.xml", "CPU", options)
-    found = model(given)
-    yield [found[name] for name in names]
+    outputs = model(arrays)
+    yield [outputs[name] for name in names]
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_a_graph_knows_how_many_tokens_its_network_reads_where_the_tokenizer_does_not(saved, tmp_path, written):
+def test_an_exported_folder_has_the_networks_limit_of_tokens_if_the_tokenizer_has_none(saved, tmp_path, written):
     folder, _ = saved("cross-encoder")
     file = folder / "tokenizer_config.json"
     if written:
@@ -146,7 +146,7 @@ def test_a_graph_knows_how_many_tokens_its_network_reads_where_the_tokenizer_doe
     export(folder, tmp_path / "exported")
     assert AutoTokenizer.from_pretrained(tmp_path / "exported").model_max_length == 40
     pair = (TEXTS[0], "heart " * 100)
-    scores = [CrossEncoder.load(each).predict(pair, precision="fp32") for each in (folder, tmp_path / "exported")]
+    scores = [CrossEncoder.load(path).predict(pair, precision="fp32") for path in (folder, tmp_path / "exported")]
     assert scores[1] == pytest.approx(scores[0], abs=ROUNDING)
 
 
@@ -163,35 +163,38 @@ def test_a_graph_gives_the_scores_of_transformers_and_the_results_of_the_model(s
             del inputs["token_type_ids"]
         with torch.no_grad():
             scores = peer(**inputs)
-        for found in in_the_runtimes(exported, inputs, names):
-            for name, values in zip(names, found, strict=True):
-                seen = inputs["attention_mask"].bool().numpy() if values.shape[:2] == inputs["input_ids"].shape else ...
-                assert np.abs(values - scores[name].numpy())[seen].max() < ROUNDING
+        for outputs in outputs_of_runtimes(exported, inputs, names):
+            for name, values in zip(names, outputs, strict=True):
+                is_by_token = values.shape[:2] == inputs["input_ids"].shape
+                unpadded = inputs["attention_mask"].bool().numpy() if is_by_token else ...
+                assert np.abs(values - scores[name].numpy())[unpadded].max() < ROUNDING
     assert not list(exported.glob("model*.safetensors"))
     expected = results(folder, "torch")
     for backend in ("onnx", "openvino", None, "auto"):
-        found = results(exported, backend)
-        assert [what for what, *_ in found] == [what for what, *_ in expected]
-        assert np.allclose([each[-1] for each in found], [each[-1] for each in expected], atol=ROUNDING)
+        by_graph = results(exported, backend)
+        assert [first for first, *_ in by_graph] == [first for first, *_ in expected]
+        assert np.allclose([row[-1] for row in by_graph], [row[-1] for row in expected], atol=ROUNDING)
 
 
 def test_the_head_of_an_int8_graph_stays_in_fp32(saved, tmp_path):
     folder, _ = saved("tagger")
-    metrics = run(ExportSettings.model_validate({"model": str(folder), "precision": "int8"}), made(tmp_path / "stage"))
+    metrics = run(
+        ExportSettings.model_validate({"model": str(folder), "precision": "int8"}), new_context(tmp_path / "stage")
+    )
     graph = onnx.load(tmp_path / "stage/model/onnx/model.onnx").graph
-    rounded = [each for each in graph.initializer if len(each.dims) == 2 and each.data_type == onnx.TensorProto.INT8]
-    assert len(rounded) == 6  # query, key, value, output, up, down
+    matrices = [tensor.data_type for tensor in graph.initializer if len(tensor.dims) == 2]
+    assert matrices.count(onnx.TensorProto.INT8) == 6  # query, key, value, output, up, down
     assert 0.9 < metrics["onnx/cosine_min"] < 1
     names = {path.name for path in (tmp_path / "stage/model").iterdir()}
     assert {"ner.json", "crf.safetensors", "head.safetensors", "tokenizer.json", "config.json"} <= names
 
 
-def made(folder):
+def new_context(folder):
     folder.mkdir()
     return StageContext(folder, Cache(folder / "cache"))
 
 
-def test_faults_of_an_exported_head_are_reported(saved, tmp_path, capsys):
+def test_unusable_folders_of_an_exported_head_are_reported(saved, tmp_path, capsys):
     folder, _ = saved("scorer")
     exported = tmp_path / "exported"
     export(folder, exported)
@@ -223,7 +226,7 @@ def test_faults_of_an_exported_head_are_reported(saved, tmp_path, capsys):
         OutcomeScorer.load(folder, backend="onnx")
 
 
-def test_what_is_exported_is_whole_and_nothing_else(saved, tmp_path):
+def test_an_exported_folder_has_only_files_of_the_model_and_all_of_them(saved, tmp_path):
     folder, _ = saved("cross-encoder")
     (folder / "modules.json").write_text(
         json.dumps([{"idx": 0, "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}])
@@ -238,12 +241,13 @@ def test_what_is_exported_is_whole_and_nothing_else(saved, tmp_path):
     }
     assert ranked(folder / "exported", None)
     weights = load_file(folder / "model.safetensors")
-    save_file({name: each for name, each in weights.items() if "pooler" not in name}, folder / "model.safetensors")
+    without_pooler = {name: tensor for name, tensor in weights.items() if "pooler" not in name}
+    save_file(without_pooler, folder / "model.safetensors")
     with pytest.raises(RequestError, match="lack 2 that BertForSequenceClassification has"):
         export(folder, tmp_path / "damaged")
 
 
-def test_a_question_answerer_of_a_graph_is_not_trained_on(saved, tmp_path):
+def test_a_graph_cannot_be_the_base_of_a_question_answerer(saved, tmp_path):
     folder, _ = saved("answerer")
     export(folder, tmp_path / "exported")
     settings = QaSettings.model_validate({"base": str(tmp_path / "exported"), "train": [{"path": "none"}]})

@@ -1,4 +1,4 @@
-"""Networks that lose layers, or neurons of their feed-forward layers."""
+"""Networks without some of their layers, or of the neurons of their feed-forward layers."""
 
 import numpy as np
 import pytest
@@ -27,25 +27,22 @@ def test_layers_that_move_the_vectors_least_are_left_out(tiny_encoder, tmp_path,
     for index in (1, 3, 4):
         for name, weight in layers[index].named_parameters():
             if "norm" not in name.lower() and "relative" not in name:
-                torch.nn.init.zeros_(weight)  # such a layer gives what it gets
+                torch.nn.init.zeros_(weight)  # such a layer returns its input
     expected = vectors(encoder)
     keep_layers(encoder, 2, SENTENCES)
     assert [layers.index(layer) for layer in stack(encoder)] == [0, 2]
     np.testing.assert_allclose(vectors(encoder), expected, atol=1e-4)
     encoder.save(tmp_path / "model")
-    again = SentenceEncoder.load(tmp_path / "model")
-    assert again.backbone.config.num_hidden_layers == 2
-    np.testing.assert_array_equal(vectors(again), vectors(encoder))
+    loaded = SentenceEncoder.load(tmp_path / "model")
+    assert loaded.backbone.config.num_hidden_layers == 2
+    np.testing.assert_array_equal(vectors(loaded), vectors(encoder))
 
 
-def test_layers_that_are_shared_or_not_there_are_not_dropped(tiny_encoder):
+def test_shared_layers_and_more_layers_than_the_base_has_are_refused(tiny_encoder):
     with pytest.raises(RequestError, match="layers: a 'albert' network has no layers of their own"):
         keep_layers(tiny_encoder("albert", SENTENCES), 1, SENTENCES)
     with pytest.raises(RequestError, match="at most the 2 of the base, found 3"):
         keep_layers(tiny_encoder("bert", SENTENCES), 3, SENTENCES)
-
-
-# Neurons
 
 
 def feed_forward(layer):
@@ -58,12 +55,12 @@ def test_neurons_that_never_change_become_a_part_of_the_bias(tiny_encoder, tmp_p
     encoder = tiny_encoder(kind, SENTENCES)
     changing = [[0, 3, 4, 9], [1, 2, 11, 15]]
     weights = []
-    for layer, kept in zip(stack(encoder), changing, strict=True):
+    for layer, neurons in zip(stack(encoder), changing, strict=True):
         up, down = feed_forward(layer)
-        torch.nn.init.normal_(up.bias)  # what is constant is not zero
+        torch.nn.init.normal_(up.bias)  # constant activations are not zero
         with torch.no_grad():
-            up.weight[[row for row in range(up.out_features) if row not in kept]] = 0.0
-        weights.append((up.weight[kept].clone(), down.weight[:, kept].clone()))
+            up.weight[[row for row in range(up.out_features) if row not in neurons]] = 0.0
+        weights.append((up.weight[neurons].clone(), down.weight[:, neurons].clone()))
     expected = vectors(encoder)
     keep_neurons(encoder, 4, SENTENCES)
     for layer, (up, down) in zip(stack(encoder), weights, strict=True):
@@ -76,7 +73,7 @@ def test_neurons_that_never_change_become_a_part_of_the_bias(tiny_encoder, tmp_p
 
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_the_neurons_that_stay_are_those_whose_loss_would_move_the_output_most(tiny_encoder, has_bias):
-    """By the definition: the mean square of what a layer gives less with the neuron at its mean, or at 0."""
+    """Computes by definition the mean square of the change with a neuron at its mean, or at 0."""
     encoder = tiny_encoder("bert", SENTENCES, layers=1)
     (layer,) = stack(encoder)
     up, down = feed_forward(layer)
@@ -91,13 +88,13 @@ def test_the_neurons_that_stay_are_those_whose_loss_would_move_the_output_most(t
         ((values[:, [neuron]] - has_bias * values[:, neuron].mean()) @ down.weight[:, [neuron]].T).square().sum().item()
         for neuron in range(values.shape[1])
     ]
-    kept = sorted(np.argsort(lost)[-5:].tolist())
-    expected = up.weight[kept].clone()
+    most_needed = sorted(np.argsort(lost)[-5:].tolist())
+    expected = up.weight[most_needed].clone()
     keep_neurons(encoder, 5, SENTENCES)
     assert torch.equal(feed_forward(layer)[0].weight, expected)
 
 
-def test_neurons_that_are_not_there_or_not_known_are_not_left_out(tiny_encoder):
+def test_more_neurons_than_there_are_and_shared_layers_are_refused(tiny_encoder):
     encoder = tiny_encoder("bert", SENTENCES)
     neurons = encoder.backbone.config.intermediate_size
     with pytest.raises(RequestError, match=f"at most the {neurons} of the base, found {neurons + 1}"):

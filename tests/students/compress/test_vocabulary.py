@@ -1,4 +1,4 @@
-"""Trimmed vocabularies: the same tokens and vectors of the corpus, and nothing unknown that was known."""
+"""Trimmed vocabularies: the same tokens and vectors of the corpus, and no new unknown tokens."""
 
 import random
 from dataclasses import replace
@@ -26,7 +26,7 @@ LONG = {"max_position_embeddings": 60}
 @pytest.fixture(scope="module")
 def encoder_of(tiny_encoder):
     def make(tokenizer, kind="roberta", **parts):
-        rows = len(tokenizer) + 3  # a network may have more than there are pieces
+        rows = len(tokenizer) + 3  # a network may have more rows than subwords
         return tiny_encoder(kind, tokenizer, layers=1, sizes={"vocab_size": rows, **LONG}, **parts)
 
     return make
@@ -34,14 +34,14 @@ def encoder_of(tiny_encoder):
 
 @pytest.fixture(scope="module")
 def make(tiny_encoder, encoder_of, byte_level):
-    """An encoder of a kind, whose vocabulary knows English and German."""
+    """`make(kind)`: an encoder with a vocabulary of English and German."""
 
-    def of(kind, **parts):
+    def make_encoder(kind, **parts):
         if kind == "roberta":
             return encoder_of(byte_level(ALL), **parts)
         return tiny_encoder(kind, ALL * 20, sizes=LONG, **parts)
 
-    return of
+    return make_encoder
 
 
 @pytest.fixture(scope="module", params=["bert", "distilbert", "albert", "xlm-roberta", "mpnet", "roberta"])
@@ -51,7 +51,7 @@ def trimmed(request, make):
     return encoder, trim_vocabulary(encoder, ENGLISH)
 
 
-def pieces(encoder, texts):
+def subwords(encoder, texts):
     return [encoder.tokenizer.convert_ids_to_tokens(ids) for ids in encoder.tokenize(texts)]
 
 
@@ -60,51 +60,48 @@ def vectors(encoder, texts):
 
 
 def rows(encoder):
-    """The token vector of each piece."""
+    """The token vector of each subword."""
     table = encoder.backbone.get_input_embeddings().weight.detach().numpy()
-    return {piece: table[index] for piece, index in encoder.tokenizer.get_vocab().items()}
-
-
-# What stays as it is
+    return {subword: table[index] for subword, index in encoder.tokenizer.get_vocab().items()}
 
 
 def test_neither_tokens_nor_vectors_of_the_corpus_change_and_all_of_it_is_smaller(trimmed, tmp_path):
     encoder, small = trimmed
     small.save(tmp_path / "model")
     for smaller in (small, SentenceEncoder.load(tmp_path / "model")):
-        assert pieces(smaller, ENGLISH) == pieces(encoder, ENGLISH)
+        assert subwords(smaller, ENGLISH) == subwords(encoder, ENGLISH)
         assert np.array_equal(vectors(smaller, ENGLISH), vectors(encoder, ENGLISH))
         count = len(smaller.tokenizer)
         assert count < len(encoder.tokenizer)
         assert smaller.backbone.config.vocab_size == count == smaller.backbone.get_input_embeddings().num_embeddings
         assert sorted(smaller.tokenizer.get_vocab().values()) == list(range(count))
     before, after = rows(encoder), rows(small)
-    assert all(np.array_equal(after[piece], before[piece]) for piece in after)
-    characters = {piece for piece in before if len(piece.removeprefix("##").removeprefix("▁").removeprefix("Ġ")) < 2}
+    assert all(np.array_equal(after[subword], before[subword]) for subword in after)
+    characters = {text for text in before if len(text.removeprefix("##").removeprefix("▁").removeprefix("Ġ")) < 2}
     assert len(characters) > 30 and characters <= after.keys()
 
 
-def test_text_never_seen_falls_into_smaller_pieces_and_does_not_turn_unknown(trimmed):
+def test_unseen_text_has_smaller_subwords_and_no_unknown_ones(trimmed):
     encoder, small = trimmed
     unseen = [*GERMAN, "".join(reversed(GERMAN[0])), "Ö" * 5]
-    before, after = pieces(encoder, unseen), pieces(small, unseen)
+    before, after = subwords(encoder, unseen), subwords(small, unseen)
     assert not any(encoder.tokenizer.unk_token in text for text in [*before, *after])
     assert sum(map(len, after[:3])) > sum(map(len, before[:3]))
     assert np.isfinite(vectors(small, GERMAN)).all()
 
 
-def test_special_tokens_keep_their_roles_and_padding_its_place(trimmed):
+def test_special_tokens_and_padding_keep_their_roles(trimmed):
     encoder, small = trimmed
     assert small.tokenizer.special_tokens_map == encoder.tokenizer.special_tokens_map
     assert small.pad_id == encoder.pad_id == small.backbone.config.pad_token_id
     name = encoder.tokenizer.convert_ids_to_tokens, small.tokenizer.convert_ids_to_tokens
     for role in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        before, after = (getattr(each.backbone.config, role) for each in trimmed)
+        before, after = (getattr(one.backbone.config, role) for one in trimmed)
         assert before is None or name[1](after) == name[0](before)
     assert name[1](small.tokenizer("a dog", "cats").input_ids) == name[0](encoder.tokenizer("a dog", "cats").input_ids)
 
 
-def test_all_else_of_the_encoder_comes_along_and_the_encoder_itself_stays(make):
+def test_other_parts_are_copied_and_the_encoder_itself_does_not_change(make):
     parts = {"pooling": ["cls", "mean"], "projection": Projection(32, 8), "normalize": True, "max_tokens": 9}
     encoder = make("xlm-roberta", **parts, prompts=Prompts({"query": "run "}, "query"), similarity_fn_name="dot")
     weights = {name: weight.clone() for name, weight in encoder.state_dict().items()}
@@ -118,7 +115,7 @@ def test_all_else_of_the_encoder_comes_along_and_the_encoder_itself_stays(make):
     assert (encoder.backbone.config.to_dict(), encoder.tokenize(ALL)) == (config, ids)
 
 
-def test_pieces_behind_the_cut_and_of_prompts_stay_too(make):
+def test_subwords_beyond_max_tokens_and_of_prompts_stay_too(make):
     encoder = make("xlm-roberta", max_tokens=5, prompts=Prompts({"query": "schlafen Hund: ", "passage": "Straße "}))
     small = trim_vocabulary(encoder, ENGLISH)
     whole = [prompt + text for prompt in encoder.prompts.texts.values() for text in ENGLISH]
@@ -126,7 +123,7 @@ def test_pieces_behind_the_cut_and_of_prompts_stay_too(make):
         assert small.tokenizer.tokenize(text) == encoder.tokenizer.tokenize(text)
 
 
-def test_added_tokens_stay_and_are_found_in_text(make, encoder_of):
+def test_added_tokens_stay_and_are_recognised_in_text(make, encoder_of):
     tokenizer = make("bert").tokenizer
     tokenizer.add_tokens(["[name]"])
     encoder = encoder_of(tokenizer, "bert")
@@ -135,24 +132,21 @@ def test_added_tokens_stay_and_are_found_in_text(make, encoder_of):
     assert np.array_equal(rows(small)["[name]"], rows(encoder)["[name]"])
 
 
-# Why tokens stay the same: three ways in which leaving pieces out could change them
-
-
 def unigram(scores):
-    known = [*((name, 0.0) for name in list(ROLES.values())[:4]), *scores.items(), ("<mask>", 0.0)]
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.Unigram(known, unk_id=3)), **ROLES)
+    vocabulary = [*((name, 0.0) for name in list(ROLES.values())[:4]), *scores.items(), ("<mask>", 0.0)]
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.Unigram(vocabulary, unk_id=3)), **ROLES)
 
 
 def test_an_unknown_character_is_as_unlikely_as_before(encoder_of):
-    """It is rated 10 below the lowest score, so the piece of that score stays, though nothing uses it."""
+    """Its score is 10 below the lowest, so the subword with the lowest score stays although no text uses it."""
     scores = {"a": -15.0, "b": -15.0, "c": -15.0, "ab": -20.0, "cx": -20.0, "abc": -1.0, "longest": -30.0}
     encoder = encoder_of(unigram(scores), "xlm-roberta")
     texts = ["abcx", "abc"]
-    assert pieces(encoder, texts)[0] == ["ab", "cx"]
-    without = {piece: score for piece, score in scores.items() if piece != "longest"}
-    assert pieces(encoder_of(unigram(without), "xlm-roberta"), texts)[0] == ["abc", "<unk>"]
+    assert subwords(encoder, texts)[0] == ["ab", "cx"]
+    without = {subword: score for subword, score in scores.items() if subword != "longest"}
+    assert subwords(encoder_of(unigram(without), "xlm-roberta"), texts)[0] == ["abc", "<unk>"]
     small = trim_vocabulary(encoder, texts)
-    assert pieces(small, texts) == pieces(encoder, texts)
+    assert subwords(small, texts) == subwords(encoder, texts)
     assert "longest" in small.tokenizer.get_vocab()
 
 
@@ -170,16 +164,16 @@ DEAD_END = ["a", "x", "ab", "##bc", "##de"]
 def test_an_unknown_word_does_not_become_known(encoder_of):
     encoder = encoder_of(word_piece(*DEAD_END), "bert")
     texts = ["abc xbc", "x", "x" * 200]
-    assert pieces(encoder, texts)[0] == ["[UNK]", "x", "##bc"]
+    assert subwords(encoder, texts)[0] == ["[UNK]", "x", "##bc"]
     small = trim_vocabulary(encoder, texts)
-    assert pieces(small, texts) == pieces(encoder, texts)
+    assert subwords(small, texts) == subwords(encoder, texts)
     assert small.tokenizer.get_vocab().keys() - {"[PAD]", "[UNK]"} == {"a", "x", "ab", "##bc"}
 
 
-def test_all_that_a_piece_is_merged_from_stays(encoder_of, byte_level):
+def test_the_parts_that_a_subword_is_merged_from_stay(encoder_of, byte_level):
     encoder = encoder_of(byte_level(["lowest lower low est"] * 5))
     small = trim_vocabulary(encoder, ["lowest"])
-    assert pieces(small, ["lowest"]) == pieces(encoder, ["lowest"])
+    assert subwords(small, ["lowest"]) == subwords(encoder, ["lowest"])
     parts = set(small.tokenizer.get_vocab()) - set(encoder.tokenizer.all_special_tokens)
     merged = {part for part in parts if len(part) > 1 and part[0] != "Ġ"}
     assert merged <= {"lo", "ow", "low", "es", "st", "est", "lowest"}
@@ -187,37 +181,34 @@ def test_all_that_a_piece_is_merged_from_stays(encoder_of, byte_level):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bpe"])
-def test_random_vocabularies_cut_random_texts_as_before(kind, encoder_of, byte_level):
+def test_random_vocabularies_tokenize_random_texts_as_before(kind, encoder_of, byte_level):
     for seed in range(5 if kind == "bpe" else 12):
         drawn = random.Random(seed)
 
         def word(longest, drawn=drawn):
             return "".join(drawn.choice("abcd") for _ in range(drawn.randint(1, longest)))
 
-        found = list(dict.fromkeys(word(5) for _ in range(40)))
+        words = list(dict.fromkeys(word(5) for _ in range(40)))
         if kind == "unigram":  # few scores, so that many paths tie
-            encoder = encoder_of(unigram({piece: -float(drawn.randint(1, 3)) for piece in found}), "xlm-roberta")
+            encoder = encoder_of(unigram({text: -float(drawn.randint(1, 3)) for text in words}), "xlm-roberta")
         elif kind == "wordpiece":
-            marked = [f"##{piece}" if drawn.random() < 0.6 else piece for piece in found]
+            marked = [f"##{text}" if drawn.random() < 0.6 else text for text in words]
             encoder = encoder_of(word_piece(*dict.fromkeys(marked)), "bert")
         else:
             encoder = encoder_of(byte_level([word(9) for _ in range(60)]))
         texts = [" ".join(word(9) for _ in range(4)) for _ in range(8)]
         small = trim_vocabulary(encoder, texts)
-        assert pieces(small, texts) == pieces(encoder, texts)
+        assert subwords(small, texts) == subwords(encoder, texts)
         assert len(small.tokenizer) <= len(encoder.tokenizer)
 
 
-# What cannot be trimmed
-
-
-def test_tokens_that_would_change_stop_the_work(encoder_of, monkeypatch):
+def test_tokens_that_would_change_are_an_error(encoder_of, monkeypatch):
     monkeypatch.setattr(vocabulary, "longest_failed_matches", lambda *_: ())
     with pytest.raises(WorkError, match="cut into other tokens than before, so nothing was trimmed"):
         trim_vocabulary(encoder_of(word_piece(*DEAD_END), "bert"), ["abc xbc"])
 
 
-def test_a_generator_no_texts_and_whole_words_are_refused(make, encoder_of):
+def test_generators_no_texts_and_other_kinds_of_tokenizers_are_refused(make, encoder_of):
     with pytest.raises(RequestError, match="found a generator"):
         trim_vocabulary(make("bert"), (text for text in ENGLISH))
     with pytest.raises(RequestError, match="expected texts to trim it to, found none"):
@@ -232,7 +223,7 @@ def test_a_generator_no_texts_and_whole_words_are_refused(make, encoder_of):
         trim_vocabulary(encoder_of(tokenizer, "bert"), ENGLISH)
 
 
-def test_a_corpus_that_changes_while_it_is_read_stops_the_work(make):
+def test_a_corpus_that_changes_while_it_is_read_is_an_error(make):
     class Growing:
         def __init__(self):
             self.readings = 0
