@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 REWRITTEN = ["bertrelay", "teachers", "tests/bertrelay", "tests/teachers"]
+REWRITTEN += [f"{tests}students/{folder}" for tests in ("", "tests/") for folder in ("compress", "mining")]
 """Folders in which every docstring, name and comment follows the rules."""
 MODULES = sorted(path.relative_to(ROOT) for name in REWRITTEN for path in (ROOT / name).rglob("*.py"))
 
