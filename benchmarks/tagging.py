@@ -33,8 +33,8 @@ from benchmarks.harness import (
 )
 from benchmarks.machine import Memory, growth_claim, memories
 from domain.biomedical import EntityTagger
-from domain.biomedical.documents import read_documents
 from domain.biomedical.documents.document import Document
+from domain.biomedical.documents.formats import read_documents
 
 ABSTRACTS = "text/pubmed-abstracts.jsonl.gz"
 DEFAULT = "pipeline"

@@ -24,7 +24,6 @@ STANDING_CIRCLES = {
     frozenset(circle.split())
     for circle in (
         "domain.clinical.model_evaluation domain.clinical.training",
-        "domain.biomedical.documents domain.biomedical.ner",
         "pipelines.report.page pipelines.runner",
         "pipelines.report pipelines.runner",
         "benchmarks.harness benchmarks.machine",

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from bertrelay import loader
 
 if TYPE_CHECKING:
-    from domain.biomedical.documents import read_documents
-    from domain.biomedical.documents.writing import write_documents
+    from domain.biomedical.documents.formats import read_documents, write_documents
     from domain.biomedical.ner.checking import check
     from domain.biomedical.ner.tagger import EntityTagger
     from domain.biomedical.ner.tagging import tag_dataset, tag_file
@@ -39,11 +38,11 @@ __getattr__ = loader(
         "answer_file": "qa.answering",
         "check": "ner.checking",
         "check_questions": "qa.checking",
-        "read_documents": "documents",
+        "read_documents": "documents.formats",
         "read_questions": "qa.question_files",
         "tag_dataset": "ner.tagging",
         "tag_file": "ner.tagging",
-        "write_documents": "documents.writing",
+        "write_documents": "documents.formats",
         "write_questions": "qa.question_files",
     },
 )

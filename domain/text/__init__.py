@@ -1,1 +1,1 @@
-"""Text: where its sentences begin and end."""
+"""Text of every language: its sentences and words, and windows over long ones."""

@@ -12,8 +12,9 @@ from bertrelay.compute.engine import Engine
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.privacy import show_identifiers
-from domain.biomedical.documents import TITLE_LINE, Columns, FormatName, read_documents
+from domain.biomedical.documents.conll import Columns
 from domain.biomedical.documents.document import TEXT_ONLY
+from domain.biomedical.documents.formats import TITLE_LINE, FormatName, read_documents
 from domain.biomedical.ner.settings import TagOptions, TagSettings
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, QuestionFormat
 from domain.checks import Finding, exit_code, overall, report, splits_of

@@ -120,7 +120,8 @@ def entities(folder: Path, with_text: bool = True) -> Iterator[Part]:
 
 
 def _marked_sentences(examples: Mapping[str, Any]) -> Iterator[Markup]:
-    from domain.biomedical.documents.page import compared, hues_of, legend, marked_entities
+    from domain.biomedical.documents.html import hues_of, legend, marked_entities
+    from domain.biomedical.ner.metrics import compared
 
     pairs = {
         name: [[_document(each["tokens"], each[reading]) for reading in ("gold", "predicted")] for each in listed]
@@ -191,7 +192,7 @@ def _slice_chart(caption: str, slices: Sequence[Mapping[str, Any]]) -> Curve:
 
 
 def _answer(each: Mapping[str, Any], is_right: bool) -> Markup:
-    from domain.biomedical.documents.page import marked, percent
+    from domain.biomedical.documents.html import marked, percent
 
     golds = " / ".join(dict.fromkeys(gold for gold in each["golds"] if gold))
     return ANSWER.format(
@@ -205,7 +206,7 @@ def _answer(each: Mapping[str, Any], is_right: bool) -> Markup:
 
 def _marks(listed: Sequence[Mapping[str, Any]], is_right: bool) -> list[Any]:
     """The answer, and the right ones that are elsewhere or longer or shorter."""
-    from domain.biomedical.documents.page import Highlight
+    from domain.biomedical.documents.html import Highlight
 
     style = ("right hue-2", "✓") if is_right else ("wrong hue-6", "✗")
     marks = [Highlight(each["start"], each["end"], *style, "answered") for each in listed if each["kind"] == "answer"]

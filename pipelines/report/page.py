@@ -44,7 +44,7 @@ def _page(
 ) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from domain.biomedical.documents.page import style
+    from domain.biomedical.documents.html import style
 
     environment = Environment(
         loader=PackageLoader("pipelines.report", ""),

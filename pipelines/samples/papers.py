@@ -18,10 +18,9 @@ from string import Formatter
 from typing import Any, NamedTuple
 
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.documents import WrittenName
 from domain.biomedical.documents.document import Document, Entity, Passage, Span
-from domain.biomedical.documents.tokens import word_spans
-from domain.biomedical.documents.writing import write_documents
+from domain.biomedical.documents.formats import WrittenName, write_documents
+from domain.text.words import word_spans
 from pipelines.samples.grammar import Scope, capitalised, grammar, load, write_lines
 from pipelines.samples.settings import EntitySettings, PaperSettings, QuestionSettings
 

@@ -9,9 +9,8 @@ from typer.testing import CliRunner
 
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical import EntityTagger, tag_file
-from domain.biomedical.documents import read_documents
 from domain.biomedical.documents.document import Document, Entity
-from domain.biomedical.documents.writing import write_documents
+from domain.biomedical.documents.formats import read_documents, write_documents
 from pipelines.cli.app import app
 
 TEXTS = [

@@ -8,8 +8,8 @@ import pytest
 
 from bertrelay.cache import Cache
 from bertrelay.stage import StageContext
-from domain.biomedical.documents import read_documents
 from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.formats import read_documents
 from domain.biomedical.qa.question_files import read_questions
 from pipelines.recipe import built_in_names, read_recipe
 from pipelines.registry import REGISTRY

@@ -6,6 +6,7 @@ is filled with spaces. Entities of sentences are entities of their document. Rel
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ from domain.biomedical.documents.document import (
 )
 from domain.biomedical.documents.json_stream import JsonWindow, Shape, json_window, parsed, refuse_spans
 from domain.biomedical.documents.soundness import Annotation, joined, placed
+from domain.biomedical.documents.writing import Writer, open_text_file
 
 COLLECTIONS = ("documents", "PubTator3")
 MOST_FILLER = 100_000  # characters between two passages
@@ -201,3 +203,58 @@ def _probability(confidence: object) -> float | None:
     except ValueError:
         return None
     return found if 0 <= found <= 1 else None
+
+
+# Writing
+
+
+def render(document: Document) -> str:
+    """A document as JSON. Raises Unfit for entities without a type."""
+    if not all(entity.type for entity in document.entities):
+        raise Unfit("an entity without a type")
+    passages = []
+    for passage in _passages_of(document):
+        annotations = [
+            _rendered(number, entity) for number, entity in enumerate(document.entities, 1) if _is_in(entity, passage)
+        ]
+        value = {"offset": passage.start, "infons": {"type": passage.kind} if passage.kind else {}}
+        text = document.text[passage.start : passage.end]
+        passages.append({**value, "text": text, "sentences": [], "annotations": annotations, "relations": []})
+    value = {"id": document.id, "infons": {}, "passages": passages, "relations": []}
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _passages_of(document: Document) -> Sequence[Passage]:
+    """The document's own passages, where nothing but spaces and no entity is outside them; else one of all."""
+    text, passages = document.text, document.passages
+    ends = [0, *(passage.end for passage in passages)]
+    gaps = list(zip(ends, passages, strict=False))
+    is_whole = (
+        ends[-1] == len(text)
+        and all(end <= passage.start and not text[end : passage.start].strip(" ") for end, passage in gaps)
+        and all(sum(_is_in(entity, passage) for passage in passages) == 1 for entity in document.entities)
+    )
+    return passages if passages and is_whole else [Passage(0, len(text))]
+
+
+def _is_in(entity: Entity, passage: Passage) -> bool:
+    return passage.start <= entity.start and entity.end <= passage.end
+
+
+def _rendered(number: int, entity: Entity) -> dict[str, Any]:
+    confidence = None if entity.confidence is None else repr(entity.confidence)
+    infons = {"type": entity.type, "identifier": entity.identifier or None, "confidence": confidence}
+    infons = {name: value for name, value in infons.items() if value is not None}
+    locations = [{"offset": start, "length": end - start} for start, end in entity.spans]
+    return {"id": str(number), "infons": infons, "text": entity.text, "locations": locations}
+
+
+WRITER = Writer(
+    render,
+    partial(
+        open_text_file,
+        head='{"source": "BertRelay", "date": "", "key": "", "infons": {}, "documents": [\n',
+        between=",\n",
+        tail="\n]}\n",
+    ),
+)

@@ -6,18 +6,33 @@ confidences in notes of the form `confidence 0.93`. Relations, events, attribute
 """
 
 import re
+import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
+from bertrelay.files import publish_folder
 from bertrelay.fingerprint import note_folder
-from domain.biomedical.documents import brat_files, name_of
-from domain.biomedical.documents.document import ANNOTATED, Document, Entity, Item, LeftOut, Reading, Unfit, file_in
+from domain.biomedical.documents.document import (
+    ANNOTATED,
+    Document,
+    Entity,
+    Item,
+    LeftOut,
+    Reading,
+    Span,
+    Unfit,
+    file_in,
+)
 from domain.biomedical.documents.soundness import STRAY_SPACE, Annotation, joined, placed, whole_text
+from domain.biomedical.documents.writing import Write, Writer
 
+NAMED = re.compile(r"(.+?)\.(txt|ann|a1|a2)(?:\.gz)?", re.IGNORECASE | re.DOTALL)
 OFFSETS = r"-?\d{1,15} -?\d{1,15}"
 PLACE = re.compile(rf"(\S+) ({OFFSETS}(?:;{OFFSETS})*)", re.ASCII)
 REFERENCE = re.compile(r"Reference (\S+) (.+)")
@@ -32,6 +47,24 @@ READ_OVER = {
     "N": "another reference",
     "#": "a note",
 }
+
+
+def brat_files(folder: Path) -> dict[str, dict[str, Path]]:
+    """The `txt`, `ann`, `a1` and `a2` file of each document in a folder by its name, packed or not; none where none is.
+
+    BioNLP has annotations in `.a1` and `.a2`, which are not read; a text beside them is no raw text.
+    """
+    found = defaultdict[str, dict[str, Path]](dict)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []:
+        if matched := NAMED.fullmatch(path.name):
+            found[matched[1]].setdefault(matched[2].lower(), path)  # of two the one that is not packed
+    return found
+
+
+def name_of(path: Path) -> str:
+    """The id of the document in a file of raw text or brat: its name without suffixes."""
+    matched = NAMED.fullmatch(path.name)
+    return matched[1] if matched else path.name
 
 
 def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
@@ -122,3 +155,67 @@ def _annotation(line: str, text: str) -> Annotation:
     start, end, fragments = joined(spans, text)
     entity = Entity(start, end, matched[1], fragments=fragments)
     return Annotation(entity, mention if spans == sorted(spans) else None)  # else its words are out of order too
+
+
+# Writing
+
+FILE_NAME = re.compile(r"[^./\\\0\n][^/\\\0\n]*")  # on every system, and of no hidden file
+LONGEST_ID = 250  # bytes: with its suffix, the longest name that file systems take
+NO_BRAT_FIELD = re.compile(r"[\t\n\r]")
+ON_A_LINE = re.compile(r"[^\n\r]+")
+
+
+@contextmanager
+def _open_folder(path: Path, rendered: Callable[[Document], str]) -> Iterator[Write]:
+    """A new folder of documents, which is whole or not there. Raises RequestError when there is something already."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RequestError(f"{path}: brat documents need a new folder or an empty one. Move this one away.")
+    building = path.with_name(f".{path.name}.writing")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+
+    def write(document: Document) -> None:
+        text_file, annotations = building / f"{document.id}.txt", rendered(document)
+        if text_file.exists():
+            raise Unfit("an id that another document has")
+        text_file.write_bytes(document.text.encode())
+        text_file.with_name(f"{document.id}.ann").write_bytes(annotations.encode())
+
+    try:
+        yield write
+        publish_folder(building, path)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def render(document: Document) -> str:
+    """The lines of an `.ann` file. Raises Unfit for what they cannot hold, and for an id that cannot name it."""
+    if not FILE_NAME.fullmatch(document.id) or len(document.id.encode()) > LONGEST_ID:
+        raise Unfit("an id that is no file name", "an empty or long one, or one with a slash in it")
+    lines = []
+    for number, entity in enumerate(document.entities, 1):
+        spans, mention = _on_lines(document.text, entity)
+        if (
+            not entity.type
+            or re.search(r"\s", entity.type)
+            or NO_BRAT_FIELD.search(mention + (entity.identifier or ""))
+        ):
+            raise Unfit("an entity that no line can hold", "without a type, or with a tab or an outer line break in it")
+        lines.append(f"T{number}\t{entity.type} {';'.join(f'{start} {end}' for start, end in spans)}\t{mention}")
+        if entity.identifier:
+            lines.append(f"N{number}\tReference T{number} {entity.identifier}\t{mention}")
+        if entity.confidence is not None:
+            lines.append(f"#{number}\tAnnotatorNotes T{number}\tconfidence {entity.confidence!r}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _on_lines(text: str, entity: Entity) -> tuple[list[Span], str]:
+    """The spans of an entity, ended by line breaks as brat ends them, and its text; all as it is where one is outer."""
+    spans = [line.span() for start, end in entity.spans for line in ON_A_LINE.finditer(text, start, end)]
+    borders = {border for span in spans for border in span}
+    if any(border not in borders for span in entity.spans for border in span):
+        return list(entity.spans), entity.text
+    return spans, " ".join(text[start:end] for start, end in spans)
+
+
+WRITER = Writer(render, _open_folder)

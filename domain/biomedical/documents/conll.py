@@ -7,6 +7,7 @@ document is its tokens with a space between them and a line break between senten
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate, groupby
 from os import SEEK_END
 from pathlib import Path
@@ -24,15 +25,18 @@ from domain.biomedical.documents.document import (
     Item,
     Reading,
     Span,
+    Unfit,
     numbered_lines,
+    sentences_of,
 )
-from domain.biomedical.documents.soundness import NO_TYPE, STRAY_SPACE
-from domain.biomedical.documents.tokens import (
+from domain.biomedical.documents.soundness import NO_TYPE, STRAY_SPACE, check_contiguous
+from domain.biomedical.documents.tags import (
     NORMALIZED_SCHEME,
     OUTSIDE,
     PREFIXES,
     FileScheme,
     Scheme,
+    TokenSpan,
     converted,
     has_stray_space,
     illegal_places,
@@ -41,7 +45,9 @@ from domain.biomedical.documents.tokens import (
     scheme_of_tags,
     spans_of,
     split_tag,
+    tags_of,
 )
+from domain.biomedical.documents.writing import Writer
 
 DOCUMENT_START, OF_JNLPBA = "-DOCSTART-", "###MEDLINE:"
 COMMENT = re.compile(r"# [^\t]+")
@@ -226,3 +232,49 @@ def _document(sentences: Sequence[TaggedSentence | Unusable], name: str) -> Docu
             text += " ".join(row.tokens)
     first = sentences[0]
     return Document(name, text, tuple(entities), sentences=tuple(tokens), file=first.file, line=first.line)
+
+
+# Writing
+
+NO_TOKEN = "\t\n\r\0"
+
+
+def render(document: Document, scheme: Scheme = "IOB2") -> str:
+    """The lines of a document, `-DOCSTART-` first. Raises Unfit for what tags and lines cannot hold."""
+    check_contiguous(document, "a tag")
+    sentences = document.sentences or sentences_of(document)
+    lines = [f"{DOCUMENT_START}\t{OUTSIDE}\n\n"]
+    for tokens, spans in zip(sentences, _token_spans(document, sentences), strict=True):
+        try:
+            tags = tags_of(spans, len(tokens), scheme)
+        except ValueError:
+            raise Unfit("nested or overlapping entities", "a token has one tag") from None
+        lines.append(lines_of([document.text[start:end] for start, end in tokens], tags))
+    return "".join(lines)
+
+
+def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
+    """A line for each token with its tag, or its tags, and a blank one. Raises Unfit for what no line can hold."""
+    for token in tokens:
+        if not token or token.startswith(DOCUMENT_START) or any(sign in token for sign in NO_TOKEN):
+            raise Unfit("a token that no line can hold", "an empty one, or one with a tab, a line break or NUL in it")
+    if any(has_stray_space(tag) or any(sign in tag for sign in NO_TOKEN) for column in tags for tag in column):
+        raise Unfit("a type that no line can hold", "with a tab, a line break or NUL in it, or a space around it")
+    return "".join("\t".join(fields) + "\n" for fields in zip(tokens, *tags, strict=True)) + "\n"
+
+
+def _token_spans(document: Document, sentences: Sequence[Sequence[Span]]) -> list[list[TokenSpan]]:
+    places = [(token, row, place) for row, tokens in enumerate(sentences) for place, token in enumerate(tokens)]
+    starts, ends = ({token[side]: (row, place) for token, row, place in places} for side in (0, 1))
+    spans: list[list[TokenSpan]] = [[] for _ in sentences]
+    for entity in document.entities:
+        first, last = starts.get(entity.start), ends.get(entity.end)
+        if first is None or last is None:
+            raise Unfit("an entity that begins or ends inside a token", f"at {entity.start:,} to {entity.end:,}")
+        if first[0] != last[0]:
+            raise Unfit("an entity over two sentences", f"at {entity.start:,} to {entity.end:,}")
+        spans[first[0]].append(TokenSpan(first[1], last[1] + 1, entity.type))
+    return spans
+
+
+WRITER, IOBES_WRITER = Writer(render), Writer(partial(render, scheme="IOBES"))

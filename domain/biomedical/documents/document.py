@@ -4,10 +4,12 @@ Offsets count Python characters (Unicode code points) from 0; `end` is after the
 `document.text[entity.start : entity.end]` is the entity. No offset ever shifts: the text stays as it was read.
 """
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -19,6 +21,8 @@ from bertrelay.errors import RequestError
 from bertrelay.privacy import WITHHELD, is_sensitive
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
+from domain.text.sentences import sentence_spans
+from domain.text.words import word_spans
 
 Span = tuple[int, int]
 """Start and end, in characters."""
@@ -122,6 +126,18 @@ class Document:
         return doc
 
 
+def sentences_of(document: Document) -> list[list[Span]]:
+    """The words of each sentence of a text. Sentences with an entity over their border become one."""
+    spans = sorted((entity.start, entity.end) for entity in document.entities)
+    reach = [0, *accumulate((end for _, end in spans), max)]  # how far those reach that begin before a place
+    borders: list[Span] = []
+    for start, end in sentence_spans(document.text):
+        if borders and reach[bisect_left(spans, (start, 0))] > start:
+            start = borders.pop()[0]
+        borders.append((start, end))
+    return [words for start, end in borders if (words := word_spans(document.text, start, end))]
+
+
 class Unfit(Exception):
     """A document that is not sound, or that a format cannot hold. `reason` is one of a few phrases to count by."""
 
@@ -163,9 +179,6 @@ AnyRecord = TypeVar("AnyRecord")
 """Of a file: a document, a sentence or a question."""
 Item = Document | Unusable | LeftOut
 """What a format's reader yields: documents, unusable ones, and what it leaves out."""
-
-Write = Callable[[Document], None]
-"""Appends a document to an open file or folder, or raises Unfit."""
 
 
 # Reading, of documents and questions alike

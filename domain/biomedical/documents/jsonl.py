@@ -7,6 +7,7 @@ spans under another key is unusable. One without `id` is named by its line.
 Raw text is read here too: a file or a folder of `.txt` files, each a document; or a document in each line.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from bertrelay.data.tables import Record, Unusable
-from domain.biomedical.documents import brat_files, name_of
+from domain.biomedical.documents.brat import brat_files, name_of
 from domain.biomedical.documents.document import (
     ANNOTATED,
     Document,
@@ -31,6 +32,7 @@ from domain.biomedical.documents.document import (
 )
 from domain.biomedical.documents.json_stream import Shape, json_value, parsed, refuse_spans
 from domain.biomedical.documents.soundness import Annotation, check_document, joined, placed, whole_text
+from domain.biomedical.documents.writing import Writer
 
 SHAPE = '"entities": [{"start", "end", "type"}]'
 
@@ -125,3 +127,27 @@ def read_text_lines(path: Path, _: Reading = ANNOTATED) -> Iterator[Item]:
             yield row
         elif row.values[0].strip():
             yield Document(str(row.line), row.values[0], file=row.file, line=row.line)
+
+
+# Writing
+
+DOCUMENT_KEYS = ("id", "text", "entities", "passages", "sentences")
+ENTITY_KEYS = ("start", "end", "type", "text", "confidence", "identifier", "fragments")
+
+
+def jsonl_line(document: Document) -> str:
+    """The line of a document with everything in it, its end included."""
+    value: dict[str, Any] = {"id": document.id, "text": document.text}
+    value["entities"] = [
+        {key: found for key in ENTITY_KEYS if (found := getattr(entity, key)) not in (None, ())}
+        for entity in document.entities
+    ]
+    if document.passages:
+        value["passages"] = [passage._asdict() for passage in document.passages]
+    if document.sentences:
+        value["sentences"] = document.sentences
+    value.update(document.fields)
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+WRITER = Writer(jsonl_line)

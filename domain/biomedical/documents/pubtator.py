@@ -5,10 +5,13 @@ An entity without identifier has `-` in its place: lines of five fields are rela
 """
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from bertrelay.data.tables import Record, Unusable
+from bertrelay.progress import log
 from domain.biomedical.documents.document import (
     ANNOTATED,
     Document,
@@ -20,7 +23,8 @@ from domain.biomedical.documents.document import (
     Unfit,
     numbered_lines,
 )
-from domain.biomedical.documents.soundness import IMPOSSIBLE, Annotation, placed
+from domain.biomedical.documents.soundness import IMPOSSIBLE, Annotation, check_contiguous, placed
+from domain.biomedical.documents.writing import Write, Writer, open_text_file
 
 HEADING = re.compile(r"[^|\t]+\|[^|\t]*\|")
 PART = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
@@ -132,3 +136,62 @@ def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
     if not fields[4]:
         raise Unfit("an entity without a type", expected)
     return True
+
+
+# Writing
+
+LINE_BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+"""What some reader takes for the end of a line, `str.splitlines` for example."""
+LINE_BREAK = re.compile(rf"\r\n|[{LINE_BREAKS}]")
+PUBTATOR_ID = re.compile(rf"[^|\t\0\ufeff{LINE_BREAKS}]+")
+NO_PUBTATOR_FIELD = re.compile(rf"[\t\0{LINE_BREAKS}]")
+
+
+@contextmanager
+def _open_file(path: Path, rendered: Callable[[Document], str]) -> Iterator[Write]:
+    """A file of documents, with a blank line after each. Logs how many line breaks became spaces."""
+    line_breaks: list[int] = []  # of each document
+    with open_text_file(path, rendered) as write:
+
+        def write_and_count(document: Document) -> None:
+            write(document)
+            line_breaks.append(len(LINE_BREAK.findall(document.text)))
+
+        yield write_and_count
+    if any(line_breaks):
+        log(
+            f"{path}: {sum(line_breaks):,} line breaks in {sum(map(bool, line_breaks)):,} documents became spaces of "
+            "the same length, because PubTator has one line for a title and one for an abstract; offsets are unchanged"
+        )
+
+
+def render(document: Document) -> str:
+    """The lines of a document, its line breaks as spaces of the same length. Raises Unfit for what they cannot hold."""
+    check_contiguous(document, "a line")
+    if not PUBTATOR_ID.fullmatch(document.id):
+        raise Unfit("an id that no line can hold", "an empty one, or one with |, a tab or a line break in it")
+    if "\0" in document.text:
+        raise Unfit("NUL in the text", "no line can hold it")
+    text = LINE_BREAK.sub(lambda found: " " * len(found[0]), document.text)
+    title, abstract = _divided(replace(document, text=text))
+    lines = [f"{document.id}|t|{title}", f"{document.id}|a|{abstract}"]
+    for entity in document.entities:
+        fields = [text[entity.start : entity.end], entity.type, entity.identifier or NO_IDENTIFIER]
+        if not entity.type or any(NO_PUBTATOR_FIELD.search(field) for field in fields):
+            raise Unfit("an entity that no line can hold", "without a type, or with a tab or a line break in it")
+        lines.append("\t".join([document.id, str(entity.start), str(entity.end), *fields]))
+    return "\n".join([*lines, "", ""])
+
+
+def _divided(document: Document) -> tuple[str, str]:
+    """Title and abstract where the document has these two with one space between them, else all of it as the title."""
+    text = document.text
+    if [passage.kind for passage in document.passages] == [TITLE, ABSTRACT]:
+        title, abstract = document.passages
+        is_whole = (title.start, abstract.end) == (0, len(text)) and abstract.start < len(text)
+        if is_whole and text[title.end : abstract.start] == " ":
+            return text[: title.end], text[abstract.start :]
+    return text, ""
+
+
+WRITER = Writer(render, _open_file)

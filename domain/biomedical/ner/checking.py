@@ -14,11 +14,11 @@ from bertrelay.data.sanity import MAX_LEAKED, MAX_SWAPPED, MIN_RECORDS
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.privacy import is_sensitive
-from domain.biomedical.documents import FormatName
 from domain.biomedical.documents.conll import TOKEN_AND_TAG, Columns
 from domain.biomedical.documents.document import Document, Entity, Reading, place_of, reasons, shown_id
+from domain.biomedical.documents.formats import FormatName
 from domain.biomedical.documents.soundness import MISPLACED, STRAY_SPACE
-from domain.biomedical.documents.tokens import split_tag
+from domain.biomedical.documents.tags import split_tag
 from domain.biomedical.ner.examples import (
     BEYOND_TAGS,
     REPEATED,

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from domain.biomedical.documents.tokens import OPENING, OUTSIDE, Scheme, follows, is_tag, join_tag, split_tag, types_of
-from domain.biomedical.documents.tokens import labels as all_tags
-from domain.biomedical.windows import Flags, Floats, Integers
+from domain.biomedical.documents.tags import OPENING, OUTSIDE, Scheme, follows, is_tag, join_tag, split_tag, types_of
+from domain.biomedical.documents.tags import labels as all_tags
+from domain.text.windows import Flags, Floats, Integers
 
 
 class Chain(NamedTuple):

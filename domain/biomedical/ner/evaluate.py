@@ -13,18 +13,27 @@ from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import atomic_write, write_json
 from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics, StageContext
+from domain.biomedical.documents.conll import lines_of
 from domain.biomedical.documents.document import Unfit
-from domain.biomedical.documents.tokens import TokenSpan, spans_of, tags_of
-from domain.biomedical.documents.writing import lines_of
+from domain.biomedical.documents.tags import TokenSpan, spans_of, tags_of
 from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
-from domain.biomedical.ner.metrics import Spans, count_entities, entity_metrics, lenient_spans, which_are_right
+from domain.biomedical.ner.metrics import (
+    KINDS,
+    Pairing,
+    Spans,
+    confusions,
+    count_entities,
+    entity_metrics,
+    lenient_spans,
+    pairings,
+    which_are_right,
+)
 from domain.biomedical.ner.model import EntityModel, load_model
-from domain.biomedical.ner.pairing import KINDS, Pairing, confusions, pairings
 from domain.biomedical.ner.settings import NerEvaluateSettings
 from domain.biomedical.ner.tagger import WordSpan, decoded_blocks
-from domain.biomedical.windows import Floats
 from domain.calibration import expected_calibration_error
 from domain.sampling import spread_evenly
+from domain.text.windows import Floats
 
 
 class EntityPredictions(NamedTuple):

@@ -12,7 +12,6 @@ from bertrelay.data.records import MANY_COPIES, Rejects, log_copies
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from domain.biomedical.documents import FormatName, document_items, format_of
 from domain.biomedical.documents.conll import CONLL, TOKEN_AND_TAG, Columns, TaggedSentence, sentence_rows
 from domain.biomedical.documents.document import (
     ANNOTATED,
@@ -22,21 +21,15 @@ from domain.biomedical.documents.document import (
     LeftOut,
     Reading,
     Span,
+    sentences_of,
     shown_id,
     usable,
 )
-from domain.biomedical.documents.tokens import (
-    OUTSIDE,
-    Scheme,
-    TokenSpan,
-    is_word,
-    sentences_of,
-    split_tag,
-    tags_of,
-    types_of,
-)
+from domain.biomedical.documents.formats import FormatName, document_items, format_of
+from domain.biomedical.documents.tags import OUTSIDE, Scheme, TokenSpan, split_tag, tags_of, types_of
 from domain.biomedical.ner.settings import EntitySource
 from domain.text.sentences import is_unspaced, unspaced_warning
+from domain.text.words import is_word
 
 
 class Example(NamedTuple):

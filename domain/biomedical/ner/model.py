@@ -31,11 +31,11 @@ from bertrelay.model.network import has_types, save_network
 from bertrelay.model.tokenizer import before_sentences, lowers_case, plain_rules
 from bertrelay.progress import log
 from bertrelay.sources import model_folder
-from domain.biomedical.documents.tokens import OUTSIDE, Scheme, split_tag
+from domain.biomedical.documents.tags import OUTSIDE, Scheme, split_tag
 from domain.biomedical.ner.decoding import Chain, LabelSet
 from domain.biomedical.ner.settings import NerSettings
-from domain.biomedical.windows import Integers, Windows, cut_windows, ranges
 from domain.calibration import Temperature
+from domain.text.windows import Integers, Windows, cut_windows, ranges
 
 # Words as subwords
 

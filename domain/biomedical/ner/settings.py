@@ -19,9 +19,9 @@ from bertrelay.settings import (
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
-from domain.biomedical.documents import ReadName, WrittenName
 from domain.biomedical.documents.conll import CONLL
-from domain.biomedical.documents.tokens import Scheme
+from domain.biomedical.documents.formats import ReadName, WrittenName
+from domain.biomedical.documents.tags import Scheme
 
 Share = Annotated[float, Field(ge=0, le=1)]
 CRF_LEARNING_RATE = 0.01

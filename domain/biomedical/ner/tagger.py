@@ -18,11 +18,12 @@ from bertrelay.inference.batches import compute_blocks
 from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
 from domain.biomedical.documents.document import Document, Entity, Span
-from domain.biomedical.documents.tokens import TokenSpan, word_spans
+from domain.biomedical.documents.tags import TokenSpan
 from domain.biomedical.ner.decoding import span_probabilities, spans_of, viterbi
 from domain.biomedical.ner.model import EntityModel, SentenceSubwords, Words, load_model
-from domain.biomedical.windows import Floats, Integers, blocks, in_batches, ranges, window_outputs
 from domain.text.sentences import each_sentence, is_unspaced, unspaced_warning
+from domain.text.windows import Floats, Integers, blocks, in_batches, ranges, window_outputs
+from domain.text.words import word_spans
 
 BLOCK_WORDS = 65_536
 """As many words are read, sorted and computed together; the unit of memory."""

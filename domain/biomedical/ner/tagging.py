@@ -25,9 +25,18 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.documents import SUFFIXES, FormatName, WrittenName, format_of, read_documents
 from domain.biomedical.documents.document import TEXT_ONLY, Document, Entity, Reading
-from domain.biomedical.documents.writing import DOCUMENT_KEYS, check_held, check_written, jsonl_line, writing
+from domain.biomedical.documents.formats import (
+    SUFFIXES,
+    FormatName,
+    WrittenName,
+    check_held,
+    check_written,
+    format_of,
+    read_documents,
+    writing,
+)
+from domain.biomedical.documents.jsonl import DOCUMENT_KEYS, jsonl_line
 from domain.biomedical.ner.settings import TagOptions, TagSettings
 from domain.text.sentences import is_unspaced, unspaced_warning
 

@@ -20,7 +20,7 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
-from domain.biomedical.documents.tokens import converted, spans_of, types_of
+from domain.biomedical.documents.tags import converted, spans_of, types_of
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.examples import (
     Example,
@@ -35,9 +35,9 @@ from domain.biomedical.ner.metrics import count_entities, entity_metrics, which_
 from domain.biomedical.ner.model import EntityModel, WordSequences, save_model, start_model
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.ner.tagger import Decoded, decode
-from domain.biomedical.windows import Integers, ranges
 from domain.calibration import fit_temperature
 from domain.sampling import uniform_draws
+from domain.text.windows import Integers, ranges
 
 
 def run(settings: NerSettings, context: StageContext) -> Metrics:

@@ -30,8 +30,8 @@ from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import CANDIDATES
 from domain.biomedical.qa.subwords import PairSplitter, PairSubwords
-from domain.biomedical.windows import Flags, Floats, Integers, blocks, in_batches, window_outputs
 from domain.text.sentences import sentence_spans
+from domain.text.windows import Flags, Floats, Integers, blocks, in_batches, window_outputs
 
 Cut = tuple[list[Question], PairSubwords]
 

@@ -31,7 +31,7 @@ from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.document import Unfit, shown_id, usable, with_distinct_ids
-from domain.biomedical.documents.page import HUES, Highlight, marked, render, shown
+from domain.biomedical.documents.html import HUES, Highlight, marked, render, shown
 from domain.biomedical.qa.question_files import Item, built, question_format_of, question_items
 from domain.biomedical.qa.questions import DUPLICATE, Question
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFormat, QuestionFormat, TableFormat

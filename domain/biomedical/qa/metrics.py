@@ -19,7 +19,7 @@ from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.stage import Metrics
 from domain.biomedical.qa.answerer import NBest, n_best
 from domain.biomedical.qa.questions import Question, Synonyms
-from domain.biomedical.windows import Floats, Integers
+from domain.text.windows import Floats, Integers
 
 Version = Literal["1.1", "2.0"]
 

@@ -22,7 +22,7 @@ from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import log
 from domain.biomedical.documents.document import shown_id
 from domain.biomedical.qa.questions import Question
-from domain.biomedical.windows import Flags, Integers, Windows, cut_windows
+from domain.text.windows import Flags, Integers, Windows, cut_windows
 
 CUT_AT_ONCE = 1024
 

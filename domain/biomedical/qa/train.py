@@ -37,8 +37,8 @@ from domain.biomedical.qa.subwords import (
     golds_in_windows,
     training_faults,
 )
-from domain.biomedical.windows import Flags
 from domain.calibration import fit_temperature
+from domain.text.windows import Flags
 
 
 def run(settings: QaSettings, context: StageContext) -> Metrics:

@@ -10,7 +10,7 @@ from bertrelay.errors import RequestError
 from bertrelay.model.tokenizer import load_tokenizer
 from bertrelay.privacy import sensitive_data
 from domain.biomedical.documents.document import Document, Entity
-from domain.biomedical.documents.writing import WRITERS
+from domain.biomedical.documents.formats import writer_of
 from domain.biomedical.ner.checking import check
 from domain.checks import Place, overall, report, splits_of
 
@@ -22,7 +22,7 @@ def conll(*sentences):
 
 
 def written(*documents, name="jsonl"):
-    return "".join(map(WRITERS[name].rendered, documents))
+    return "".join(map(writer_of(name).rendered, documents))
 
 
 def spans(*places):

@@ -7,8 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from domain.biomedical.documents.tokens import illegal_places
-from domain.biomedical.documents.tokens import spans_of as spans_of_tags
+from domain.biomedical.documents.tags import illegal_places
+from domain.biomedical.documents.tags import spans_of as spans_of_tags
 from domain.biomedical.ner.decoding import Chain, LabelSet, marginals, span_probabilities, viterbi
 from domain.biomedical.ner.model import LinearChain, WordSequences
 
@@ -29,7 +29,7 @@ def drawn(labels, seed, trained):
 
 
 def legal_sequences(words, labels):
-    """Every legal sequence of a sentence, legality as `domain.biomedical.documents.tokens` has it."""
+    """Every legal sequence of a sentence, legality as `domain.biomedical.documents.tags` has it."""
     sequences = product(range(len(labels)), repeat=words)
     return [tags for tags in sequences if not illegal_places([labels.tags[tag] for tag in tags], labels.scheme)]
 

@@ -18,7 +18,7 @@ from transformers import (
 
 from bertrelay.errors import RequestError
 from bertrelay.model.tokenizer import load_tokenizer, save_tokenizer
-from domain.biomedical.documents.tokens import illegal_places
+from domain.biomedical.documents.tags import illegal_places
 from domain.biomedical.ner.decoding import LabelSet, viterbi
 from domain.biomedical.ner.model import EntityModel, WordSplitter, load_model, save_model
 

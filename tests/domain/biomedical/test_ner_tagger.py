@@ -13,12 +13,12 @@ from asked_texts import start_tagger
 from bertrelay.errors import RequestError
 from domain.biomedical import EntityTagger
 from domain.biomedical.documents.document import Document
-from domain.biomedical.documents.tokens import word_spans
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.model import WordSplitter
 from domain.biomedical.ner.tagger import decoded_blocks
 from domain.biomedical.ner.tagging import _load_tagger
 from domain.text.sentences import sentence_spans
+from domain.text.words import word_spans
 
 TYPES = ["Disease", "Gene"]
 CORNERS = ["", " \n\t ", "gout", "gout.", "The 𝒢out of 𝓫rca 🧬 and p53.\r\nfever\r\n\r\nin mice.", "𝒢"]

@@ -1,14 +1,27 @@
 """Entity scores beside seqeval's own, and beside a matcher so slow that it is plain."""
 
+import random
+from collections import Counter
+from itertools import accumulate, pairwise
+
 import numpy as np
 import pytest
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
 from bertrelay.evaluation.statistics import with_interval
-from domain.biomedical.documents.tokens import TokenSpan, spans_of
-from domain.biomedical.ner.metrics import count_entities, entity_metrics, lenient_spans, which_are_right
-from domain.biomedical.ner.pairing import Pairing, confusions, pairings
+from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.tags import TokenSpan, spans_of
+from domain.biomedical.ner.metrics import (
+    Pairing,
+    compared,
+    confusions,
+    count_entities,
+    entity_metrics,
+    lenient_spans,
+    pairings,
+    which_are_right,
+)
 
 TYPES = ["Chemical", "Disease"]
 TAGS = ["O", *(f"{prefix}-{name}" for name in TYPES for prefix in "BI")]
@@ -85,3 +98,29 @@ def test_confusions_are_counted_by_type_and_by_mention():
 def test_right_ones_are_reported_in_the_order_of_the_predictions():
     first, second = TokenSpan(0, 1, "A"), TokenSpan(2, 3, "A")
     np.testing.assert_array_equal(which_are_right([[second], [first]], [[first, second], [first]]), [False, True, True])
+
+
+def test_pairs_are_judged_in_colour_as_they_are_counted():
+    """Random entities of words of many lengths; those of the page are characters, and those that are counted words."""
+    draw = random.Random(3)
+    seen = Counter()
+    for _ in range(300):
+        words = ["x" * draw.randint(1, 12) for _ in range(12)]
+        starts = list(accumulate((len(word) + 1 for word in words), initial=0))
+        sides = [random_spans(draw, len(words)) for _ in range(2)]
+        left, right = compared(
+            *(
+                Document("1", " ".join(words), tuple(Entity(starts[s], starts[e] - 1, t) for s, e, t in each))
+                for each in sides
+            )
+        )
+        counted = Counter(pair.kind for pair in pairings(*sides))
+        assert [each.verdict for each in left] == [pair.kind for pair in pairings(*sides) if pair.gold]
+        assert Counter(each.verdict for each in right)["spurious"] == counted["spurious"]
+        seen.update(counted)
+    assert len(seen) == 6 and min(seen.values()) > 20
+
+
+def random_spans(draw, words):
+    borders = sorted({draw.randint(0, words) for _ in range(7)})
+    return [TokenSpan(*span, draw.choice("XY")) for span in pairwise(borders) if draw.random() < 0.7]

@@ -12,10 +12,9 @@ from real_files import NER, with_ner
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from domain.biomedical.documents import format_of, read_documents
 from domain.biomedical.documents.conll import Columns, TaggedSentence, sentence_rows
 from domain.biomedical.documents.document import Document, Entity, Passage
-from domain.biomedical.documents.writing import write_documents
+from domain.biomedical.documents.formats import format_of, read_documents, write_documents
 
 FILES = sorted(NER.glob("*/test.tsv"))
 

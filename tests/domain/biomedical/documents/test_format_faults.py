@@ -8,10 +8,10 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.privacy import sensitive_data
-from domain.biomedical.documents import Columns, format_of, json_stream, read_documents, soundness
-from domain.biomedical.documents.conll import sentence_rows
+from domain.biomedical.documents import json_stream, soundness
+from domain.biomedical.documents.conll import Columns, sentence_rows
 from domain.biomedical.documents.document import Document
-from domain.biomedical.documents.writing import write_documents
+from domain.biomedical.documents.formats import format_of, read_documents, write_documents
 
 SECRET = "Xylophonitis"
 TITLE = f"1|t|{SECRET}\n1|a|b\n"

@@ -6,8 +6,8 @@ import pytest
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from domain.biomedical.documents import format_of, read_documents
 from domain.biomedical.documents.document import TEXT_ONLY, Entity, Reading
+from domain.biomedical.documents.formats import format_of, read_documents
 from domain.biomedical.documents.soundness import IMPOSSIBLE
 from domain.biomedical.ner.examples import read_examples
 from domain.biomedical.ner.settings import EntitySource

@@ -4,17 +4,10 @@ IOB1 and BILOU, in which files may be, are rewritten to these two.
 A tag is `O`, or a prefix and a type: `B-Disease`. Files with one type may leave it out (`B`, `I`): it is then empty.
 """
 
-import re
-import unicodedata
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from typing import Literal, NamedTuple
-
-from domain.biomedical.documents.document import Document, Span
-from domain.text.sentences import sentence_spans
 
 Scheme = Literal["IOB2", "IOBES"]
 FileScheme = Literal["IOB2", "IOBES", "IOB1", "BILOU"]
@@ -171,33 +164,3 @@ def _begins_with_i(tag: str, before: str) -> bool:
     """Whether an entity begins with the `I` of `tag`: the tag before it is of no entity or of another type."""
     prefix, entity_type = split_tag(tag)
     return prefix == "I" and (before == OUTSIDE or split_tag(before)[1] != entity_type)
-
-
-def word_spans(text: str, start: int = 0, end: int | None = None) -> list[Span]:
-    """(start, end) of each word between two places in `text`, in order; outside them there is only white space."""
-    return [found.span() for found in _pattern().finditer(text, start, len(text) if end is None else end)]
-
-
-@lru_cache(maxsize=1 << 16)
-def is_word(token: str) -> bool:
-    """Whether a text that is `token` alone is one word."""
-    return word_spans(token) == [(0, len(token))]
-
-
-def sentences_of(document: Document) -> list[list[Span]]:
-    """The words of each sentence of a text. Sentences with an entity over their border become one."""
-    spans = sorted((entity.start, entity.end) for entity in document.entities)
-    reach = [0, *accumulate((end for _, end in spans), max)]  # how far those reach that begin before a place
-    borders: list[Span] = []
-    for start, end in sentence_spans(document.text):
-        if borders and reach[bisect_left(spans, (start, 0))] > start:
-            start = borders.pop()[0]
-        borders.append((start, end))
-    return [words for start, end in borders if (words := word_spans(document.text, start, end))]
-
-
-@cache
-def _pattern() -> re.Pattern[str]:
-    # Marks up to 0xFFFF: of a class of characters beyond it, `re` compares one after the other.
-    marks = "".join(chr(code) for code in range(0x10000) if unicodedata.category(chr(code))[0] == "M")
-    return re.compile(rf"[^\W_]+(?:[{marks}]+[^\W_]*)*|\S")

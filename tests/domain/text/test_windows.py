@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertrelay.inference.batches import prefetch
-from domain.biomedical.windows import blocks, cut_windows
+from domain.text.windows import blocks, cut_windows
 
 
 def by_hand(length, size, overlap):

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 from bertrelay.files import atomic_write
-from domain.biomedical.documents.document import Document, Entity, Unfit, Write
+from domain.biomedical.documents.document import Document, Entity, Unfit
 from domain.biomedical.documents.soundness import check_contiguous
-from domain.biomedical.documents.tokens import TokenSpan
+from domain.biomedical.documents.writing import Write, Writer
 
 VERDICTS = {
     "right": ("✓", "found"),
@@ -26,7 +26,7 @@ VERDICTS = {
     "wrong_type": ("≠", "wrong type"),
     "wrong_both": ("↔≠", "wrong boundary and type"),
 }
-"""The sign and the meaning of each kind of pair in `ner.pairing`."""
+"""The sign and the meaning of each kind of pair in `ner.metrics`."""
 HUES = 8
 FOLDER = Path(__file__).parent
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
@@ -152,23 +152,8 @@ def legend(entities: Iterable[MarkedEntity], hues: Hues) -> Markup:
     return Markup('<ul class="legend">{}</ul>').format(Markup().join(rows))
 
 
-def compared(gold: Document, predicted: Document) -> tuple[list[MarkedEntity], list[MarkedEntity]]:
-    """Gold and predicted entities, each with the verdict on the pair that scoring puts it in."""
-    return _paired(gold, predicted, "missed"), _paired(predicted, gold, "spurious")
-
-
-def _paired(document: Document, other: Document, alone: str) -> list[MarkedEntity]:
-    from domain.biomedical.ner.pairing import pairings
-
-    mine, theirs = (
-        [TokenSpan(each.start, each.end, each.type) for each in annotated.entities] for annotated in (document, other)
-    )
-    pairs = zip(document.entities, pairings(mine, theirs), strict=False)  # the unpaired ones of `other` come last
-    return [MarkedEntity(entity, alone if pair.predicted is None else pair.kind) for entity, pair in pairs]
-
-
 @contextmanager
-def writing(path: Path, check: Callable[[Document], None]) -> Iterator[Write]:
+def _open_page(path: Path, check: Callable[[Document], None]) -> Iterator[Write]:
     """A page of documents, named after its file; it is drawn when all are there."""
     documents: list[Document] = []
 
@@ -201,3 +186,6 @@ def entity_page(documents: Iterable[Document], title: str) -> str:
         entities=len(everything),
         legend=legend(everything, hues),
     )
+
+
+WRITER = Writer(check, _open_page)

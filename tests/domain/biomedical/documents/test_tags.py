@@ -1,4 +1,4 @@
-"""Tags, their schemes and spans; the words of a text."""
+"""Tags, their schemes and spans."""
 
 import random
 from collections import Counter
@@ -8,8 +8,7 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import IOB2, IOBES, Entities
 
-from domain.biomedical.documents.document import Document
-from domain.biomedical.documents.tokens import (
+from domain.biomedical.documents.tags import (
     TokenSpan,
     converted,
     illegal_places,
@@ -17,10 +16,8 @@ from domain.biomedical.documents.tokens import (
     labels,
     rewritten,
     scheme_of_tags,
-    sentences_of,
     spans_of,
     tags_of,
-    word_spans,
 )
 
 SCHEMES = {"IOB2": IOB2, "IOBES": IOBES}
@@ -125,27 +122,3 @@ def test_iob1_and_bilou_are_recognised_and_say_the_same_spans(types):
     for mistyped in ("E-X", "L-X", "S-X", "U-X", "I-X", "Q"):
         assert scheme_of_tags([*iob2, mistyped]) == "IOB2"
         assert scheme_of_tags([*iobes, mistyped]) == "IOBES"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("COX-2 and p53.", ["COX", "-", "2", "and", "p53", "."]),
-        ("3.5 mg/kg", ["3", ".", "5", "mg", "/", "kg"]),
-        ("cafe\u0301s", ["cafe\u0301s"]),
-        ("\u0301a", ["\u0301", "a"]),
-        ("𝒜b 😀x", ["𝒜b", "😀", "x"]),
-        ("a_b", ["a", "_", "b"]),
-        ("a\u00a0b\u2028c\r\nd", ["a", "b", "c", "d"]),
-        ("\x00\x07", ["\x00", "\x07"]),
-        ("", []),
-    ],
-)
-def test_words_are_those_a_person_sees(text, expected):
-    assert [text[start:end] for start, end in word_spans(text)] == expected
-
-
-def test_sentences_have_all_words():
-    text = "It was E. Coli was found. It grew. Then not."
-    everything = [word for each in sentences_of(Document("", text)) for word in each]
-    assert everything == word_spans(text)

@@ -1,0 +1,203 @@
+"""The formats of annotated documents, and files of them, read and written; docs/formats.md shows their content."""
+
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from bertrelay.data.readers import open_input
+from bertrelay.data.records import Rejects
+from bertrelay.errors import RequestError
+from bertrelay.files import refuse_packed, write_error
+from domain.biomedical.documents.brat import brat_files
+from domain.biomedical.documents.document import (
+    ANNOTATED,
+    LEFT_OUT,
+    Document,
+    Item,
+    Reading,
+    usable,
+    with_distinct_ids,
+    with_placed_entities,
+)
+from domain.biomedical.documents.writing import Write, Writer, append
+
+BothName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl"]
+WrittenName = Literal[BothName, "html"]
+ReadName = Literal[BothName, "text", "lines"]
+FormatName = Literal[ReadName, "html"]
+
+
+class Format(NamedTuple):
+    """A format of annotated documents.
+
+    reads: module and function of this folder that streams the `Item`s of a file or folder; empty if only written.
+    writes: module and `Writer` of this folder; empty if only read.
+    suffixes: of its files; a stage writes the first one.
+    """
+
+    reads: str
+    writes: str
+    suffixes: tuple[str, ...] = ()
+
+
+FORMATS: dict[FormatName, Format] = {
+    "conll": Format("conll:read", "conll:WRITER", (".conll", ".tsv", ".iob", ".iob1", ".iob2", ".bilou", ".bio")),
+    "conll-iobes": Format("conll:read", "conll:IOBES_WRITER", (".iobes",)),
+    "pubtator": Format("pubtator:read", "pubtator:WRITER", (".pubtator",)),
+    "bioc": Format("bioc:read", "bioc:WRITER", (".json", ".bioc")),
+    "brat": Format("brat:read", "brat:WRITER", (".ann",)),
+    "jsonl": Format("jsonl:read", "jsonl:WRITER", (".jsonl", ".ndjson")),
+    "text": Format("jsonl:read_text_files", "", (".txt",)),
+    "lines": Format("jsonl:read_text_lines", ""),
+    "html": Format("", "html:WRITER", (".html",)),
+}
+"""A module is imported when its format is read or written: settings name formats, and need none."""
+READ = [name for name, each in FORMATS.items() if each.reads]
+WRITTEN = [name for name, each in FORMATS.items() if each.writes]
+SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
+
+TITLE_LINE = re.compile(rb"[^|\t\n]+\|t\|")
+
+
+def format_of(path: Path | str) -> FormatName:
+    """The format of a file or folder that is there, or of one to be written, by its name.
+
+    A folder holds brat documents, or raw text when there is no `.ann` file in it. A `.txt` file that begins as PubTator
+    does is PubTator; in a folder with `.ann` files it is brat. Raises RequestError for a suffix of no format.
+    """
+    path = Path(path)
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+    if path.is_dir() or (not suffixes and not path.exists()):
+        kinds = {kind for files in brat_files(path).values() for kind in files}
+        return "text" if kinds == {"txt"} else "brat"
+    if suffixes[-2:] == [".pubtator", ".txt"] or (suffixes[-1:] == [".txt"] and _begins_as_pubtator(path)):
+        return "pubtator"
+    if suffixes[-1:] == [".txt"] and any(kinds.keys() - {"txt"} for kinds in brat_files(path.parent).values()):
+        return "brat"
+    if suffixes[-1:] in ([".xml"], [".nxml"]):
+        raise RequestError(
+            f"{path}: expected annotated documents of another format, found XML, which is not read as such. Convert "
+            "BioC XML to BioC JSON; the package bioc reads the one and writes the other."
+        )
+    if not suffixes or suffixes[-1] not in SUFFIXES:
+        raise RequestError(
+            f"{path}: expected a suffix that implies the format ({', '.join(SUFFIXES)}) or a folder, found "
+            f"{path.suffix or 'none'}. Say which it is: {', '.join(FORMATS)}."
+        )
+    return SUFFIXES[suffixes[-1]]
+
+
+def _begins_as_pubtator(path: Path) -> bool:
+    if path.is_file():
+        with suppress(EOFError, OSError, zlib.error), open_input(str(path)) as stream:  # reading it reports these
+            return TITLE_LINE.match(stream.read(1000).lstrip()) is not None
+    return False
+
+
+def read_documents(
+    path: Path | str,
+    format_name: FormatName | None = None,
+    rejects: Rejects | None = None,
+    unique: bool = True,
+    reading: Reading = ANNOTATED,
+) -> Iterator[Document]:
+    """Streams the documents of a file or folder of any format; `format_of` finds one not given.
+
+    rejects: counts documents, used and not; without it the first one that cannot be used raises RequestError. Without
+    a `with` block around it, it is closed at the end of the file.
+    unique: whether a second document with one id is unusable; this keeps 150 bytes of each.
+    reading: what of each document is read.
+    Raises RequestError for what concerns the whole file: not there, damaged, of another format.
+    """
+    items = document_items(path, format_name, unique, reading)
+    yield from usable(items, rejects, f"{path}: {LEFT_OUT}", path)
+    if rejects is not None:
+        rejects.close()
+
+
+def document_items(
+    path: Path | str,
+    format_name: FormatName | None = None,
+    unique: bool = True,
+    reading: Reading = ANNOTATED,
+) -> Iterator[Item]:
+    """Every document in its place, usable or not, and what is left out; of one id the first is usable if `unique`."""
+    path = Path(path)
+    name = format_name or format_of(path)
+    if name not in READ:
+        raise RequestError(f"{path}: {name} is only written. Read one of {', '.join(READ)}.")
+    if not path.exists():
+        raise RequestError(f"there is no file or folder {path}. Check the path; in a recipe it counts from its folder.")
+    if path.is_dir() and not brat_files(path):
+        raise RequestError(f"{path}: expected .txt or .ann files in it, found none. Give a file, or their own folder.")
+    read: Callable[[Path, Reading], Iterator[Item]] = _loaded(FORMATS[name].reads)
+    items = with_placed_entities(read(path, reading), reading)
+    return with_distinct_ids(items, "an id that another document has") if unique else items
+
+
+def write_documents(
+    path: Path | str,
+    documents: Iterable[Document],
+    format_name: FormatName | None = None,
+    rejects: Rejects | None = None,
+) -> None:
+    """Writes documents to a file or folder, as `writing` does."""
+    with writing(path, format_name, rejects) as write:
+        for document in documents:
+            write(document)
+        if rejects is not None:
+            rejects.close()  # too many of them end before the output is there
+
+
+@contextmanager
+def writing(path: Path | str, format_name: FormatName | None = None, rejects: Rejects | None = None) -> Iterator[Write]:
+    """Opens a file or folder of any format and gives the function that appends a document; it is whole or not there.
+
+    rejects: counts what was written, and documents that the format cannot hold; without it the first of these raises
+    RequestError.
+    """
+    path = Path(path)
+    name = check_written(path, format_name)
+    writer = writer_of(name)
+    try:
+        with writer.opened(path, writer.rendered) as write:
+            yield partial(append, write=write, name=name, rejects=rejects)
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def check_written(path: Path, format_name: FormatName | None = None) -> WrittenName:
+    """The format of an output, by its name when not given.
+
+    Raises RequestError for a format that is only read, and for a path that names no new file or folder of it.
+    """
+    refuse_packed(path)
+    name = format_name or format_of(path)
+    if path.name in ("", "..") or (name == "brat" and path.is_symlink()):
+        kind = "a new folder or an empty one" if name == "brat" else "a new file"
+        found = f"the symbolic link {path}" if path.is_symlink() else path
+        raise RequestError(f"output: expected {kind} for {name}, found {found}; name it by its own name")
+    if name == "text" or name == "lines":
+        raise RequestError(f"{path}: {name} is only read. Write one of {', '.join(WRITTEN)}.")
+    return name
+
+
+def check_held(document: Document, name: WrittenName, rejects: Rejects | None = None) -> None:
+    """Counts in `rejects` whether the format `name` can hold `document`; without it, raises RequestError if not."""
+    append(document, writer_of(name).rendered, name, rejects)
+
+
+def writer_of(name: WrittenName) -> Writer:
+    """The writer of a format."""
+    writer: Writer = _loaded(FORMATS[name].writes)
+    return writer
+
+
+def _loaded(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(f"{__package__}.{module}"), name)
