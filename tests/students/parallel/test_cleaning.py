@@ -20,7 +20,7 @@ WORDS = [f"word{number}" for number in range(60)]
 
 @pytest.fixture(scope="module")
 def model(tiny_encoder, tmp_path_factory):
-    """The folder of a BERT in which a word has the vector of its translations, `x` and `y` before it."""
+    """Folder of a BERT in which a word has the vector of its translations, `x` and `y` before it."""
     vocabulary = ["[PAD]", "[UNK]", *(f"{prefix}{word}" for prefix in ("", "x", "y") for word in WORDS)]
     rules = Tokenizer(models.WordLevel({word: row for row, word in enumerate(vocabulary)}, unk_token="[UNK]"))
     rules.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -35,13 +35,13 @@ def model(tiny_encoder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pairs():
-    """By language English sentences and translations, the last fifteen of them another sentence's; one pair twice."""
+    """English sentences and translations by language, the last fifteen of them another sentence's; one pair twice."""
     generator = np.random.default_rng(0)
     english = [" ".join(row) for row in generator.choice(WORDS, (TRUE + WRONG, 6))]
     by_language = {}
     for language in "xy":
-        said = [" ".join(f"{language}{word}" for word in sentence.split()) for sentence in english]
-        translations = [*said[:TRUE], *said[TRUE + 1 :], said[TRUE]]
+        whole = [" ".join(f"{language}{word}" for word in sentence.split()) for sentence in english]
+        translations = [*whole[:TRUE], *whole[TRUE + 1 :], whole[TRUE]]
         rows = list(zip(english, translations, strict=True))
         by_language[f"qa{language}"] = [*rows, rows[0]]
     return by_language
@@ -49,7 +49,7 @@ def pairs():
 
 @pytest.fixture
 def settings(pairs, model, tmp_path):
-    """`settings(threshold=1.1)`: of a student of these pairs."""
+    """`settings(threshold=1.1)`: settings of a student of these pairs."""
     sources = []
     for language, rows in pairs.items():
         path = tmp_path / f"{language}.tsv"
@@ -58,8 +58,8 @@ def settings(pairs, model, tmp_path):
 
     def make(**margin):
         filters = {"margin": {"model": str(model), **margin}} if margin else {}
-        given = {"teacher": "./t", "base": "./b", "parallel": sources, "dev_sentences": 0, "filters": filters}
-        return DistillSettings.model_validate({**given, "precision": "fp32"})
+        values = {"teacher": "./t", "base": "./b", "parallel": sources, "dev_sentences": 0, "filters": filters}
+        return DistillSettings.model_validate({**values, "precision": "fp32"})
 
     return make
 
@@ -68,10 +68,10 @@ def test_pairs_below_the_threshold_are_dropped_and_counted_and_the_scores_report
     settings, pairs, model, margins, tmp_path
 ):
     def margins_of(rows):
-        sides = [list(dict.fromkeys(side)) for side in zip(*rows, strict=True)]
+        columns = [list(dict.fromkeys(column)) for column in zip(*rows, strict=True)]
         encoder = SentenceEncoder.load(model)
-        found = margins(*(encoder.encode(side, precision="fp32") for side in sides), 4)
-        return {(english, other): found[sides[0].index(english), sides[1].index(other)] for english, other in rows}
+        scores = margins(*(encoder.encode(column, precision="fp32") for column in columns), 4)
+        return {(english, other): scores[columns[0].index(english), columns[1].index(other)] for english, other in rows}
 
     expected = {language: margins_of(rows) for language, rows in pairs.items()}
     scores = [score for by_pair in expected.values() for score in by_pair.values()]
@@ -79,7 +79,7 @@ def test_pairs_below_the_threshold_are_dropped_and_counted_and_the_scores_report
     corpus = build_corpus(tmp_path / "corpora/a", settings(threshold=threshold))
     margin = corpus.facts["margin"]
     assert (margin["threshold"], margin["k"], margin["model"]) == (threshold, 4, str(model))
-    kept = set(corpus.translations.read(0, len(corpus.translations)))
+    left = set(corpus.translations.read(0, len(corpus.translations)))
     for language, source in zip(pairs, corpus.facts["sources"], strict=True):
         rows, by_pair = dict.fromkeys(pairs[language]), expected[language]  # a repeated pair is a duplicate before
         below = sum(by_pair[row] < threshold for row in rows)
@@ -88,7 +88,7 @@ def test_pairs_below_the_threshold_are_dropped_and_counted_and_the_scores_report
         deciles = np.quantile([by_pair[row] for row in rows], np.arange(11) / 10)
         np.testing.assert_allclose(facts["deciles"], deciles, atol=2e-4)
         assert {other for (_, other), score in by_pair.items() if score >= threshold} == {
-            text for text in kept if text.startswith(language[-1])
+            text for text in left if text.startswith(language[-1])
         }
     assert "margin" not in build_corpus(tmp_path / "corpora/b", settings()).facts
 
@@ -115,22 +115,22 @@ def test_a_neighbourhood_is_of_one_language_and_does_not_depend_on_the_order(mon
     languages = np.array(["de"] * 35 + ["fr"] * 25)
 
     def blocks(order):
-        column = pa.chunked_array([pa.array([digests[place] for place in order], pa.binary(16))])
+        column = pa.chunked_array([pa.array([digests[row] for row in order], pa.binary(16))])
         return [[int(order[row]) for row in block] for block in neighbourhoods(column, languages[order])]
 
-    found = blocks(np.arange(60))
-    assert found == blocks(np.random.default_rng(0).permutation(60))
-    assert [len(block) for block in found] == [9, 9, 9, 8, 9, 8, 8]
-    assert sorted(place for block in found for place in block) == list(range(60))
-    assert all(len({languages[place] for place in block}) == 1 for block in found)
+    groups = blocks(np.arange(60))
+    assert groups == blocks(np.random.default_rng(0).permutation(60))
+    assert [len(group) for group in groups] == [9, 9, 9, 8, 9, 8, 8]
+    assert sorted(row for group in groups for row in group) == list(range(60))
+    assert all(len({languages[row] for row in group}) == 1 for group in groups)
 
 
 def test_margins_are_those_of_all_with_all_and_repeated_sentences_count_once(margins):
     generator = np.random.default_rng(0)
     english, other = (generator.normal(size=(count, 8)).astype(np.float32) for count in (20, 25))
-    sides = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in (english, other)]
+    vectors = [column / np.linalg.norm(column, axis=1, keepdims=True) for column in (english, other)]
     rows = [generator.integers(0, 20, 40), generator.integers(0, 25, 40)]
-    used = [np.unique(side) for side in rows]
-    of_used = margins(*(side[each] for side, each in zip(sides, used, strict=True)), 3)
-    expected = of_used[tuple(np.searchsorted(each, side) for each, side in zip(used, rows, strict=True))]
-    np.testing.assert_allclose(block_margins(rows, sides, 3), expected, rtol=1e-5, atol=1e-6)
+    used = [np.unique(column) for column in rows]
+    of_used = margins(*(column[distinct] for column, distinct in zip(vectors, used, strict=True)), 3)
+    expected = of_used[tuple(np.searchsorted(distinct, column) for distinct, column in zip(used, rows, strict=True))]
+    np.testing.assert_allclose(block_margins(rows, vectors, 3), expected, rtol=1e-5, atol=1e-6)

@@ -39,7 +39,7 @@ def read(one):
         (ENGLISH, [*ENGLISH[1:601], *KOREAN[600:]], "ko", r"85\.7% of 700 texts in ko .* Hang; theirs is Latin"),
     ],
 )
-def test_texts_in_another_language_than_their_own_are_refused_with_their_share(
+def test_texts_in_another_language_than_theirs_are_refused_with_their_fraction(
     tmp_path, english, other, language, error_text
 ):
     with pytest.raises(RequestError, match=f"left .*{error_text}"):
@@ -51,14 +51,14 @@ def test_texts_in_another_language_than_their_own_are_refused_with_their_share(
     ("other", "language"),
     [(KOREAN, "ko"), (GERMAN, "de"), (GERMAN, "sr-Latn"), (ENGLISH, "en-x-plain"), (["犬と猫が公園にいる"] * 30, "ja")],
 )
-def test_texts_in_their_own_language_pass(tmp_path, other, language, capsys):
+def test_texts_in_their_language_pass(tmp_path, other, language, capsys):
     english = ENGLISH[: len(other)]
     assert read(source(tmp_path, english, other, language))[0] == len(other)
     assert "hardly" not in capsys.readouterr().err
 
 
 def test_few_texts_in_another_language_are_reported_and_in_the_facts_of_the_corpus(tmp_path, capsys):
-    """Of 700 one in ten is Korean; names within a sentence, and lines without a letter, are none."""
+    """One text in ten of 700 is Korean; names within a sentence, and lines without a letter, are none."""
     english = [
         korean if number % 10 == 0 else f"{line} 한국"
         for number, (line, korean) in enumerate(zip(ENGLISH, KOREAN[1:] + KOREAN[:1], strict=True))
@@ -78,7 +78,7 @@ def test_columns_of_a_table_are_checked_by_language(tmp_path):
     assert read(TranslationColumns(path=str(path), others={"de": "ko", "ko": "de"}))[0] == 1400
 
 
-def test_of_few_texts_nothing_is_concluded():
+def test_few_texts_lead_to_no_conclusion():
     check = LanguageCheck(["en", "ko"])
     for _ in range(19):
         check.add(["두 남자", "Two men"])

@@ -7,8 +7,8 @@ FILES = {"english": "train.en", "other": "train.de", "language": "de"}
 COLUMNS = {"path": "a.tsv", "others": {"de": "de"}}
 
 
-def sources_of(*found):
-    return TypeAdapter(list[ParallelSource]).validate_python(list(found))
+def sources_of(*values):
+    return TypeAdapter(list[ParallelSource]).validate_python(list(values))
 
 
 def test_the_keys_show_the_kind_of_source():
@@ -18,7 +18,7 @@ def test_the_keys_show_the_kind_of_source():
 
 
 @pytest.mark.parametrize(
-    ("found", "where", "message"),
+    ("value", "key", "message"),
     [
         ({"english": "a", "other": "b", "language": "German"}, "language", "expected a language code"),
         ({"english": "a", "other": "b", "language": "en"}, "language", "cannot be en as well"),
@@ -28,8 +28,8 @@ def test_the_keys_show_the_kind_of_source():
         ("a.tsv", 0, "expected either two aligned files"),
     ],
 )
-def test_a_mistaken_source_is_judged_by_the_kind_its_keys_speak_of(found, where, message):
+def test_a_mistaken_source_is_judged_by_the_kind_its_keys_name(value, key, message):
     with pytest.raises(ValidationError) as refused:
-        sources_of(found)
-    assert any(message in error["msg"] and error["loc"][-1] == where for error in refused.value.errors())
+        sources_of(value)
+    assert any(message in error["msg"] and error["loc"][-1] == key for error in refused.value.errors())
     assert len({error["loc"][1:2] for error in refused.value.errors()}) == 1
