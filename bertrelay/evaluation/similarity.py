@@ -70,16 +70,16 @@ def matrix(first: Vectors, second: Vectors, metric: Metric = "cosine", block: in
 
 
 def is_among_nearest(
-    queries: Vectors, corpus: Vectors, targets: NDArray[np.int64] | None = None, k: int = 1, block: int = 1024
+    queries: Vectors, corpus: Vectors, targets: NDArray[np.int64] | None = None, top_k: int = 1, block: int = 1024
 ) -> NDArray[np.bool_]:
-    """True for each query (n,) whose row `targets` (n,) of `corpus` (m, dim) is among the `k` of the largest cosines.
+    """True for each query (n,) whose row `targets` (n,) of `corpus` (m, dim) is among the `top_k` largest cosines.
 
     A tie with the k-th row counts, as among equal vectors none is nearer. A query as near to all rows, such as a zero
     vector, has none of them. Query (1, 0) with target 1 of rows (0, 1), (1, 1): the cosines are 0 and .71, so True.
     targets: row i for query i when absent. Holds one (block, block) matrix at a time.
     """
     nearer, farther = _compared(queries, corpus, np.arange(len(queries)) if targets is None else targets, block)
-    return (nearer < k) & ((nearer + farther > 0) | (len(corpus) <= k))
+    return (nearer < top_k) & ((nearer + farther > 0) | (len(corpus) <= top_k))
 
 
 def chance_of_own(

@@ -121,7 +121,7 @@ def best_by_margin(forward: Neighbours, backward: Neighbours) -> NDArray[np.int6
 def finds_own(found: NDArray[np.int64], source: Vectors, target: Vectors) -> NDArray[np.bool_]:
     """Whether row `found` (n,) of `target` (n, dim) is that of each `source` (n, dim), or has the same vector."""
     is_own = (found == np.arange(len(found))) | (pairwise(target[found], target) >= 1 - ROUNDING)
-    return np.asarray(is_own & is_among_nearest(source, target, k=NEIGHBOURS))
+    return np.asarray(is_own & is_among_nearest(source, target, top_k=NEIGHBOURS))
 
 
 def percentage(hits: Floats) -> float:

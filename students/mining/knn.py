@@ -80,11 +80,11 @@ def bidirectional_knn(
     manner = "exactly, all with all" if exact else f"through a graph{reason}; the method exact compares all with all"
     log(f"comparing {len(source):,} with {len(target):,} sentences {manner}")
     key = fingerprint({"vectors": key, "k": k, "exact": exact, "shapes": [source.shape, target.shape]})
-    both = []
+    neighbours = []
     for name, queries, corpus in (("forward", source, target), ("backward", target, source)):
         rows = _nearest_rows(queries, corpus, k + SPARE, exact, folder and folder / name, f"{name} {key}")
-        both.append(_rescore(rows, queries, corpus, k))
-    return both[0], both[1]
+        neighbours.append(_rescore(rows, queries, corpus, k))
+    return neighbours[0], neighbours[1]
 
 
 def exact_knn(source: Vectors, target: Vectors, k: int) -> tuple[Neighbours, Neighbours]:
@@ -110,9 +110,9 @@ def ratio_margins(cosines: Scores, nearness: Scores) -> Scores:
 
 
 def _nearest_rows(
-    queries: Vectors, corpus: Vectors, keep: int, exact: bool, output: Path | None, key: str
+    queries: Vectors, corpus: Vectors, top_k: int, exact: bool, output: Path | None, key: str
 ) -> NeighbourRows:
-    """The rows of `corpus` nearest to each of `queries`; with an `output`, kept in shards that another call resumes."""
+    """Finds the rows of `corpus` nearest to each of `queries`; with an `output`, in shards, from which it resumes."""
     spans = even_spans(len(queries), QUERY_BLOCK)
 
     def compute(missing: Iterable[Span], bar: Bar) -> Iterator[NeighbourRows]:
@@ -120,7 +120,7 @@ def _nearest_rows(
         if not exact:
             find = _through_graph(corpus, output and _graph_file(output, key))
         for first, end, size in missing:
-            yield find(queries[first:end], k=keep)[1].astype(np.int32)
+            yield find(queries[first:end], top_k=top_k)[1].astype(np.int32)
             bar.advance(size)
 
     if output is None:
@@ -154,7 +154,7 @@ def _write_rows(path: Path, rows: NeighbourRows) -> None:
 
 
 def _read_rows(path: Path) -> NeighbourRows:
-    """The rows of a shard. Removes a damaged one, and raises WorkError."""
+    """Reads the rows of a shard. Removes a damaged file, and raises WorkError."""
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), path.open("rb") as file:
         return np.asarray(np.load(file)["rows"])
     path.unlink()
@@ -163,9 +163,8 @@ def _read_rows(path: Path) -> NeighbourRows:
 
 def _rescore(nearest: NeighbourRows, queries: Vectors, corpus: Vectors, k: int) -> Neighbours:
     """Takes the `k` best by float64 cosines, of equals the lower row."""
-    # A graph may find fewer than k: the best one is repeated in the empty places, or, where there is
-    # none, row 0, which has the cosine that it has.
-    rows = np.where(nearest < 0, nearest[:, :1], nearest).clip(0).astype(np.int64)  # (n, keep)
+    # A graph may find fewer than k: the best one, or row 0 without any, is repeated, with its true cosine.
+    rows = np.where(nearest < 0, nearest[:, :1], nearest).clip(0).astype(np.int64)  # (n, k + spare)
     cosines = np.empty(rows.shape)
     for start in range(0, len(rows), RESCORE_BLOCK):
         block = slice(start, start + RESCORE_BLOCK)

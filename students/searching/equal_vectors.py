@@ -49,24 +49,24 @@ class EqualRows:
         numbers[self.rows] = np.repeat(np.arange(len(self)), np.diff(self.starts))
         return numbers
 
-    def spread(self, similarities: Vectors, numbers: Rows, k: int) -> tuple[Vectors, Rows]:
-        """Gives the first `k` rows of the vectors `numbers` (n, found), best first, with similarities: (n, k) both.
+    def spread(self, similarities: Vectors, numbers: Rows, top_k: int) -> tuple[Vectors, Rows]:
+        """Gives the first `top_k` rows of the vectors `numbers` (n, found), best first, and similarities: (n, top_k).
 
-        Number -1 is no vector; where there are fewer than `k` rows, the rest is row -1 at similarity -inf.
+        Number -1 is no vector; where there are fewer than `top_k` rows, the rest is row -1 at similarity -inf.
 
-        For example, with the rows 0 and 2 of vector 0, and row 1 of vector 1: numbers [[1, 0]] and k = 2 become rows
-        [[1, 0]], and with k = 3 [[1, 0, 2]].
+        For example, with the rows 0 and 2 of vector 0, and row 1 of vector 1: numbers [[1, 0]] and top_k = 2 become
+        rows [[1, 0]], and with top_k = 3 [[1, 0, 2]].
         """
-        k = min(k, len(self.rows))
+        top_k = min(top_k, len(self.rows))
         counts = np.where(numbers < 0, 0, self.starts[numbers + 1] - self.starts[numbers])  # (n, found)
-        counts = np.minimum(counts, np.maximum(k - (np.cumsum(counts, axis=1) - counts), 0))
+        counts = np.minimum(counts, np.maximum(top_k - (np.cumsum(counts, axis=1) - counts), 0))
         per_query, flat = counts.sum(axis=1), counts.ravel()
         query = np.repeat(np.arange(len(numbers)), per_query)  # (total,)
         rank = np.arange(len(query)) - np.repeat(np.cumsum(per_query) - per_query, per_query)
         nth = np.arange(len(query)) - np.repeat(np.cumsum(flat) - flat, flat)  # of the rows of one vector
-        spread_rows = np.full((len(numbers), k), -1, np.int64)
+        spread_rows = np.full((len(numbers), top_k), -1, np.int64)
         spread_rows[query, rank] = self.rows[np.repeat(self.starts[numbers].ravel(), flat) + nth]
-        spread_similarities = np.full((len(numbers), k), -np.inf, np.float32)
+        spread_similarities = np.full((len(numbers), top_k), -np.inf, np.float32)
         spread_similarities[query, rank] = np.repeat(similarities.ravel(), flat)
         return spread_similarities, spread_rows
 

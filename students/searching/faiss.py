@@ -22,7 +22,7 @@ from students.searching.equal_vectors import AnyVectors, DistinctVectors, EqualR
 from students.searching.settings import ApproximateKind, Hnsw
 
 Find = Callable[[Vectors, int], tuple[Vectors, Rows]]
-"""Queries (n, dim) and k to similarities and rows, both (n, k)."""
+"""Queries (n, dim) and top_k to similarities and rows, both (n, top_k)."""
 Codes = Literal["int8", "binary"]
 
 GRAPH_BLOCK = 4096
@@ -52,35 +52,35 @@ def at_unit_length(encoder: SentenceEncoder) -> SentenceEncoder:
     return normalised
 
 
-def exact_neighbours(queries: Vectors, corpus: AnyVectors, k: int) -> tuple[Vectors, Rows]:
-    """Finds the `k` rows of `corpus` (m, dim) most similar to each of `queries` (n, dim), best first.
+def exact_neighbours(queries: Vectors, corpus: AnyVectors, top_k: int) -> tuple[Vectors, Rows]:
+    """Finds the `top_k` rows of `corpus` (m, dim) most similar to each of `queries` (n, dim), best first.
 
-    Returns similarities and rows, both (n, min(k, m)). Equal similarities are in the order of their rows; where more of
-    them than fit share the last ranks, those of the first blocks are taken, and within a block FAISS chooses.
+    Returns similarities and rows, both (n, min(top_k, m)). Equal similarities are in the order of their rows; where
+    more of them than fit share the last ranks, those of the first blocks are taken, and within a block FAISS chooses.
     The corpus is read once, block by block. Raises RequestError for queries of another dimension.
     """
     _check_dim(queries, corpus.shape[1])
-    k = min(k, len(corpus))
-    if k == 0 or len(queries) == 0:
-        return np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
+    top_k = min(top_k, len(corpus))
+    if top_k == 0 or len(queries) == 0:
+        return np.empty((len(queries), top_k), np.float32), np.empty((len(queries), top_k), np.int64)
     faiss = load_faiss()
 
     def block_neighbours(block: Vectors) -> tuple[Vectors, Rows]:
-        similarities, rows = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+        similarities, rows = faiss.knn(queries, block, min(top_k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
         order = np.lexsort((rows, -similarities))
         return np.take_along_axis(similarities, order, 1), np.take_along_axis(rows, order, 1)
 
     starts = range(0, len(corpus), EXACT_BLOCK)
-    return merge(((start, block_neighbours(corpus[start : start + EXACT_BLOCK])) for start in starts), k)
+    return merge(((start, block_neighbours(corpus[start : start + EXACT_BLOCK])) for start in starts), top_k)
 
 
-def merge(parts: Iterable[tuple[int, tuple[Vectors, Rows]]], k: int) -> tuple[Vectors, Rows]:
-    """Merges the neighbours found in each part of a corpus into the `k` nearest of the whole, best first.
+def merge(parts: Iterable[tuple[int, tuple[Vectors, Rows]]], top_k: int) -> tuple[Vectors, Rows]:
+    """Merges the neighbours found in each part of a corpus into the `top_k` nearest of the whole, best first.
 
-    parts: the first row of each part, in rising order, with similarities and rows in the part, both (n, at most k).
+    parts: the first row of each part, in rising order, with similarities and rows in the part, both (n, at most top_k).
     Equal similarities are in the order of their rows; row -1 is no row, at similarity -inf.
 
-    For example, [(0, ([[.9, .5]], [[7, 3]])), (10, ([[.9, .6]], [[0, 2]]))] and k = 3 become
+    For example, [(0, ([[.9, .5]], [[7, 3]])), (10, ([[.9, .6]], [[0, 2]]))] and top_k = 3 become
     ([[.9, .9, .6]], [[7, 10, 12]]).
     """
     best: tuple[Vectors, Rows] | None = None
@@ -88,43 +88,43 @@ def merge(parts: Iterable[tuple[int, tuple[Vectors, Rows]]], k: int) -> tuple[Ve
         rows = np.where(rows < 0, rows, rows + first)
         if best is not None:
             similarities, rows = np.hstack([best[0], similarities]), np.hstack([best[1], rows])
-            order = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
+            order = np.argsort(-similarities, axis=1, kind="stable")[:, :top_k]
             similarities, rows = np.take_along_axis(similarities, order, 1), np.take_along_axis(rows, order, 1)
         best = similarities, rows
     assert best is not None
     return best
 
 
-def approximate_neighbours(graph: Any, queries: Vectors, k: int, candidates: int) -> tuple[Vectors, Rows]:
-    """Finds neighbours as `exact_neighbours` does, by a graph of `build_hnsw`; row -1 where it leads to fewer than `k`.
+def approximate_neighbours(graph: Any, queries: Vectors, top_k: int, candidates: int) -> tuple[Vectors, Rows]:
+    """Finds neighbours as `exact_neighbours` does, by a graph of `build_hnsw`; row -1 where it leads to fewer.
 
-    candidates: the ef_search of HNSW, raised to `k` where it is less.
+    candidates: the ef_search of HNSW, raised to `top_k` where it is less.
     """
     _check_dim(queries, graph.d)
-    k = min(k, graph.ntotal)
-    parameters = load_faiss().SearchParametersHNSW(efSearch=max(candidates, k))
-    nearest: tuple[Vectors, Rows] = graph.search(np.ascontiguousarray(queries, np.float32), k, params=parameters)
+    top_k = min(top_k, graph.ntotal)
+    parameters = load_faiss().SearchParametersHNSW(efSearch=max(candidates, top_k))
+    nearest: tuple[Vectors, Rows] = graph.search(np.ascontiguousarray(queries, np.float32), top_k, params=parameters)
     return nearest
 
 
 def rescored_neighbours(
-    codes: Any, vectors: AnyVectors, queries: Vectors, k: int, candidates: int
+    codes: Any, vectors: AnyVectors, queries: Vectors, top_k: int, candidates: int
 ) -> tuple[Vectors, Rows]:
     """Finds neighbours as `exact_neighbours` does, among the `candidates` nearest by codes of `build_codes`.
 
     vectors: the float32 vectors of the codes, (m, dim), of which the candidates' are read.
-    candidates: raised to `k` where it is less.
+    candidates: raised to `top_k` where it is less.
     """
     _check_dim(queries, codes.d)
-    k = min(k, codes.ntotal)
+    top_k = min(top_k, codes.ntotal)
     is_binary = isinstance(codes, load_faiss().IndexBinary)
     query_codes = quantized(queries, "binary") if is_binary else np.ascontiguousarray(queries, np.float32)
-    rows = np.sort(codes.search(query_codes, min(max(candidates, k), codes.ntotal))[1], axis=1)  # (n, candidates)
+    rows = np.sort(codes.search(query_codes, min(max(candidates, top_k), codes.ntotal))[1], axis=1)  # (n, candidates)
     similarities = np.empty(rows.shape, np.float32)
     for start in range(0, len(rows), RESCORE_BLOCK):
         block = slice(start, start + RESCORE_BLOCK)
         similarities[block] = np.einsum("nd,nkd->nk", queries[block], vectors[rows[block]])
-    best = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
+    best = np.argsort(-similarities, axis=1, kind="stable")[:, :top_k]
     return np.take_along_axis(similarities, best, 1), np.take_along_axis(rows, best, 1)
 
 
@@ -149,37 +149,37 @@ class Approximate:
     def distinct(self) -> Vectors | DistinctVectors:
         return distinct(self.vectors, self.equal)
 
-    def neighbours(self, queries: Vectors, k: int, candidates: int) -> tuple[Vectors, Rows]:
-        """Finds the `k` nearest rows of `vectors`: of each distinct vector all its rows, in their order."""
-        nearest = self.distinct_neighbours(queries, k, candidates)
-        return nearest if self.equal is None else self.equal.spread(*nearest, k)
+    def neighbours(self, queries: Vectors, top_k: int, candidates: int) -> tuple[Vectors, Rows]:
+        """Finds the `top_k` nearest rows of `vectors`: of each distinct vector all its rows, in their order."""
+        nearest = self.distinct_neighbours(queries, top_k, candidates)
+        return nearest if self.equal is None else self.equal.spread(*nearest, top_k)
 
-    def distinct_neighbours(self, queries: Vectors, k: int, candidates: int) -> tuple[Vectors, Rows]:
-        """Finds the `k` nearest of the `distinct` vectors, by their numbers."""
+    def distinct_neighbours(self, queries: Vectors, top_k: int, candidates: int) -> tuple[Vectors, Rows]:
+        """Finds the `top_k` nearest of the `distinct` vectors, by their numbers."""
         if self.kind == "hnsw":
-            return approximate_neighbours(self.structure, queries, k, candidates)
-        return rescored_neighbours(self.structure, self.distinct, queries, k, candidates)
+            return approximate_neighbours(self.structure, queries, top_k, candidates)
+        return rescored_neighbours(self.structure, self.distinct, queries, top_k, candidates)
 
 
-def recall(find: Find, vectors: AnyVectors, k: int = 10) -> NDArray[np.float64]:
-    """Computes the fraction of the exact `k` nearest that `find` finds, for up to a thousand of the `vectors`.
+def recall(find: Find, vectors: AnyVectors, top_k: int = 10) -> NDArray[np.float64]:
+    """Computes the fraction of the exact `top_k` nearest that `find` finds, for up to a thousand of the `vectors`.
 
     A vector is no neighbour of itself, and one as near as the k-th counts, whichever of equals it is. Empty where
     there is only one vector. vectors: distinct ones, or queries that repeat hide what the others do not find.
     """
-    k = min(k, len(vectors) - 1)
+    top_k = min(top_k, len(vectors) - 1)
     query_rows = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), RECALL_QUERIES)).astype(np.int64))
-    if k == 0:
+    if top_k == 0:
         return np.empty(0)
     queries = vectors[query_rows]
-    exact, _ = _without_self(*exact_neighbours(queries, vectors, k + 1), query_rows)
-    approximate, _ = _without_self(*find(queries, k + 1), query_rows)
+    exact, _ = _without_self(*exact_neighbours(queries, vectors, top_k + 1), query_rows)
+    approximate, _ = _without_self(*find(queries, top_k + 1), query_rows)
     return np.asarray((approximate >= exact[:, -1:] - ROUNDING).mean(axis=1))
 
 
 def _without_self(similarities: Vectors, rows: Rows, query_rows: Rows) -> tuple[Vectors, Rows]:
     """Leaves out of each row the query itself, or the last neighbour where the query was not found."""
-    itself = rows == query_rows[:, None]  # (n, k + 1)
+    itself = rows == query_rows[:, None]  # (n, top_k + 1)
     itself[~itself.any(axis=1), -1] = True
     shape = (len(query_rows), -1)
     return similarities[~itself].reshape(shape), rows[~itself].reshape(shape)

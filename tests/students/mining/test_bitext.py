@@ -359,9 +359,9 @@ def work_done(monkeypatch):
         seen["encoded"] += len(ids)
         return forward(self, ids, *inputs)
 
-    def spy_neighbours(queries, corpus, k):
+    def spy_neighbours(queries, corpus, top_k):
         seen["compared"] += len(queries) * len(corpus)
-        return neighbours(queries, corpus, k)
+        return neighbours(queries, corpus, top_k)
 
     monkeypatch.setattr(SentenceEncoder, "forward", spy_forward)
     monkeypatch.setattr(knn, "exact_neighbours", spy_neighbours)
