@@ -1,4 +1,4 @@
-"""Multilingual students: parallel corpora, distillation, scores across languages, and what one does with a student."""
+"""Multilingual students: parallel corpora, distillation, evaluation, search, mining, compression, export."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from students.compress.export import export
     from students.compress.shrink import Shrunk, shrink
     from students.compress.vocabulary import trim_vocabulary
-    from students.evaluate.stage import similarity
+    from students.evaluate.similarity import similarity
     from students.mining.bitext import Mined, Mining, mine, mine_files
     from students.mining.negatives import NegativeMining, mine_negatives
     from students.searching.index import Hit, SearchIndex, build_index, open_index, search
@@ -21,7 +21,7 @@ MODULES = {
     "compress.export": ("export",),
     "compress.shrink": ("Shrunk", "shrink"),
     "compress.vocabulary": ("trim_vocabulary",),
-    "evaluate.stage": ("similarity",),
+    "evaluate.similarity": ("similarity",),
     "mining.bitext": ("Mined", "Mining", "mine", "mine_files"),
     "mining.negatives": ("NegativeMining", "mine_negatives"),
     "searching.index": ("Hit", "SearchIndex", "build_index", "open_index", "search"),

@@ -68,7 +68,7 @@ def run(settings: ExportSettings, context: StageContext) -> Metrics:
     encoders |= {"torch": model} | graphs
     rates = speeds(list(encoders.values()), sentences, "auto")
     for (name, encoder), rate in zip(encoders.items(), rates, strict=True):
-        measured = {"sentences_per_second": rate, **tests.metrics(tests.encoded(encoder, ComputePrecision.FP32))}
+        measured = {"sentences_per_second": rate, **tests.metrics(tests.encode(encoder, ComputePrecision.FP32))}
         if name not in GRAPHS:
             measured["size_mb"] = sum(weight.numel() * weight.element_size() for weight in encoder.parameters()) / 1e6
         metrics |= {f"{name}/{metric}": value for metric, value in measured.items()}

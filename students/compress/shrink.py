@@ -155,7 +155,7 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     for (folder, encoder), rate in zip(encoders.items(), rates, strict=True):
         bytes_on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         sizes = {"size_mb": bytes_on_disk / 1e6, **counts(encoder), "dimensions": encoder.dim}
-        scores = tests.metrics(tests.encoded(encoder, precision))
+        scores = tests.metrics(tests.encode(encoder, precision))
         measured.append({**sizes, "sentences_per_second": rate, **scores})
     before, after = (encoder.encode(sample, precision=precision) for encoder in encoders.values())
     return before_and_after(*measured) | cosines_to_original(before, after, shrunk.axes) | shrunk.coverage

@@ -66,12 +66,12 @@ class ItemTargets:
         return {"targets": torch.from_numpy(targets), "weights": torch.from_numpy(self.weights(items))}
 
     def weights(self, items: Items) -> NDArray[np.int32]:
-        """How often each item counts in a loss to the teacher's vectors, (items,): 0 times if it is a retained text."""
+        """Weights in a loss to the teacher's vectors, (items,): 0 of a retained text."""
         weights: NDArray[np.int32] = self.corpus.weights_of(items) * (self.corpus.rows(items) != NO_TARGET)
         return weights
 
     def retained_weights(self, items: Items) -> NDArray[np.int32]:
-        """How often each item counts in a loss to the start's vectors, (items,): once if it is a retained text."""
+        """Weights in a loss to the start's vectors, (items,): 1 of a retained text, 0 of others."""
         weights: NDArray[np.int32] = self.corpus.weights_of(items) * (self.corpus.rows(items) == NO_TARGET)
         return weights
 

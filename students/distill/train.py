@@ -36,7 +36,7 @@ from students.distill.retention import (
 from students.distill.settings import DistillSettings
 from students.distill.start import start_student
 from students.distill.targets import ItemTargets, Targets, fill_targets
-from students.evaluate.translation import encoded_by, parallel_metrics, save_variance, translation_metrics
+from students.evaluate.translation import encode_once, parallel_metrics, save_variance, translation_metrics
 from students.parallel.corpus import ParallelCorpus, build_corpus
 from students.parallel.general_sentences import GENERAL, general_sentences
 from students.parallel.settings import ParallelSource
@@ -103,7 +103,7 @@ def distillation_task(
 ) -> "DistillationTask":
     """The training of `student` from its start, with tokens, retained vectors and the teacher's of the dev data."""
     with spinner("the teacher's vectors of the held-out sentences"):
-        dev_teacher = encoded_by(teacher, corpus.dev_texts, precision, process_group=context.process_group)
+        dev_teacher = encode_once(teacher, corpus.dev_texts, precision, process_group=context.process_group)
     retained = retained_targets(student, corpus, context)
     freeze_layers(student, settings.frozen_layers)
     with main_first(context.process_group):
@@ -175,7 +175,7 @@ class DistillationTask:
         pairs, untrained = self.corpus.dev, self.corpus.dev_untrained
         sets = [*pairs.values(), *untrained.values()]
         sentences = [sentence for translations in sets for texts in translations for sentence in texts]
-        encode = encoded_by(self.model, sentences, self.precision, process_group=process_group)
+        encode = encode_once(self.model, sentences, self.precision, process_group=process_group)
         metrics = parallel_metrics(
             pairs, encode, self.dev_teacher, self.targets.teacher.variance, own_vectors=self.corpus.own_vectors
         )

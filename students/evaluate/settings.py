@@ -29,7 +29,7 @@ def _two_languages(pair: list[str]) -> list[str]:
 
 
 SetName = Annotated[str, Field(pattern=r"^[\w.-]+$")]
-"""Of a test set: a part of metrics' and of files' names."""
+"""Name of a test set, a part of the names of metrics and files."""
 LanguagePair = Annotated[list[LanguageCode], Field(min_length=2, max_length=2), AfterValidator(_two_languages)]
 XsimPairs = Literal["english", "all"] | Annotated[list[LanguagePair], Field(min_length=1)]
 """Pairs of source and target language: those with English, all of them, or those named."""
@@ -80,8 +80,9 @@ class EvaluateSettings(Settings):
         if not (self.parallel or self.sts or self.xsim or self.mining):
             raise ValueError("expected `parallel`, `sts`, `xsim` or `mining`: without any there is nothing to score")
         if not isinstance(self.xsim_pairs, str):
-            known = {ENGLISH, *(of for sources in self.xsim.values() for source in sources for of in source.languages)}
-            if missing := sorted({language for pair in self.xsim_pairs for language in pair} - known):
+            sources = [source for of_set in self.xsim.values() for source in of_set]
+            languages = {ENGLISH, *(language for source in sources for language in source.languages)}
+            if missing := sorted({language for pair in self.xsim_pairs for language in pair} - languages):
                 raise ValueError(f"xsim_pairs: expected languages of `xsim`, found {', '.join(missing)}, of no source")
         if not isinstance(self.teacher, ModelSource):
             refuse_idle(self, "teacher_prompt", because="there is no teacher that encodes")

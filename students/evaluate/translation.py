@@ -1,4 +1,4 @@
-"""What a student is judged by on parallel sentences: nearest neighbours, and distance to the teacher's vectors."""
+"""Metrics on parallel sentences: translation accuracy by nearest neighbours, and distance to the teacher's vectors."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,11 @@ from students.parallel.pairs import Translations
 from students.parallel.settings import ENGLISH
 from students.teacher import OpenedTeacher
 
-VARIANCE = "distillation.json"  # beside the weights of a model
+VARIANCE = "distillation.json"
+"""File beside the weights of a student."""
 
 
-def encoded_by(
+def encode_once(
     encoder: SentenceEncoder | OpenedTeacher,
     sentences: Sequence[str],
     precision: ComputePrecision,
@@ -53,9 +54,9 @@ def parallel_metrics(
     with_intervals: bool = False,
     own_vectors: bool = False,
 ) -> Metrics:
-    """Translation accuracy of every language and, where there is a teacher, the distances to its vectors.
+    """Translation accuracy of every language and, with a teacher, the distances to its vectors.
 
-    variance: of the training targets, the unit of relative distances; there are none where it is not known.
+    variance: of the training targets, the unit of relative distances; without it these are left out.
     own_vectors: the distance of a translation is to the teacher's vector of itself, not to that of its English.
     """
     metrics: Metrics = {}
@@ -67,8 +68,8 @@ def parallel_metrics(
     english = english_of(pairs)
     metrics |= mse_metrics(ENGLISH, student(english), teacher(english), variance)
     for language, sentences in pairs.items():
-        wanted = sentences.other if own_vectors else sentences.english
-        metrics |= mse_metrics(language, student(sentences.other), teacher(wanted), variance)
+        encoded_by_teacher = sentences.other if own_vectors else sentences.english
+        metrics |= mse_metrics(language, student(sentences.other), teacher(encoded_by_teacher), variance)
     return metrics
 
 
@@ -80,13 +81,13 @@ def translation_metrics(
     with_intervals: bool = False,
     drawn_from: Translations | None = None,
 ) -> Metrics:
-    """How often the nearest sentence of the other language, by cosine, is the translation: both directions.
+    """Translation accuracy in both directions: the fraction of sentences whose nearest one, by cosine, translates them.
 
-    vectors: of the English and of the other sentences, (sentences, dim) each. Of equal ones either is right: of a
-        sentence that is there twice, as in sentence-transformers' TranslationEvaluator, and of two that the model does
-        not distinguish.
-    drawn_from: the sentences, where one of equal vectors is drawn instead, as words without an order would else find
-        whatever has the same words.
+    vectors: of the English and of the other sentences, (sentences, dim) each. Among equal ones any is right: of a
+        repeated sentence, as in sentence-transformers' TranslationEvaluator, and of two that the model does not
+        distinguish.
+    drawn_from: the sentences. One of equal vectors is then drawn and has to be right, because a model that ignores the
+        order of words would else be right with all sentences of the same words.
     """
     metrics: Metrics = {}
     english, other = vectors
@@ -108,9 +109,9 @@ def translation_metrics(
 
 
 def mse_metrics(language: str, student: Vectors, teacher: Vectors, variance: float | None) -> Metrics:
-    """`mse/<language>` over sentences and dimensions, which others report too, some of them times −100.
+    """`mse/<language>`, the mean over sentences and dimensions, and `mse_relative/<language>` in units of `variance`.
 
-    `mse_relative/<language>` is in units of the targets' variance, where that is known.
+    sentence-transformers reports the former times −100. Without `variance` the latter is left out.
     """
     raw = float(np.mean((student.astype(np.float64) - teacher) ** 2))
     relative = {} if variance is None else {f"mse_relative/{language}": raw * teacher.shape[1] / variance}
@@ -118,18 +119,18 @@ def mse_metrics(language: str, student: Vectors, teacher: Vectors, variance: flo
 
 
 def save_variance(variance: float, model_folder: Path) -> None:
-    """Keeps the unit of the relative distances with the model that was trained in it."""
+    """Writes the unit of a student's relative distances to its folder."""
     write_json(model_folder / VARIANCE, {"target_variance": variance})
 
 
 def read_variance(model: ModelSource) -> float | None:
     """The unit of the relative distances of a model trained here; None for any other."""
-    kept = read_json(model.folder / VARIANCE) if model.folder else None
-    return float(kept["target_variance"]) if kept else None
+    saved = read_json(model.folder / VARIANCE) if model.folder else None
+    return float(saved["target_variance"]) if saved else None
 
 
 def before_and_after(before: Metrics, after: Metrics) -> Metrics:
-    """Both in one: `parameters` as `parameters/before` and `/after`, `sts/x/spearman_cosine` as `sts/x/before/…`."""
+    """Joins two sets of metrics: `parameters` as `parameters/before` and `/after`, `sts/x/f1` as `sts/x/before/f1`."""
     both: Metrics = {}
     for name in before:
         head, slash, last = name.rpartition("/")
@@ -140,7 +141,7 @@ def before_and_after(before: Metrics, after: Metrics) -> Metrics:
 
 
 def counts(encoder: SentenceEncoder) -> Metrics:
-    """What the encoder is made of."""
+    """Numbers of parameters, tokens of the vocabulary and layers."""
     return {
         "parameters": sum(weights.numel() for weights in encoder.parameters()),
         "vocabulary": len(encoder.tokenizer),

@@ -18,7 +18,10 @@ SEARCH = "chance at search"
 
 
 def of_student(metrics: Metrics) -> Verdict | None:
-    """Against the teacher's mean vector, chance and word-for-word lookup, by language; of a training on dev data."""
+    """Compares with the teacher's mean vector, chance and word-for-word lookup, by language.
+
+    Metrics on dev data count where there are none on test data; None where there are neither.
+    """
     scores = _scores(metrics)
     distances = _by_language(scores, r"mse_relative/(.+)")
     accuracies = _by_language(scores, rf"translation_accuracy/(?:{ENGLISH}-([^/]+)|([^/]+)-{ENGLISH})")
@@ -29,14 +32,15 @@ def of_student(metrics: Metrics) -> Verdict | None:
     )
     by_chance, by_lookup, sizes = {}, {}, {}
     for language in accuracies:
-        ways = (f"{ENGLISH}-{language}", f"{language}-{ENGLISH}")
+        directions = (f"{ENGLISH}-{language}", f"{language}-{ENGLISH}")
         if size := counted(scores, f"sentences/{language}"):
             sizes[language] = size
             by_chance[language] = _least(
-                gain(scores, f"translation_accuracy/{way}", CHANCE, 1 / size, needed=True) for way in ways
+                gain(scores, f"translation_accuracy/{pair}", CHANCE, 1 / size, needed=True) for pair in directions
             )
         by_lookup[language] = _least(
-            gain(scores, f"translation_accuracy/{way}", LOOKUP, scores.get(f"lookup_accuracy/{way}")) for way in ways
+            gain(scores, f"translation_accuracy/{pair}", LOOKUP, scores.get(f"lookup_accuracy/{pair}"))
+            for pair in directions
         )
     gains += [*_in_languages(by_chance), *_in_languages(by_lookup), *_in_languages(_at_search(scores))]
     few = {language: size for language, size in sizes.items() if size < FEW}
@@ -54,18 +58,18 @@ def _scores(metrics: Metrics) -> Metrics:
 
 def _by_language(metrics: Metrics, pattern: str) -> dict[str, list[float]]:
     """The metrics whose whole name matches, by the language that it names."""
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for name, value in metrics.items():
         match = re.fullmatch(pattern, name)
         if match and value is not None and not name.endswith(("_low", "_high")):
-            found.setdefault(next(filter(None, match.groups())), []).append(value)
-    return found
+            values.setdefault(next(filter(None, match.groups())), []).append(value)
+    return values
 
 
 def _least(gains: Iterable[Gain]) -> Gain:
     """The smaller gain of the two directions."""
-    every = list(gains)
-    return min((each for each in every if each.value is not None), key=lambda each: each.value or 0.0, default=every[0])
+    both = list(gains)
+    return min((one for one in both if one.value is not None), key=lambda one: one.value or 0.0, default=both[0])
 
 
 def _at_search(scores: Metrics) -> dict[str, Gain]:
@@ -80,13 +84,13 @@ def _at_search(scores: Metrics) -> dict[str, Gain]:
 
 def _in_languages(gains: Mapping[str, Gain]) -> list[Gain]:
     """One gain where the model is better in all languages, else one for the languages of each finding."""
-    known = {language: each for language, each in gains.items() if each.value is not None}
-    findings = {language: each.finding for language, each in known.items()}
+    measured = {language: one for language, one in gains.items() if one.value is not None}
+    findings = {language: one.finding for language, one in measured.items()}
     wrong = {finding for finding in findings.values() if finding[0] != "good"}
     if not wrong:
-        return list(known.values())[:1]
-    of_findings = ([name for name in known if findings[name] == finding] for finding in sorted(wrong))
-    return [known[names[0]]._replace(than=f"{known[names[0]].than} in {listed(names)}") for names in of_findings]
+        return list(measured.values())[:1]
+    by_finding = ([language for language in measured if findings[language] == finding] for finding in sorted(wrong))
+    return [measured[names[0]]._replace(than=f"{measured[names[0]].than} in {listed(names)}") for names in by_finding]
 
 
 def _facts(distances: Mapping[str, list[float]], accuracies: Mapping[str, list[float]], is_dev: bool) -> str:

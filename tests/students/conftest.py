@@ -36,24 +36,24 @@ class Toy:
     test_path: Path
 
     def source(self, part="train"):
-        """What a recipe writes under `parallel`."""
+        """An entry of `parallel` in a recipe."""
         path = self.train_path if part == "train" else self.test_path
         return {"path": str(path), "others": {"de": "de", "fr": "fr"}}
 
     def corpus(self, folder, dev_sentences=0):
-        given = {"teacher": "./t", "base": "./b", "parallel": [self.source()], "dev_sentences": dev_sentences}
-        return build_corpus(folder / "toy", DistillSettings.model_validate({**given, "seed": 1}))
+        settings = {"teacher": "./t", "base": "./b", "parallel": [self.source()], "dev_sentences": dev_sentences}
+        return build_corpus(folder / "toy", DistillSettings.model_validate({**settings, "seed": 1}))
 
 
-def _said(words, language):
-    return " ".join(words[place][language] for place in ORDERS[language])
+def _sentence(words, language):
+    return " ".join(words[position][language] for position in ORDERS[language])
 
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("toy")
     drawn = [[word.split("/") for word in words] for words in product(COUNTS, SUBJECTS, VERBS, PLACES)]
-    rows = [tuple(_said(words, language) for language in range(3)) for words in drawn]
+    rows = [tuple(_sentence(words, language) for language in range(3)) for words in drawn]
     Random(0).shuffle(rows)
     parts = {"train": rows[:200], "test": rows[200:]}
     for name, part in parts.items():
@@ -69,8 +69,8 @@ def corpus_of(tmp_path):
     def make(pairs):
         (tmp_path / "pairs.tsv").write_text("".join(f"{en}\t{qaa}\n" for en, qaa in [("en", "qaa"), *pairs]))
         source = {"path": str(tmp_path / "pairs.tsv"), "others": {"qaa": "qaa"}}
-        given = {"teacher": "./t", "base": "./b", "parallel": [source], "dev_sentences": 0}
-        return build_corpus(tmp_path / "corpora/pairs", DistillSettings.model_validate(given))
+        settings = {"teacher": "./t", "base": "./b", "parallel": [source], "dev_sentences": 0}
+        return build_corpus(tmp_path / "corpora/pairs", DistillSettings.model_validate(settings))
 
     return make
 
@@ -85,8 +85,8 @@ def byte_level():
         rules.decoder = decoders.ByteLevel()
         special = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>"}
         special |= {"mask_token": "<mask>"}
-        known = {"special_tokens": [*special.values()], "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
-        rules.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocabulary, **known))
+        options = {"special_tokens": [*special.values()], "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+        rules.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocabulary, **options))
         rules.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
         return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>", **special)
 
@@ -101,7 +101,7 @@ def margins():
         sides = [side.astype(np.float64) for side in (source, target)]
         source, target = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides)
         cosines = source @ target.T
-        near = [np.sort(each, axis=1)[:, -k:].mean(axis=1) for each in (cosines, cosines.T)]
+        near = [np.sort(rows, axis=1)[:, -k:].mean(axis=1) for rows in (cosines, cosines.T)]
         return cosines / ((near[0][:, None] + near[1]) / 2)
 
     return make
@@ -115,10 +115,10 @@ def kill_at():
         def until_killed():
             real, calls = getattr(owner, name), count(1)
 
-            def counted(*given, **options):
+            def counted(*arguments, **options):
                 if next(calls) == call:
                     os.kill(os.getpid(), signal.SIGKILL)
-                return real(*given, **options)
+                return real(*arguments, **options)
 
             setattr(owner, name, counted)
             work()

@@ -63,16 +63,16 @@ def test_a_base_is_trimmed_shortened_projected_trained_and_loads_elsewhere(
 ):
     peer = pytest.importorskip("sentence_transformers")
     tiny_encoder("bert", [row[0] for row in toy.train], normalize=True, pooling=["mean", "cls"]).save(tmp_path)
-    given = {"teacher": str(tmp_path), "base": str(publish(kind)), "parallel": [toy.source()], **TRAINING}
+    sources = {"teacher": str(tmp_path), "base": str(publish(kind)), "parallel": [toy.source()], **TRAINING}
     prompt = {"student_prompt": "query"} if kind == "multilingual-e5" else {}
-    settings = DistillSettings.model_validate({**given, "trim_vocabulary": True, "layers": 4, **prompt})
+    settings = DistillSettings.model_validate({**sources, "trim_vocabulary": True, "layers": 4, **prompt})
     metrics = run(settings, context)
     losses = [json.loads(line) for line in (context.output / "metrics.jsonl").read_text().splitlines()]
     learnt = [line["loss"] for line in losses if "loss" in line]
     assert np.mean(learnt[-4:]) < np.mean(learnt[:4])
     assert (metrics["layers/before"], metrics["layers/after"]) == (5, 4)
     assert metrics["vocabulary/after"] < metrics["vocabulary/before"]
-    base, student = (SentenceEncoder.load(folder) for folder in (given["base"], context.output / "model"))
+    base, student = (SentenceEncoder.load(folder) for folder in (sources["base"], context.output / "model"))
     assert student.dim == 32 and student.projection is not None and student.normalize
     assert pieces(student, texts) == pieces(base, texts)
     theirs = peer.SentenceTransformer(str(context.output / "model"), device="cpu")
@@ -99,22 +99,22 @@ def test_a_trimmed_base_gives_the_same_vectors_of_its_corpus(kind, publish, text
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_shortened_base_computes_what_its_layers_do_and_so_when_loaded(kind, publish, texts, tmp_path):
-    """Layers are left out of the whole network by making them give what they get."""
+    """Compares with the whole network in which the layers that go pass their input through."""
 
-    def gives_what_it_gets(_, given, output):
-        return (given[0], *output[1:]) if isinstance(output, tuple) else given[0]
+    def pass_through(_, inputs, output):
+        return (inputs[0], *output[1:]) if isinstance(output, tuple) else inputs[0]
 
     base, whole = (SentenceEncoder.load(publish(kind)).eval() for _ in range(2))
     path = next(
         path for path in ("encoder.layer", "layers", "encoder.block") if path in dict(whole.backbone.named_modules())
     )
-    layers, own = whole.backbone.get_submodule(path), list(base.backbone.get_submodule(path))
+    layers, base_layers = whole.backbone.get_submodule(path), list(base.backbone.get_submodule(path))
     count = len(layers) // 2
     keep_layers(base, count, texts)
-    kept = list(base.backbone.get_submodule(path))
-    for layer, same in zip(layers, own, strict=True):
-        if same not in kept:
-            layer.register_forward_hook(gives_what_it_gets)
+    remaining = list(base.backbone.get_submodule(path))
+    for layer, same in zip(layers, base_layers, strict=True):
+        if same not in remaining:
+            layer.register_forward_hook(pass_through)
     base.save(tmp_path)
     sentences = [*texts[:9], " ".join(texts[:5])]
     expected = encoded(whole, sentences)

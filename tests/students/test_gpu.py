@@ -1,4 +1,4 @@
-"""What only a GPU can show: that nothing waits for it, that its precisions come near, and that it resumes exactly."""
+"""Training on a GPU: no step waits for it, every precision is near to the CPU, resume is exact."""
 
 import os
 import signal
@@ -66,17 +66,17 @@ def captures(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def given(tiny_encoder, toy, tmp_path_factory):
+def sources(tiny_encoder, toy, tmp_path_factory):
     teacher = tmp_path_factory.mktemp("teacher")
     tiny_encoder("bert", [row[0] for row in toy.train], normalize=True).save(teacher)
     return {"teacher": str(teacher), "base": NEW, "parallel": [toy.source()], "dev_sentences": 30, **TRAINING}
 
 
-def distill(folder, given, **more):
+def distill(folder, sources, **more):
     for name in ("output", "cache"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     context = StageContext(folder / "output", Cache(folder / "cache"))
-    metrics = run(DistillSettings.model_validate({**given, **more}), context)
+    metrics = run(DistillSettings.model_validate({**sources, **more}), context)
     return metrics, load_file(context.output / "model/model.safetensors")
 
 
@@ -85,8 +85,8 @@ def test_vectors_are_near_those_of_the_cpu(tiny_encoder, toy, precision):
     sentences = [row[0] for row in toy.train]
     encoder = tiny_encoder("bert", sentences, sizes={"hidden_size": 64})
     expected = encoder.encode(sentences, precision="fp32")
-    found = encoder.to("cuda").encode(sentences, precision=precision)
-    cosines = (expected * found).sum(axis=1) / np.linalg.norm(expected, axis=1) / np.linalg.norm(found, axis=1)
+    vectors = encoder.to("cuda").encode(sentences, precision=precision)
+    cosines = (expected * vectors).sum(axis=1) / np.linalg.norm(expected, axis=1) / np.linalg.norm(vectors, axis=1)
     assert cosines.min() > COSINES[precision]
 
 
@@ -98,23 +98,23 @@ def test_encoding_waits_once_a_block(tiny_encoder, toy, monkeypatch):
     with waits_as("warn"), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         encoder.encode(sentences, batch_tokens=64)
-    assert len([each for each in seen if "synchroniz" in str(each.message)]) == 3
+    assert len([warning for warning in seen if "synchroniz" in str(warning.message)]) == 3
 
 
 @pytest.mark.parametrize("objectives", [MSE, CONTRASTIVE], ids=["mse", "contrastive"])
 @pytest.mark.parametrize("precision", COSINES)
-def test_no_step_waits_and_the_student_learns(given, tmp_path, objectives, precision, steps_without_waits):
-    metrics, _ = distill(tmp_path, given, objectives=objectives, precision=precision)
+def test_no_step_waits_and_the_student_learns(sources, tmp_path, objectives, precision, steps_without_waits):
+    metrics, _ = distill(tmp_path, sources, objectives=objectives, precision=precision)
     assert len(steps_without_waits) == metrics["train_steps"] > 20
     assert metrics["dev/explained_variance"] > 0.1
 
 
 @pytest.mark.parametrize("objectives", [MSE, CONTRASTIVE], ids=["mse", "contrastive"])
 @pytest.mark.parametrize("precision", COSINES)
-def test_stopped_and_resumed_it_ends_with_the_same_bits(given, tmp_path, objectives, precision, monkeypatch):
-    given = {**given, "objectives": objectives, "precision": precision, "deterministic": True}
+def test_stopped_and_resumed_it_ends_with_the_same_bits(sources, tmp_path, objectives, precision, monkeypatch):
+    sources = {**sources, "objectives": objectives, "precision": precision, "deterministic": True}
     try:
-        _, expected = distill(tmp_path / "whole", given)
+        _, expected = distill(tmp_path / "whole", sources)
         update = Training._update
 
         def stop_after_ten(self):
@@ -124,31 +124,31 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(given, tmp_path, objecti
 
         monkeypatch.setattr(Training, "_update", stop_after_ten)
         with pytest.raises(Stopped):
-            distill(tmp_path / "stopped", given)
-        _, resumed = distill(tmp_path / "stopped", given)
+            distill(tmp_path / "stopped", sources)
+        _, resumed = distill(tmp_path / "stopped", sources)
     finally:
         torch.use_deterministic_algorithms(False)
     assert all(torch.equal(resumed[name], weight) for name, weight in expected.items())
 
 
-def test_activations_that_are_computed_again_give_the_same_bits(given, tmp_path):
-    given = {**given, "precision": "bf16", "deterministic": True}
+def test_activations_that_are_computed_again_give_the_same_bits(sources, tmp_path):
+    sources = {**sources, "precision": "bf16", "deterministic": True}
     try:
-        _, expected = distill(tmp_path / "once", given)
-        _, weights = distill(tmp_path / "again", given, gradient_checkpointing=True)
+        _, expected = distill(tmp_path / "once", sources)
+        _, weights = distill(tmp_path / "again", sources, gradient_checkpointing=True)
     finally:
         torch.use_deterministic_algorithms(False)
     assert all(torch.equal(weights[name], weight) for name, weight in expected.items())
 
 
 @pytest.mark.parametrize("objectives", [MSE, CONTRASTIVE], ids=["mse", "contrastive"])
-def test_replayed_passes_end_with_the_bits_of_eager_ones(given, tmp_path, objectives, captures):
-    given = {**given, "objectives": objectives, "deterministic": True}
+def test_replayed_passes_end_with_the_bits_of_eager_ones(sources, tmp_path, objectives, captures):
+    sources = {**sources, "objectives": objectives, "deterministic": True}
     try:
-        _, weights = distill(tmp_path / "replayed", given)
+        _, weights = distill(tmp_path / "replayed", sources)
         assert captures
         captures.clear()
-        _, expected = distill(tmp_path / "eager", given, cuda_graphs=False)
+        _, expected = distill(tmp_path / "eager", sources, cuda_graphs=False)
         assert not captures
     finally:
         torch.use_deterministic_algorithms(False)

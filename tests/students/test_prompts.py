@@ -1,4 +1,4 @@
-"""Prompts of teacher and student: what is computed, trained, kept, and used again."""
+"""Prompts of teacher and student: in training, in saved models and in evaluation."""
 
 import json
 
@@ -39,7 +39,7 @@ def base(tiny_encoder, toy):
 
 
 @pytest.fixture
-def given(teacher, base, toy, tmp_path):
+def sources(teacher, base, toy, tmp_path):
     for name, encoder in (("teacher", teacher), ("base", base)):
         encoder.save(tmp_path / name)
     return {
@@ -50,12 +50,12 @@ def given(teacher, base, toy, tmp_path):
     }
 
 
-def run(given, context, **more):
-    distill.run(DistillSettings.model_validate({**given, **more}), context)
+def run(sources, context, **more):
+    distill.run(DistillSettings.model_validate({**sources, **more}), context)
     return SentenceEncoder.load(context.output / "model")
 
 
-def test_targets_are_the_teachers_vectors_after_the_prompt_and_kept_by_it(teacher, toy, context, tmp_path, monkeypatch):
+def test_targets_are_the_teachers_vectors_after_the_prompt_and_cached(teacher, toy, context, tmp_path, monkeypatch):
     corpus = toy.corpus(tmp_path)
     english = corpus.english.read(0, len(corpus.english))
     for prompt in (None, "the fish ", "a dog? "):
@@ -69,13 +69,13 @@ def test_targets_are_the_teachers_vectors_after_the_prompt_and_kept_by_it(teache
 
 
 @pytest.mark.parametrize("name", ["passage", None])
-def test_a_student_is_trained_and_saved_with_its_prompt(given, context, toy, monkeypatch, name):
+def test_a_student_is_trained_and_saved_with_its_prompt(sources, context, toy, monkeypatch, name):
     begun = []
     learn = distill.train
     monkeypatch.setattr(distill, "train", lambda task, *more: (begun.append(step_by_hand(task)), learn(task, *more))[1])
-    student = run(given, context, student_prompt=name or {"text": PROMPT}, teacher_prompt="query")
-    [(found, expected)] = begun
-    assert found == pytest.approx(expected, rel=1e-4)
+    student = run(sources, context, student_prompt=name or {"text": PROMPT}, teacher_prompt="query")
+    [(loss, expected)] = begun
+    assert loss == pytest.approx(expected, rel=1e-4)
     assert student.prompts.default == (name or "default")
     assert not student.pooling.include_prompt
     sentences = [row[1] for row in toy.test[:3]]
@@ -98,9 +98,9 @@ def step_by_hand(task):
         return task.loss(student, batch)["mse"].item(), task.corpus.weights[items] @ distances / teacher.variance
 
 
-def test_sentence_transformers_uses_the_students_prompt_too(given, context, toy):
+def test_sentence_transformers_uses_the_students_prompt_too(sources, context, toy):
     peer = pytest.importorskip("sentence_transformers")
-    student = run(given, context, student_prompt="passage")
+    student = run(sources, context, student_prompt="passage")
     theirs = peer.SentenceTransformer(str(context.output / "model"), device="cpu")
     sentences = [text for row in toy.test[:5] for text in row]
     np.testing.assert_allclose(student.encode(sentences, precision="fp32"), theirs.encode(sentences), atol=1e-5)
@@ -108,29 +108,30 @@ def test_sentence_transformers_uses_the_students_prompt_too(given, context, toy)
         np.testing.assert_allclose(one(sentences, precision="fp32"), other(sentences), atol=1e-5)
 
 
-def test_a_trimmed_student_cuts_sentences_after_its_prompt_as_its_base_does(given, base, context, toy):
-    student = run(given, context, student_prompt={"text": "zzz: "}, trim_vocabulary=True, dev_sentences=0)
+def test_a_trimmed_student_cuts_sentences_after_its_prompt_as_its_base_does(sources, base, context, toy):
+    student = run(sources, context, student_prompt={"text": "zzz: "}, trim_vocabulary=True, dev_sentences=0)
     texts = [f"zzz: {text}" for row in toy.train for text in row]
-    pieces = [each.tokenizer.convert_ids_to_tokens(ids) for each in (student, base) for ids in each.tokenize(texts)]
+    encoders = (student, base)
+    pieces = [model.tokenizer.convert_ids_to_tokens(ids) for model in encoders for ids in model.tokenize(texts)]
     assert pieces[: len(texts)] == pieces[len(texts) :]
 
 
-def test_without_a_prompt_of_its_own_a_student_has_none(given, base):
-    assert student_prompts(DistillSettings.model_validate(given), base) == Prompts()
+def test_without_a_prompt_of_its_own_a_student_has_none(sources, base):
+    assert student_prompts(DistillSettings.model_validate(sources), base) == Prompts()
 
 
-def test_the_distance_to_a_teacher_is_that_to_its_vectors_after_the_prompt(given, context, toy, tmp_path):
-    """The teacher itself, asked with its other prompt, is no student of itself; with the same one it is."""
+def test_the_distance_to_a_teacher_is_that_to_its_vectors_after_the_prompt(sources, context, toy, tmp_path):
+    """Evaluates the teacher as its own student: the distance is 0 with the same prompt only."""
     english = tmp_path / "english.txt"
     english.write_text("".join(f"{row[0]}\n" for row in toy.test))
     same = {"english": str(english), "other": str(english), "language": "en-x-same"}
-    found = {}
+    distances = {}
     for prompt in ("query", "title", {"text": "no cat sings "}):
-        asked = {"model": given["teacher"], "teacher": given["teacher"], "teacher_prompt": prompt, "parallel": [same]}
-        settings = EvaluateSettings.model_validate({**asked, "precision": "fp32"})
-        found[str(prompt)] = evaluate.run(settings, StageContext(context.output, context.cache))["mse/en"]
-    assert found["query"] > 1e-4
-    assert found["title"] == found["{'text': 'no cat sings '}"] == 0
+        models = {"model": sources["teacher"], "teacher": sources["teacher"], "teacher_prompt": prompt}
+        settings = EvaluateSettings.model_validate({**models, "parallel": [same], "precision": "fp32"})
+        distances[str(prompt)] = evaluate.run(settings, StageContext(context.output, context.cache))["mse/en"]
+    assert distances["query"] > 1e-4
+    assert distances["title"] == distances["{'text': 'no cat sings '}"] == 0
 
 
 @pytest.mark.parametrize(
@@ -143,18 +144,18 @@ def test_the_distance_to_a_teacher_is_that_to_its_vectors_after_the_prompt(given
         ({"student_prompt": "query"}, r"student_prompt: expected one of the model's prompts passage, found 'query'"),
     ],
 )
-def test_a_name_that_the_model_has_not_is_refused(given, context, changes, message):
+def test_a_name_that_the_model_has_not_is_refused(sources, context, changes, message):
     with pytest.raises(RequestError, match=message):
-        run(given, context, **changes)
+        run(sources, context, **changes)
 
 
-def test_a_name_that_an_evaluated_a_shrunk_or_a_new_model_has_not_is_found_by_the_plan(given):
-    model, base = {"model": given["teacher"], "prompt": "qurey"}, {"layers": 1, "dim": 16, "heads": 2}
+def test_a_name_that_an_evaluated_a_shrunk_or_a_new_model_has_not_is_found_by_the_plan(sources):
+    model, base = {"model": sources["teacher"], "prompt": "qurey"}, {"layers": 1, "dim": 16, "heads": 2}
     sizes = {"vocabulary": 500, "max_tokens": 32}
-    for kind, asked, key in (
-        (EvaluateSettings, {**model, "parallel": given["parallel"]}, "prompt"),
+    for kind, settings, key in (
+        (EvaluateSettings, {**model, "parallel": sources["parallel"]}, "prompt"),
         (ShrinkSettings, {**model, "corpus": [{"path": "a.txt"}]}, "prompt"),
-        (DistillSettings, {**given, "base": base | sizes, "student_prompt": "qurey"}, "student_prompt"),
+        (DistillSettings, {**sources, "base": base | sizes, "student_prompt": "qurey"}, "student_prompt"),
     ):
-        [(found, problem)] = kind.model_validate(asked).input_problems()
-        assert found == key and "found 'qurey'" in problem
+        [(setting, problem)] = kind.model_validate(settings).input_problems()
+        assert setting == key and "found 'qurey'" in problem

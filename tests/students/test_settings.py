@@ -82,8 +82,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "error_text"), [(kind, *case) for kind, cases in WRONG.items() for case in cases]
+    ("kind", "values", "error_text"), [(kind, *case) for kind, cases in WRONG.items() for case in cases]
 )
-def test_a_setting_that_cannot_be_or_has_no_effect_is_refused(kind, given, error_text):
+def test_a_setting_that_cannot_be_or_has_no_effect_is_refused(kind, values, error_text):
     with pytest.raises(ValidationError, match=error_text):
-        kind.model_validate({**NEEDED[kind], **given})
+        kind.model_validate({**NEEDED[kind], **values})

@@ -12,8 +12,8 @@ def drawn(rows, dim=16, seed=0):
 
 def brute_force(queries, corpus, k):
     """The cosines and rows of the nearest, in float64; of equals the lower row."""
-    own, other = queries.astype(np.float64), corpus.astype(np.float64)
-    lengths = np.linalg.norm(own, axis=1)[:, None] * np.linalg.norm(other, axis=1)
-    cosines = (own @ other.T / np.where(lengths > 0, lengths, 1)).round(12)
+    first, second = queries.astype(np.float64), corpus.astype(np.float64)
+    lengths = np.linalg.norm(first, axis=1)[:, None] * np.linalg.norm(second, axis=1)
+    cosines = (first @ second.T / np.where(lengths > 0, lengths, 1)).round(12)
     rows = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
     return Neighbours(np.take_along_axis(cosines, rows, 1), rows)

@@ -1,4 +1,4 @@
-"""What a student keeps of its base, checked by hand."""
+"""Frozen layers, retained texts and the average with the start, checked by hand."""
 
 import json
 import shutil
@@ -35,15 +35,15 @@ def student(tiny_encoder, toy):
 
 @pytest.fixture
 def trained(toy, tiny_encoder, tmp_path):
-    """`trained(**settings)`: a student of a tiny teacher and base, as the stage is asked for it."""
+    """`trained(**settings)`: settings of a student of a tiny teacher and base."""
     texts = [text for row in toy.train for text in row]
     tiny_encoder("bert", texts, normalize=True).save(tmp_path / "teacher")
     tiny_encoder("xlm-roberta", texts, layers=2, sizes={"hidden_size": 24, "num_attention_heads": 2}).save(
         tmp_path / "base"
     )
-    given = {"teacher": str(tmp_path / "teacher"), "base": str(tmp_path / "base"), "parallel": [toy.source()]}
+    sources = {"teacher": str(tmp_path / "teacher"), "base": str(tmp_path / "base"), "parallel": [toy.source()]}
     training = {"dev_sentences": 20, "batch_tokens": 400, "learning_rate": 3e-3, "precision": "fp32"}
-    return lambda **settings: DistillSettings.model_validate({**given, **training, **settings})
+    return lambda **settings: DistillSettings.model_validate({**sources, **training, **settings})
 
 
 def test_frozen_layers_have_no_gradient(student, tiny_encoder):
@@ -97,19 +97,19 @@ def test_frozen_weights_stay_and_general_sentences_choose_the_weights_too(traine
     assert moved == {name for name in end if ".layer.1." in name or name.startswith("projection.")}
 
 
-def test_the_farthest_share_that_falls_least_short_is_chosen():
-    by_share = {0.2: (0.91, 0.81), 0.4: (0.94, 0.83), 0.6: (0.95, 0.8185), 0.8: (0.96, 0.78), 1.0: (0.96, 0.7)}
-    accuracies = {share: {"trained": first, "untrained": other} for share, (first, other) in by_share.items()}
+def test_the_largest_fraction_nearest_to_the_best_accuracies_is_chosen():
+    by_fraction = {0.2: (0.91, 0.81), 0.4: (0.94, 0.83), 0.6: (0.95, 0.8185), 0.8: (0.96, 0.78), 1.0: (0.96, 0.7)}
+    accuracies = {fraction: {"trained": first, "untrained": other} for fraction, (first, other) in by_fraction.items()}
     accuracies[0.0] = {"trained": 1.0, "untrained": 1.0}  # the start itself is no choice
     assert best_fraction(accuracies) == 0.6  # falls short of 0.96 and 0.83 by 0.0115, where 0.4 does by 0.02
     accuracies[0.4] = {"trained": 0.95, "untrained": 0.83}  # by 0.01: the same but for chance
     assert best_fraction(accuracies) == 0.6
     accuracies[0.4] = {"trained": 0.951, "untrained": 0.83}  # by 0.009
     assert best_fraction(accuracies) == 0.4
-    assert best_fraction({share: {"trained": 0.9} for share in by_share}) == 1.0
+    assert best_fraction({fraction: {"trained": 0.9} for fraction in by_fraction}) == 1.0
     # What is gained on trained sets does not pay for what is lost on others: means over both would choose 1.0.
-    by_share = {0.2: (0.9, 0.9), 0.4: (0.92, 0.9), 0.6: (0.93, 0.89), 0.8: (0.94, 0.88), 1.0: (0.97, 0.86)}
-    accuracies = {share: {"trained": first, "untrained": other} for share, (first, other) in by_share.items()}
+    by_fraction = {0.2: (0.9, 0.9), 0.4: (0.92, 0.9), 0.6: (0.93, 0.89), 0.8: (0.94, 0.88), 1.0: (0.97, 0.86)}
+    accuracies = {fraction: {"trained": first, "untrained": other} for fraction, (first, other) in by_fraction.items()}
     assert best_fraction(accuracies) == 0.8
 
 
@@ -124,7 +124,7 @@ def test_means_are_of_trained_and_untrained_sets_apart():
     assert mean_accuracies(metrics) == {"trained": pytest.approx(0.6), "untrained": 0.25}
 
 
-def test_the_weights_of_a_share_lie_on_the_line_from_the_start(student, context):
+def test_the_weights_of_a_fraction_lie_on_the_line_from_the_start(student, context):
     student.save(context.work / "start")
     start = {name: tensor.clone() for name, tensor in student.state_dict().items()}
     with torch.no_grad():
@@ -136,7 +136,7 @@ def test_the_weights_of_a_share_lie_on_the_line_from_the_start(student, context)
     metrics = average_with_start(student, lambda _: {"dev/translation_accuracy/en-de": next(seen)}, context)
     assert metrics["trained_share"] == 0.4
     assert metrics["dev/translation_accuracy/en-de"] == 0.7
-    assert [metrics[f"average/{share}/trained"] for share in accuracy] == list(accuracy.values())
+    assert [metrics[f"average/{fraction}/trained"] for fraction in accuracy] == list(accuracy.values())
     for name, tensor in student.state_dict().items():
         assert torch.allclose(tensor, start[name] + 0.4 * (trained[name] - start[name]), atol=1e-6)
 
@@ -146,9 +146,9 @@ def test_a_student_is_averaged_by_sets_that_were_not_trained(trained, context, t
     metrics = run(trained(average_with_start=True, dev_untrained=other), context)
     assert metrics["trained_share"] in FRACTIONS
     assert {"dev/translation_accuracy/en-de", "dev/translation_accuracy/untrained/en-fr"} <= metrics.keys()
-    share = metrics["trained_share"]
+    fraction = metrics["trained_share"]
     untrained = [metrics[f"dev/translation_accuracy/untrained/{way}"] for way in ("en-fr", "fr-en")]
-    assert metrics[f"average/{share}/untrained"] == pytest.approx(np.mean(untrained))
+    assert metrics[f"average/{fraction}/untrained"] == pytest.approx(np.mean(untrained))
     facts = json.loads((context.output / "corpus.json").read_text())
     assert facts["dev_untrained"] == {"fr": 50}
 
@@ -192,8 +192,8 @@ def retaining(toy, tmp_path):
     """A corpus with three retained texts: one is held out, and one is there twice."""
     held_out = toy.test[0][1]
     (tmp_path / "texts.txt").write_text(f"ein Satz\nwon  zdanie\n\nein Satz\n{held_out}\n", encoding="utf-8")
-    given = {"teacher": "./t", "base": "./b", "parallel": [toy.source()], "dev": [toy.source("test")]}
-    settings = DistillSettings.model_validate({**given, "retained": [{"path": str(tmp_path / "texts.txt")}]})
+    sources = {"teacher": "./t", "base": "./b", "parallel": [toy.source()], "dev": [toy.source("test")]}
+    settings = DistillSettings.model_validate({**sources, "retained": [{"path": str(tmp_path / "texts.txt")}]})
     return settings, build_corpus(tmp_path / "corpora/retaining", settings)
 
 
@@ -224,7 +224,7 @@ def test_a_retained_text_learns_the_vector_of_the_start_and_nothing_else(retaini
 
 
 def test_what_is_retained_moves_less(trained, context, tmp_path):
-    """Of phrases that no pair teaches."""
+    """Compares phrases that no pair teaches."""
     animals, verbs = ("Hund", "Katze", "Vogel", "Fisch"), ("rennt", "schläft", "frisst", "wartet", "singt")
     others = [f"{number} {animal} {verb}" for number in ("ein", "kein") for animal in animals for verb in verbs]
     (tmp_path / "texts.txt").write_text("\n".join(others) + "\n", encoding="utf-8")

@@ -38,49 +38,49 @@ def translations(corpus):
 
 
 def test_row_i_is_the_teachers_vector_of_english_sentence_i(teacher, corpus, context):
-    found = fill(teacher, corpus, context)
+    targets = fill(teacher, corpus, context)
     sentences = corpus.english.read(0, len(corpus.english))
     assert sorted(sentences) == sorted(ENGLISH)
     one_by_one = np.concatenate([teacher.encode([sentence], precision="fp32") for sentence in sentences])
-    np.testing.assert_allclose(found.vectors, one_by_one, atol=1e-5)
-    assert isinstance(found.vectors, np.memmap) and not found.vectors.flags.writeable
+    np.testing.assert_allclose(targets.vectors, one_by_one, atol=1e-5)
+    assert isinstance(targets.vectors, np.memmap) and not targets.vectors.flags.writeable
 
 
 def test_the_workers_of_a_cluster_compute_the_same(teacher, corpus, context, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(encode_files, "SMALLEST_SHARD", 8)
-    here = fill(teacher, corpus, context)
+    by_process = fill(teacher, corpus, context)
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
-    here_alone = "bertrelay.encode_files.encode_blocks"  # workers import the real one
-    monkeypatch.setattr(here_alone, lambda *_, **__: pytest.fail("encoded in this process"))
+    in_process = "bertrelay.encode_files.encode_blocks"  # workers import the real one
+    monkeypatch.setattr(in_process, lambda *_, **__: pytest.fail("encoded in this process"))
     try:
         elsewhere = StageContext(tmp_path / "output", Cache(tmp_path / "elsewhere"))
         with connect(Engine(engine="ray")) as executor:
-            there = fill(teacher, corpus, elsewhere, executor)
+            by_workers = fill(teacher, corpus, elsewhere, executor)
     finally:
         ray.shutdown()
-    np.testing.assert_array_equal(there.vectors, here.vectors)
+    np.testing.assert_array_equal(by_workers.vectors, by_process.vectors)
 
 
 def test_variance_is_the_weighted_mean_squared_distance_to_the_weighted_mean(teacher, corpus, context, monkeypatch):
     monkeypatch.setattr(module, "BLOCK", 7)  # several blocks, the last one short
-    found = fill(teacher, corpus, context)
-    repeated = np.repeat(np.asarray(found.vectors, np.float64), translations(corpus), axis=0)
+    targets = fill(teacher, corpus, context)
+    repeated = np.repeat(np.asarray(targets.vectors, np.float64), translations(corpus), axis=0)
     assert len(repeated) > len(ENGLISH)
     expected = np.mean(np.sum((repeated - repeated.mean(axis=0)) ** 2, axis=1))
-    assert found.variance == pytest.approx(expected, rel=1e-9)
+    assert targets.variance == pytest.approx(expected, rel=1e-9)
 
 
 def test_only_a_teacher_that_normalises_is_unit_norm(teacher, corpus, context):
     assert not fill(teacher, corpus, context).is_unit
     unit = SentenceEncoder(teacher.backbone, teacher.tokenizer, normalize=True)
     for precision in (ComputePrecision.FP32, ComputePrecision.BF16):
-        found = fill_targets(OpenedTeacher(unit), corpus, context, precision)
-        assert found.is_unit
-        lengths = np.linalg.norm(np.asarray(found.vectors, np.float64), axis=1)
+        targets = fill_targets(OpenedTeacher(unit), corpus, context, precision)
+        assert targets.is_unit
+        lengths = np.linalg.norm(np.asarray(targets.vectors, np.float64), axis=1)
         assert np.abs(lengths - 1).max() < module.UNIT_TOLERANCE / 1000  # float32 rounding, in either precision
-        assert found.variance == pytest.approx(
-            1 - np.sum(np.average(found.vectors, axis=0, weights=translations(corpus)) ** 2), rel=1e-4
+        assert targets.variance == pytest.approx(
+            1 - np.sum(np.average(targets.vectors, axis=0, weights=translations(corpus)) ** 2), rel=1e-4
         )
 
 
@@ -93,7 +93,7 @@ def test_a_vector_a_little_off_length_1_is_not_unit_norm():
     assert not module.targets_of(vectors, weights, "teacher").is_unit
 
 
-def test_a_teacher_that_tells_no_sentences_apart_is_refused(teacher, corpus, context):
+def test_a_teacher_with_one_vector_for_all_sentences_is_refused(teacher, corpus, context):
     with torch.no_grad():
         for name, weight in teacher.named_parameters():
             if "LayerNorm" in name:

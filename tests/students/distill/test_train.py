@@ -31,29 +31,29 @@ TRAINING = {
 
 
 @pytest.fixture(scope="module")
-def given(tiny_encoder, toy, tmp_path_factory):
+def sources(tiny_encoder, toy, tmp_path_factory):
     teacher = tmp_path_factory.mktemp("teacher")
     tiny_encoder("bert", [row[0] for row in toy.train], normalize=True).save(teacher)
     return {"teacher": str(teacher), "base": NEW, "parallel": [toy.source()], **TRAINING}
 
 
-def distill(context, given, **more):
-    return run(DistillSettings.model_validate({**given, **more}), context)
+def distill(context, sources, **more):
+    return run(DistillSettings.model_validate({**sources, **more}), context)
 
 
 @pytest.fixture(scope="module")
-def distilled(given, tmp_path_factory):
+def distilled(sources, tmp_path_factory):
     """The folders of a finished training, and its metrics."""
     folder = tmp_path_factory.mktemp("distilled")
     context = StageContext(folder / "output", Cache(folder / "cache"))
     context.output.mkdir()
-    return context, distill(context, given)
+    return context, distill(context, sources)
 
 
-def test_two_processes_that_share_an_evaluation_find_what_one_does(context, given, evaluated_twice):
-    found = evaluated_twice("students.distill.train")
-    distill(context, given, epochs=1)
-    [(alone, shared)] = found
+def test_two_processes_that_share_an_evaluation_find_what_one_does(context, sources, evaluated_twice):
+    evaluations = evaluated_twice("students.distill.train")
+    distill(context, sources, epochs=1)
+    [(alone, shared)] = evaluations
     assert shared == pytest.approx(alone, abs=1e-5) and alone[CRITERION] is not None
 
 
@@ -66,9 +66,9 @@ def test_from_two_languages_to_one_space(distilled, toy):
     context, metrics = distilled
     losses = [line["loss"] for line in logged(context, "loss")]
     assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
-    looks = logged(context, CRITERION)
-    assert len(looks) == 12
-    best = max(looks, key=lambda look: look[CRITERION])
+    evaluations = logged(context, CRITERION)
+    assert len(evaluations) == 12
+    best = max(evaluations, key=lambda evaluation: evaluation[CRITERION])
     assert metrics["best_step"] == best["step"]
     del best["step"]
     assert best.items() <= metrics.items()
@@ -105,9 +105,9 @@ def test_sentence_transformers_loads_the_student_and_gives_the_same_vectors(dist
 
 
 @pytest.mark.parametrize("objectives", [{}, {"contrastive": 1.0, "ranking": 1.0}], ids=["mse", "contrastive"])
-def test_own_vectors_are_the_teachers_of_all_texts_and_of_the_held_out_ones(context, given, objectives):
-    metrics = distill(context, given, own_vectors=True, epochs=1, objectives=objectives)
-    teacher, student = (SentenceEncoder.load(path) for path in (given["teacher"], context.output / "model"))
+def test_own_vectors_are_the_teachers_of_all_texts_and_of_the_held_out_ones(context, sources, objectives):
+    metrics = distill(context, sources, own_vectors=True, epochs=1, objectives=objectives)
+    teacher, student = (SentenceEncoder.load(path) for path in (sources["teacher"], context.output / "model"))
     [folder] = (context.cache.folder / "corpora").glob("*/")
     corpus = ParallelCorpus.open(folder)
     [path] = context.cache.folder.glob("targets/*/vectors.npy")
@@ -117,7 +117,7 @@ def test_own_vectors_are_the_teachers_of_all_texts_and_of_the_held_out_ones(cont
     assert metrics["dev/mse/de"] == pytest.approx((errors**2).mean(), rel=1e-3)
 
 
-def test_what_is_shared_between_runs_is_made_once(context, given, tmp_path, monkeypatch):
+def test_what_is_shared_between_runs_is_made_once(context, sources, tmp_path, monkeypatch):
     seen = []
     forward = SentenceEncoder.forward
 
@@ -127,17 +127,17 @@ def test_what_is_shared_between_runs_is_made_once(context, given, tmp_path, monk
         return forward(self, input_ids, *inputs)
 
     monkeypatch.setattr(SentenceEncoder, "forward", spy)
-    distill(context, given, epochs=1)
+    distill(context, sources, epochs=1)
     assert 200 <= sum(seen) < 250  # 170 to learn from, 30 of dev, and what fills batches up
     again = StageContext(tmp_path / "another student", context.cache)
     again.output.mkdir()
-    distill(again, given, epochs=1, learning_rate=1e-3)
+    distill(again, sources, epochs=1, learning_rate=1e-3)
     assert 230 <= sum(seen) < 280  # the dev sentences again: they are what the student is measured against
 
 
-def test_a_student_with_the_teachers_layers_learns_too_and_contrasts(context, given):
+def test_a_student_with_the_teachers_layers_learns_too_and_contrasts(context, sources):
     base, objectives = {"layers_of": "teacher", "vocabulary": 200}, {"contrastive": 0.1, "dimensions": [8]}
-    metrics = distill(context, given, base=base, layers=1, epochs=2, objectives=objectives)
+    metrics = distill(context, sources, base=base, layers=1, epochs=2, objectives=objectives)
     contrasted = [line["loss/contrastive"] for line in logged(context, "loss/contrastive")]
     assert np.mean(contrasted[-5:]) < np.mean(contrasted[:5])
     assert metrics["dev/explained_variance"] is not None
@@ -147,27 +147,27 @@ def test_a_student_with_the_teachers_layers_learns_too_and_contrasts(context, gi
     assert saved.projection is None
 
 
-def test_without_dev_sentences_the_last_weights_are_kept_and_what_could_not_be_used_is_listed(context, given, tmp_path):
+def test_without_dev_sentences_the_last_weights_are_saved_and_unusable_records_are_listed(context, sources, tmp_path):
     (tmp_path / "more.tsv").write_bytes(b"en\tde\na bird\tein \xff\n" + b"a tree\tein Baum\n" * 120)
     broken = {"path": str(tmp_path / "more.tsv"), "others": {"de": "de"}}
-    metrics = distill(context, given, parallel=[*given["parallel"], broken], dev_sentences=0, epochs=1)
+    metrics = distill(context, sources, parallel=[*sources["parallel"], broken], dev_sentences=0, epochs=1)
     assert not [name for name in metrics if name.startswith(("dev/", "best"))]
     assert not logged(context, "dev/explained_variance")
     assert (context.output / "model" / "model.safetensors").is_file()
     listed = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
-    place = {"file": str(tmp_path / "more.tsv"), "line": 2, "reason": "not valid UTF-8"}
-    assert listed == [{**place, "detail": "byte 17 of the file, counted from 0"}]
+    position = {"file": str(tmp_path / "more.tsv"), "line": 2, "reason": "not valid UTF-8"}
+    assert listed == [{**position, "detail": "byte 17 of the file, counted from 0"}]
 
 
 @pytest.mark.parametrize("objectives", [{"ranking": 1.0}, {"contrastive": 1.0, "ranking": 1.0, "cosine": 1.0}])
-def test_between_two_lines_of_the_log_a_student_waits_for_no_device(given, context, objectives, monkeypatch):
+def test_between_two_lines_of_the_log_a_student_waits_for_no_device(sources, context, objectives, monkeypatch):
     counts = waits_in_steps(monkeypatch)
-    distill(context, given, epochs=2, objectives=objectives)
+    distill(context, sources, epochs=2, objectives=objectives)
     assert len(counts) > 5 and not any(counts)
 
 
 @pytest.mark.parametrize("objectives", [{}, {"contrastive": 1.0}])
-def test_activations_that_are_computed_again_give_the_same_bits(given, context, objectives, monkeypatch):
+def test_activations_that_are_computed_again_give_the_same_bits(sources, context, objectives, monkeypatch):
     """Under dropout, in several micro-batches; each layer then computes twice for one backward pass."""
     calls, ended, forward = [], [], BertIntermediate.forward
 
@@ -182,7 +182,7 @@ def test_activations_that_are_computed_again_give_the_same_bits(given, context, 
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
         settings = {"epochs": 1, "device_tokens": 100, "dropout": 0.3, "dev_sentences": 0, "objectives": objectives}
-        distill(context, given, gradient_checkpointing=again, **settings)
+        distill(context, sources, gradient_checkpointing=again, **settings)
         ended.append((len(calls), load_file(context.output / "model/model.safetensors")))
     (once, expected), (twice, weights) = ended
     assert twice == (3 * once // 2 if objectives else 2 * once)  # in-batch losses compute all of it twice anyway

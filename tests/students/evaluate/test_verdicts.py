@@ -1,4 +1,4 @@
-"""What is said first of a student."""
+"""The verdict on a student."""
 
 from students.evaluate.verdicts import of_student
 

@@ -19,7 +19,7 @@ from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import InputFile
-from students.evaluate.retrieval import mining_metrics
+from students.evaluate.bitext import mining_metrics
 from students.mining import bitext, knn
 from students.mining.bitext import mine, mine_files, run
 from students.mining.settings import MineSettings, MiningTest
