@@ -24,8 +24,8 @@ from benchmarks.machine import MINILM
 from bertrelay.cache import Cache
 from bertrelay.stage import StageContext
 from domain.biomedical.ner import evaluate
+from domain.biomedical.ner.data import Example, read_examples, types_in
 from domain.biomedical.ner.decoding import LabelSet
-from domain.biomedical.ner.examples import Example, read_examples, types_in
 from domain.biomedical.ner.model import EntityModel, save_model, start_model
 from domain.biomedical.ner.settings import NerEvaluateSettings, NerSettings
 from domain.biomedical.ner.train import run, tag_numbers

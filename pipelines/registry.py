@@ -56,7 +56,7 @@ STAGES = {
     "domain.biomedical.ner": [
         ("domain.ner", 8, "settings:NerSettings", "train:run", "domain:entities"),
         ("domain.ner-evaluate", 6, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
-        ("domain.ner-tag", 5, "settings:TagSettings", "tagging:run", ""),
+        ("domain.ner-tag", 5, "settings:TagSettings", "predict_files:run", ""),
     ],
     "domain.biomedical.qa": [
         ("domain.questions", 4, "settings:QuestionsSettings", "split:run", ""),

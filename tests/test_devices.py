@@ -12,8 +12,8 @@ from bertrelay.device import default_device
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.model import save_model as save_tags
 from domain.biomedical.ner.model import start_model as start_tags
+from domain.biomedical.ner.predict import EntityTagger
 from domain.biomedical.ner.settings import NerSettings
-from domain.biomedical.ner.tagger import EntityTagger
 from domain.biomedical.qa.answerer import QuestionAnswerer
 from domain.biomedical.qa.model import save_model as save_answers
 from domain.biomedical.qa.model import start_model as start_answers

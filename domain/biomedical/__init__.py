@@ -6,9 +6,9 @@ from bertrelay import loader
 
 if TYPE_CHECKING:
     from domain.biomedical.documents.formats import read_documents, write_documents
-    from domain.biomedical.ner.checking import check
-    from domain.biomedical.ner.tagger import EntityTagger
-    from domain.biomedical.ner.tagging import tag_dataset, tag_file
+    from domain.biomedical.ner.check import check
+    from domain.biomedical.ner.predict import EntityTagger
+    from domain.biomedical.ner.predict_files import tag_dataset, tag_file
     from domain.biomedical.qa.answerer import QuestionAnswerer
     from domain.biomedical.qa.answering import answer_dataset, answer_file
     from domain.biomedical.qa.checking import check_questions
@@ -32,16 +32,16 @@ __all__ = [
 __getattr__ = loader(
     __name__,
     {
-        "EntityTagger": "ner.tagger",
+        "EntityTagger": "ner.predict",
         "QuestionAnswerer": "qa.answerer",
         "answer_dataset": "qa.answering",
         "answer_file": "qa.answering",
-        "check": "ner.checking",
+        "check": "ner.check",
         "check_questions": "qa.checking",
         "read_documents": "documents.formats",
         "read_questions": "qa.question_files",
-        "tag_dataset": "ner.tagging",
-        "tag_file": "ner.tagging",
+        "tag_dataset": "ner.predict_files",
+        "tag_file": "ner.predict_files",
         "write_documents": "documents.formats",
         "write_questions": "qa.question_files",
     },

@@ -108,7 +108,7 @@ def tag(
     if writes_dataset(source, output):
         idle = {"--input-format": reading["format"], "--format": options.output_format, "--with-text": how.with_text}
         check_idle({**idle, "--max-rejects": how.max_rejects != TagOptions().max_rejects}, DATASETS)
-        from domain.biomedical.ner.tagging import tag_dataset
+        from domain.biomedical.ner.predict_files import tag_dataset
 
         given = how.model_dump(include={"precision", "batch_tokens"})
         given |= options.model_dump(include={"column", "keep", "overwrite"})
@@ -122,7 +122,7 @@ def tag(
 
 
 def _tag_file(model: str, source: str, output: Path, settings: dict[str, Any], options: TagOutput) -> Any:
-    from domain.biomedical.ner.tagging import checked_format, tag_file
+    from domain.biomedical.ner.predict_files import checked_format, tag_file
 
     given = {"with_text": settings["with_text"], "overwrite": options.overwrite}
     settings["output_format"] = checked_format(output, options.output_format, Path(source), **given)
@@ -305,7 +305,7 @@ def check(
 
 def _findings(splits: dict[Any, Path], options: CheckOptions) -> list[Finding]:
     """The findings in files of entities, or of questions: by the format, else by what the files contain."""
-    from domain.biomedical.ner.checking import check as check_entities
+    from domain.biomedical.ner.check import check as check_entities
     from domain.biomedical.qa.checking import are_questions, check_questions
     from domain.biomedical.qa.question_files import SHAPES
 

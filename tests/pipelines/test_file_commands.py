@@ -57,7 +57,7 @@ COMMANDS = {
         model="tagger",
         input="documents.jsonl",
         lines=documents,
-        block="domain.biomedical.ner.tagging.BLOCK_CHARACTERS",
+        block="domain.biomedical.ner.predict_files.BLOCK_CHARACTERS",
         size=2_000,
         function=tag_file,
         stage='uses = "domain.ner-tag"\ndocuments = "documents.jsonl"',

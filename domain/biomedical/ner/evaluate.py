@@ -16,7 +16,7 @@ from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.conll import lines_of
 from domain.biomedical.documents.document import Unfit
 from domain.biomedical.documents.tags import TokenSpan, spans_of, tags_of
-from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
+from domain.biomedical.ner.data import Example, of_types, read_examples, types_in
 from domain.biomedical.ner.metrics import (
     KINDS,
     Pairing,
@@ -29,8 +29,8 @@ from domain.biomedical.ner.metrics import (
     which_are_right,
 )
 from domain.biomedical.ner.model import EntityModel, load_model
+from domain.biomedical.ner.predict import WordSpan, decoded_blocks
 from domain.biomedical.ner.settings import NerEvaluateSettings
-from domain.biomedical.ner.tagger import WordSpan, decoded_blocks
 from domain.calibration import expected_calibration_error
 from domain.sampling import spread_evenly
 from domain.text.windows import Floats

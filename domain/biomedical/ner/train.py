@@ -21,8 +21,7 @@ from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
 from domain.biomedical.documents.tags import converted, spans_of, types_of
-from domain.biomedical.ner.decoding import LabelSet
-from domain.biomedical.ner.examples import (
+from domain.biomedical.ner.data import (
     Example,
     divided_summary,
     divided_tokens,
@@ -31,10 +30,11 @@ from domain.biomedical.ner.examples import (
     shared_documents,
     types_in,
 )
+from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.metrics import count_entities, entity_metrics, which_are_right
 from domain.biomedical.ner.model import EntityModel, WordSequences, save_model, start_model
+from domain.biomedical.ner.predict import Decoded, decode
 from domain.biomedical.ner.settings import NerSettings
-from domain.biomedical.ner.tagger import Decoded, decode
 from domain.calibration import fit_temperature
 from domain.sampling import uniform_draws
 from domain.text.windows import Integers, ranges

@@ -22,8 +22,8 @@ from bertrelay.model.graph import import_openvino
 from bertrelay.stage import StageContext
 from domain.biomedical.ner import model as entities
 from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.predict import EntityTagger
 from domain.biomedical.ner.settings import NerSettings
-from domain.biomedical.ner.tagger import EntityTagger
 from domain.biomedical.qa import model as answers
 from domain.biomedical.qa.answerer import QuestionAnswerer
 from domain.biomedical.qa.settings import QaSettings

@@ -9,7 +9,7 @@ from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import TEXT_ONLY, Entity, Reading
 from domain.biomedical.documents.formats import format_of, read_documents
 from domain.biomedical.documents.soundness import IMPOSSIBLE
-from domain.biomedical.ner.examples import read_examples
+from domain.biomedical.ner.data import read_examples
 from domain.biomedical.ner.settings import EntitySource
 
 ASPIRIN = "1\t0\t7\tAspirin\tChemical\tD1\n"

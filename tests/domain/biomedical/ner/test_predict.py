@@ -14,9 +14,9 @@ from bertrelay.errors import RequestError
 from domain.biomedical import EntityTagger
 from domain.biomedical.documents.document import Document
 from domain.biomedical.ner.decoding import LabelSet
-from domain.biomedical.ner.model import WordSplitter
-from domain.biomedical.ner.tagger import decoded_blocks
-from domain.biomedical.ner.tagging import _load_tagger
+from domain.biomedical.ner.predict import decoded_blocks
+from domain.biomedical.ner.predict_files import _load_tagger
+from domain.biomedical.ner.subwords import WordSplitter
 from domain.text.sentences import sentence_spans
 from domain.text.words import word_spans
 

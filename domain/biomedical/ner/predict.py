@@ -20,7 +20,8 @@ from bertrelay.progress import log
 from domain.biomedical.documents.document import Document, Entity, Span
 from domain.biomedical.documents.tags import TokenSpan
 from domain.biomedical.ner.decoding import span_probabilities, spans_of, viterbi
-from domain.biomedical.ner.model import EntityModel, SentenceSubwords, Words, load_model
+from domain.biomedical.ner.model import EntityModel, load_model
+from domain.biomedical.ner.subwords import SentenceSubwords, Words
 from domain.text.sentences import each_sentence, is_unspaced, unspaced_warning
 from domain.text.windows import Floats, Integers, blocks, in_batches, ranges, window_outputs
 from domain.text.words import word_spans

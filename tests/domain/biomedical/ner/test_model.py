@@ -20,7 +20,8 @@ from bertrelay.errors import RequestError
 from bertrelay.model.tokenizer import load_tokenizer, save_tokenizer
 from domain.biomedical.documents.tags import illegal_places
 from domain.biomedical.ner.decoding import LabelSet, viterbi
-from domain.biomedical.ner.model import EntityModel, WordSplitter, load_model, save_model
+from domain.biomedical.ner.model import EntityModel, load_model, save_model
+from domain.biomedical.ner.subwords import WordSplitter
 
 LABELS = LabelSet.of_types(["Disease", "Chemical"])
 WORDS = ["the", "patient", "angina", "pectoris", "fluxyz"]

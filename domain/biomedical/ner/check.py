@@ -19,7 +19,7 @@ from domain.biomedical.documents.document import Document, Entity, Reading, plac
 from domain.biomedical.documents.formats import FormatName
 from domain.biomedical.documents.soundness import MISPLACED, STRAY_SPACE
 from domain.biomedical.documents.tags import split_tag
-from domain.biomedical.ner.examples import (
+from domain.biomedical.ner.data import (
     BEYOND_TAGS,
     REPEATED,
     TRIMMED,
@@ -47,7 +47,7 @@ from domain.checks import (
 )
 
 if TYPE_CHECKING:
-    from domain.biomedical.ner.model import WordSplitter
+    from domain.biomedical.ner.subwords import WordSplitter
 
 MIN_ENTITIES = 50  # of a type; with fewer a model is hardly trained on it
 MAX_UNTAGGABLE = 0.05  # of the entities
@@ -119,7 +119,8 @@ def check(
     splitter, limit = None, 0
     if model is not None:
         from bertrelay.model.heads import read_tokenizer, window_size
-        from domain.biomedical.ner.model import MAX_TOKENS, SPECIALS, WordSplitter
+        from domain.biomedical.ner.model import MAX_TOKENS
+        from domain.biomedical.ner.subwords import SPECIALS, WordSplitter
 
         tokenizer, positions = read_tokenizer(model)
         splitter, limit = WordSplitter(tokenizer), window_size(positions, MAX_TOKENS) - SPECIALS

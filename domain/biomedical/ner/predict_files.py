@@ -209,7 +209,7 @@ def _words(document: Document) -> int:
 
 def _start(folder: Path, output: WrittenName, how: dict[str, Any]) -> Compute[list[Document], Iterator[str]]:
     """Loads the model. Raises RequestError where the format `output` cannot hold its types."""
-    from domain.biomedical.ner.tagger import EntityTagger
+    from domain.biomedical.ner.predict import EntityTagger
 
     tagger = EntityTagger.load(folder)
     _check_types(tagger.model.labels.types, output)
@@ -290,7 +290,7 @@ def tag_dataset(
 
 
 def _load_tagger(column: str, batch_tokens: int | None, folder: Path, precision: ComputePrecision) -> "Columns":
-    from domain.biomedical.ner.tagger import EntityTagger
+    from domain.biomedical.ner.predict import EntityTagger
 
     tagger, is_warned = EntityTagger.load(folder), False
 

@@ -11,7 +11,7 @@ from bertrelay.model.tokenizer import load_tokenizer
 from bertrelay.privacy import sensitive_data
 from domain.biomedical.documents.document import Document, Entity
 from domain.biomedical.documents.formats import writer_of
-from domain.biomedical.ner.checking import check
+from domain.biomedical.ner.check import check
 from domain.checks import Place, overall, report, splits_of
 
 

@@ -19,8 +19,8 @@ from bertrelay.model.tokenizer import load_tokenizer
 from bertrelay.stage import StageContext
 from domain.biomedical.ner import evaluate as evaluation
 from domain.biomedical.ner import train as training
+from domain.biomedical.ner.data import Example
 from domain.biomedical.ner.decoding import LabelSet
-from domain.biomedical.ner.examples import Example
 from domain.biomedical.ner.model import save_model
 from domain.biomedical.ner.settings import NerEvaluateSettings, NerSettings
 from domain.biomedical.ner.train import NerTask

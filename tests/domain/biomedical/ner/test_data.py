@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical.documents.document import Document, Entity
-from domain.biomedical.ner.examples import Example, of_document, of_types, read_examples, types_in
+from domain.biomedical.ner.data import Example, of_document, of_types, read_examples, types_in
 from domain.biomedical.ner.settings import EntitySource, NerSettings
 from domain.biomedical.ner.train import _types
 
