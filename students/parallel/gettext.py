@@ -28,10 +28,12 @@ LINE = re.compile(
     re.DOTALL,
 )
 """A line of a `.po` file that is no comment, and the rest that is none; a keyword may stand apart from its text."""
+STRING = re.compile('(#~ )?"')
+"""A string that continues the one before; after a comment it continues none."""
 BROKEN = '"?"'
 """Stands for a string that cannot be read: an empty one would begin the header."""
 REPEATED_FORM = re.compile(r'^(?:#~ )?(msgstr\[\d\]) .*\n(?:(?:(?:#~ )?".*)?\n)*(?:#~ )?\1 ', re.MULTILINE)
-COMMENT = re.compile(r"\s*#(?!~(?!\|))(?P<flags>,.*\bfuzzy\b)?")
+COMMENT = re.compile(r"\s*#(?!~(?!\|))(?P<flags>,.*fuzzy)?")
 """A comment, or the former text of a message (`#|`, `#~|`)."""
 UNDECODED = re.compile("[\udc80-\udcff]")
 """Bytes that are not valid in the encoding, as the error handler surrogateescape leaves them."""
@@ -105,15 +107,16 @@ def read_po(file: str, stream: IO[bytes]) -> Catalogue:
     except UnicodeDecodeError as error:
         line = _line_number(data, error.start)
         raise RequestError(f"{file}, line {line:,}: not valid {encoding.upper()}, {source}") from None
-    lines, faults = list[str](), dict[int, Unusable]()
+    lines, faults, after_comment = list[str](), dict[int, Unusable](), False
     for number, raw in enumerate(text.split("\n"), 1):
         lines.append(_polib_line(raw))
         if UNDECODED.search(raw):
             conversion = "" if faults else conversion_hint(file, raw.encode(encoding, "surrogateescape"))
             detail = f"{source}{conversion}" if conversion else ""
             faults[number] = Unusable(file, number, f"not valid {encoding.upper()}", detail)
-        elif not COMMENT.match(raw) and _groups(raw)[-1]:
+        elif not COMMENT.match(raw) and (_groups(raw)[-1] or (after_comment and STRING.match(lines[-1]))):
             faults[number] = Unusable(file, number, "not a line of a .po file", "expected one text in double quotes")
+        after_comment = bool(COMMENT.match(raw)) or (after_comment and not lines[-1])
     starts = [number for number, line in enumerate(lines) if line.startswith("msgid ")]
     first = _parse_po(file, lines[: starts[1]] if len(starts) > 1 else lines)
     header = Header.parse(f"{file}, line {starts[0] + 1 if starts else 1:,}", first.metadata)
@@ -170,9 +173,11 @@ def _po_messages(
     entries = _parse_po(file, lines)
     starts = [entry.linenum for entry in entries]
     fault_of = {bisect_right(starts, line) - 1: faults[line] for line in sorted(faults, reverse=True)}
+    obsolete = {bisect_right(starts, line) - 1 for line, text in enumerate(lines, 1) if text.startswith("#~")}
     if -1 in fault_of:  # in the header
         yield fault_of[-1]
     for number, entry in enumerate(entries):
+        entry.obsolete = number in obsolete  # as a whole, even if some of its lines only are marked
         if number in fault_of:
             yield fault_of[number]
         elif bool(entry.msgid_plural) != bool(entry.msgstr_plural):

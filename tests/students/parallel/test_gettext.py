@@ -60,12 +60,13 @@ def test_a_broken_string_of_a_catalogue_is_counted_with_its_line_and_changes_no_
     """The third message has no quote at its end; plural forms stand apart from their numbers."""
     (tmp_path / "de.po").write_text(
         'msgid\n"a file"\nmsgid_plural\n"files"\nmsgstr [0]\n"Datei"\nmsgstr [ 1 ] "Dateien"\n'
-        'msgid\n"no text"\nmsgstr\n\nmsgid\n"open\nmsgstr "x"\n\nmsgid "Yes"\nmsgstr\n"Ja"\n'
+        'msgid\n"no text"\nmsgstr\n\nmsgid\n"open\nmsgstr "x"\n\nmsgid "Yes"\nmsgstr\n"Ja"\n\n'
+        'msgid "No"\nmsgstr "Nein"\n# a keyword is missing\n\n"Auf"\n'
     )
     pairs, faults = read(tmp_path / "de.po", "de")
     expected = ("a file", "Datei", ""), ("files", "Dateien", ""), ("no text", "", ""), ("Yes", "Ja", "")
     assert [pair[1:] for pair in pairs] == list(expected)
-    assert [(fault.line, fault.reason) for fault in faults] == [(13, "not a line of a .po file")]
+    assert [(fault.line, fault.reason) for fault in faults] == [(line, "not a line of a .po file") for line in (13, 24)]
 
 
 ONE_LINE = 'msgid "A cat" msgstr "Eine Katze"\n'
