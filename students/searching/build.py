@@ -12,7 +12,7 @@ from bertrelay.compute.local import LocalExecutor
 from bertrelay.data.arrow import open_arrow
 from bertrelay.data.shards import even_spans, locked_output
 from bertrelay.data.tables import Table
-from bertrelay.data.vectors import Vectors, open_vectors
+from bertrelay.data.vectors import Vectors
 from bertrelay.device import ComputePrecision
 from bertrelay.encode_files import fill_vectors, forget_manifest
 from bertrelay.errors import BertRelayError
@@ -41,7 +41,8 @@ from students.searching.index_folder import (
     Segment,
     check_files,
     check_origin,
-    open_segments,
+    open_segment_vectors,
+    open_structures,
     partial_folders,
     read_manifest,
     write_manifest,
@@ -198,15 +199,15 @@ def _add_missing(folder: Path, table: Table, manifest: IndexManifest, options: I
 
 def _add_kind(folder: Path, manifest: IndexManifest, kind: ApproximateKind, hnsw: Hnsw) -> IndexManifest:
     """Builds the FAISS index of each segment that has none of these parameters, and measures their recall."""
-    for segment in manifest.segments:
-        vectors, equal_path = open_vectors(folder / segment.vectors_file), folder / segment.equal_file
+    vectors = open_segment_vectors(folder, manifest)
+    for segment, part in zip(manifest.segments, vectors, strict=True):
+        equal_path, path = folder / segment.equal_file, folder / segment.faiss_file(kind, hnsw)
         if not equal_path.is_file():
-            write_equal(equal_path, equal_rows(vectors))
-        path = folder / segment.faiss_file(kind, hnsw)
+            write_equal(equal_path, equal_rows(part))
         if not path.is_file():
-            distinct_vectors = distinct(vectors, open_equal(equal_path, segment.rows))
+            distinct_vectors = distinct(part, open_equal(equal_path, segment.rows))
             write_index(build_structure(kind, distinct_vectors, hnsw), path)
-    segments = open_segments(folder, manifest.segments, kind, hnsw)
+    segments = open_structures(folder, manifest.segments, vectors, kind, hnsw)
     if (count := sum(len(segment.distinct) for segment in segments)) < manifest.sentences:
         log(
             f"{manifest.sentences:,} sentences have {count:,} distinct vectors, which are searched; each gives all "
@@ -220,9 +221,9 @@ def _measure(segments: Sequence[Approximate], candidates: int) -> Metrics:
     """Measures and logs `recall_at_10` on distinct vectors, and says what helps where it is low."""
     kind, parts = segments[0].kind, [segment.distinct for segment in segments]
 
-    def find(queries: Vectors, k: int) -> tuple[Vectors, Rows]:
-        nearest = (segment.distinct_neighbours(queries, k, candidates) for segment in segments)
-        return merge(zip(first_rows(parts), nearest, strict=True), k)
+    def find(queries: Vectors, top_k: int) -> tuple[Vectors, Rows]:
+        nearest = (segment.distinct_neighbours(queries, top_k, candidates) for segment in segments)
+        return merge(zip(first_rows(parts), nearest, strict=True), top_k)
 
     fractions = recall(find, stack(parts))
     measured = with_interval(RECALL, share, fractions)

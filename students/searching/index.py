@@ -15,7 +15,7 @@ from bertrelay.data.arrow import open_arrow
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
 from bertrelay.data.tables import Column, Table
-from bertrelay.data.vectors import Vectors, open_vectors
+from bertrelay.data.vectors import Vectors
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
 from bertrelay.inference.encode import check_finite
@@ -36,8 +36,8 @@ from students.searching.index_folder import (
     check_is_index,
     check_model,
     check_origin,
-    damaged,
-    open_segments,
+    open_segment_vectors,
+    open_structures,
     read_manifest,
     read_origin,
     require_manifest,
@@ -156,8 +156,8 @@ class SearchIndex:
         if exact or not self.segments:
             return exact_neighbours(queries, self.vectors, top_k)
         candidates = ef_search or self.manifest.hnsw.get("ef_search", Hnsw().ef_search)
-        found = (segment.neighbours(queries, top_k, candidates) for segment in self.segments)
-        return merge(zip(first_rows([segment.vectors for segment in self.segments]), found, strict=True), top_k)
+        nearest = (segment.neighbours(queries, top_k, candidates) for segment in self.segments)
+        return merge(zip(first_rows([segment.vectors for segment in self.segments]), nearest, strict=True), top_k)
 
 
 def open_index(
@@ -207,16 +207,11 @@ def _load_index(
             f"show: expected {', '.join(missing)} in {folder}, found {existing}; give the corpus too, and they are kept"
         )
     check_files(folder, manifest, verify)
-    vectors = [open_vectors(folder / segment.vectors_file) for segment in manifest.segments]
-    shapes, expected = (
-        [part.shape for part in vectors],
-        [(part.rows, manifest.origin.dim) for part in manifest.segments],
-    )
-    if shapes != expected:
-        raise damaged(folder, f"its vectors have shapes {shapes} and not {expected}")
+    vectors = open_segment_vectors(folder, manifest)
     segments = list[Approximate]()
     if manifest.kind != "exact":
-        segments = open_segments(folder, manifest.segments, manifest.kind, Hnsw(**manifest.hnsw))
+        hnsw = Hnsw(**manifest.hnsw)
+        segments = open_structures(folder, manifest.segments, vectors, manifest.kind, hnsw)
     columns = pa.table({}) if not show else open_arrow(folder / manifest.columns_file).select(list(map(str, show)))
     sentences = open_arrow(folder / SENTENCES)
     return SearchIndex(folder, manifest, encoder, stack(vectors), sentences, columns, segments)

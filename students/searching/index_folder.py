@@ -31,7 +31,7 @@ from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import text_column
 from bertrelay.data.tables import Column, Table
-from bertrelay.data.vectors import open_vectors
+from bertrelay.data.vectors import Vectors, open_vectors
 from bertrelay.errors import RequestError
 from bertrelay.files import check_name, read_json, write_error, write_json
 from bertrelay.fingerprint import Digests, file_stamp, fingerprint, shows_changes
@@ -347,14 +347,26 @@ def partial_folders(folder: Path) -> list[Path]:
     return list(folder.parent.glob(f"{escape(folder.name)}.partial-*"))
 
 
-def open_segments(folder: Path, segments: Sequence[Segment], kind: ApproximateKind, hnsw: Hnsw) -> list[Approximate]:
-    """Opens the FAISS index of each segment, with its vectors."""
+def open_segment_vectors(folder: Path, manifest: IndexManifest) -> list[Vectors]:
+    """Opens the vectors of each segment, memory-mapped; raises RequestError for those of another shape."""
+    vectors = [open_vectors(folder / segment.vectors_file) for segment in manifest.segments]
+    shapes = [part.shape for part in vectors]
+    expected = [(segment.rows, manifest.origin.dim) for segment in manifest.segments]
+    if shapes != expected:
+        raise damaged(folder, f"its vectors have shapes {shapes} and not {expected}")
+    return vectors
+
+
+def open_structures(
+    folder: Path, segments: Sequence[Segment], vectors: Sequence[Vectors], kind: ApproximateKind, hnsw: Hnsw
+) -> list[Approximate]:
+    """Opens the FAISS index of each segment over its vectors."""
     return [
         Approximate(
             kind,
             open_faiss(folder / segment.faiss_file(kind, hnsw), kind),
-            open_vectors(folder / segment.vectors_file),
+            part,
             open_equal(folder / segment.equal_file, segment.rows),
         )
-        for segment in segments
+        for segment, part in zip(segments, vectors, strict=True)
     ]
