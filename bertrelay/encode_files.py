@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple, TypeVar, Unpack
 
@@ -161,7 +162,15 @@ def fill_vectors(
     check_shared(path.parent, executor.process_group)
     with locked_output(path, executor.process_group, wait=True):
         encoding = BlockEncoder.of(encoder, executor, options, name_row=name_row)
-        return VectorFile(encoding, read_block, rows, key, description).fill_cache(path, executor).size
+        file = VectorFile(encoding, read_block, rows, key, description)
+        manifest_path, group = path.with_name(path.name + MANIFEST), executor.process_group
+        if on_main(lambda: path.is_file() and read_json(manifest_path) == file.manifest, group):
+            return 0
+        if group.is_main:
+            refuse_symlink(path)
+            manifest_path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)  # of another model or input
+        return file.write(path, executor, manifest_path=manifest_path).size
 
 
 def forget_manifest(path: Path) -> None:
@@ -277,17 +286,6 @@ class VectorFile:
             "vectors": self.encoding.stored,
         }
 
-    def fill_cache(self, path: Path, executor: Executor) -> FillResult:
-        """Writes `path`, and its manifest beside it; does nothing where that manifest is there already."""
-        manifest_path, group = path.with_name(path.name + MANIFEST), executor.process_group
-        if on_main(lambda: path.is_file() and read_json(manifest_path) == self.manifest, group):
-            return FillResult(0, 0.0)
-        if group.is_main:
-            refuse_symlink(path)
-            manifest_path.unlink(missing_ok=True)
-            path.unlink(missing_ok=True)  # of another model or input
-        return self.write(path, executor, manifest_path=manifest_path)
-
     def write(
         self, output: Path, executor: Executor, texts: ReadBlock | None = None, manifest_path: Path | None = None
     ) -> FillResult:
@@ -323,7 +321,7 @@ def _start_arrays(encoding: BlockEncoder) -> Compute[tuple[int, Sequence[str]], 
 
     def compute(blocks: Iterable[tuple[int, Sequence[str]]], bar: Bar) -> Iterator[NDArray[np.generic]]:
         numbered = ((first, first, sentences) for first, sentences in blocks)
-        return (vectors for _, vectors in encoding.vectors(numbered, bar))
+        return map(itemgetter(1), encoding.vectors(numbered, bar))
 
     return compute
 

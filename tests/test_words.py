@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-REWRITTEN = ["bertrelay", "teachers", "students/distill", "students/evaluate", "tests/bertrelay", "tests/teachers"]
-REWRITTEN += ["tests/students/distill", "tests/students/evaluate"]
-REWRITTEN += [f"{tests}students/{folder}" for tests in ("", "tests/") for folder in ("compress", "mining", "parallel")]
+REWRITTEN = ["bertrelay", "teachers", "tests/bertrelay", "tests/teachers"]
+STUDENTS = ("compress", "distill", "evaluate", "mining", "parallel")
+REWRITTEN += [f"{tests}students/{folder}" for tests in ("", "tests/") for folder in STUDENTS]
 """Folders in which every docstring, name and comment follows the rules."""
 MODULES = sorted(path.relative_to(ROOT) for name in REWRITTEN for path in (ROOT / name).rglob("*.py"))
 

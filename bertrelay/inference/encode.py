@@ -5,6 +5,7 @@ sentences of like length share a batch, so that little of it is padding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
@@ -119,10 +120,7 @@ def encode_blocks(
     text_before = encoder.text_before(prompt_name, prompt)
     tokenized = (_tokenize(encoder, text_before, sentences) for sentences in blocks)
     prompt_tokens = encoder.prompt_tokens(text_before)
-
-    def compute(block: _Tokens, batch_tokens: int) -> Vectors:
-        return _compute(encoder, block, batch_tokens, bar, batch_size, prompt_tokens)
-
+    compute = partial(_compute, encoder, bar=bar, batch_size=batch_size, prompt_tokens=prompt_tokens)
     resolved = resolve_precision(precision, encoder.device)
     return compute_blocks(encoder, tokenized, lambda block: len(block.ids), compute, resolved, batch_tokens)
 
