@@ -60,7 +60,7 @@ STAGES = {
     ],
     "domain.biomedical.qa": [
         ("domain.questions", 4, "settings:QuestionsSettings", "split:run", ""),
-        ("domain.qa-answer", 4, "settings:AnswerSettings", "answering:run", ""),
+        ("domain.qa-answer", 4, "settings:AnswerSettings", "predict_files:run", ""),
         ("domain.qa", 7, "settings:QaSettings", "train:run", ""),
         ("domain.qa-evaluate", 5, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],

@@ -14,9 +14,9 @@ from domain.biomedical.ner.model import save_model as save_tags
 from domain.biomedical.ner.model import start_model as start_tags
 from domain.biomedical.ner.predict import EntityTagger
 from domain.biomedical.ner.settings import NerSettings
-from domain.biomedical.qa.answerer import QuestionAnswerer
 from domain.biomedical.qa.model import save_model as save_answers
 from domain.biomedical.qa.model import start_model as start_answers
+from domain.biomedical.qa.predict import QuestionAnswerer
 from domain.biomedical.qa.settings import QaSettings
 from domain.clinical.classifier import save_model as save_outcome
 from domain.clinical.classifier import start_model as start_outcome

@@ -14,7 +14,7 @@ from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.predict import EntityTagger
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.qa import model as answers
-from domain.biomedical.qa.answerer import QuestionAnswerer
+from domain.biomedical.qa.predict import QuestionAnswerer
 from domain.biomedical.qa.settings import QaSettings
 from domain.clinical import classifier
 from domain.clinical.outcomes import OutcomeModelSettings

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from domain.biomedical.ner.check import check
     from domain.biomedical.ner.predict import EntityTagger
     from domain.biomedical.ner.predict_files import tag_dataset, tag_file
-    from domain.biomedical.qa.answerer import QuestionAnswerer
-    from domain.biomedical.qa.answering import answer_dataset, answer_file
-    from domain.biomedical.qa.checking import check_questions
+    from domain.biomedical.qa.check import check_questions
+    from domain.biomedical.qa.predict import QuestionAnswerer
+    from domain.biomedical.qa.predict_files import answer_dataset, answer_file
     from domain.biomedical.qa.question_files import read_questions, write_questions
 
 __all__ = [
@@ -33,11 +33,11 @@ __getattr__ = loader(
     __name__,
     {
         "EntityTagger": "ner.predict",
-        "QuestionAnswerer": "qa.answerer",
-        "answer_dataset": "qa.answering",
-        "answer_file": "qa.answering",
+        "QuestionAnswerer": "qa.predict",
+        "answer_dataset": "qa.predict_files",
+        "answer_file": "qa.predict_files",
         "check": "ner.check",
-        "check_questions": "qa.checking",
+        "check_questions": "qa.check",
         "read_documents": "documents.formats",
         "read_questions": "qa.question_files",
         "tag_dataset": "ner.predict_files",

@@ -197,7 +197,7 @@ def answer(
         idle = {"--input-format": reading["format"], "--id": reading["id"], "--html": options.page}
         idle |= {"--with-text": how.with_text, "--max-rejects": how.max_rejects != AnswerOptions().max_rejects}
         check_idle(idle, DATASETS)
-        from domain.biomedical.qa.answering import answer_dataset
+        from domain.biomedical.qa.predict_files import answer_dataset
 
         given = {f"{name}_column": reading[name] for name in ("question", "context")}
         given |= how.model_dump(exclude={"max_rejects", "with_text"})
@@ -212,7 +212,7 @@ def answer(
 def _answer_file(
     model: str, questions: str, output: Path, reading: Fields, settings: dict[str, Any], options: AnswersOutput
 ) -> Any:
-    from domain.biomedical.qa.answering import QuestionFile, answer_file, check_outputs
+    from domain.biomedical.qa.predict_files import QuestionFile, answer_file, check_outputs
 
     check_outputs(questions, output, options.page, settings["with_text"], "--html", options.overwrite)
     input_format = reading.pop("format")
@@ -306,7 +306,7 @@ def check(
 def _findings(splits: dict[Any, Path], options: CheckOptions) -> list[Finding]:
     """The findings in files of entities, or of questions: by the format, else by what the files contain."""
     from domain.biomedical.ner.check import check as check_entities
-    from domain.biomedical.qa.checking import are_questions, check_questions
+    from domain.biomedical.qa.check import are_questions, check_questions
     from domain.biomedical.qa.question_files import SHAPES
 
     found: Any = options.format

@@ -11,7 +11,7 @@ import pytest
 
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical import QuestionAnswerer, answer_file
-from domain.biomedical.qa.answering import QuestionFile, scan
+from domain.biomedical.qa.predict_files import QuestionFile, scan
 
 SHORT = "The mice had fever of BRCA1. The 𝒢out <b>p53</b>, gout in rats."
 LONG = " ".join(f"gout ({n}) of p53, in the rats. BRCA1 < fever of the mice." for n in range(40))

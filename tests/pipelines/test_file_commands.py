@@ -68,7 +68,7 @@ COMMANDS = {
         model="answerer",
         input="many.jsonl",
         lines=questions,
-        block="domain.biomedical.qa.answering.BLOCK_CHARACTERS",
+        block="domain.biomedical.qa.predict_files.BLOCK_CHARACTERS",
         size=8_000,
         function=answer_file,
         stage='uses = "domain.qa-answer"\nquestions = "many.jsonl"\npage = true',

@@ -16,9 +16,9 @@ from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import atomic_write, write_json
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.qa.answerer import Choice, Choices, NBest, answered_blocks, log_too_long
 from domain.biomedical.qa.metrics import Pools, Score, best_answers, factoid_metrics, scores, squad_metrics
 from domain.biomedical.qa.model import AnswerModel, load_model
+from domain.biomedical.qa.predict import Choice, Choices, NBest, answered_blocks, log_too_long
 from domain.biomedical.qa.question_files import bioasq_golds, question_format_of, read_all
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QaEvaluateSettings, QuestionSource

@@ -17,7 +17,7 @@ import numpy as np
 
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.stage import Metrics
-from domain.biomedical.qa.answerer import NBest, n_best
+from domain.biomedical.qa.predict import NBest, n_best
 from domain.biomedical.qa.questions import Question, Synonyms
 from domain.text.windows import Floats, Integers
 

@@ -24,9 +24,9 @@ from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
 from domain.biomedical.documents.document import shown_id
-from domain.biomedical.qa.answerer import NBest, log_too_long, nbest_of
 from domain.biomedical.qa.metrics import Pools, best_threshold, squad_metrics
 from domain.biomedical.qa.model import AnswerModel, save_model, start_model
+from domain.biomedical.qa.predict import NBest, log_too_long, nbest_of
 from domain.biomedical.qa.question_files import read_all
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QaSettings

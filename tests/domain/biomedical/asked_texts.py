@@ -11,7 +11,7 @@ from bertrelay.training.loop import Training
 from domain.biomedical.ner import model as ner
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.qa import model as qa
-from domain.biomedical.qa.answerer import answered_blocks
+from domain.biomedical.qa.predict import answered_blocks
 from domain.biomedical.qa.question_files import write_questions
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaSettings

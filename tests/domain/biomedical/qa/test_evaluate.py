@@ -12,10 +12,10 @@ from bertrelay.cache import Cache
 from bertrelay.device import ComputePrecision
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import evaluate as evaluation
-from domain.biomedical.qa.answerer import NBest
 from domain.biomedical.qa.evaluate import slices
 from domain.biomedical.qa.metrics import Pools, Score
 from domain.biomedical.qa.model import save_model
+from domain.biomedical.qa.predict import NBest
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaEvaluateSettings
 from domain.biomedical.qa.subwords import PairSplitter

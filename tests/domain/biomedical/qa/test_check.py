@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bertrelay.errors import RequestError
-from domain.biomedical.qa.checking import are_questions, check_questions
+from domain.biomedical.qa.check import are_questions, check_questions
 from domain.biomedical.qa.question_files import write_questions
 from domain.biomedical.qa.questions import Answer, Question
 from pipelines.cli.app import app

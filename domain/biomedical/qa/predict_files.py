@@ -38,7 +38,7 @@ from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFo
 
 if TYPE_CHECKING:
     from bertrelay.inference.run_model import Columns, WrittenDataset
-    from domain.biomedical.qa.answerer import Reply
+    from domain.biomedical.qa.predict import Reply
 
 COLUMNS = {
     "id": "string",
@@ -228,7 +228,7 @@ def answer_file(
         rate = run.fill(Work(reader.read, start, "answering", "questions")).rate
         without_answer, refused = _assemble(source, run.shards, output, page) if run.is_main else (0, [])
     if refused:
-        from domain.biomedical.qa.answerer import QuestionAnswerer, too_long  # which loads torch
+        from domain.biomedical.qa.predict import QuestionAnswerer, too_long  # which loads torch
 
         first = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
         log(f"{first}: {too_long(QuestionAnswerer.load(run.folder).model)}")
@@ -296,7 +296,7 @@ def answer_dataset(
 def _load_answerer(
     texts: Sequence[str], options: AnswerOptions, folder: Path, precision: ComputePrecision
 ) -> "Columns":
-    from domain.biomedical.qa.answerer import QuestionAnswerer
+    from domain.biomedical.qa.predict import QuestionAnswerer
 
     answerer = QuestionAnswerer.load(folder, whole_words=options.whole_words)
     how: dict[str, Any] = {"top": options.top, "precision": precision, "batch_tokens": options.batch_tokens}
@@ -342,7 +342,7 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
 
 
 def _start(folder: Path, whole_words: bool | None, how: dict[str, Any]) -> Compute[list[Question], Iterator[str]]:
-    from domain.biomedical.qa.answerer import QuestionAnswerer
+    from domain.biomedical.qa.predict import QuestionAnswerer
 
     answerer = QuestionAnswerer.load(folder, whole_words=whole_words)
 

@@ -11,9 +11,9 @@ from asked_texts import Found, ask, find_answers, many, start_answerer
 
 from bertrelay.errors import RequestError
 from domain.biomedical import QuestionAnswerer
-from domain.biomedical.qa import answerer as answering
-from domain.biomedical.qa.answerer import CandidateSpans, NBest, _around, n_best, spans_in_windows
+from domain.biomedical.qa import predict
 from domain.biomedical.qa.metrics import best_threshold
+from domain.biomedical.qa.predict import CandidateSpans, NBest, _around, n_best, spans_in_windows
 from domain.biomedical.qa.subwords import _inside_words
 from domain.text.sentences import sentence_spans
 
@@ -168,7 +168,7 @@ def ends_inside_a_word(text, place):
 
 
 def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(model, monkeypatch):
-    monkeypatch.setattr(answering, "CANDIDATES", 1000)
+    monkeypatch.setattr(predict, "CANDIDATES", 1000)
     context = "The patients had fluxes, asthmatic seenmild-gouty sign; inno 5mildly, of amid courses"
     model = replace(model, max_answer_tokens=12)
 
@@ -204,7 +204,7 @@ def test_words_are_of_scripts_that_have_spaces(text, inside):
 
 
 def test_characters_are_those_of_the_text_whatever_it_holds(model, monkeypatch):
-    monkeypatch.setattr(answering, "CANDIDATES", 200)
+    monkeypatch.setattr(predict, "CANDIDATES", 200)
     context = "  𝒳 the\u2003patient\r\nİof\u0301 gout — “no”\u00a0sign 👩\u200d🔬 flu \x02 "
     (found,) = find_answers(model, [ask("mild", context)], top=200, precision="fp32")
     spans = {(each.start, each.end) for each in found if each.start >= 0}
