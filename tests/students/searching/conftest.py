@@ -13,8 +13,8 @@ def texts():
     """61 different sentences."""
     subjects = ["the dog", "two cats", "ein Hund", "le chat", "eine Maus"]
     verbs = ["runs", "sleeps", "bellt", "dort", "waits", "singt"]
-    places = ["here", "im Haus", "dehors"]
-    return [f"{subject} {verb} {place}" for subject in subjects for verb in verbs for place in places][:61]
+    adverbs = ["here", "im Haus", "dehors"]
+    return [f"{subject} {verb} {adverb}" for subject in subjects for verb in verbs for adverb in adverbs][:61]
 
 
 @pytest.fixture(scope="session")

@@ -132,11 +132,11 @@ def test_a_hit_has_the_number_of_its_record_and_its_columns(encoder, questions, 
         return build(encoder, questions, rejects=Rejects(tmp_path / "r.jsonl", 0.5), **options)
 
     numbers = {"the dog\nruns": (2, 1), "two cats": (5, 3), "ein Hund": (7, 4)}
-    assert hits_of(opened()) == {text: (*places, {}) for text, places in numbers.items()}
+    assert hits_of(opened()) == {text: (line, record, {}) for text, (line, record) in numbers.items()}
     encoded.clear()
     answers = {"the dog\nruns": "outside", "two cats": "asleep", "ein Hund": "laut"}
     index = opened(show=["answer"])
-    assert hits_of(index) == {text: (*places, {"answer": answers[text]}) for text, places in numbers.items()}
+    assert hits_of(index) == {text: (*numbers[text], {"answer": answer}) for text, answer in answers.items()}
     both = opened(show=["note", 1])
     assert hits_of(both)["two cats"] == (5, 3, {"note": "3", "1": "asleep"})
     assert hits_of(open_index(encoder, index.folder, show=["answer"])) == hits_of(index)
