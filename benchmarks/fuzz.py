@@ -53,7 +53,7 @@ from bertrelay.fingerprint import Digests
 from bertrelay.model.encoder import SentenceEncoder
 from domain.biomedical.ner.predict import EntityTagger
 from domain.biomedical.qa.predict import QuestionAnswerer
-from domain.clinical.scorer import OutcomeScorer
+from domain.clinical.predict import OutcomeScorer
 from domain.pretraining.network import start_network
 from domain.pretraining.settings import PretrainSettings
 from pipelines.plan import RunOptions, make_plan

@@ -27,10 +27,10 @@ from benchmarks.harness import OURS, Claim, Result, at_least, in_turns, main, pr
 from benchmarks.machine import MINILM, growth_claim, memories, save_stand_in
 from bertrelay.device import default_device
 from bertrelay.model.new import train_wordpiece
-from domain.clinical.classifier import save_model, start_model
-from domain.clinical.outcomes import OutcomeModelSettings
-from domain.clinical.scorer import ReadmissionScorer, clean_and_join
-from domain.clinical.scoring import score_file
+from domain.clinical.model import save_model, start_model
+from domain.clinical.predict import ReadmissionScorer, clean_and_join
+from domain.clinical.predict_files import score_file
+from domain.clinical.settings import OutcomeModelSettings
 from pipelines.samples.hospital import write_hospital
 from pipelines.samples.settings import HospitalSettings
 

@@ -18,10 +18,10 @@ from domain.biomedical.qa.model import save_model as save_answers
 from domain.biomedical.qa.model import start_model as start_answers
 from domain.biomedical.qa.predict import QuestionAnswerer
 from domain.biomedical.qa.settings import QaSettings
-from domain.clinical.classifier import save_model as save_outcome
-from domain.clinical.classifier import start_model as start_outcome
-from domain.clinical.outcomes import OutcomeModelSettings
-from domain.clinical.scorer import OutcomeScorer
+from domain.clinical.model import save_model as save_outcome
+from domain.clinical.model import start_model as start_outcome
+from domain.clinical.predict import OutcomeScorer
+from domain.clinical.settings import OutcomeModelSettings
 from domain.terms.vectors import term_vectors
 from students import shrink
 from teachers.pairs.model import start_cross_encoder

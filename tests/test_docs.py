@@ -18,9 +18,8 @@ from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.qa import model as qa
 from domain.biomedical.qa.settings import QaSettings
-from domain.clinical import classifier
-from domain.clinical.outcomes import OutcomeModelSettings
-from domain.clinical.settings import ChunkSettings
+from domain.clinical import model as outcome_model
+from domain.clinical.settings import ChunkSettings, OutcomeModelSettings
 from pipelines.cli.app import app
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
@@ -96,11 +95,11 @@ def write_clinic(folder, bert):
     write_terms(results["hospital"])
     bert.backbone.save_pretrained(results["pretraining"] / "model")
     bert.tokenizer.save_pretrained(results["pretraining"] / "model")
-    readmission = classifier.start_model(
+    readmission = outcome_model.start_model(
         results["pretraining"] / "model", OutcomeModelSettings(chunking=ChunkSettings(max_tokens=32))
     )
     (folder / "runs/clinic/readmission/latest").mkdir(parents=True)
-    classifier.save_model(readmission, folder / "runs/clinic/readmission/latest/model")
+    outcome_model.save_model(readmission, folder / "runs/clinic/readmission/latest/model")
 
 
 def test_the_commands_of_readme_run_as_typed(place, monkeypatch):

@@ -23,7 +23,6 @@ BENCHMARKS = sorted(path.relative_to(ROOT) for path in (ROOT / "benchmarks").rgl
 STANDING_CIRCLES = {
     frozenset(circle.split())
     for circle in (
-        "domain.clinical.model_evaluation domain.clinical.training",
         "pipelines.report.page pipelines.runner",
         "pipelines.report pipelines.runner",
         "benchmarks.harness benchmarks.machine",

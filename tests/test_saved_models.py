@@ -16,8 +16,8 @@ from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.qa import model as answers
 from domain.biomedical.qa.predict import QuestionAnswerer
 from domain.biomedical.qa.settings import QaSettings
-from domain.clinical import classifier
-from domain.clinical.outcomes import OutcomeModelSettings
+from domain.clinical import model as outcome_model
+from domain.clinical.settings import OutcomeModelSettings
 from teachers.pairs.model import CrossEncoder, start_cross_encoder
 from teachers.sbert_paper.bilstm import BiLstmEncoder
 from teachers.sbert_paper.poly_encoder import PolyEncoder
@@ -43,7 +43,7 @@ SAVE: dict[str, Callable[[SentenceEncoder, Path, Path], object]] = {
     "bilstm": lambda _, __, folder: BiLstmEncoder(["heart"], 4, 4).save(folder),
     "entities": lambda _, base, folder: save_entities(base, folder),
     "answers": lambda _, base, folder: save_answers(base, folder),
-    "outcomes": lambda _, base, folder: classifier.save_model(classifier.start_model(base, OUTCOME), folder),
+    "outcomes": lambda _, base, folder: outcome_model.save_model(outcome_model.start_model(base, OUTCOME), folder),
 }
 
 

@@ -6,29 +6,27 @@ from bertrelay import loader
 
 if TYPE_CHECKING:
     from domain.checks import Finding
-    from domain.clinical.audit import find_split_leakage
     from domain.clinical.chunks import Chunk, Chunker, Chunks
     from domain.clinical.cleaning import Section, clean, find_sections
     from domain.clinical.cohort import write_cohort
+    from domain.clinical.leakage import find_split_leakage
     from domain.clinical.notes import write_notes
-    from domain.clinical.outcomes import ChunkSettings
-    from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer
-    from domain.clinical.scoring import score_dataset, score_file
-    from domain.clinical.settings import CohortSettings, NotesSettings
+    from domain.clinical.predict import OutcomeScorer, ReadmissionScorer
+    from domain.clinical.predict_files import score_dataset, score_file
+    from domain.clinical.settings import ChunkSettings, CohortSettings, NotesSettings
 
 __all__ = ["Chunk", "ChunkSettings", "Chunker", "Chunks", "CohortSettings", "Finding", "NotesSettings", "OutcomeScorer"]
 __all__ += ["ReadmissionScorer", "Section", "clean", "find_sections", "find_split_leakage", "score_dataset"]
 __all__ += ["score_file", "write_cohort", "write_notes"]
 
 MODULES = {
-    "audit": ("Finding", "find_split_leakage"),
     "chunks": ("Chunk", "Chunker", "Chunks"),
     "cleaning": ("Section", "clean", "find_sections"),
     "cohort": ("write_cohort",),
+    "leakage": ("Finding", "find_split_leakage"),
     "notes": ("write_notes",),
-    "outcomes": ("ChunkSettings",),
-    "scorer": ("OutcomeScorer", "ReadmissionScorer"),
-    "scoring": ("score_dataset", "score_file"),
-    "settings": ("CohortSettings", "NotesSettings"),
+    "predict": ("OutcomeScorer", "ReadmissionScorer"),
+    "predict_files": ("score_dataset", "score_file"),
+    "settings": ("ChunkSettings", "CohortSettings", "NotesSettings"),
 }
 __getattr__ = loader(__name__, {name: module for module, names in MODULES.items() for name in names})

@@ -11,9 +11,8 @@ from bertrelay.data.records import Rejects
 from bertrelay.files import write_text
 from bertrelay.progress import log
 from domain.clinical.mimic import FAULT, ROW, Version, columns_of, read_table, version_of
-from domain.clinical.outcomes import in_words
 from domain.clinical.records import log_copies
-from domain.clinical.settings import LATEST, CohortSettings, Discharge
+from domain.clinical.settings import LATEST, CohortSettings, Discharge, in_words
 
 
 class FlowStep(NamedTuple):

@@ -13,8 +13,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bertrelay.progress import log, progress
-from domain.clinical.labelled_notes import LabelledNotes
 from domain.clinical.metrics import Floats, auroc_of
+from domain.clinical.outcomes import LabelledNotes
 
 PENALTIES = (0.1, 1.0, 10.0)
 """Inverse strengths; the one with the highest validation AUROC is taken, label by label."""

@@ -21,7 +21,7 @@ from bertrelay.data.tokens import pad_rows
 from bertrelay.errors import RequestError
 from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import log
-from domain.clinical.outcomes import ChunkSettings
+from domain.clinical.settings import ChunkSettings
 from domain.text.sentences import sentence_spans
 
 Integers = NDArray[np.int64]

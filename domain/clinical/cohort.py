@@ -27,8 +27,7 @@ from domain.clinical.admissions import (
     read_admissions,
 )
 from domain.clinical.mimic import HOSPITAL, ROW, Version, columns_of, read_blocks, tables_of, version_of
-from domain.clinical.outcomes import FLOW, READMISSION
-from domain.clinical.settings import CohortSettings
+from domain.clinical.settings import FLOW, READMISSION, CohortSettings
 from domain.sampling import split_of, unit_hash
 
 

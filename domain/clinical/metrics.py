@@ -1,17 +1,21 @@
-"""How well probabilities predict an outcome: AUROC, average precision, recall at a precision, calibration.
+"""Metrics of predicted outcomes, with intervals: AUROC, average precision, recall at a precision, alarms.
 
 Every metric takes weights, (…, admissions), and gives a value for each row of them. A resample of a bootstrap is such
 a row, so that a thousand of them cost one sort of the probabilities.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, expit
+from scipy.special import betaincinv
 
-from bertrelay.evaluation.statistics import MetricsOfWeights, none_if_nan, ratio
-from domain.clinical.prediction import TINY, log_odds_of
+from bertrelay.evaluation.statistics import MetricsOfWeights, none_if_nan, ratio, with_intervals
+from bertrelay.stage import Metrics
+from domain.clinical.calibration import CALIBRATION_ERRORS, calibration_metrics
+from domain.clinical.settings import Kind
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -19,12 +23,6 @@ Flags = NDArray[np.bool_]
 PRECISION = 0.8
 """Of RP80: recall where at most one alarm in five is false."""
 CONFIDENCE = 0.95
-UNCALIBRATED = "_uncalibrated"
-CALIBRATION_ERRORS = ("calibration_error", f"calibration_error{UNCALIBRATED}")
-BINS = 10
-STEPS, LARGEST_STEP, SMALLEST_STEP = 30, 2.0, 1e-5
-SMALLEST_SPREAD = 1e-6
-"""Of log-odds; what differs by less is rounding, and has no slope."""
 
 
 class Ranking:
@@ -124,97 +122,146 @@ def mean_of_known(
     return float(np.mean(known)) if known else None
 
 
-# Calibration
+@dataclass(frozen=True)
+class Predicted:
+    """Admissions with their probabilities and outcomes, all (admissions,).
 
-
-class Bins:
-    """Admissions in ten groups of like probability, as equal in size as ties allow.
-
-    numbers: of the bins that are not empty. points: (mean probability, share of positives, admissions) of each of them.
+    calibrated: the recalibrated probabilities; None where there is no recalibration.
     """
 
-    def __init__(self, probability: Floats, outcomes: Flags) -> None:
-        self._gaps, self._outcomes = probability - outcomes, outcomes
-        borders = np.quantile(probability, np.linspace(0, 1, BINS + 1)) if len(probability) else np.zeros(BINS + 1)
-        bin_of = np.searchsorted(borders[1:-1], probability)  # (admissions,)
-        self.numbers: list[int] = np.unique(bin_of).tolist()
-        groups = [bin_of == number for number in self.numbers]
-        self.points = [(float(probability[g].mean()), float(outcomes[g].mean()), int(g.sum())) for g in groups]
-        self._is_in = (bin_of[:, None] == np.arange(BINS)).astype(np.float64)  # (admissions, bins)
+    subjects: NDArray[Any]
+    outcomes: Flags
+    probability: Floats
+    calibrated: Floats | None = None
 
-    def error(self, weights: Floats) -> Floats:
-        """The mean distance of mean probability and share of positives, bins weighted by their sizes."""
-        return ratio(np.abs((weights * self._gaps) @ self._is_in).sum(-1), weights.sum(-1))
+    def of(self, chosen: Flags) -> "Predicted":
+        """Those of the admissions that are chosen, (admissions,)."""
+        calibrated = None if self.calibrated is None else self.calibrated[chosen]
+        return Predicted(self.subjects[chosen], self.outcomes[chosen], self.probability[chosen], calibrated)
 
-    def shares(self, weights: Floats) -> dict[str, Floats]:
-        """The share of positives in each bin of `numbers`, by its number; nan where no weight is in it."""
-        shares = ratio((weights * self._outcomes) @ self._is_in, weights @ self._is_in)
-        return {f"{number}": shares[..., number] for number in self.numbers}
+    def calibration(self) -> MetricsOfWeights:
+        """Calibration after and before the recalibration; nothing where there is none."""
+        if self.calibrated is None:
+            return lambda _: {}
+        return calibration_metrics(self.outcomes, self.probability, self.calibrated)
+
+    def recall_and_precision(self, threshold: float | None, weights: Floats) -> list[Floats]:
+        """Of the alarms at a threshold; nan without one."""
+        if threshold is None:
+            return [np.full(weights.shape[:-1], np.nan)] * 2
+        raised = self.probability >= threshold
+        hits = weights @ (raised & self.outcomes).astype(np.float64)
+        return [ratio(hits, weights @ of.astype(np.float64)) for of in (self.outcomes, raised)]
 
 
-class Calibration:
-    """The calibration of probabilities; metrics (…,), nan where undefined.
+# Of a binary task
 
-    observed_expected: positives divided by the sum of the probabilities (calibration-in-the-large).
-    calibration_slope: of a logistic regression of the outcome on the log-odds.
-    calibration_intercept: of one with the slope held at 1.
-    calibration_error: over bins of equal size.
-    Ideal are 1, 1, 0 and 0.
+
+def binary_metrics(predicted: Predicted, threshold: float | None, seed: int = 0) -> Metrics:
+    """The metrics of test admissions.
+
+    threshold: of `rp80`, chosen on validation admissions; None where none reached the precision, and then `rp80` is
+    None too. `rp80_precision` is what it comes to here, `rp80_optimistic` what a threshold chosen here would reach.
     """
+    ranking, outcomes = Ranking(predicted.probability, predicted.outcomes), predicted.outcomes.astype(np.float64)
+    calibration = predicted.calibration()
 
-    def __init__(self, probability: Floats, outcomes: Flags) -> None:
-        self._probability, self._outcomes = probability, outcomes.astype(np.float64)
-        self._log_odds, self._bins = log_odds_of(probability), Bins(probability, outcomes)
-        ones = np.ones(len(outcomes))
-        centre, spread = (self._log_odds.mean(), self._log_odds.std()) if len(outcomes) else (0.0, 0.0)
-        self._spread = float(spread) if spread > SMALLEST_SPREAD else np.inf
-        scaled = (self._log_odds - centre) / self._spread
-        self._features = np.stack([ones, scaled], axis=1)  # (admissions, 2)
-        self._start = logistic_regression(self._features, 0.0, self._outcomes, ones)
-        self._shift = logistic_regression(self._features[:, :1], self._log_odds, self._outcomes, ones)
+    def of(weights: Floats) -> dict[str, Floats]:
+        counts = ranking.counts(weights)
+        ranked = {"auroc": auroc(*counts), "auprc": average_precision(*counts), "rp80_optimistic": best_recall(*counts)}
+        alarms = dict(zip(("rp80", "rp80_precision"), predicted.recall_and_precision(threshold, weights), strict=True))
+        return {**ranked, **alarms, **calibration(weights), "prevalence": ratio(weights @ outcomes, weights.sum(-1))}
 
-    def metrics(self, weights: Floats, suffix: str = "") -> dict[str, Floats]:
-        """Those above and the Brier score, by name."""
-        both = logistic_regression(self._features, 0.0, self._outcomes, weights, self._start)
-        shift = logistic_regression(self._features[:, :1], self._log_odds, self._outcomes, weights, self._shift)
-        metrics = {
-            "brier": ratio(weights @ (self._probability - self._outcomes) ** 2, weights.sum(-1)),
-            "calibration_error": self._bins.error(weights),
-            "observed_expected": ratio(weights @ self._outcomes, weights @ self._probability),
-            "calibration_slope": both[..., 1] / self._spread,
-            "calibration_intercept": shift[..., 0],
+    return with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed)
+
+
+def metric_differences(model: Predicted, baseline: Predicted, seed: int = 0) -> Metrics:
+    """AUROC and AUPRC of `model` minus those of `baseline` on the same admissions, from the same resamples."""
+    rankings = [Ranking(predicted.probability, predicted.outcomes) for predicted in (model, baseline)]
+
+    def of(weights: Floats) -> dict[str, Floats]:
+        first, second = (ranking.counts(weights) for ranking in rankings)
+        return {
+            "auroc_difference": auroc(*first) - auroc(*second),
+            "auprc_difference": average_precision(*first) - average_precision(*second),
         }
-        return {f"{name}{suffix}": value for name, value in metrics.items()}
+
+    return with_intervals(of, model.subjects, seed=seed)
 
 
-def calibration_metrics(outcomes: Flags, probability: Floats, recalibrated: Floats) -> MetricsOfWeights:
-    """The metrics of `recalibrated`, and as `_uncalibrated` those of `probability`."""
-    after, before = Calibration(recalibrated, outcomes), Calibration(probability, outcomes)
-    return lambda weights: after.metrics(weights) | before.metrics(weights, UNCALIBRATED)
+def alarm_metrics(predicted: Predicted, threshold: float | None, seed: int = 0) -> Metrics:
+    """How many test admissions reach the alarm threshold, their precision, and the recall; None without a threshold."""
+
+    def of(weights: Floats) -> dict[str, Floats]:
+        found = predicted.recall_and_precision(threshold, weights)
+        return dict(zip(("alarm_recall", "alarm_precision"), found, strict=True))
+
+    raised = None if threshold is None else int((predicted.probability >= threshold).sum())
+    return {"alarms": raised} | with_intervals(of, predicted.subjects, seed=seed)
 
 
-def logistic_regression(
-    features: Floats, offsets: Floats | float, outcomes: Floats, weights: Floats, start: Floats | None = None
-) -> Floats:
-    """Coefficients of unpenalised logistic regressions, one for each row of weights, (…, features), all at once.
+def permutation_metrics(auroc: float, permuted: Floats) -> Metrics:
+    """How an AUROC compares with those of permuted labels, (permutations,).
 
-    features: (admissions, features). offsets: added to the log-odds. start: coefficients to begin with.
-    nan where there is no finite solution: one outcome, separable ones, features that say the same. By Newton's method.
+    `permutation_p`: of the permutations and the value itself, the share that reaches it, and `permutation_p_least`, the
+    least that so many permutations can give.
     """
-    size = features.shape[1]
-    products = (features[:, :, None] * features[:, None, :]).reshape(len(features), size * size)
-    begin = np.zeros(size) if start is None or np.isnan(start).any() else start
-    coefficients = np.broadcast_to(begin, (*weights.shape[:-1], size)).copy()
-    unsolved = np.zeros(weights.shape[:-1], bool)
-    for _ in range(STEPS):
-        expected = expit(coefficients @ features.T + offsets)  # (…, admissions)
-        gradient = (weights * (outcomes - expected)) @ features
-        curvature = ((weights * (expected * (1 - expected))) @ products).reshape(*gradient.shape, size)
-        diagonal = np.diagonal(curvature, axis1=-2, axis2=-1)
-        unsolved |= (diagonal.min(-1) <= TINY) | (np.linalg.det(curvature) <= TINY * diagonal.prod(-1))
-        step = np.linalg.solve(np.where(unsolved[..., None, None], np.eye(size), curvature), gradient[..., None])
-        step = np.where(unsolved[..., None], 0.0, np.clip(step[..., 0], -LARGEST_STEP, LARGEST_STEP))
-        coefficients, moves = coefficients + step, np.abs(step).max(-1) > SMALLEST_STEP
-        if not moves.any():
-            break
-    return np.where((unsolved | moves)[..., None], np.nan, coefficients)
+    return {
+        "permutations": len(permuted),
+        "auroc_permuted": float(permuted.mean()),
+        "auroc_permuted_sd": float(permuted.std(ddof=1)),
+        "auroc_permuted_highest": float(permuted.max()),
+        "permutation_p_least": 1 / (1 + len(permuted)),
+        "permutation_p": (1 + int((permuted >= auroc).sum())) / (1 + len(permuted)),
+    }
+
+
+def best_metrics(subjects: NDArray[Any], outcomes: Flags, true_risk: Floats, seed: int = 0) -> Metrics:
+    """The AUROC of the true risks of the same admissions, which no model can be expected to pass."""
+    ranking = Ranking(true_risk, outcomes)
+    return with_intervals(lambda weights: {"best_auroc": auroc(*ranking.counts(weights))}, subjects, seed=seed)
+
+
+# Of several labels
+
+
+@dataclass(frozen=True)
+class PredictedLabels:
+    """Admissions with the probabilities of several labels.
+
+    subjects: (admissions,). labels, probabilities: (admissions, labels).
+    """
+
+    subjects: NDArray[Any]
+    labels: Flags
+    probabilities: Floats
+    kind: Kind
+
+
+def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
+    """The metrics of test admissions.
+
+    `auroc_macro`, the mean over labels of each against the rest, those left out that are true of none or of all, and in
+    a resample those that are so there. Of labels that exclude each other `accuracy` of the likeliest; of others
+    `auroc_micro`, of all pairs of admission and label together.
+    """
+    known = np.flatnonzero(predicted.labels.any(axis=0) & ~predicted.labels.all(axis=0))
+    rankings = [Ranking(predicted.probabilities[:, label], predicted.labels[:, label]) for label in known]
+    pooled = Ranking(predicted.probabilities.ravel(), predicted.labels.ravel())
+    is_right = predicted.probabilities.argmax(1) == predicted.labels.argmax(1)
+
+    def of(weights: Floats) -> dict[str, Floats]:
+        of_labels = [auroc(*ranking.counts(weights)) for ranking in rankings]  # nan where not defined in a resample
+        values = np.stack([*of_labels, np.full(weights.shape[:-1], np.nan)])
+        metrics = {"auroc_macro": ratio(np.nansum(values, axis=0), (~np.isnan(values)).sum(axis=0))}
+        if predicted.kind == "multi-class":
+            return metrics | {"accuracy": ratio(weights @ is_right.astype(np.float64), weights.sum(-1))}
+        return metrics | {"auroc_micro": np.apply_along_axis(micro, -1, weights)}
+
+    def micro(weights: Floats) -> Floats:
+        """Of one resample, (admissions,): all at once would be labels times as large as the others."""
+        return auroc(*pooled.counts(np.repeat(weights, predicted.labels.shape[1])))
+
+    size = predicted.labels.shape[1]
+    counts = {"labels": size, "labels_left_out": size - len(known)}
+    return with_intervals(of, predicted.subjects, seed=seed) | counts

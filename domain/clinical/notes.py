@@ -26,11 +26,11 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.inference.run_model import fill_shards
 from bertrelay.progress import Bar, log
 from bertrelay.stage import Metrics, StageContext, run_alone
-from domain.clinical import note_filter
+from domain.clinical import note_selection
 from domain.clinical.cleaning import BETWEEN, TOKENS, clean, find_sections
 from domain.clinical.cohort import SPLITS
 from domain.clinical.mimic import NOTES, note_version, read_blocks, tables_of
-from domain.clinical.note_filter import (
+from domain.clinical.note_selection import (
     BY_DAY,
     FAR,
     KEPT_FAR,
@@ -44,9 +44,8 @@ from domain.clinical.note_filter import (
     Stays,
     choose_notes,
 )
-from domain.clinical.outcomes import FLOW, NOTES_ABOUT, in_words
 from domain.clinical.records import digest_of, log_copies, note_database, sort_notes, stays_of
-from domain.clinical.settings import NOT_IN_IV, NotesSettings
+from domain.clinical.settings import FLOW, NOT_IN_IV, NOTES_ABOUT, NotesSettings, in_words
 
 NOTES_FILE, ABOUT_FILE, INPUTS = "notes.parquet", NOTES_ABOUT, "inputs.json"
 READ, KEPT, COPIES = "rows that were read", "kept", "a copy of another note"
@@ -93,7 +92,7 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     if settings.radiology and version == "IV" and "radiology" not in tables:
         raise RequestError("radiology: there is no table radiology.csv[.gz]. Fetch it, or leave it out.")
     wanted = ["noteevents"] if version == "III" else ["discharge", *["radiology"] * settings.radiology]
-    stays = note_filter.read_stays(settings, tables.get("admissions"))
+    stays = note_selection.read_stays(settings, tables.get("admissions"))
     _begin(settings, tables, context)
     counts = Counter[str]()
     columns = "digest BLOB, hadm_id TEXT, kind INT, at TEXT, place INT,"
@@ -231,7 +230,7 @@ def store_notes(
     def reject(file: str, line: int, reason: str) -> None:
         unusable.append((file, line, reason))
 
-    blocks = read_blocks(file, note_filter.COLUMNS[table], reject, len(done))
+    blocks = read_blocks(file, note_selection.COLUMNS[table], reject, len(done))
     for number, block in enumerate(blocks, len(done)):
         kept, dropped = choose_notes(block, table, stays, settings)
         kept.insert(1, "digest", kept["text"].map(digest_of))
@@ -301,12 +300,12 @@ def in_order(notes: Sequence[StayNote]) -> list[StayNote]:
     the admission has no report, to one of the stay.
     """
     by_time = sorted(notes, key=lambda note: note.written)
-    reports = [note for note in by_time if note.kind == note_filter.REPORT]
+    reports = [note for note in by_time if note.kind == note_selection.REPORT]
 
     def key(note: StayNote) -> tuple[int, int]:
-        if note.kind == note_filter.OTHER:
+        if note.kind == note_selection.OTHER:
             return -1, note.kind
-        if note.kind == note_filter.REPORT:
+        if note.kind == note_selection.REPORT:
             return reports.index(note), note.kind
         places = range(len(reports))
         own = [place for place in places if reports[place].hadm_id == note.hadm_id] or [*places]

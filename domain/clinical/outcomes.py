@@ -1,155 +1,296 @@
-"""The outcomes that can be predicted from notes, what `outcome.json` in a model folder holds, and options of scoring.
+"""The labels of an outcome, and the notes of stays with them."""
 
-Imports neither torch nor pandas.
-"""
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import compress
+from pathlib import Path
+from typing import Any
 
-from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from pydantic import Field, model_validator
+from bertrelay.data.records import canonical_id
+from bertrelay.errors import RequestError
+from bertrelay.files import read_json
+from bertrelay.inputs import note_input
+from bertrelay.progress import log, spinner
+from domain.clinical.admissions import Flow
+from domain.clinical.cohort import CHARACTERISTICS, COHORT, COHORT_FACTS, SPLITS, STAYS
+from domain.clinical.mimic import IDS
+from domain.clinical.note_selection import as_label
+from domain.clinical.notes import ABOUT_FILE, NOTES_FILE
+from domain.clinical.records import digest_of
+from domain.clinical.settings import DIAGNOSES, GROUPS, LENGTH_OF_STAY, READMISSION, PatientOutcome, in_words
 
-from bertrelay.settings import BatchTokens, MaxRejects, Positive, Precision, Settings
+CATEGORIES = {
+    9: re.compile(r"(\d{3}|V\d\d)\d{0,2}|(E\d{3})\d?"),
+    10: re.compile(r"([A-Z]\d[0-9A-Z])[0-9A-Z]{0,4}"),
+}
+"""By the version of ICD. An ICD-9 E code names the cause of an injury, and has a character more."""
 
-Input = Literal["discharge", "early"]
-"""Which notes of a stay: discharge summaries, or those of its first hours."""
-Kind = Literal["binary", "multi-class", "multi-label"]
-OutcomeName = Literal["readmission", "mortality", "length-of-stay", "diagnoses"]
+RECORDED = ("input", "radiology", "cut", "window_days")
+"""Facts of the folders of notes and cohort that a model keeps."""
+FEWEST_STAYS = 10
+ROWS_AT_ONCE = 256
+
+
+def group_of(code: str, version: int) -> str | None:
+    """`ICD-9 428` for `4280`; None for what is no code of that version.
+
+    With its version, as `V58` is aftercare in the one and an accident with a pick-up in the other.
+    """
+    category = CATEGORIES.get(version)
+    match = category.fullmatch(code.strip().replace(".", "").upper()) if category else None
+    return f"ICD-{version} {next(filter(None, match.groups()))}" if match else None
+
+
+SHORT_DAYS, LONG_DAYS = 3, 7
+Labels = tuple[tuple[str, ...], NDArray[np.bool_]]
+"""The names of labels, and whether each is true of each stay, (stays, labels)."""
+
+
+def labels_of(outcome: PatientOutcome, stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
+    """The labels of `stays`, a row each; of diagnoses the `groups` commonest of train, from the folder `cohort`."""
+    if outcome is DIAGNOSES:
+        return _diagnoses(stays, cohort, groups)
+    columns = ["length_of_stay_days"] if outcome is LENGTH_OF_STAY else list(outcome.labels)
+    unknown = int(stays[columns].isna().any(axis=1).sum())
+    if unknown:
+        raise RequestError(
+            f"cohort: expected {', '.join(columns)} of every stay in {cohort}, found {unknown:,} of {len(stays):,} "
+            "without. Leave these stays out, or make the cohort again."
+        )
+    if outcome is LENGTH_OF_STAY:
+        if not pd.api.types.is_numeric_dtype(stays["length_of_stay_days"]) or (stays["length_of_stay_days"] < 0).any():
+            raise RequestError(f"cohort: expected length_of_stay_days in {cohort} as numbers from 0, found others")
+        days = stays["length_of_stay_days"].to_numpy(np.float64)
+        bands = [days < SHORT_DAYS, (days >= SHORT_DAYS) & (days <= LONG_DAYS), days > LONG_DAYS]
+        return outcome.labels, np.stack(bands, axis=1)
+    return outcome.labels, np.stack([as_label(stays[name], cohort) for name in columns], axis=1)
+
+
+def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
+    """The commonest groups of train, of equally common ones the first by name. Groups of fewer than `FEWEST_STAYS`
+    cannot be trained on, and a model's folder would name them.
+    """
+    file = _there(cohort / CHARACTERISTICS, "cohort", "domain.cohort")
+    codes = read_columns(file, ["hadm_id", "diagnoses"]).set_index("hadm_id")["diagnoses"]
+    if codes.isna().all():
+        raise RequestError(
+            f"cohort: expected diagnoses in {file}, found none. Put the table DIAGNOSES_ICD beside the others and make "
+            "the cohort again."
+        )
+    listed = codes.reindex(stays["hadm_id"]).tolist()
+    of_stays = [{group for each in of_stay if (group := group_of(each["code"], each["version"]))} for of_stay in listed]
+    uncoded = sum(not each for each in of_stays)
+    if uncoded:
+        log(f"diagnoses: {uncoded:,} of {len(of_stays):,} stays have no code of ICD-9 or ICD-10, and so no diagnosis")
+    is_train = (stays["split"] == "train").tolist()
+    counts = Counter(group for groups in compress(of_stays, is_train) for group in groups)
+    known = sorted((group for group in counts if counts[group] >= FEWEST_STAYS), key=lambda each: (-counts[each], each))
+    if not known:
+        raise RequestError(
+            f"cohort: expected groups of ICD-9 or ICD-10 in {file}, found none that ten stays of train have."
+        )
+    names = tuple(known[:groups])
+    return names, np.array([[group in of_stay for group in names] for of_stay in of_stays], bool)
+
+
+def texts_of(file: Path) -> Iterator[str]:
+    """The texts of all stays, as a stream."""
+    note_input(file)
+    for batch in pq.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=["text"]):
+        yield from batch["text"].to_pylist()
 
 
 @dataclass(frozen=True)
-class PatientOutcome:
-    """What becomes of a patient.
+class LabelledNotes:
+    """The stays that have notes, in the order of their file.
 
-    description: what its probabilities are of, for readers; of readmissions with `{days}`.
-    kind: decides the metrics. Binary, one label that is true or not: AUROC, AUPRC, recall at a precision, calibration.
-        Multi-class, exactly one label is true: macro AUROC, one against the rest, and accuracy. Multi-label, any may be
-        true: macro and micro AUROC.
-    labels: their names; empty where they are chosen on the train split.
-    early_only: whether it is predicted from early notes alone, of all stays, deaths in hospital among them, since a
-        discharge summary would leak it. Else it is predicted for the stays of the cohort.
+    about: what the folders say of these notes and labels, as far as they do: `input`, `radiology`, `cut`,
+        `window_days`.
+    table: hadm_id, subject_id, split, characters of the text. flow: how many came to be left.
+    names: of the labels. labels: whether each is true of each stay, (stays, labels).
     """
 
-    name: OutcomeName
-    description: str
-    kind: Kind
-    labels: tuple[str, ...]
-    early_only: bool = True
+    outcome: PatientOutcome
+    file: Path
+    about: Mapping[str, Any]
+    table: pd.DataFrame
+    flow: Flow
+    names: tuple[str, ...]
+    labels: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def is_in(self, split: str) -> NDArray[np.bool_]:
+        """Which stays are in `split`, (stays,)."""
+        return (self.table["split"] == split).to_numpy()
+
+    def texts(self, wanted: NDArray[np.bool_] | None = None) -> Iterator[str]:
+        """The texts of all stays, or of those that are `wanted`, as a stream."""
+        return texts_of(self.file) if wanted is None else compress(texts_of(self.file), wanted)
+
+    def with_shuffled_labels(self, seed: int) -> "LabelledNotes":
+        """The labels of train, and those of validation, permuted over subjects; those of test stay."""
+        labels, generator = self.labels.copy(), np.random.default_rng(seed)
+        for split in ("train", "validation"):
+            labels[self.is_in(split)] = self.permuted_labels(split, generator)
+        return replace(self, labels=labels)
+
+    def permuted_labels(self, split: str, generator: np.random.Generator) -> NDArray[np.bool_]:
+        """The labels of `split`, (stays of it, labels), permuted over subjects.
+
+        The labels of all stays of a subject move together, so that most that belonged to one subject still do, and the
+        labels of each stay stay together.
+        """
+        _, numbers = np.unique(self.table.loc[self.is_in(split), "subject_id"], return_inverse=True)
+        order = generator.permutation(numbers.max(initial=-1) + 1)
+        labels = self.labels[self.is_in(split)]
+        permuted = np.empty_like(labels)
+        permuted[np.argsort(numbers, kind="stable")] = labels[np.argsort(order[numbers], kind="stable")]
+        return permuted
 
 
-READMISSION = PatientOutcome(
-    "readmission", "that an unplanned admission begins within {days} of discharge", "binary", ("readmitted",), False
-)
-MORTALITY = PatientOutcome("mortality", "that the patient dies in hospital", "binary", ("died_in_hospital",))
-LENGTH_OF_STAY = PatientOutcome(
-    "length-of-stay", "of how long the stay lasts", "multi-class", ("under_3_days", "3_to_7_days", "over_7_days")
-)
-DIAGNOSES = PatientOutcome("diagnoses", "of the diagnoses that the stay is coded with", "multi-label", ())
-OUTCOMES = {outcome.name: outcome for outcome in (READMISSION, MORTALITY, LENGTH_OF_STAY, DIAGNOSES)}
+@spinner("reading notes")
+def read_labelled_notes(
+    notes: Path, cohort: Path, outcome: PatientOutcome = READMISSION, groups: int = GROUPS
+) -> LabelledNotes:
+    """The notes in the folder `notes` with the labels that the folder `cohort` has for `outcome`.
 
-
-def in_words(label: str) -> str:
-    """`died in hospital` for `died_in_hospital`."""
-    return label.replace("_", " ")
-
-
-SCORES = "scores.parquet"
-CURVES = "curves.json"
-SLICES = "slices.json"
-FLOW = "flow.csv"
-NOTES_ABOUT = "notes.json"
-CONFUSION = "confusion.json"
-"""Files that an evaluation writes beside the model."""
-
-AggregationName = Literal["max_and_mean", "max", "mean"]
-PoolingName = Literal["cls", "mean"]
-PAPERS_C = 2.0
-"""Of Huang, Altosaar & Ranganath (2019)."""
-
-
-class ChunkSettings(Settings):
-    """Chunks of an admission's text."""
-
-    max_tokens: Annotated[int, Field(ge=8)] = 512
-    """Longest chunk, special tokens included."""
-    overlap: Annotated[int, Field(ge=0)] = 0
-    """Most tokens that a chunk repeats of the one before it; it begins with a sentence where it can."""
-    max_chunks: Positive | None = None
-    """Most chunks of an admission; those after them are left out and counted. All when absent."""
-
-    @model_validator(mode="after")
-    def _overlap_leaves_room(self) -> Self:
-        if self.overlap > self.max_tokens // 2:
-            raise ValueError(
-                f"overlap: expected at most half of max_tokens, {self.max_tokens // 2}, found {self.overlap}"
+    groups: of diagnoses, at most.
+    Raises RequestError for folders that other stages wrote, for notes of another cohort or that leak the outcome,
+    and where the labels of train, validation or test are all alike.
+    """
+    file = _there(notes / NOTES_FILE, "notes", "domain.notes")
+    about = read_json(notes / ABOUT_FILE) or {}
+    name, columns, step = COHORT, list(outcome.labels), "of the cohort"
+    if outcome.early_only:
+        name, columns, step = STAYS, ["died_in_hospital", "length_of_stay_days"], "of all stays"
+        remedy = 'Set input = "early" and stays = "all" in their stage, domain.notes.'
+        if about.get("input") != "early":
+            raise RequestError(
+                f"notes: {outcome.name} is predicted from early notes alone, as a discharge summary leaks it; expected "
+                f"them in {notes}, found notes of input {about.get('input', f'none named in {ABOUT_FILE}')}. {remedy}"
             )
-        return self
+        if about.get("stays") != "all":
+            raise RequestError(
+                f"notes: {outcome.name} is predicted for all stays, those that end in death among them; expected their "
+                f"notes in {notes}, found those of stays that a readmission can follow. {remedy}"
+            )
+    flow = Flow(outcome.labels[0] if outcome.kind == "binary" else None)
+    of_cohort = _there(cohort / name, "cohort", "domain.cohort")
+    stays = flow.count(step, read_columns(of_cohort, ["hadm_id", "subject_id", "split", *columns]))
+    _refuse_unusable(stays, of_cohort)
+    table = _matched(file, stays, cohort)
+    flow.keep("with notes", stays, stays["hadm_id"].isin(table["hadm_id"]))
+    if left_out := flow.exclusions():
+        log(f"{outcome.name}: {len(table):,} of {len(stays):,} stays; left out by each step: {left_out}")
+    _refuse_shared(table, cohort)
+    names, labels = labels_of(outcome, table, cohort, groups)
+    for split in SPLITS:
+        is_in = (table["split"] == split).to_numpy()
+        part = flow.count(split, table[is_in])
+        if outcome.kind == "binary":
+            flow.count(f"{split}, {in_words(names[0])}", part[labels[is_in, 0]])
+        counts = labels[is_in].sum(0)
+        alike = np.flatnonzero((counts == 0) | (counts == len(part)))
+        # Of several labels that may be true together, one that differs between stays is enough.
+        if len(alike) and (outcome.kind != "multi-label" or len(alike) == len(counts)):
+            raise RequestError(
+                f"cohort: expected stays with {in_words(names[alike[0]])!r} and without in {split}, found "
+                f"{counts[alike[0]]:,} of {len(part):,} with it. Take a larger cohort, or larger shares of it for "
+                "validation and test."
+            )
+    facts = about | ((read_json(cohort / COHORT_FACTS) or {}) if outcome is READMISSION else {})
+    known = {name: facts[name] for name in RECORDED if name in facts}
+    return LabelledNotes(outcome, file, known, table.drop(columns="digest"), flow, names, labels)
 
 
-class OutcomeModelSettings(Settings):
-    """Content of `outcome.json` in a model folder: all that scoring needs beside the network."""
-
-    task: OutcomeName = READMISSION.name
-    """Outcome that the network predicts."""
-    labels: list[str] = Field(default_factory=lambda: list(READMISSION.labels))
-    """Names of the network's classes, in their order."""
-    input: Input | None = None
-    """Notes of a stay that it was trained on; None where the stage of its notes did not name them."""
-    radiology: bool = False
-    """Discharge summaries had the radiology reports of the stay before them."""
-    cut: str | None = None
-    """End of these texts, in words; None where the stage of its notes did not name it."""
-    subwords_per_word: Annotated[float, Field(ge=1)] | None = None
-    """Median of the train admissions; None where it was not measured."""
-    window_days: Annotated[float, Field(gt=0)] | None = None
-    """Window of a readmission; None where the cohort does not name it."""
-    prevalence: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Fraction of validation admissions with the outcome of a binary task; None of another task."""
-    pooling: PoolingName = "cls"
-    """Token vectors of a chunk that the head reads."""
-    chunking: ChunkSettings = ChunkSettings()
-    """Chunks of the text of an admission."""
-    aggregation: AggregationName = "max_and_mean"
-    """Probability of an admission from those of its chunks."""
-    c: Annotated[float, Field(gt=0)] = PAPERS_C
-    """The c of `max_and_mean`."""
-    slope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    """Factor, of a binary task, that with `intercept` turns the log-odds of P into those of `calibrated`."""
-    intercept: Annotated[float, Field(allow_inf_nan=False)] = 0.0
-    """Number added to the log-odds of P times `slope`."""
-    threshold: float | None = None
-    """P of a binary task from which on an alarm is raised; None where no threshold had enough evidence."""
-    alarm_precision: Annotated[float, Field(gt=0, lt=1)] = 0.8
-    """Precision that was required of the threshold."""
-    alarms: Annotated[int, Field(ge=0)] | None = None
-    """Validation admissions that reached the threshold; None without one."""
-    alarms_right: Annotated[int, Field(ge=0)] | None = None
-    """Those of `alarms` for which the outcome was true; None without a threshold."""
-
-    @property
-    def outcome(self) -> PatientOutcome:
-        return OUTCOMES[self.task]
-
-    @property
-    def description(self) -> str:
-        """What its probabilities are of, for readers."""
-        days = "the days that its cohort counts" if self.window_days is None else f"{self.window_days:g} days"
-        return self.outcome.description.format(days=days)
+def _refuse_unusable(stays: pd.DataFrame, file: Path) -> None:
+    """Raises RequestError for stays without a subject, which nobody could keep in one split, and of another split."""
+    unknown = int((stays["subject_id"] == "").sum())
+    if unknown:
+        raise RequestError(
+            f"{file}: expected a subject_id of every stay, found none of {unknown:,} of {len(stays):,}. Without it a "
+            "patient may be in two splits"
+        )
+    others = int((~stays["split"].isin(SPLITS)).sum())
+    if others:
+        raise RequestError(
+            f"{file}: expected {', '.join(SPLITS)} in split, found {others:,} of {len(stays):,} stays otherwise. Name "
+            "the splits so, and leave out stays of no split"
+        )
 
 
-class ScoreOptions(Settings):
-    """Options of reading notes and writing probabilities."""
+def _refuse_shared(table: pd.DataFrame, cohort: Path) -> None:
+    """Raises RequestError where a subject is in two splits; logs how many texts are."""
+    of_subjects = table.groupby("subject_id")["split"].nunique()
+    shared = int((of_subjects > 1).sum())
+    if shared:
+        raise RequestError(
+            f"cohort: expected each subject in one split, found {shared:,} of {len(of_subjects):,} in two or more in "
+            f"{cohort}, so that a model would be tested on patients it was trained on. Split by subject, as the stage "
+            "domain.cohort does; `bertrelay data audit` names the rows."
+        )
+    texts = int((table.groupby("digest")["split"].nunique() > 1).sum())
+    if texts:
+        log(f"{texts:,} texts of the notes stand in two splits or more; `bertrelay data audit` names their rows")
 
-    id_column: str = "hadm_id"
-    """Column of the admission, by name, or by position from 0 in a file without a header."""
-    text_column: str = "text"
-    """Column of the note, by name, or by position from 0 in a file without a header."""
-    header: bool = True
-    """A CSV or TSV begins with the names of its columns."""
-    cleaned: bool = False
-    """The notes are cleaned already, as a recipe's notes.parquet is."""
-    max_rejects: MaxRejects = 0.01
-    """Fraction of the rows of NOTES that may be unusable; those of other kinds of notes do not count."""
-    with_text: bool = False
-    """Write the text of each top chunk; without, OUT has no text."""
-    precision: Precision = "auto"
-    batch_tokens: BatchTokens = None
+
+def _matched(file: Path, stays: pd.DataFrame, cohort: Path) -> pd.DataFrame:
+    """The stays that `file` has notes of, in its order."""
+    known = read_columns(file, ["hadm_id", "split"])
+    texts = [(len(text), digest_of(text)) for text in texts_of(file)]
+    table = known.assign(characters=[size for size, _ in texts], digest=[digest for _, digest in texts])
+    table = table.merge(stays, "left", "hadm_id", suffixes=("_of_notes", ""))
+    unmatched = int((table["split"] != table["split_of_notes"]).sum())  # a missing split differs from any
+    if unmatched:
+        raise RequestError(
+            f"notes: of {len(table):,} stays in {file}, {unmatched:,} are not in the cohort of {cohort}, or in another "
+            "split of it. Give the cohort that these notes were put together for."
+        )
+    blank = int((table["characters"] == 0).sum())
+    if blank:
+        raise RequestError(f"notes: expected a text for every stay, found none for {blank:,} in {file}")
+    return table.drop(columns="split_of_notes").infer_objects()
+
+
+def _there(file: Path, setting: str, stage: str) -> Path:
+    if not file.is_file():
+        raise RequestError(f"{setting}: expected the folder that {stage} wrote, found no {file.name} in {file.parent}")
+    return file
+
+
+def read_columns(file: Path, columns: list[str]) -> pd.DataFrame:
+    """These columns, ids in their one form.
+
+    Raises RequestError for a missing column, a damaged file, and a stay that is there twice, by its rows.
+    """
+    note_input(file)
+    try:
+        missing = [name for name in columns if name not in pq.read_schema(file).names]
+        if missing:
+            raise RequestError(f"{file}: expected columns {', '.join(columns)}, found none named {', '.join(missing)}")
+        table = pq.read_table(file, columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        raise RequestError(f"{file} cannot be read as Parquet ({type(error).__name__}); run its stage again") from error
+    frame: pd.DataFrame = table.to_pandas()
+    try:
+        frame = frame.assign(**{name: frame[name].map(canonical_id) for name in IDS if name in columns})
+    except ValueError as error:
+        raise RequestError(f"{file}: expected ids of admissions and subjects, found {error}") from None
+    again = np.flatnonzero(frame["hadm_id"].duplicated())
+    if len(again):  # its texts would be shifted against labels
+        first = frame["hadm_id"].tolist().index(frame["hadm_id"].iloc[again[0]])
+        raise RequestError(
+            f"{file}: expected each hadm_id once, found that of row {first + 1:,} again in row {again[0] + 1:,}. Leave "
+            "one of them out"
+        )
+    return frame

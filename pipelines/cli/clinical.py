@@ -11,8 +11,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import check_output
 from bertrelay.settings import ModelSource
 from domain.checks import exit_code
-from domain.clinical.outcomes import OutcomeName, ScoreOptions
-from domain.clinical.settings import AuditSettings
+from domain.clinical.settings import AuditSettings, OutcomeName, ScoreOptions
 from domain.terms.settings import TERM, TermsSettings
 from pipelines.cli.biomedical import data
 from pipelines.cli.options import (
@@ -140,7 +139,7 @@ def score(
     is_readmission = context.parent is not None and context.parent.info_name == "readmission"
     with stopping_at_once():
         from bertrelay.data.parquet import is_dataset
-        from domain.clinical.scoring import score_dataset, score_file
+        from domain.clinical.predict_files import score_dataset, score_file
 
         task: OutcomeName | None = "readmission" if is_readmission else None
         if is_dataset(output):
@@ -165,7 +164,7 @@ def audit(
 
       bertrelay data audit runs/clinic/cohort/latest/cohort.parquet runs/clinic/notes/latest/notes.parquet
     """
-    from domain.clinical.audit import find_split_leakage, finding_json
+    from domain.clinical.leakage import find_split_leakage, finding_json
 
     with stopping_at_once():
         findings = find_split_leakage(files, **settings)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from bertrelay.files import read_json
-from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, NOTES_ABOUT, SLICES, in_words
+from domain.clinical.settings import CONFUSION, CURVES, FLOW, NOTES_ABOUT, SLICES, in_words
 from pipelines.report.charts import Curve, draw, training_curves
 from pipelines.report.metrics import read_declarations
 from pipelines.report.tables import Listing, MetricValue, shown

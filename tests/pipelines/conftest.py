@@ -225,8 +225,8 @@ def readmission_model(tmp_path_factory):
 
     from bertrelay.model.network import save_backbone
     from bertrelay.model.tokenizer import save_tokenizer
-    from domain.clinical.classifier import save_model, start_model
-    from domain.clinical.outcomes import OutcomeModelSettings
+    from domain.clinical.model import save_model, start_model
+    from domain.clinical.settings import OutcomeModelSettings
 
     folder, tokenizer = tmp_path_factory.mktemp("readmission"), word_tokenizer(CLINICAL)
     save_backbone(randomized(BertModel(tiny_bert(tokenizer, positions=32)), 3), folder)

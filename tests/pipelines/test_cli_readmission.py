@@ -12,9 +12,9 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
-from domain.clinical.note_kinds import NoteKinds
-from domain.clinical.outcomes import OutcomeModelSettings, ScoreOptions
-from domain.clinical.scoring import notes_table, sorted_notes
+from domain.clinical.note_selection import NoteKinds
+from domain.clinical.predict_files import notes_table, sorted_notes
+from domain.clinical.settings import OutcomeModelSettings, ScoreOptions
 
 NOTES = [
     ("100", "Plan:\nthe wound is dry. qzx slept well."),
@@ -184,8 +184,8 @@ def test_a_page_needs_an_admission_that_is_there_and_shows_no_id(model, notes, t
 @pytest.fixture
 def lengths(model, tmp_path):
     """The folder of a model of lengths of stay."""
-    from domain.clinical.classifier import save_model, start_model
-    from domain.clinical.outcomes import LENGTH_OF_STAY, OutcomeModelSettings
+    from domain.clinical.model import save_model, start_model
+    from domain.clinical.settings import LENGTH_OF_STAY, OutcomeModelSettings
 
     given = {"task": "length-of-stay", "labels": list(LENGTH_OF_STAY.labels), "chunking": {"max_tokens": 8}}
     save_model(start_model(model, OutcomeModelSettings.model_validate(given)), tmp_path / "lengths")

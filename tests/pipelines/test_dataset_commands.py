@@ -10,7 +10,7 @@ from test_file_commands import COMMANDS
 
 from bertrelay.data import parquet
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical import score_dataset, scoring
+from domain.clinical import predict_files, score_dataset
 
 pytestmark = pytest.mark.usefixtures("store")  # its keys are set before the environment of a test is kept
 ROWS = 60
@@ -19,7 +19,7 @@ ROWS = 60
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     monkeypatch.setattr(parquet, "SHARD_ROWS", 10)
-    monkeypatch.setattr(scoring, "DATASET_CHARACTERS", 400)
+    monkeypatch.setattr(predict_files, "DATASET_CHARACTERS", 400)
     monkeypatch.chdir(tmp_path)
 
 

@@ -39,10 +39,10 @@ from bertrelay.inference.run_model import connect
 from bertrelay.privacy import sensitive_data, temporary_files_in
 from bertrelay.process_group import ProcessGroup
 from bertrelay.settings import InputFile
-from domain.clinical import training as clinical_training
+from domain.clinical import train as clinical_training
 from domain.clinical.chunks import Chunker
-from domain.clinical.outcomes import ChunkSettings
-from domain.clinical.training import stored_chunk_tokens
+from domain.clinical.settings import ChunkSettings
+from domain.clinical.train import stored_chunk_tokens
 from domain.pretraining import corpus
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.settings import DocumentSource

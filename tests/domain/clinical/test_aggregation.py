@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from domain.clinical.prediction import CHOICES_OF_C, aggregate, choose_c, contributions
+from domain.clinical.aggregation import CHOICES_OF_C, aggregate, choose_c, contributions
 
 BY_HAND = {
     "max_and_mean": lambda p, c: (max(p) + (sum(p) / len(p)) * (len(p) / c)) / (1 + len(p) / c),  # as in the paper

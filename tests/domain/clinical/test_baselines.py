@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 
 from domain.clinical.baselines import PENALTIES, baselines
-from domain.clinical.labelled_notes import read_labelled_notes
+from domain.clinical.outcomes import read_labelled_notes
 
 
 def names_of(folder, table):

@@ -16,7 +16,7 @@ from domain.clinical.chunks import (
     unknown_shares,
     warn_of_unknown,
 )
-from domain.clinical.outcomes import ChunkSettings
+from domain.clinical.settings import ChunkSettings
 from domain.text.sentences import sentence_spans
 
 SENTENCES = [

@@ -9,16 +9,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, precision_recall_curve, roc_auc_score
 
 from bertrelay.evaluation.statistics import none_if_nan, with_intervals
+from domain.clinical.calibration import Bins, Calibration, logistic_regression
 from domain.clinical.metrics import (
-    Bins,
-    Calibration,
     Ranking,
     alarm_threshold,
     auroc,
     auroc_of,
     average_precision,
     best_recall,
-    logistic_regression,
     threshold_at_precision,
 )
 

@@ -15,12 +15,19 @@ from sklearn.metrics import roc_auc_score
 from bertrelay.cache import Cache
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
-from domain.clinical.labelled_notes import group_of, labels_of, read_labelled_notes
-from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, MORTALITY, READMISSION, OutcomeModelSettings
-from domain.clinical.prediction import aggregate, aggregate_labels, one_vs_rest_log_odds
-from domain.clinical.scorer import OutcomeScore, OutcomeScorer, admission_page
-from domain.clinical.settings import OutcomeSettings
-from domain.clinical.training import negative_log_likelihood, run_outcome
+from domain.clinical.aggregation import aggregate, aggregate_labels
+from domain.clinical.model import one_vs_rest_log_odds
+from domain.clinical.outcomes import group_of, labels_of, read_labelled_notes
+from domain.clinical.predict import OutcomeScore, OutcomeScorer, admission_page
+from domain.clinical.settings import (
+    DIAGNOSES,
+    LENGTH_OF_STAY,
+    MORTALITY,
+    READMISSION,
+    OutcomeModelSettings,
+    OutcomeSettings,
+)
+from domain.clinical.train import negative_log_likelihood, run_outcome
 
 TRAINING = {"batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
 CLASSES = ["under_3_days", "3_to_7_days", "over_7_days"]

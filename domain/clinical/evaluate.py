@@ -1,31 +1,47 @@
 """Evaluates a trained model: c, recalibration and alarm threshold from validation, metrics on test, files beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from bertrelay.evaluation.statistics import with_intervals
 from bertrelay.files import write_json
-from bertrelay.progress import log, progress, spinner
+from bertrelay.progress import log, spinner
 from bertrelay.stage import Metrics
-from domain.clinical import evaluation
+from domain.clinical.aggregation import aggregate, aggregate_labels, choose_c
 from domain.clinical.baselines import Baseline, baselines
-from domain.clinical.classifier import save_model
+from domain.clinical.calibration import Bins, calibrated, fit_recalibration
+from domain.clinical.chunks import ChunkTokens
 from domain.clinical.cohort import CHARACTERISTICS, SPLITS, write_parquet
-from domain.clinical.evaluation import Predicted, PredictedLabels
-from domain.clinical.labelled_notes import read_columns
-from domain.clinical.metrics import Flags, Floats, alarm_threshold, auroc_of, mean_of_known, threshold_at_precision
-from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, SCORES, SLICES, OutcomeModelSettings
-from domain.clinical.prediction import aggregate_labels, calibrated, choose_c
-from domain.clinical.recalibration import fit_recalibration
-from domain.clinical.settings import LearningSettings
+from domain.clinical.groups import FEWEST, GROUPED_BY, confusion, groups_of, label_slices, slices
+from domain.clinical.metrics import (
+    Flags,
+    Floats,
+    Predicted,
+    PredictedLabels,
+    Ranking,
+    alarm_metrics,
+    alarm_threshold,
+    auroc_of,
+    best_metrics,
+    binary_metrics,
+    label_metrics,
+    mean_of_known,
+    metric_differences,
+    permutation_metrics,
+    threshold_at_precision,
+)
+from domain.clinical.model import OutcomeModel, save_model
+from domain.clinical.outcomes import LabelledNotes, read_columns
+from domain.clinical.settings import CONFUSION, CURVES, FLOW, SCORES, SLICES, LearningSettings, OutcomeModelSettings
 
-if TYPE_CHECKING:
-    from domain.clinical.training import OutcomeTask
+POINTS = 200
+STEPS_OF_READING = 10
 
 
 @dataclass(frozen=True)
@@ -61,18 +77,22 @@ class ScoredSplit:
 
 
 def evaluate_model(
-    task: "OutcomeTask", settings: LearningSettings, output: Path, risks: Floats | None = None
+    model: OutcomeModel,
+    notes: LabelledNotes,
+    tokens: ChunkTokens,
+    validation: ScoredSplit,
+    test: ScoredSplit,
+    settings: LearningSettings,
+    output: Path,
+    risks: Floats | None = None,
 ) -> Metrics:
     """Fits what validation decides, writes the model, its scores and all else, and returns the metrics of test.
 
-    risks: the true ones, of all stays of `task.notes`, where they are known.
+    tokens: of the chunks of `notes`. risks: the true ones, of all stays of `notes`, where they are known.
     """
-    notes = task.notes
-    with progress("reading chunks", len(task.tokens) - len(task.chunks), "chunks") as bar:
-        validation, test = task.scored("validation", bar), task.scored("test", bar)
     with spinner("calibrating"):
-        how = _fitted(task.outcome_model.settings, settings, validation)
-    save_model(replace(task.outcome_model, settings=how), output / "model")
+        how = _fitted(model.settings, settings, validation)
+    save_model(replace(model, settings=how), output / "model")
     write_parquet(output / SCORES, pd.concat([validation.scores(how), test.scores(how)]))
     notes.flow.write(output / FLOW)
     is_binary = how.outcome.kind == "binary"
@@ -81,11 +101,11 @@ def evaluate_model(
         metrics = _evaluate_binary(validation, test, how, others, settings, output)
         if risks is not None:
             subjects = test.table["subject_id"].to_numpy()
-            metrics |= evaluation.best_metrics(subjects, test.labels[:, 0], risks[notes.is_in("test")])
+            metrics |= best_metrics(subjects, test.labels[:, 0], risks[notes.is_in("test")])
     else:
         metrics = _evaluate_labels(test, how, others, output)
     counts = {f"admissions/{name}": int(notes.is_in(name).sum()) for name in SPLITS}
-    metrics |= {**counts, "chunks": len(task.tokens), "lost_chunks": task.tokens.lost_chunks, "c": how.c}
+    metrics |= {**counts, "chunks": len(tokens), "lost_chunks": tokens.lost_chunks, "c": how.c}
     if not is_binary:
         return metrics
     metrics |= {"recalibration_slope": how.slope, "recalibration_intercept": how.intercept, "threshold": how.threshold}
@@ -133,8 +153,8 @@ def _evaluate_binary(
         test.table["subject_id"].to_numpy(), outcomes, probability, calibrated(probability, how.slope, how.intercept)
     )
     held_out = validation.labels[:, 0]
-    found = evaluation.binary_metrics(model, threshold_at_precision(validation.probabilities(how)[:, 0], held_out))
-    found |= evaluation.alarm_metrics(model, how.threshold)
+    found = binary_metrics(model, threshold_at_precision(validation.probabilities(how)[:, 0], held_out))
+    found |= alarm_metrics(model, how.threshold)
     predicted = {"model": model}
     for baseline in others:
         predicted[baseline.name], metrics = evaluate_baseline(baseline, held_out, model)
@@ -142,14 +162,14 @@ def _evaluate_binary(
     wanted = {"precision": settings.alarm_precision, "minimum": settings.minimum_alarms}
     alarms = {"threshold": how.threshold, "alarms": how.alarms, "right": how.alarms_right}
     about = {"outcome": how.labels[0], "prevalence": float(outcomes.mean()), "alarms": wanted | alarms}
-    reading = evaluation.while_reading(test.of_chunks[:, 0], test.admissions, outcomes, how)
-    write_json(output / CURVES, about | evaluation.curves(predicted) | reading, compact=True)
+    reading = while_reading(test.of_chunks[:, 0], test.admissions, outcomes, how)
+    write_json(output / CURVES, about | curves(predicted) | reading, compact=True)
     file = Path(settings.cohort) / CHARACTERISTICS
     if file.is_file():
-        known = read_columns(file, ["hadm_id", "age", *evaluation.GROUPED_BY]).set_index("hadm_id")
+        known = read_columns(file, ["hadm_id", "age", *GROUPED_BY]).set_index("hadm_id")
         known = known.reindex(test.table["hadm_id"])
-        groups = evaluation.groups_of(known, test.table["characters"].tolist())
-        write_json(output / SLICES, {"slices": evaluation.slices(groups, model)})
+        groups = groups_of(known, test.table["characters"].tolist())
+        write_json(output / SLICES, {"slices": slices(groups, model)})
     else:
         log(f"there is no {CHARACTERISTICS} in the cohort: no metrics by groups of patients")
     return found
@@ -163,10 +183,10 @@ def evaluate_baseline(baseline: Baseline, held_out: Flags, model: Predicted) -> 
     validation, test = baseline.validation[:, 0], baseline.test[:, 0]
     recalibrated = calibrated(test, *fit_recalibration(validation, held_out, baseline.name))
     other = replace(model, probability=test, calibrated=recalibrated)
-    metrics = evaluation.binary_metrics(other, threshold_at_precision(validation, held_out))
-    metrics |= evaluation.metric_differences(model, other)
+    metrics = binary_metrics(other, threshold_at_precision(validation, held_out))
+    metrics |= metric_differences(model, other)
     if len(baseline.permuted):
-        metrics |= evaluation.permutation_metrics(metrics["auroc"] or 0.0, baseline.permuted)
+        metrics |= permutation_metrics(metrics["auroc"] or 0.0, baseline.permuted)
     return other, metrics
 
 
@@ -174,15 +194,73 @@ def evaluate_baseline(baseline: Baseline, held_out: Flags, model: Predicted) -> 
 def _evaluate_labels(test: ScoredSplit, how: OutcomeModelSettings, others: Sequence[Baseline], output: Path) -> Metrics:
     subjects = test.table["subject_id"].to_numpy()
     model = PredictedLabels(subjects, test.labels, test.probabilities(how), how.outcome.kind)
-    metrics = evaluation.label_metrics(model)
+    metrics = label_metrics(model)
     if metrics["labels_left_out"]:
         log(
             f"{how.task}: {metrics['labels_left_out']:.0f} of {len(how.labels)} labels are true of no test admission "
             "or of all of them; they have no AUROC and are left out of the macro mean"
         )
     for baseline in others:
-        metrics |= of_baseline(baseline.name, evaluation.label_metrics(replace(model, probabilities=baseline.test)))
-    write_json(output / SLICES, {"slices": evaluation.label_slices(how.task, how.labels, model)})
+        metrics |= of_baseline(baseline.name, label_metrics(replace(model, probabilities=baseline.test)))
+    write_json(output / SLICES, {"slices": label_slices(how.task, how.labels, model)})
     if how.outcome.kind == "multi-class":
-        write_json(output / CONFUSION, {"labels": how.labels, "rows": evaluation.confusion(model)})
+        write_json(output / CONFUSION, {"labels": how.labels, "rows": confusion(model)})
     return metrics
+
+
+def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:
+    """ROC, precision-recall and calibration curves of each model, by name.
+
+    A calibration curve has (mean probability, share of positives, admissions, low and high of that share) of each bin
+    that is not empty: a 95 % interval, None where there is none. The borders of the bins stay; who is in them is
+    resampled.
+    """
+    drawn: dict[str, Any] = {"roc": {}, "precision_recall": {}, "calibration": {}}
+
+    def thinned(across: Floats, up: Floats) -> list[tuple[float, float]]:
+        chosen = np.unique(np.linspace(0, len(across) - 1, POINTS).round().astype(np.int64))  # the last among them
+        return list(zip(across[chosen].tolist(), up[chosen].tolist(), strict=True))
+
+    for name, model in models.items():
+        hits, misses = Ranking(model.probability, model.outcomes).counts(np.ones(len(model.outcomes)))
+        recall, false_alarms = hits / hits[-1], misses / misses[-1]
+        drawn["roc"][name] = [(0.0, 0.0), *thinned(false_alarms, recall)]
+        drawn["precision_recall"][name] = thinned(recall, hits / (hits + misses))
+        for ending, probability in (("", model.probability), (", calibrated", model.calibrated)):
+            if probability is not None:
+                bins = Bins(probability, model.outcomes)
+                found = with_intervals(bins.shares, model.subjects)
+                bounds = [(found.get(f"{number}_low"), found.get(f"{number}_high")) for number in bins.numbers]
+                points = [(*point, *interval) for point, interval in zip(bins.points, bounds, strict=True)]
+                drawn["calibration"][name + ending] = points
+    return drawn
+
+
+def while_reading(
+    probabilities: Floats, admissions: NDArray[np.int64], outcomes: Flags, settings: OutcomeModelSettings
+) -> dict[str, Any]:
+    """The score as more of the note is read, of admissions with several chunks.
+
+    `while_reading`: at each step the AUROC, and the mean P of those with the label, by its name, and of others.
+    `read_in_parts`: how many have several chunks. Both None where those with the label, or the others, are too few to
+    be published.
+    probabilities, admissions: of chunks, those of an admission in order; of `share` of them as many are read as make
+    up at least that.
+    """
+    counts = np.bincount(admissions, minlength=len(outcomes))
+    is_long = counts > 1  # (admissions,)
+    if min((is_long & outcomes).sum(), (is_long & ~outcomes).sum()) < FEWEST:
+        return {"while_reading": None, "read_in_parts": None}
+    order = np.argsort(admissions, kind="stable")
+    places = np.empty(len(admissions), np.int64)
+    places[order] = np.concatenate([np.arange(count) for count in counts])
+    groups = {settings.labels[0]: is_long & outcomes, "others": is_long & ~outcomes}
+    steps: list[dict[str, float | None]] = []
+    for step in range(1, STEPS_OF_READING + 1):
+        is_read = places * STEPS_OF_READING < step * counts[admissions]
+        read = probabilities[is_read], admissions[is_read]
+        so_far = aggregate(*read, len(outcomes), settings.aggregation, settings.c)
+        means = {name: float(so_far[group].mean()) for name, group in groups.items()}
+        auroc_so_far = auroc_of(so_far[is_long], outcomes[is_long])
+        steps.append({"share": step / STEPS_OF_READING, "auroc": auroc_so_far, **means})
+    return {"while_reading": steps, "read_in_parts": int(is_long.sum())}

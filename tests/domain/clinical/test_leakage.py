@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical import audit
-from domain.clinical.audit import band_keys, candidate_pairs, find_split_leakage, jaccard, run, shingles_of
+from domain.clinical import leakage
+from domain.clinical.leakage import band_keys, candidate_pairs, find_split_leakage, jaccard, run, shingles_of
 from domain.clinical.settings import AuditSettings
 
 WORDS = [f"word{number}" for number in range(3_000)]
@@ -103,7 +103,7 @@ def test_near_duplicates_of_two_splits_are_found_and_others_are_not(look, notes)
 
 @pytest.mark.parametrize("compared", [256, 40])
 def test_near_duplicates_are_found_beside_many_texts_of_one_template(look, monkeypatch, compared):
-    monkeypatch.setattr(audit, "MOST_COMPARED", compared)
+    monkeypatch.setattr(leakage, "MOST_COMPARED", compared)
     template, own = texts(1)[0], texts(400, seed=1, words=40)
     train, test = ([f"{template} {each}" for each in half] for half in (own[:200], own[200:]))
     shingled = [shingles_of(each) for each in (train[0], test[0])]

@@ -6,8 +6,8 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from bertrelay.errors import RequestError
-from domain.clinical.classifier import load_model, save_model, start_model
-from domain.clinical.outcomes import OutcomeModelSettings
+from domain.clinical.model import load_model, save_model, start_model
+from domain.clinical.settings import OutcomeModelSettings
 
 TEXTS = ["The wound is dry.", "The failing heart came back again.", "Slept well."] * 3
 HOW = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 16}, "c": 4.0, "threshold": 0.25})

@@ -7,7 +7,9 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 
 from bertrelay.evaluation.statistics import resampled_weights
 from domain.clinical.baselines import Baseline
-from domain.clinical.evaluation import (
+from domain.clinical.calibration import calibrated, fit_recalibration
+from domain.clinical.evaluate import evaluate_baseline, of_baseline
+from domain.clinical.metrics import (
     Predicted,
     alarm_metrics,
     best_metrics,
@@ -15,9 +17,6 @@ from domain.clinical.evaluation import (
     metric_differences,
     permutation_metrics,
 )
-from domain.clinical.model_evaluation import evaluate_baseline, of_baseline
-from domain.clinical.prediction import calibrated
-from domain.clinical.recalibration import fit_recalibration
 
 PROBABILITIES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
 OUTCOMES = np.array([True, False, True, True, True, False])

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.cache import Cache
+from bertrelay.data.vectors import check_finite_rows
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
+from bertrelay.inference.batches import best_batch_tokens, fill_batch, inference_mode, pack_for, sorted_batches
+from bertrelay.inference.kernels import Packed, use_packed
 from bertrelay.model.files import read_model_file
 from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import BackendChoice
@@ -22,8 +29,12 @@ from bertrelay.model.heads import Head, HeadNetwork, check_positions
 from bertrelay.model.network import save_network
 from bertrelay.model.pooling import Pooling
 from bertrelay.model.tokenizer import pad_id_of
+from bertrelay.progress import Bar
 from bertrelay.sources import model_folder
-from domain.clinical.outcomes import ChunkSettings, OutcomeModelSettings, OutcomeName, PoolingName
+from domain.clinical.chunks import ChunkTokens
+from domain.clinical.settings import ChunkSettings, OutcomeModelSettings, OutcomeName, PoolingName
+
+Floats = NDArray[np.float64]
 
 DESCRIPTION = "outcome.json"
 HEAD = Head(
@@ -159,3 +170,41 @@ def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeMo
             "another, or score with `bertrelay outcome score`"
         )
     return settings
+
+
+def chunk_log_odds(
+    model: OutcomeModel,
+    tokens: ChunkTokens,
+    chunks: NDArray[np.integer],
+    precision: ComputePrecision,
+    batch_tokens: int | None = None,
+    packed: Packed | None = None,
+    bar: Bar | None = None,
+) -> Floats:
+    """The log-odds of each label of `chunks`, in their order, (chunks, labels).
+
+    packed: weights laid out before (`pack_for`); found here when not given.
+    Raises WorkError where they are not finite: no comparison holds of such ones, and so there would be no alarm.
+    """
+    network, bar = model.network, bar or Bar()
+    size = best_batch_tokens(network.device, batch_tokens)
+    packed = pack_for(len(tokens.ids), network.network.base_model, precision, size) if packed is None else packed
+    labels, lengths = len(model.settings.labels), tokens.lengths[chunks]
+    log_odds = np.empty((len(chunks), labels))
+    with inference_mode(network, precision), use_packed(packed):
+        for places, width, height in sorted_batches(lengths, size, model.settings.chunking.max_tokens):
+            rows = chunks[fill_batch(places, height)]
+            logits = network(*(each.to(network.device) for each in tokens.batch(rows, width, model.pad_id)))
+            log_odds[places] = logits[: len(places)].float().cpu().numpy()
+            bar.advance(len(places))
+    check_finite_rows(
+        log_odds, network.network.name_or_path, lambda row: f"chunk {row + 1:,} of {len(chunks):,}", "a row of log-odds"
+    )
+    return one_vs_rest_log_odds(log_odds) if model.settings.outcome.kind == "multi-class" else log_odds
+
+
+def one_vs_rest_log_odds(logits: Floats) -> Floats:
+    """The log-odds of each label where exactly one is true, (chunks, labels): their logistic is the softmax."""
+    others = [logsumexp(np.delete(logits, label, axis=1), axis=1) for label in range(logits.shape[1])]
+    log_odds: Floats = logits - np.stack(others, axis=1)
+    return log_odds

@@ -6,8 +6,7 @@ from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 
 from domain.calibration import expected_calibration_error
-from domain.clinical.prediction import calibrated
-from domain.clinical.recalibration import Recalibration, fit_recalibration
+from domain.clinical.calibration import Recalibration, calibrated, fit_recalibration
 
 
 def drawn(count, prevalence=0.3, seed=0):

@@ -26,8 +26,7 @@ from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, ModelRun, op
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
-from domain.clinical.note_kinds import MARKS, NoteKinds
-from domain.clinical.outcomes import OutcomeModelSettings, OutcomeName, ScoreOptions
+from domain.clinical.note_selection import MARKS, NoteKinds
 from domain.clinical.records import (
     digest_of,
     given_note,
@@ -37,6 +36,7 @@ from domain.clinical.records import (
     stays_of,
     warn_of_mixed_ids,
 )
+from domain.clinical.settings import OutcomeModelSettings, OutcomeName, ScoreOptions
 
 if TYPE_CHECKING:
     import sqlite3
@@ -114,8 +114,8 @@ def score_file(
     table = notes_source(str(notes), settings)
 
     from bertrelay.sources import model_folder
-    from domain.clinical.classifier import read_description
-    from domain.clinical.scorer import OutcomeScorer, admission_page, clean_and_join
+    from domain.clinical.model import read_description
+    from domain.clinical.predict import OutcomeScorer, admission_page, clean_and_join
 
     folder = model_folder(model, cache=cache)
     how = read_description(folder, task)
@@ -183,7 +183,7 @@ def score_dataset(
     from bertrelay.data.parquet import Location, check_outside
     from bertrelay.inference.run_model import OpenedModel, connect, fill_dataset, read_dataset
     from bertrelay.sources import model_folder
-    from domain.clinical.classifier import read_description
+    from domain.clinical.model import read_description
 
     check_outside(output, notes)
     settings, where = options_of(ScoreOptions, options), Engine.of(engine)
@@ -349,7 +349,7 @@ def _fill(run: ModelRun[SortedNotes], settings: ScoreOptions) -> float | None:
 
 def _start(folder: Path, settings: ScoreOptions) -> Callable[[Notes], Iterator[dict[str, Any]]]:
     """Loads the model, and returns what gives a row for each admission."""
-    from domain.clinical.scorer import OutcomeScore, OutcomeScorer, clean_and_join, flat
+    from domain.clinical.predict import OutcomeScore, OutcomeScorer, clean_and_join, flat
 
     scorer = OutcomeScorer.load(folder)
 
@@ -402,7 +402,7 @@ def _start_tables(
 
 def score_columns(how: OutcomeModelSettings, with_text: bool) -> list[str]:
     """The columns of what is written. with_text: of the text of the top chunk too."""
-    from domain.clinical.scorer import columns_of
+    from domain.clinical.predict import columns_of
 
     return [*columns_of(how), *["top_text"] * with_text, "chunks"]
 
@@ -432,7 +432,7 @@ def _summary(scores: Iterator[dict[str, Any]], how: OutcomeModelSettings) -> Sco
     import numpy as np
 
     from domain.clinical.chunks import warn_of_cut, warn_of_unknown
-    from domain.clinical.scorer import NO_TEXT, UNKNOWN_TEXT
+    from domain.clinical.predict import NO_TEXT, UNKNOWN_TEXT
 
     alarms, chunks = 0, list[int]()
     shares, subwords, reasons = list[float | None](), list[float | None](), Counter[str | None]()

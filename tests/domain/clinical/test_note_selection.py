@@ -5,9 +5,9 @@ import pytest
 
 from bertrelay.errors import RequestError
 from domain.clinical import score_dataset, score_file
-from domain.clinical.classifier import save_model, start_model
-from domain.clinical.outcomes import OutcomeModelSettings
-from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer
+from domain.clinical.model import save_model, start_model
+from domain.clinical.predict import OutcomeScorer, ReadmissionScorer
+from domain.clinical.settings import OutcomeModelSettings
 
 RAW = pd.DataFrame(
     [

@@ -12,12 +12,12 @@ from noted_patients import HARMLESS, TELLING, stays
 from scipy.special import expit
 
 from bertrelay.errors import RequestError, WorkError
+from domain.clinical.aggregation import aggregate_labels
 from domain.clinical.chunks import Chunker, chunk_tokens
-from domain.clinical.classifier import load_model, save_model, start_model
 from domain.clinical.cleaning import clean
-from domain.clinical.outcomes import LENGTH_OF_STAY, OutcomeModelSettings
-from domain.clinical.prediction import aggregate_labels, chunk_log_odds
-from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer, admission_page, clean_and_join
+from domain.clinical.model import chunk_log_odds, load_model, save_model, start_model
+from domain.clinical.predict import OutcomeScorer, ReadmissionScorer, admission_page, clean_and_join
+from domain.clinical.settings import LENGTH_OF_STAY, OutcomeModelSettings
 
 SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "slope": 0.5, "threshold": 0.5}
 LENGTHS = {"chunking": {"max_tokens": 24}, "task": "length-of-stay", "labels": [*LENGTH_OF_STAY.labels]}

@@ -31,7 +31,7 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.inference.run_model import connect, fill_shards
 from bertrelay.model.tokenizer import plain_rules
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
-from bertrelay.progress import Bar
+from bertrelay.progress import Bar, progress
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
@@ -44,13 +44,19 @@ from domain.clinical.chunks import (
     unknown_shares,
     warn_of_unknown,
 )
-from domain.clinical.classifier import OutcomeModel, start_model
-from domain.clinical.labelled_notes import LabelledNotes, read_labelled_notes
+from domain.clinical.evaluate import ScoredSplit, evaluate_model
 from domain.clinical.metrics import Floats, auprc_of, auroc_of, mean_of_known
-from domain.clinical.model_evaluation import ScoredSplit, evaluate_model
-from domain.clinical.outcomes import OUTCOMES, PAPERS_C, Kind, OutcomeModelSettings
-from domain.clinical.prediction import chunk_log_odds
-from domain.clinical.settings import LearningSettings, OutcomeSettings, ReadmissionSettings
+from domain.clinical.model import OutcomeModel, chunk_log_odds, start_model
+from domain.clinical.outcomes import LabelledNotes, read_labelled_notes
+from domain.clinical.settings import (
+    OUTCOMES,
+    PAPERS_C,
+    Kind,
+    LearningSettings,
+    OutcomeModelSettings,
+    OutcomeSettings,
+    ReadmissionSettings,
+)
 
 SHARD_CHARACTERS = 400_000  # of notes, whose chunks a kill costs at most
 CRITERION = "dev/auroc"
@@ -180,7 +186,10 @@ def _trained(
     metrics = train(task, settings, context.output, context.work, precision)
     if not context.process_group.is_main:
         return {}
-    return evaluate_model(task, settings, context.output, risks) | metrics  # those of test come first
+    with progress("reading chunks", len(tokens) - len(task.chunks), "chunks") as bar:
+        validation, test = task.scored("validation", bar), task.scored("test", bar)
+    tested = evaluate_model(model, notes, tokens, validation, test, settings, context.output, risks)
+    return tested | metrics  # those of test come first
 
 
 def _true_risks(notes: LabelledNotes, file: Path) -> Floats:

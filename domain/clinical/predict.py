@@ -21,6 +21,8 @@ from bertrelay.inference.batches import best_batch_tokens, pack_for
 from bertrelay.inference.kernels import Packed
 from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
+from domain.clinical.aggregation import aggregate, aggregate_labels, contributions
+from domain.clinical.calibration import calibrated
 from domain.clinical.chunks import (
     Chunker,
     ChunkTokens,
@@ -30,12 +32,11 @@ from domain.clinical.chunks import (
     warn_of_cut,
     warn_of_unknown,
 )
-from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, Section, clean, find_sections
-from domain.clinical.note_kinds import MARKS, NoteKinds
-from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words
-from domain.clinical.prediction import aggregate, aggregate_labels, calibrated, chunk_log_odds, contributions
+from domain.clinical.model import OutcomeModel, chunk_log_odds, load_model
+from domain.clinical.note_selection import MARKS, NoteKinds
 from domain.clinical.records import digest_of, given_note, log_copies, warn_of_mixed_ids
+from domain.clinical.settings import READMISSION, OutcomeModelSettings, OutcomeName, in_words
 
 Floats = NDArray[np.float64]
 

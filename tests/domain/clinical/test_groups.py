@@ -8,8 +8,9 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from bertrelay.evaluation.statistics import resampled_weights
-from domain.clinical import evaluation
-from domain.clinical.evaluation import Predicted, PredictedLabels, confusion, groups_of, label_metrics, label_slices
+from domain.clinical import groups as groups_module
+from domain.clinical.groups import confusion, groups_of, label_slices
+from domain.clinical.metrics import Predicted, PredictedLabels, label_metrics
 
 
 def drawn(groups, seed=0):
@@ -23,7 +24,7 @@ def drawn(groups, seed=0):
 
 
 def slices(groups, probability, calibrated, outcomes, subjects, seed=0):
-    return evaluation.slices(groups, Predicted(subjects, outcomes, probability, calibrated), seed)
+    return groups_module.slices(groups, Predicted(subjects, outcomes, probability, calibrated), seed)
 
 
 def test_a_group_has_its_own_metrics_and_intervals_that_resample_its_subjects_with_all_their_admissions():

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.data.records import Rejects
-from domain.clinical.classifier import save_model, start_model
-from domain.clinical.note_kinds import NoteKinds
-from domain.clinical.outcomes import OutcomeModelSettings, ScoreOptions
-from domain.clinical.scoring import notes_table, sorted_notes
+from domain.clinical.model import save_model, start_model
+from domain.clinical.note_selection import NoteKinds
+from domain.clinical.predict_files import notes_table, sorted_notes
+from domain.clinical.settings import OutcomeModelSettings, ScoreOptions
 from pipelines.cli import _exit_code
 
 READS_ALL = NoteKinds(OutcomeModelSettings(), "notes")

@@ -14,16 +14,15 @@ from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
-from domain.clinical import training
+from domain.clinical import train
+from domain.clinical.aggregation import aggregate
+from domain.clinical.calibration import fit_recalibration
 from domain.clinical.chunks import Chunker, chunk_tokens
-from domain.clinical.classifier import load_model, start_model
-from domain.clinical.evaluation import while_reading
-from domain.clinical.labelled_notes import read_labelled_notes
-from domain.clinical.outcomes import OutcomeModelSettings
-from domain.clinical.prediction import aggregate, chunk_log_odds
-from domain.clinical.recalibration import fit_recalibration
-from domain.clinical.settings import ReadmissionSettings
-from domain.clinical.training import chunk_weights, run, stored_chunk_tokens
+from domain.clinical.evaluate import while_reading
+from domain.clinical.model import chunk_log_odds, load_model, start_model
+from domain.clinical.outcomes import read_labelled_notes
+from domain.clinical.settings import OutcomeModelSettings, ReadmissionSettings
+from domain.clinical.train import chunk_weights, run, stored_chunk_tokens
 
 NOWHERE = Engine(engine="ray://127.0.0.1:9")  # a cluster that does not answer
 CHUNKING = {"max_tokens": 24}
@@ -54,8 +53,8 @@ def trained(clinic, bert, tmp_path_factory):
 def test_two_processes_that_share_an_evaluation_find_what_one_does(
     clinic, bert, tmp_path, evaluated_twice, monkeypatch
 ):
-    found = evaluated_twice("domain.clinical.training")
-    monkeypatch.setattr(training, "evaluate_model", lambda *_: {})  # of test, which is another's
+    found = evaluated_twice("domain.clinical.train")
+    monkeypatch.setattr(train, "evaluate_model", lambda *_: {})  # of test, which is another's
     run(settings(clinic, bert, epochs=1), StageContext(tmp_path, Cache(tmp_path / "cache")))
     [(alone, shared)] = found
     assert shared == pytest.approx(alone, abs=1e-5) and 0.5 < alone["dev/auprc"] < 1
@@ -149,13 +148,13 @@ def test_no_batch_changes_a_chunk(bert, batch_tokens):
 
 
 def test_stored_chunks_are_those_in_memory_and_a_failure_costs_a_shard(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "SHARD_CHARACTERS", 1000)
+    monkeypatch.setattr(train, "SHARD_CHARACTERS", 1000)
     model = start_model(bert, OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 16, "max_chunks": 2}}))
     chunker, texts, cut = Chunker(model.tokenizer, model.settings.chunking), [*stays(40)["text"], "", "Slept well."], []
     inside = chunk_tokens(texts, chunker)
     assert inside.lost_chunks > 0
     assert np.bincount(inside.admissions, minlength=42)[-2:].tolist() == [0, 1]
-    monkeypatch.setattr(training, "chunk_tokens", lambda each, chunker: cut.extend(each) or chunk_tokens(each, chunker))
+    monkeypatch.setattr(train, "chunk_tokens", lambda each, chunker: cut.extend(each) or chunk_tokens(each, chunker))
 
     def store(given, engine=LOCAL_ENGINE):
         return stored_chunk_tokens(lambda: iter(given), list(map(len, texts)), chunker, tmp_path / "chunks", engine)

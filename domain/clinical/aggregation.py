@@ -1,4 +1,4 @@
-"""Chunks to log-odds, the probabilities of an admission's chunks to one, P(readmission), and its recalibration.
+"""The probabilities of an admission's chunks to one, P.
 
 For an admission with n chunks, Huang, Altosaar & Ranganath (2019, equation 4) put
 
@@ -12,59 +12,11 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit, logsumexp
 
-from bertrelay.data.vectors import check_finite_rows
-from bertrelay.device import ComputePrecision
-from bertrelay.inference.batches import best_batch_tokens, fill_batch, inference_mode, pack_for, sorted_batches
-from bertrelay.inference.kernels import Packed, use_packed
-from bertrelay.progress import Bar
-from domain.clinical.chunks import ChunkTokens
-from domain.clinical.classifier import OutcomeModel
-from domain.clinical.outcomes import PAPERS_C, AggregationName, OutcomeModelSettings
+from domain.clinical.settings import PAPERS_C, AggregationName, OutcomeModelSettings
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer]
-
-TINY = 1e-9
-
-
-def chunk_log_odds(
-    model: OutcomeModel,
-    tokens: ChunkTokens,
-    chunks: NDArray[np.integer],
-    precision: ComputePrecision,
-    batch_tokens: int | None = None,
-    packed: Packed | None = None,
-    bar: Bar | None = None,
-) -> Floats:
-    """The log-odds of each label of `chunks`, in their order, (chunks, labels).
-
-    packed: weights laid out before (`pack_for`); found here when not given.
-    Raises WorkError where they are not finite: no comparison holds of such ones, and so there would be no alarm.
-    """
-    network, bar = model.network, bar or Bar()
-    size = best_batch_tokens(network.device, batch_tokens)
-    packed = pack_for(len(tokens.ids), network.network.base_model, precision, size) if packed is None else packed
-    labels, lengths = len(model.settings.labels), tokens.lengths[chunks]
-    log_odds = np.empty((len(chunks), labels))
-    with inference_mode(network, precision), use_packed(packed):
-        for places, width, height in sorted_batches(lengths, size, model.settings.chunking.max_tokens):
-            rows = chunks[fill_batch(places, height)]
-            logits = network(*(each.to(network.device) for each in tokens.batch(rows, width, model.pad_id)))
-            log_odds[places] = logits[: len(places)].float().cpu().numpy()
-            bar.advance(len(places))
-    check_finite_rows(
-        log_odds, network.network.name_or_path, lambda row: f"chunk {row + 1:,} of {len(chunks):,}", "a row of log-odds"
-    )
-    return one_vs_rest_log_odds(log_odds) if model.settings.outcome.kind == "multi-class" else log_odds
-
-
-def one_vs_rest_log_odds(logits: Floats) -> Floats:
-    """The log-odds of each label where exactly one is true, (chunks, labels): their logistic is the softmax."""
-    others = [logsumexp(np.delete(logits, label, axis=1), axis=1) for label in range(logits.shape[1])]
-    log_odds: Floats = logits - np.stack(others, axis=1)
-    return log_odds
 
 
 CHOICES_OF_C = (PAPERS_C, 1.0, 4.0, 0.5, 8.0, 0.25, 16.0, 32.0)
@@ -125,13 +77,3 @@ def choose_c(score: Callable[[float], float | None]) -> float:
     """Of `CHOICES_OF_C` the one that scores highest; the first of equals, and where nothing can be scored."""
     known = [-np.inf if (value := score(c)) is None else value for c in CHOICES_OF_C]
     return CHOICES_OF_C[int(np.argmax(known))]
-
-
-def calibrated(probability: Floats, slope: float, intercept: float) -> Floats:
-    """Recalibrated probabilities, see `domain.clinical.recalibration`; their order stays."""
-    return np.asarray(expit(intercept + slope * log_odds_of(probability)))
-
-
-def log_odds_of(probability: Floats) -> Floats:
-    """Finite ones, also of 0 and 1."""
-    return np.asarray(logit(np.clip(probability, TINY, 1 - TINY)))

@@ -1,0 +1,201 @@
+"""Calibration of P: its metrics, and logistic recalibration.
+
+The latter is fitted on validation examples, which keep their prevalence:
+
+    calibrated = expit(intercept + slope · log-odds of P)
+
+(Cox 1958; Van Calster et al. 2019). So the intercept also corrects for training examples that were sampled by their
+label.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import chdtrc, expit, logit
+
+from bertrelay.evaluation.statistics import MetricsOfWeights, ratio
+from bertrelay.progress import log
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+TINY = 1e-9
+UNCALIBRATED = "_uncalibrated"
+CALIBRATION_ERRORS = ("calibration_error", f"calibration_error{UNCALIBRATED}")
+BINS = 10
+STEPS, LARGEST_STEP, SMALLEST_STEP = 30, 2.0, 1e-5
+SMALLEST_SPREAD = 1e-6
+"""Of log-odds; what differs by less is rounding, and has no slope."""
+FEWEST_FOR_SLOPE = 10
+"""Examples of either outcome; with fewer only the intercept is fitted, and the slope stays 1."""
+SIGNIFICANCE = 0.05
+
+
+class Recalibration(NamedTuple):
+    """What moves the log-odds of P. A slope of 0 gives every example the same probability."""
+
+    slope: float = 1.0
+    intercept: float = 0.0
+
+
+def fit_recalibration(probability: Floats, outcomes: Flags, name: str = "model") -> Recalibration:
+    """Slope and intercept by the likelihood of validation examples, as far as these give reason to change P.
+
+    By the closed testing procedure of Vergouwe et al. (2017): P stays as it is unless slope and intercept together fit
+    better, and the slope stays 1 unless it fits better too, by likelihood-ratio tests. Else noise in validation would
+    spoil what is calibrated. Where P falls as the outcome rises the slope is 0, and all get the prevalence.
+    name: of what gave the probabilities, for the log.
+    """
+    fewest, of_all = min(outcomes.sum(), (~outcomes).sum()), f"{np.sum(outcomes):,} of {len(outcomes):,} positive"
+    if fewest == 0:
+        log(f"recalibration of {name}: none; it takes validation admissions of either outcome, found {of_all}")
+        return Recalibration()
+    unchanged, shifted = Recalibration(), Recalibration(1.0, _intercept(log_odds_of(probability), outcomes.mean()))
+    fitted, parameters = shifted, 1
+    if fewest >= FEWEST_FOR_SLOPE:
+        fitted, parameters = _slope_and_intercept(log_odds_of(probability), outcomes), 2
+    else:
+        needed = f"it takes {FEWEST_FOR_SLOPE} of either outcome on validation"
+        log(f"recalibration of {name}: no slope; {needed}, found {of_all}")
+
+    def deviance(of: Recalibration) -> float:  # twice the negative log-likelihood of the outcomes
+        moved = of.intercept + of.slope * log_odds_of(probability)
+        return float(2 * np.logaddexp(0, np.where(outcomes, -moved, moved)).sum())
+
+    def fits_better(than: Recalibration, parameters: int) -> bool:
+        return float(chdtrc(parameters, max(deviance(than) - deviance(fitted), 0.0))) < SIGNIFICANCE
+
+    if not fits_better(unchanged, parameters):
+        return unchanged
+    if parameters == 1 or not fits_better(shifted, 1):
+        return shifted
+    if fitted.slope <= 0:
+        log(f"recalibration of {name}: P does not rise with the outcome on validation, so all get the prevalence")
+        return Recalibration(0.0, float(logit(outcomes.mean())))
+    return fitted
+
+
+def _intercept(given: Floats, prevalence: float) -> float:
+    """The shift of the log-odds at which the mean probability is the share of positives."""
+    widest = float(np.abs(given).max()) + abs(float(logit(prevalence))) + 1
+    return float(brentq(lambda shift: float(expit(given + shift).mean() - prevalence), -widest, widest))
+
+
+def _slope_and_intercept(given: Floats, outcomes: Flags) -> Recalibration:
+    """By targets of Platt (1999) a little inside of 0 and 1, so that the slope of separable outcomes is finite."""
+    from sklearn.linear_model import LogisticRegression
+
+    positives, negatives = outcomes.sum(), (~outcomes).sum()
+    targets = np.where(outcomes, (positives + 1) / (positives + 2), 1 / (negatives + 2))  # (examples,)
+    model = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1_000)
+    model.fit(
+        np.tile(given, 2)[:, None],
+        np.repeat([True, False], len(given)),
+        sample_weight=np.concatenate([targets, 1 - targets]),
+    )
+    return Recalibration(float(model.coef_[0, 0]), float(model.intercept_[0]))
+
+
+def calibrated(probability: Floats, slope: float, intercept: float) -> Floats:
+    """Recalibrated probabilities; their order stays."""
+    return np.asarray(expit(intercept + slope * log_odds_of(probability)))
+
+
+def log_odds_of(probability: Floats) -> Floats:
+    """Finite ones, also of 0 and 1."""
+    return np.asarray(logit(np.clip(probability, TINY, 1 - TINY)))
+
+
+class Bins:
+    """Admissions in ten groups of like probability, as equal in size as ties allow.
+
+    numbers: of the bins that are not empty. points: (mean probability, share of positives, admissions) of each of them.
+    """
+
+    def __init__(self, probability: Floats, outcomes: Flags) -> None:
+        self._gaps, self._outcomes = probability - outcomes, outcomes
+        borders = np.quantile(probability, np.linspace(0, 1, BINS + 1)) if len(probability) else np.zeros(BINS + 1)
+        bin_of = np.searchsorted(borders[1:-1], probability)  # (admissions,)
+        self.numbers: list[int] = np.unique(bin_of).tolist()
+        groups = [bin_of == number for number in self.numbers]
+        self.points = [(float(probability[g].mean()), float(outcomes[g].mean()), int(g.sum())) for g in groups]
+        self._is_in = (bin_of[:, None] == np.arange(BINS)).astype(np.float64)  # (admissions, bins)
+
+    def error(self, weights: Floats) -> Floats:
+        """The mean distance of mean probability and share of positives, bins weighted by their sizes."""
+        return ratio(np.abs((weights * self._gaps) @ self._is_in).sum(-1), weights.sum(-1))
+
+    def shares(self, weights: Floats) -> dict[str, Floats]:
+        """The share of positives in each bin of `numbers`, by its number; nan where no weight is in it."""
+        shares = ratio((weights * self._outcomes) @ self._is_in, weights @ self._is_in)
+        return {f"{number}": shares[..., number] for number in self.numbers}
+
+
+class Calibration:
+    """The calibration of probabilities; metrics (…,), nan where undefined.
+
+    observed_expected: positives divided by the sum of the probabilities (calibration-in-the-large).
+    calibration_slope: of a logistic regression of the outcome on the log-odds.
+    calibration_intercept: of one with the slope held at 1.
+    calibration_error: over bins of equal size.
+    Ideal are 1, 1, 0 and 0.
+    """
+
+    def __init__(self, probability: Floats, outcomes: Flags) -> None:
+        self._probability, self._outcomes = probability, outcomes.astype(np.float64)
+        self._log_odds, self._bins = log_odds_of(probability), Bins(probability, outcomes)
+        ones = np.ones(len(outcomes))
+        centre, spread = (self._log_odds.mean(), self._log_odds.std()) if len(outcomes) else (0.0, 0.0)
+        self._spread = float(spread) if spread > SMALLEST_SPREAD else np.inf
+        scaled = (self._log_odds - centre) / self._spread
+        self._features = np.stack([ones, scaled], axis=1)  # (admissions, 2)
+        self._start = logistic_regression(self._features, 0.0, self._outcomes, ones)
+        self._shift = logistic_regression(self._features[:, :1], self._log_odds, self._outcomes, ones)
+
+    def metrics(self, weights: Floats, suffix: str = "") -> dict[str, Floats]:
+        """Those above and the Brier score, by name."""
+        both = logistic_regression(self._features, 0.0, self._outcomes, weights, self._start)
+        shift = logistic_regression(self._features[:, :1], self._log_odds, self._outcomes, weights, self._shift)
+        metrics = {
+            "brier": ratio(weights @ (self._probability - self._outcomes) ** 2, weights.sum(-1)),
+            "calibration_error": self._bins.error(weights),
+            "observed_expected": ratio(weights @ self._outcomes, weights @ self._probability),
+            "calibration_slope": both[..., 1] / self._spread,
+            "calibration_intercept": shift[..., 0],
+        }
+        return {f"{name}{suffix}": value for name, value in metrics.items()}
+
+
+def calibration_metrics(outcomes: Flags, probability: Floats, recalibrated: Floats) -> MetricsOfWeights:
+    """The metrics of `recalibrated`, and as `_uncalibrated` those of `probability`."""
+    after, before = Calibration(recalibrated, outcomes), Calibration(probability, outcomes)
+    return lambda weights: after.metrics(weights) | before.metrics(weights, UNCALIBRATED)
+
+
+def logistic_regression(
+    features: Floats, offsets: Floats | float, outcomes: Floats, weights: Floats, start: Floats | None = None
+) -> Floats:
+    """Coefficients of unpenalised logistic regressions, one for each row of weights, (…, features), all at once.
+
+    features: (admissions, features). offsets: added to the log-odds. start: coefficients to begin with.
+    nan where there is no finite solution: one outcome, separable ones, features that say the same. By Newton's method.
+    """
+    size = features.shape[1]
+    products = (features[:, :, None] * features[:, None, :]).reshape(len(features), size * size)
+    begin = np.zeros(size) if start is None or np.isnan(start).any() else start
+    coefficients = np.broadcast_to(begin, (*weights.shape[:-1], size)).copy()
+    unsolved = np.zeros(weights.shape[:-1], bool)
+    for _ in range(STEPS):
+        expected = expit(coefficients @ features.T + offsets)  # (…, admissions)
+        gradient = (weights * (outcomes - expected)) @ features
+        curvature = ((weights * (expected * (1 - expected))) @ products).reshape(*gradient.shape, size)
+        diagonal = np.diagonal(curvature, axis1=-2, axis2=-1)
+        unsolved |= (diagonal.min(-1) <= TINY) | (np.linalg.det(curvature) <= TINY * diagonal.prod(-1))
+        step = np.linalg.solve(np.where(unsolved[..., None, None], np.eye(size), curvature), gradient[..., None])
+        step = np.where(unsolved[..., None], 0.0, np.clip(step[..., 0], -LARGEST_STEP, LARGEST_STEP))
+        coefficients, moves = coefficients + step, np.abs(step).max(-1) > SMALLEST_STEP
+        if not moves.any():
+            break
+    return np.where((unsolved | moves)[..., None], np.nan, coefficients)
