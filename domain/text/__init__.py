@@ -1,1 +1,1 @@
-"""Text of every language: its sentences and words, and windows over long ones."""
+"""Text: its sentences, its words, and windows over long sequences of them."""
