@@ -54,8 +54,8 @@ class StudentLoss(Protocol):
         ...
 
 
-class MseLoss:
-    """The squared distance to the teacher's vector, in units of the variance of the targets."""
+class TeacherLoss:
+    """The common part of losses to the teacher's vectors that are sums over items."""
 
     compares_batch = needs_retained = False
 
@@ -67,30 +67,23 @@ class MseLoss:
 
     def inputs(self, items: Items) -> dict[str, Tensor]:  # noqa: ARG002
         return {}
+
+
+class MseLoss(TeacherLoss):
+    """The squared distance to the teacher's vector, in units of the variance of the targets."""
 
     def sum(self, vectors: Tensor, inputs: Tensors) -> Tensor:
         return (inputs["weights"] * squared_distances(vectors, inputs["targets"])).sum() / self.targets.teacher.variance
 
 
-class CosineLoss:
+class CosineLoss(TeacherLoss):
     """1 − the cosine with the teacher's vector."""
-
-    compares_batch = needs_retained = False
-
-    def __init__(self, targets: ItemTargets, settings: DistillSettings) -> None:  # noqa: ARG002
-        self.targets = targets
-
-    def count(self, items: Items) -> int:
-        return int(self.targets.weights(items).sum())
-
-    def inputs(self, items: Items) -> dict[str, Tensor]:  # noqa: ARG002
-        return {}
 
     def sum(self, vectors: Tensor, inputs: Tensors) -> Tensor:
         return (inputs["weights"] * (1 - torch.cosine_similarity(vectors, inputs["targets"]))).sum()
 
 
-class RankingLoss:
+class RankingLoss(TeacherLoss):
     """The divergence of a sentence's ranking of candidates from the teacher's ranking, see `ranking_divergence`.
 
     The candidates are drawn once for a training, so that the loss of a sentence depends neither on its batch nor on the
@@ -99,18 +92,14 @@ class RankingLoss:
     candidates: unit vectors of the teacher, (candidates, dim). candidate_rows: their rows among its vectors.
     """
 
-    compares_batch = needs_retained = False
-
     def __init__(self, targets: ItemTargets, settings: DistillSettings) -> None:
-        self.targets, self.temperature = targets, settings.objectives.temperature
+        super().__init__(targets, settings)
+        self.temperature = settings.objectives.temperature
         vectors = targets.teacher.vectors
         count = min(settings.objectives.candidates, len(vectors))
         rows = np.sort(np.random.default_rng(settings.seed).choice(len(vectors), count, replace=False))
         self.candidates = normalize(torch.from_numpy(vectors[rows]), dim=-1)
         self.candidate_rows = torch.from_numpy(rows)
-
-    def count(self, items: Items) -> int:
-        return int(self.targets.weights(items).sum())
 
     def inputs(self, items: Items) -> dict[str, Tensor]:
         """`target_rows`: the row of the teacher's vector that each item learns, (items,)."""
