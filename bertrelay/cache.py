@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
-from bertrelay.files import publish_folder
+from bertrelay.files import publish_folder, write_error
+from bertrelay.locks import locked_output
+from bertrelay.privacy import close_if_sensitive
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,34 @@ def cached_folder(folder: Path, fill: Callable[[Path], None], resume: bool = Fal
 
     folder: its name stands for all that decides its content.
     fill: writes the content to `FOLDER.partial`, which is renamed when it is complete.
-    resume: that folder has what a killed call left in it; it is emptied first otherwise.
+    resume: `fill` gets the files that a killed call left; without it, an empty folder.
+    Raises RequestError where the folder is missing and may not be made.
     """
-    building = folder.with_name(f"{folder.name}.partial")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not folder.is_dir():
-            if not resume:
-                shutil.rmtree(building, ignore_errors=True)
-            building.mkdir(exist_ok=resume)
-            fill(building)
-            publish_folder(building, folder)
+    if not folder.is_dir():  # else it is read where nothing may be written, too
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(folder.parent, error) from error
+        with locked_output(folder, wait=True):
+            if not folder.is_dir():
+                _fill(folder, fill, resume)
+    close_if_sensitive(folder)
     return folder
+
+
+def _fill(folder: Path, fill: Callable[[Path], None], resume: bool) -> None:
+    building = folder.with_name(f"{folder.name}.partial")
+    try:
+        if not resume:
+            shutil.rmtree(building, ignore_errors=True)
+        try:
+            building.mkdir(exist_ok=resume)
+        except OSError as error:
+            raise write_error(building, error) from error
+        close_if_sensitive(building)
+        fill(building)
+        publish_folder(building, folder)
+    except BaseException:
+        if not resume:
+            shutil.rmtree(building, ignore_errors=True)
+        raise

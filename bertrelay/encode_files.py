@@ -22,7 +22,7 @@ from bertrelay.compute.work import Compute, Executor, Work, whole_span
 from bertrelay.data.parquet import ROW, ParquetInput, check_outside
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import SentenceScan, as_table, block_reader, scan
-from bertrelay.data.shards import ShardFiles, Span, even_spans, locked_output
+from bertrelay.data.shards import ShardFiles, Span, even_spans
 from bertrelay.data.tables import BLOCK_SENTENCES, Table
 from bertrelay.data.vectors import (
     DTYPES,
@@ -44,6 +44,7 @@ from bertrelay.inference.batches import computed_precision
 from bertrelay.inference.encode import EncodingOptions, check_finite, encode_blocks
 from bertrelay.inference.run_model import FillResult, connect, fill, fill_dataset
 from bertrelay.inputs import unchanged_inputs
+from bertrelay.locks import locked_output
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
 from bertrelay.model.graph import GraphNetwork
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, check_shared, on_main, wait_for_all

@@ -102,5 +102,11 @@ def apply_umask(folder: Path) -> None:
         mode = stat.S_IMODE(path.lstat().st_mode)
         expected = (mode & ~0o777) | ((0o777 if path.is_dir() else 0o666) & ~umask)
         if mode != expected and not path.is_symlink():
-            with suppress(PermissionError):  # the file of another user
+            with suppress(OSError):  # the file of another user, or a disk that is only read
                 path.chmod(expected)
+
+
+def close_if_sensitive(folder: Path) -> None:
+    """Gives `folder` the umask's permissions where data are sensitive: an earlier call may have left it open."""
+    if is_sensitive():
+        apply_umask(folder)

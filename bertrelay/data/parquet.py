@@ -26,13 +26,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from bertrelay.data.shards import ShardStore, Span, locked_output
+from bertrelay.data.shards import ShardStore, Span
 from bertrelay.data.tables import BLOCK_SENTENCES, Record, table_format
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import NO_SPACE, atomic_write, sync
 from bertrelay.fingerprint import fingerprint, visible_files
 from bertrelay.inputs import changed, check_inputs, note_input
-from bertrelay.privacy import apply_umask, is_sensitive
+from bertrelay.locks import locked_output
+from bertrelay.privacy import close_if_sensitive, is_sensitive
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, check_shared, on_main
 from bertrelay.progress import log
 
@@ -430,8 +431,8 @@ class DatasetShards(ShardStore[Iterable[pa.Table]]):
             self._remove([SUCCESS, *(f"{MARKERS}/{name}" for name in self._location.names(MARKERS)), *shards])
         with self._location.errors("written"):
             self._location.filesystem.create_dir(self._location.path(MARKERS), recursive=True)
-            if self._location.is_local and is_sensitive():  # an earlier folder may be open to more people
-                apply_umask(Path(self._location.path()))
+            if self._location.is_local:
+                close_if_sensitive(Path(self._location.path()))
         if manifest_there != manifest:
             self._location.write(MANIFEST, json.dumps(manifest, indent=2).encode())
 

@@ -16,12 +16,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from filelock import FileLock, Timeout
-
 from bertrelay.data.writing import write_lines
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import atomic_write, read_json, refuse_symlink, write_error, write_json
-from bertrelay.privacy import apply_umask, is_sensitive
+from bertrelay.files import WRITING, atomic_write, read_json, refuse_symlink, write_error, write_json
+from bertrelay.locks import locked_output
+from bertrelay.privacy import close_if_sensitive
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, check_shared
 from bertrelay.progress import log
 
@@ -168,8 +167,7 @@ class ShardFiles(ShardStore[Any]):
                     log(f"{self.folder} is of another model or input: restarting")
                 _remove(self.folder)
             self.folder.mkdir(exist_ok=True)
-            if is_sensitive():  # an earlier folder may be open to more people
-                apply_umask(self.folder)
+            close_if_sensitive(self.folder)
             write_json(self.folder / MANIFEST, manifest)
         except OSError as error:
             raise write_error(self.folder, error) from error
@@ -214,31 +212,6 @@ class ShardFiles(ShardStore[Any]):
             _remove(self.folder)
 
 
-@contextmanager
-def locked_output(output: Path, process_group: ProcessGroup = SINGLE_PROCESS, wait: bool = False) -> Iterator[None]:
-    """Locks `output` for the processes of this call; the system releases the lock if they die.
-
-    wait: wait for another call that writes it, as where both fill a cache; the lock's file then stays.
-    Raises RequestError when another call writes it, or it may not be written.
-    """
-    if not process_group.is_main:
-        yield
-        return
-    lock = FileLock(output.with_name(output.name + ".lock"))
-    try:
-        lock.acquire(blocking=wait)
-    except Timeout as error:
-        raise RequestError(f"output: another process is writing {output}; wait for it, or name another file") from error
-    except OSError as error:
-        raise write_error(output, error) from error
-    try:
-        yield
-    finally:
-        if not wait:
-            Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-
-
 def work_beside(output: Path) -> Path:
     """The folder of what is computed before `output` is written."""
     return output.with_name(output.name + ".work")
@@ -248,27 +221,32 @@ def work_beside(output: Path) -> Path:
 def work_folder(output: Path, process_group: ProcessGroup = SINGLE_PROCESS, keep: Path | None = None) -> Iterator[Path]:
     """Locks `output`, and gives the folder of what is computed before it is written, from which another call resumes.
 
-    keep: a folder that stays. Without one it is `work_beside(output)`, which is removed at the end, and after an error
-        where it has no vectors, as nothing else takes long.
+    keep: this folder, never removed. None: `work_beside(output)`, removed on success; after an error it stays only if
+        it holds vectors, which take hours.
     Raises RequestError as `locked_output`, and for a folder beside `output` that has other content.
     """
-    folder = keep or work_beside(output)
+    beside = work_beside(output)
+    folder = keep or beside
     with locked_output(output, process_group):
         if process_group.is_main:
-            if keep is None:
+            if folder == beside:
                 _check_ours(folder)
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                write_json(folder / MANIFEST, {"output": output.name})
+                close_if_sensitive(folder)
+                if folder == beside:
+                    write_json(folder / MANIFEST, {"output": output.name})
             except OSError as error:
                 raise write_error(folder, error) from error
-        is_done = False
+        is_removed = process_group.is_main and keep is None
         try:
             yield folder
-            is_done = True
-        finally:
-            if process_group.is_main and keep is None and (is_done or not any(folder.rglob("*.npy*"))):
-                shutil.rmtree(folder)
+        except BaseException:
+            if is_removed and not any(folder.rglob("*.npy*")):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if is_removed:
+            _remove(folder)
 
 
 def _check_ours(folder: Path) -> None:
@@ -282,10 +260,11 @@ def _check_ours(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Removes a folder of shards. The manifest goes last, so that after a kill the rest is recognised as ours."""
-    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
-        path.unlink()
-    folder.rmdir()
+    """Removes a folder under another name, so that a worker taken for lost can write no further file into it."""
+    removed = folder.with_name(f".{folder.name}{WRITING}-removed")
+    shutil.rmtree(removed, ignore_errors=True)  # of a killed call
+    folder.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
 
 
 def _is_ours(folder: Path) -> bool:

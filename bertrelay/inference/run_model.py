@@ -29,11 +29,12 @@ from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.compute.local import LocalExecutor
 from bertrelay.compute.work import Compute, Content, Executor, Item, Work, whole_span
 from bertrelay.data.parquet import MANIFEST_KEY, ROW, DatasetShards, Location, ParquetInput, check_outside
-from bertrelay.data.shards import ShardFiles, ShardStore, Span, locked_output
+from bertrelay.data.shards import ShardFiles, ShardStore, Span
 from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, fingerprint, note_folder
 from bertrelay.inputs import check_inputs, unchanged_inputs
+from bertrelay.locks import locked_output
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, gather, on_main, wait_for_all
 from bertrelay.progress import Bar, log, progress
 from bertrelay.sources import model_folder

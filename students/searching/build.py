@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from bertrelay.compute.local import LocalExecutor
 from bertrelay.data.arrow import open_arrow
-from bertrelay.data.shards import even_spans, locked_output
+from bertrelay.data.shards import even_spans
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import Vectors
 from bertrelay.device import ComputePrecision
@@ -20,6 +20,7 @@ from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import publish_folder, refuse_symlink, remove_unfinished, write_error
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.inputs import check_inputs
+from bertrelay.locks import locked_output
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import check_shared, on_main
 from bertrelay.progress import log

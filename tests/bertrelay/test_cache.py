@@ -1,6 +1,7 @@
 """A cached folder: filled once, complete or absent, whatever kills or accompanies the process that fills it."""
 
 import os
+import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from bertrelay.cache import cached_folder
-from bertrelay.errors import WorkError
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.inputs import note_input, unchanged_inputs
+from bertrelay.privacy import sensitive_data
 
 
 class Killed(Exception):
@@ -30,14 +32,14 @@ def test_an_unfinished_folder_is_absent_and_then_emptied_or_resumed(tmp_path, re
     folder = tmp_path / "cache" / "key"
     with pytest.raises(Killed):
         cached_folder(folder, write_half, resume)
-    assert not folder.exists()
+    assert not folder.exists() and folder.with_name("key.partial").exists() == resume
     assert cached_folder(folder, write_rest, resume) == folder
     assert sorted(path.name for path in folder.iterdir()) == names
     cached_folder(folder, write_half, resume)  # complete, so it writes nothing
     assert sorted(path.name for path in folder.parent.iterdir()) == ["key", "key.lock"]
 
 
-def test_a_second_caller_waits_and_takes_the_folder(tmp_path):
+def test_a_second_caller_waits_and_takes_the_folder(tmp_path, capsys):
     filled = []
 
     def fill_slowly(building):
@@ -51,6 +53,35 @@ def test_a_second_caller_waits_and_takes_the_folder(tmp_path):
     with ThreadPoolExecutor() as pool:
         assert list(pool.map(open_second, range(2))) == ["2", "2"]
     assert len(filled) == 1
+    assert capsys.readouterr().err.count("key: waiting for another process") == 1
+
+
+def test_a_complete_folder_is_read_where_no_lock_can_be_made_and_without_one_the_reason_is_named(tmp_path):
+    (tmp_path / "key.lock").mkdir()
+    with pytest.raises(RequestError, match=r"expected a file that may be written, found .*key"):
+        cached_folder(tmp_path / "key", write_rest)
+    (tmp_path / "key").mkdir()
+    assert cached_folder(tmp_path / "key", write_half) == tmp_path / "key"
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match=r"expected a file that may be written, found .*file/cache"):
+        cached_folder(tmp_path / "file/cache/key", write_rest)
+
+
+def modes(folder):
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.iterdir()]}
+
+
+def test_what_was_cached_before_data_were_sensitive_is_closed_to_others(tmp_path):
+    folder = tmp_path / "key"
+    with pytest.raises(Killed):
+        cached_folder(folder, write_half, resume=True)
+    with sensitive_data():
+        cached_folder(folder, write_rest, resume=True)
+    assert modes(folder) == {"key": 0o700, "first": 0o600, "second": 0o600}
+    cached_folder(tmp_path / "open", write_rest)
+    with sensitive_data():
+        cached_folder(tmp_path / "open", write_rest)
+    assert modes(tmp_path / "open") == {"open": 0o700, "second": 0o600}
 
 
 def test_files_are_synced_before_the_folder_gets_its_name(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
+import os
 import stat
-from pathlib import Path
+from contextlib import nullcontext, suppress
 
 import pytest
 
@@ -80,21 +81,35 @@ def test_processes_fill_every_nth_shard_and_count_those_of_the_others(tmp_path, 
 def test_another_manifest_restarts_and_a_kill_while_removing_is_resumed(shards, monkeypatch, capsys):
     shards.begin({"a": 1})
     shards.write(0, ["0\n"])
-    removed = list[str]()
-
-    def unlink(path):
-        removed.append(path.name)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Path, "unlink", unlink)
-        shards.remove()
-    assert removed == ["000000.jsonl"]  # the manifest goes last, so that the folder is still known
     shards.begin({"a": 2})
     assert shards.missing() == [0, 1, 2]
     assert capsys.readouterr().err.count("restarting") == 1
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(os, "unlink", stop)
+        shards.remove()
+    shards.begin({"a": 3})
     shards.remove()
-    assert not shards.folder.exists()
+    assert list(shards.folder.parent.iterdir()) == []
+
+
+def test_a_worker_taken_for_lost_that_still_writes_hinders_no_removal(shards, monkeypatch):
+    shards.begin({})
+    shards.write(0, ["0\n"])
+    unlink = os.unlink
+
+    def while_a_worker_writes(*args, **options):
+        with suppress(FileNotFoundError):
+            (shards.folder / ".000001.jsonl.writing-worker").write_text("2\n")
+        unlink(*args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", while_a_worker_writes)
+        shards.remove()
+    assert list(shards.folder.parent.iterdir()) == []
 
 
 def test_a_folder_of_something_else_and_a_symbolic_link_are_refused_and_stay(shards, tmp_path):
@@ -147,6 +162,41 @@ def test_a_work_folder_to_keep_stays_and_one_of_something_else_is_refused(tmp_pa
     with pytest.raises(RequestError, match="expected nothing, or what an unfinished call left"), work_folder(output):
         pass
     assert (work_beside(output) / "notes.txt").is_file()
+
+
+def test_a_work_folder_to_keep_beside_its_output_holds_nothing_else_and_another_keeps_its_manifest(tmp_path):
+    output, elsewhere = tmp_path / "mined.tsv", tmp_path / "kept"
+    work_beside(output).mkdir()
+    (work_beside(output) / "notes.txt").write_text("mine")
+    with (
+        pytest.raises(RequestError, match="expected nothing, or what an unfinished call left"),
+        work_folder(output, keep=work_beside(output)),
+    ):
+        pass
+    (work_beside(output) / "notes.txt").unlink()
+    for keep in (work_beside(output), None):  # a call that keeps its work, and one that removes it
+        with work_folder(output, keep=keep):
+            pass
+        assert work_beside(output).exists() == (keep is not None)
+    elsewhere.mkdir()
+    (elsewhere / MANIFEST).write_text("of something else")
+    with work_folder(output, keep=elsewhere):
+        pass
+    assert (elsewhere / MANIFEST).read_text() == "of something else"
+
+
+def test_what_cannot_be_removed_hides_no_error(tmp_path):
+    with pytest.raises(Failed), work_folder(tmp_path / "mined.tsv") as folder:
+        folder.joinpath(MANIFEST).unlink()
+        folder.rmdir()  # as another process might
+        raise Failed
+
+
+def test_work_that_was_begun_before_data_were_sensitive_is_closed_to_others(tmp_path):
+    for sensitive in (nullcontext(), sensitive_data()):
+        with sensitive, work_folder(tmp_path / "mined.tsv", keep=tmp_path / "kept") as folder:
+            (folder / "texts").touch()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "texts")] == [0o700, 0o600]
 
 
 def test_what_was_begun_before_data_were_sensitive_is_closed_to_others(shards):
